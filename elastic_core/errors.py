@@ -1,0 +1,186 @@
+"""The exception family, the exit code of each member, and the record of a failed worker.
+
+Every error says what was expected, what was found and what to do. The command line turns an error into a
+paragraph on stderr and leaves with the error's `exit_code`.
+"""
+
+from __future__ import annotations
+
+import enum
+import signal
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of `elastic run`. A signal that ended the agent leaves 128 + its number, as in a shell."""
+
+    SUCCESS = 0
+    WORKER_FAILED = 1
+    BAD_CONFIGURATION = 2
+    RENDEZVOUS_TIMEOUT = 3
+    STORE_UNREACHABLE = 4
+    CLOSED_BY_ANOTHER_NODE = 5
+    WORKER_WOULD_NOT_DIE = 6
+    RENDEZVOUS_FAILED = 7
+    INTERNAL_ERROR = 70
+
+
+EXIT_CODE_MEANING: dict[ExitCode, str] = {
+    ExitCode.SUCCESS: "every worker succeeded",
+    ExitCode.WORKER_FAILED: "user code failed and the restart budget did not bring it back",
+    ExitCode.BAD_CONFIGURATION: "a flag, variable, file or plugin asks for something that cannot be had here",
+    ExitCode.RENDEZVOUS_TIMEOUT: "too few nodes joined before the join timeout",
+    ExitCode.STORE_UNREACHABLE: "the rendezvous store could not be reached",
+    ExitCode.CLOSED_BY_ANOTHER_NODE: "the job was closed by another node",
+    ExitCode.WORKER_WOULD_NOT_DIE: "a process survived SIGKILL (uninterruptible state) and was left behind",
+    ExitCode.RENDEZVOUS_FAILED: "the rendezvous broke in another way; the message says how",
+    ExitCode.INTERNAL_ERROR: "a fault of elastic-core or of a plugin; the traceback is printed",
+}
+
+
+class ElasticError(Exception):
+    """Root of everything that elastic-core raises on purpose."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL_ERROR
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with the configuration.
+
+    `origin` is the place the value came from ("--nnodes", "ELASTIC_NNODES", "elastic.toml: nnodes").
+    """
+
+    origin: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.origin}: {self.message}"
+
+
+class ConfigurationError(ElasticError):
+    """Something asked for cannot be had. Carries every problem that one reading found, not only the first."""
+
+    exit_code = ExitCode.BAD_CONFIGURATION
+
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+class PluginError(ConfigurationError):
+    """A plugin that was selected is missing, broken, blocked or provided twice."""
+
+
+class RendezvousError(ElasticError):
+    """The nodes of the job could not agree."""
+
+    exit_code = ExitCode.RENDEZVOUS_FAILED
+
+
+class RendezvousClosedError(RendezvousError):
+    """The rendezvous was closed; no further round will form."""
+
+    exit_code = ExitCode.CLOSED_BY_ANOTHER_NODE
+
+
+class RendezvousTimeoutError(RendezvousError):
+    """The join deadline passed before enough nodes were there."""
+
+    exit_code = ExitCode.RENDEZVOUS_TIMEOUT
+
+
+class RendezvousConnectionError(RendezvousError):
+    """The store could not be reached."""
+
+    exit_code = ExitCode.STORE_UNREACHABLE
+
+
+class RendezvousStateError(RendezvousError):
+    """The state in the store is not what this version can read or use."""
+
+
+class RendezvousGracefulExitError(RendezvousError):
+    """This node was not needed and the job ended well; the agent leaves with success."""
+
+    exit_code = ExitCode.SUCCESS
+
+
+class UnkillableWorkersError(ElasticError):
+    """Processes survived SIGKILL and the bounded wait after it; they are named and left behind."""
+
+    exit_code = ExitCode.WORKER_WOULD_NOT_DIE
+
+
+class SignalException(ElasticError):
+    """The agent received `sigval` and has stopped its workers."""
+
+    def __init__(self, msg: str, sigval: signal.Signals) -> None:
+        super().__init__(msg)
+        self.sigval = sigval
+
+
+@dataclass(frozen=True)
+class ProcessFailure:
+    """How one worker failed.
+
+    `exitcode` is as in `subprocess`: negative for a signal. `reason` is the decoded exit ("exit code 3",
+    "killed by SIGKILL", "killed by the kernel: out of memory"). `message` is the best explanation there is:
+    the error file that the script wrote, else the last lines of stderr. `caused_by` names the global rank
+    whose failure came first when this one followed from it. `curable` is false when a restart would only
+    fail again the same way. `timestamp` is seconds since the epoch, of the agent's clock. The first four
+    fields are those of torch's class of that name.
+    """
+
+    local_rank: int
+    pid: int
+    exitcode: int
+    error_file: str = "<N/A>"
+    message: str = ""
+    timestamp: float = 0.0
+    global_rank: int = -1
+    role: str = "default"
+    node: str = ""
+    round: int = 0
+    reason: str = ""
+    stderr_tail: tuple[str, ...] = ()
+    error_file_data: dict[str, Any] = field(default_factory=dict)
+    caused_by: int | None = None
+    curable: bool = True
+
+    def signal_name(self) -> str:
+        """The name of the signal that ended the worker, or `<N/A>`."""
+        if self.exitcode >= 0:
+            return "<N/A>"
+        try:
+            return signal.Signals(-self.exitcode).name
+        except ValueError:
+            return f"signal {-self.exitcode}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The failure for JSON reports."""
+        fields = asdict(self)
+        fields["stderr_tail"] = list(self.stderr_tail)
+        fields["signal"] = self.signal_name() if self.exitcode < 0 else None
+        return fields
+
+
+class ChildFailedError(ElasticError):
+    """Workers failed and the job did not come back. `failures` maps global rank to what happened there."""
+
+    exit_code = ExitCode.WORKER_FAILED
+
+    def __init__(self, name: str, failures: dict[int, ProcessFailure]) -> None:
+        self.name = name
+        self.failures = failures
+        rank, first = self.get_first_failure()
+        where = f" on {first.node}" if first.node else ""
+        super().__init__(f"{name} failed: rank {rank}{where}: {first.reason or f'exit code {first.exitcode}'}")
+
+    def get_first_failure(self) -> tuple[int, ProcessFailure]:
+        """Global rank and failure of the worker that failed first; the others usually follow from it."""
+        own = {rank: failure for rank, failure in self.failures.items() if failure.caused_by is None}
+        candidates = own or self.failures
+        rank = min(candidates, key=lambda r: (candidates[r].timestamp, r))
+        return rank, candidates[rank]

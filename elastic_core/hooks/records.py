@@ -1,0 +1,82 @@
+"""The records that registration hooks return: a name for users, a summary, typed options and a factory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
+    from elastic_core.interfaces.health import HealthCheckServer
+    from elastic_core.interfaces.store import Store
+    from elastic_core.interfaces.watchdog import Watchdog
+
+OptionType = type[str] | type[int] | type[float] | type[bool]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option that a plugin takes: `name=value` in `--rdzv-conf` and the like, or a key of a config table.
+
+    `default` None means "unset". `unit` is for people ("seconds", "bytes"), empty where there is none.
+    """
+
+    name: str
+    type: OptionType
+    default: str | int | float | bool | None
+    help: str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class RendezvousBackendRecord:
+    """A way for nodes to find each other, selected by `--rdzv-backend`.
+
+    `factory` receives parameters whose config holds every option of `options`, typed, defaults filled in.
+    `options` None (a handler written for torchrun) takes any option, as text.
+    """
+
+    name: str
+    summary: str
+    factory: Callable[[RendezvousParameters], RendezvousHandler]
+    options: tuple[Option, ...] | None = ()
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoreRecord:
+    """A key-value store; `factory` receives its options, typed, defaults filled in."""
+
+    name: str
+    summary: str
+    factory: Callable[[Mapping[str, Any]], Store]
+    options: tuple[Option, ...] | None = ()
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WatchdogRecord:
+    """A way to notice hung workers, selected by `--watchdog`; `factory` receives the run id and its options."""
+
+    name: str
+    summary: str
+    factory: Callable[[str, Mapping[str, Any]], Watchdog]
+    options: tuple[Option, ...] | None = ()
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HealthEndpointRecord:
+    """A health endpoint, selected by `--health`; `factory` receives `alive_callback`, `port`, `timeout` (seconds)
+    and its options."""
+
+    name: str
+    summary: str
+    factory: Callable[[Callable[[], float], int, float, Mapping[str, Any]], HealthCheckServer]
+    options: tuple[Option, ...] | None = ()
+    aliases: tuple[str, ...] = ()
+
+
+Record = RendezvousBackendRecord | StoreRecord | WatchdogRecord | HealthEndpointRecord

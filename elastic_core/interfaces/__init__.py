@@ -1,0 +1,1 @@
+"""What plugins implement and the rooms consume. Nothing here does any work."""

@@ -1,0 +1,107 @@
+"""What the agent knows of the workers: a round's plan goes in, process ids and exits come out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from elastic_core.clock import Duration
+    from elastic_core.errors import ProcessFailure
+
+
+@dataclass(frozen=True)
+class WorkerRanks:
+    """The ranks of one worker: on its node, in the job, among the workers of its role."""
+
+    local: int
+    world: int
+    role: int
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """All that the workers of this node need to know of their round. Numbers of rounds start at 1."""
+
+    round: int
+    run_id: str
+    role: str
+    group_rank: int
+    group_world_size: int
+    world_size: int
+    role_world_size: int
+    master_addr: str
+    master_port: int
+    use_agent_store: bool
+    restart_count: int
+    max_restarts: int
+    ranks: tuple[WorkerRanks, ...]
+    contributed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WorkerExit:
+    """A worker's process has ended; `exitcode` is negative for a signal."""
+
+    local_rank: int
+    pid: int
+    exitcode: int
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A process that has not ended: a worker or something a worker started. `state` is the kernel's letter."""
+
+    pid: int
+    state: str
+    command: str
+
+
+class WorkerProcesses(Protocol):
+    """The processes of one node's workers, one round after another. Used from one thread."""
+
+    def start(self, plan: RoundPlan) -> dict[int, int]:
+        """Start a worker for each of the plan's ranks; local rank -> process id. All or none."""
+        ...
+
+    def sentinels(self) -> Collection[int]:
+        """File descriptors of which one becomes readable when a running worker has ended."""
+        ...
+
+    def reap(self) -> list[WorkerExit]:
+        """The exits since the last call, in the order they are held to have happened. Does not block."""
+        ...
+
+    def running(self) -> list[int]:
+        """Local ranks of the workers that have not ended."""
+        ...
+
+    def send_signal(self, signum: int) -> None:
+        """Signal everything the workers of this round consist of."""
+        ...
+
+    def leftovers(self) -> list[Leftover]:
+        """Processes of this round that still exist, descendants of ended workers included."""
+        ...
+
+    def leftover_sentinels(self) -> Collection[int]:
+        """File descriptors of which one becomes readable when a leftover has ended; empty where unsupported."""
+        ...
+
+    def finish(self, timeout: Duration) -> None:
+        """Read all output to its end (at most `timeout` seconds) and release what the round held."""
+        ...
+
+    def failures(self) -> dict[int, ProcessFailure]:
+        """After `finish`: the workers of the round that failed, by global rank."""
+        ...
+
+    def return_values(self) -> dict[int, Any]:
+        """After `finish`: what the functions returned, by global rank (None for scripts)."""
+        ...
+
+    def close(self) -> None:
+        """End helpers and temporary files. No worker may be running. Idempotent."""
+        ...
