@@ -1,0 +1,28 @@
+"""The configuration: every setting declared once, read from flags, environment and file, all errors at once.
+
+Start with `settings` (the table), then `reading` (how the sources come together).
+"""
+
+from elastic_core.config.explain import as_dict, as_text
+from elastic_core.config.reading import Reading, asks_for_help, random_run_id, read, settings_from
+from elastic_core.config.settings import SPECS, Settings
+from elastic_core.config.spec import Spec
+from elastic_core.config.usage import help_text
+from elastic_core.config.values import NodeRange, StreamMap, Streams
+
+__all__ = [
+    "NodeRange",
+    "Reading",
+    "SPECS",
+    "Settings",
+    "Spec",
+    "StreamMap",
+    "Streams",
+    "as_dict",
+    "as_text",
+    "asks_for_help",
+    "help_text",
+    "random_run_id",
+    "read",
+    "settings_from",
+]

@@ -1,0 +1,129 @@
+"""The config file: `elastic.toml`, or the table `[tool.elastic]` of pyproject.toml.
+
+Keys are the settings' names, with dashes or underscores, and a few short ones (`backend`, `endpoint`, `run_id`).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.config.sources import Findings, Found, nearest, suggestion
+from elastic_core.errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_core.config.spec import Spec
+
+_OWN = "elastic.toml"
+_SHARED = "pyproject.toml"
+
+
+class _Unreadable(Exception):
+    """A config file that cannot be used; the text says why."""
+
+
+@dataclass
+class FileFindings(Findings):
+    """What the config file sets; `path` is None when there is no file."""
+
+    path: Path | None = None
+
+
+def from_file(named: Found | None, cwd: Path, specs: Mapping[str, Spec]) -> FileFindings:
+    """Read the file that `named` names (relative to `cwd`), or else the nearest one going up from `cwd`."""
+    path = _locate(cwd) if named is None else cwd / Path(str(named.raw)).expanduser()
+    if path is None:
+        return FileFindings()
+    try:
+        table = _table(path)
+    except _Unreadable as error:
+        problem = Problem(str(path) if named is None else named.origin, str(error))
+        return FileFindings(path=path, problems=[problem])
+    return _read(path, table or {}, specs)
+
+
+def _locate(cwd: Path) -> Path | None:
+    for folder in (cwd, *cwd.parents):
+        for path in (folder / _OWN, folder / _SHARED):
+            if _is_file(path) and (path.name == _OWN or _speaks_of_us(path)):
+                return path
+    return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a folder above that we may not look into
+        return False
+
+
+def _speaks_of_us(path: Path) -> bool:
+    """Whether a pyproject.toml has our table. One that is broken counts only if our table seems to be in it."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        # Most projects do not mention us; they cost no parsing, and no TOML reader is imported for them.
+        return "elastic" in text and _table(path) is not None
+    except _Unreadable:
+        return "tool.elastic" in text
+    except OSError:
+        return False
+
+
+def _table(path: Path) -> Mapping[str, Any] | None:
+    """Our settings in the file; None when it is a pyproject.toml without any."""
+    document = _parse(path)
+    if path.name != _SHARED:
+        return document
+    tool = document.get("tool", {})
+    table = tool.get("elastic") if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise _Unreadable(f"expected a table [tool.elastic], found {table!r}")
+    return table
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise _Unreadable(f"expected a config file at {path}, found: {error.strerror}; name one that exists") from None
+    except UnicodeDecodeError as error:
+        raise _Unreadable(f"expected UTF-8 in {path}, found byte {error.start} that is none; save it again") from None
+    toml = _toml()
+    try:
+        parsed: dict[str, Any] = toml.loads(text)
+    except toml.TOMLDecodeError as error:
+        raise _Unreadable(f"expected TOML in {path}, found: {error}") from None
+    return parsed
+
+
+def _toml() -> Any:
+    """The TOML reader, imported only when there is a file to read."""
+    return import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+
+def _read(path: Path, table: Mapping[str, object], specs: Mapping[str, Spec]) -> FileFindings:
+    findings = FileFindings(path=path)
+    keys = {key: spec.name for spec in specs.values() if spec.name != "config" for key in (spec.name, *spec.aliases)}
+    prefix = f"{path.name}: " + ("tool.elastic." if path.name == _SHARED else "")
+    for written, raw in table.items():
+        name = keys.get(written.replace("-", "_"))
+        origin = prefix + written
+        if name is None:
+            findings.problems.append(_unknown(origin, written, keys))
+        elif name in findings.found:
+            message = f"expected each setting once, found it also as {findings.found[name].origin}; remove one"
+            findings.problems.append(Problem(origin, message))
+        else:
+            findings.found[name] = Found(raw, origin)
+    return findings
+
+
+def _unknown(origin: str, written: str, keys: Mapping[str, str]) -> Problem:
+    near = nearest(written.replace("-", "_"), keys)
+    advice = suggestion(near, "elastic explain lists the settings")
+    return Problem(origin, f"expected the name of a setting, found an unknown one; {advice}")

@@ -1,0 +1,161 @@
+"""Parsers of single values.
+
+A parser takes what a source holds (text from flags and variables, natural types from TOML, finished values from
+Python) and returns the typed value, or raises ValueError saying what was expected and what was found. A value
+that a parser has returned passes through it unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+Parser = Callable[[object], T]
+
+_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
+_FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+def unexpected(expected: str, found: object) -> ValueError:
+    """The error of every parser, so that all of them read alike."""
+    return ValueError(f"expected {expected}, found {found!r}")
+
+
+def parse_text(raw: object) -> str:
+    """Text as it is; a whole number becomes text, because `rdzv_id = 7` is what people write in TOML."""
+    if isinstance(raw, str):
+        return raw
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return str(raw)
+    raise unexpected("text", raw)
+
+
+def parse_filled_text(raw: object) -> str:
+    """Text that is not empty."""
+    text = parse_text(raw).strip()
+    if not text:
+        raise unexpected("a text that is not empty", raw)
+    return text
+
+
+def parse_name_or_none(raw: object) -> str | None:
+    """The name of something to use; `none` or nothing at all turns it off."""
+    text = "" if raw is None else parse_text(raw).strip()
+    return None if text.lower() in ("", "none") else text
+
+
+def parse_path(raw: object) -> Path:
+    """A path; `~` is the home folder."""
+    if isinstance(raw, Path):
+        return raw
+    if isinstance(raw, str) and raw:
+        return Path(raw).expanduser()
+    raise unexpected("a path", raw)
+
+
+def parse_boolean(raw: object) -> bool:
+    """A truth value as people spell it."""
+    if isinstance(raw, bool):
+        return raw
+    text = str(raw).strip().lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise unexpected("true or false (also 1/0, yes/no, on/off)", raw)
+
+
+def _whole_number(raw: object) -> int | None:
+    if isinstance(raw, bool):
+        return None
+    if isinstance(raw, int):
+        return raw
+    try:
+        return int(raw) if isinstance(raw, str) else None
+    except ValueError:
+        return None
+
+
+def integer(minimum: int | None = None, maximum: int | None = None) -> Parser[int]:
+    """A parser of whole numbers within bounds (inclusive)."""
+    expected = "a whole number"
+    if minimum is not None:
+        expected += f" >= {minimum}" if maximum is None else f" from {minimum} to {maximum}"
+
+    def parse(raw: object) -> int:
+        number = _whole_number(raw)
+        if number is None or not (minimum is None or number >= minimum) or not (maximum is None or number <= maximum):
+            raise unexpected(expected, raw)
+        return number
+
+    return parse
+
+
+def _number(raw: object) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        return math.nan
+    try:
+        return float(raw)
+    except ValueError:
+        return math.nan
+
+
+def parse_number(raw: object) -> float:
+    """Any finite number."""
+    number = _number(raw)
+    if not math.isfinite(number):
+        raise unexpected("a number", raw)
+    return number
+
+
+def seconds(*, above: float | None = None) -> Parser[float]:
+    """A parser of durations in seconds: finite and >= 0, or greater than `above`. No wait is without a bound."""
+    expected = "seconds, a number >= 0" if above is None else f"seconds, a number > {above:g}"
+
+    def parse(raw: object) -> float:
+        number = _number(raw)
+        if not math.isfinite(number) or number < 0 or (above is not None and number <= above):
+            raise unexpected(expected, raw)
+        return number
+
+    return parse
+
+
+def choice(*names: str) -> Parser[str]:
+    """A parser of one of a few words."""
+
+    def parse(raw: object) -> str:
+        if raw not in names:
+            raise unexpected(f"one of {', '.join(names)}", raw)
+        return str(raw)
+
+    return parse
+
+
+_LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "critical": "critical"}
+_LEVEL_SPELLINGS = _LEVELS | {"warn": "warning", "fatal": "critical"}
+_LEVEL_NUMBERS = {"10": "debug", "20": "info", "30": "warning", "40": "error", "50": "critical"}
+
+
+def parse_log_level(raw: object) -> str:
+    """A level of the standard library's logging, in any case, or its number; returned in lower case."""
+    text = str(raw).strip().lower()
+    level = (_LEVEL_SPELLINGS | _LEVEL_NUMBERS).get(text)
+    if level is None or isinstance(raw, bool):
+        raise unexpected(f"one of {', '.join(_LEVELS)}", raw)
+    return level
+
+
+def parse_process_count(raw: object) -> int | str:
+    """A number of workers, or the name of what to count (resolved on the machine, later)."""
+    number = _whole_number(raw)
+    if number is not None and number >= 1:
+        return number
+    if number is None and isinstance(raw, str) and _NAME.fullmatch(raw):
+        return raw
+    raise unexpected("a number of workers >= 1, or auto, cpu, gpu, xpu or another accelerator's name", raw)

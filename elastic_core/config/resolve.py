@@ -1,0 +1,106 @@
+"""Settings that depend on other settings: pure, and each change comes with its reason, which becomes the origin.
+
+The order matters and is that of `resolve`: `--standalone` decides about backend and endpoint, these about the id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.config.values import NodeRange
+
+if TYPE_CHECKING:
+    from elastic_core.config.settings import Settings
+
+DEFAULT = "default"
+"""The origin of a value that no source gave."""
+
+STATIC_PORT = 29500
+"""The master port of the static backend when none is given."""
+
+Origins = Mapping[str, str]
+Changes = Mapping[str, tuple[Any, str]]
+
+
+def resolve(settings: Settings, origins: Origins, new_run_id: Callable[[], str]) -> tuple[Settings, dict[str, str]]:
+    """Fill in what was left open; `new_run_id` is called only when a single node has no run id.
+
+    Afterwards the backend is named, and the run id is set unless several nodes lack one, which `rules` reports.
+    """
+    steps: tuple[Callable[[Settings, Origins], Changes], ...] = (
+        _start,
+        _standalone,
+        _backend,
+        _endpoint,
+        lambda settings, _: _run_id(settings, new_run_id),
+        _health,
+    )
+    known = dict(origins)
+    for step in steps:
+        changes = step(settings, known)
+        settings = replace(settings, **{name: value for name, (value, _) in changes.items()})
+        known.update({name: reason for name, (_, reason) in changes.items()})
+    return settings, known
+
+
+def _start(settings: Settings, _: Origins) -> Changes:
+    if not settings.run_path:
+        return {}
+    reason = "--run-path wins"
+    return {name: (False, reason) for name in ("module", "no_python") if getattr(settings, name)}
+
+
+def _standalone(settings: Settings, _: Origins) -> Changes:
+    if not settings.standalone:
+        return {}
+    reason = "--standalone"
+    changes: dict[str, tuple[Any, str]] = {
+        "rdzv_backend": ("local", reason),
+        "rdzv_endpoint": ("", reason),
+        "rdzv_id": (None, reason),
+    }
+    if settings.nnodes.min == 1 and settings.nnodes.max > 1:
+        changes["nnodes"] = (NodeRange(1, 1), reason)
+    return changes
+
+
+def _backend(settings: Settings, origins: Origins) -> Changes:
+    if settings.rdzv_backend:
+        return {}
+    if settings.rdzv_endpoint:
+        return {"rdzv_backend": ("c10d", "an endpoint and no backend")}
+    if settings.nnodes.max == 1:
+        return {"rdzv_backend": ("local", "one node and no endpoint")}
+    fixed = settings.nnodes.min == settings.nnodes.max
+    if fixed and origins.get("master_addr", DEFAULT) != DEFAULT:
+        # What torchrun does, and what launchers that set PET_MASTER_ADDR rely on.
+        return {"rdzv_backend": ("static", "several nodes, a master address and no endpoint")}
+    return {"rdzv_backend": ("c10d", "several nodes")}
+
+
+def _endpoint(settings: Settings, _: Origins) -> Changes:
+    if settings.rdzv_backend != "static" or settings.rdzv_endpoint:
+        return {}
+    host = settings.master_addr
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    port = STATIC_PORT if settings.master_port is None else settings.master_port
+    return {"rdzv_endpoint": (f"{host}:{port}", "--master-addr and --master-port")}
+
+
+def _run_id(settings: Settings, new_run_id: Callable[[], str]) -> Changes:
+    if settings.rdzv_id is not None:
+        return {}
+    if settings.nnodes.max == 1:
+        return {"rdzv_id": (new_run_id(), "made up for a single node")}
+    if settings.rdzv_backend == "static":
+        # A static job has its address to itself; there is nothing that an id would tell apart.
+        return {"rdzv_id": ("none", "the static backend needs none")}
+    return {}
+
+
+def _health(settings: Settings, origins: Origins) -> Changes:
+    if settings.health_port is None or origins.get("health", DEFAULT) != DEFAULT:
+        return {}
+    return {"health": ("http", "--health-port is set")}

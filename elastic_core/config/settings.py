@@ -1,0 +1,264 @@
+"""Every setting, declared once: its type, default, parser, unit, help and names.
+
+Field names are torchrun's where torchrun has the setting. The file is long because it is a table: whoever adds a
+setting adds one entry here, and flag, variable, file key, help and explanation follow.
+"""
+
+# ruff: noqa: RUF009 - `setting` is dataclasses.field with words; it makes a field, not a default
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping  # noqa: TC003 - dataclass annotations should resolve at run time
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003
+
+from elastic_core.config.lists import (
+    parse_node_range,
+    parse_options,
+    parse_ranks,
+    parse_signals,
+    parse_stream_map,
+    parse_texts,
+)
+from elastic_core.config.parsing import (
+    choice,
+    integer,
+    parse_boolean,
+    parse_filled_text,
+    parse_log_level,
+    parse_name_or_none,
+    parse_path,
+    parse_process_count,
+    parse_text,
+    seconds,
+)
+from elastic_core.config.spec import Spec, setting, specs_of
+from elastic_core.config.values import NodeRange, StreamMap
+
+_port = integer(0, 65535)
+_count = integer(0)
+_NO_OPTIONS: Mapping[str, str] = {}
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one `elastic run`. After `read`, backend and run id are filled in; see `resolve`."""
+
+    nnodes: NodeRange = setting(
+        NodeRange(1, 1), parse_node_range, "nodes", "how many nodes the job has; a range makes it elastic", "N|MIN:MAX"
+    )
+    nproc_per_node: int | str = setting(
+        1,
+        parse_process_count,
+        "nodes",
+        "workers on this node: a number, or auto, cpu, gpu, xpu or another accelerator's name to count those",
+        "N|WHAT",
+    )
+    node_rank: int | None = setting(
+        None, _count, "nodes", "rank of this node: binding with the static backend, else a hint that is honoured", "N"
+    )
+    master_addr: str = setting(
+        "127.0.0.1", parse_filled_text, "nodes", "address of the node of rank 0; static backend only", "HOST"
+    )
+    master_port: int | None = setting(
+        None, _port, "nodes", "port on the node of rank 0; static backend only, 29500 when unset", "PORT"
+    )
+    local_addr: str | None = setting(
+        None, parse_filled_text, "nodes", "address that this node tells the others, used as it is written", "HOST"
+    )
+    standalone: bool = setting(
+        False, parse_boolean, "rendezvous", "a single node on its own: overrides backend, endpoint and id"
+    )
+    rdzv_backend: str = setting(
+        "",
+        parse_text,
+        "rendezvous",
+        "how the nodes find each other; unset: local for one node without an endpoint, static for a fixed number"
+        " of nodes with --master-addr and no endpoint, else c10d",
+        "NAME",
+        aliases=("backend",),
+    )
+    rdzv_endpoint: str = setting(
+        "", parse_text, "rendezvous", "where the nodes meet; etcd takes several", "HOST[:PORT]", aliases=("endpoint",)
+    )
+    rdzv_id: str | None = setting(
+        None,
+        parse_filled_text,
+        "rendezvous",
+        "name of the job, the same on every node; made up for a single node",
+        "ID",
+        aliases=("run_id",),
+    )
+    rdzv_conf: Mapping[str, str] = setting(
+        _NO_OPTIONS,
+        parse_options,
+        "rendezvous",
+        "options of the backend; repeated flags add up",
+        "K=V,..",
+        adds_up=True,
+    )
+    max_restarts: int = setting(
+        0, _count, "workers", "how often the workers are restarted after a failure; membership changes are free", "N"
+    )
+    role: str = setting("default", parse_filled_text, "workers", "name of the role that the workers play", "NAME")
+    module: bool = setting(
+        False, parse_boolean, "workers", "the script is the name of a module, as in python -m", short="-m"
+    )
+    no_python: bool = setting(False, parse_boolean, "workers", "the script is a command that needs no interpreter")
+    run_path: bool = setting(
+        False, parse_boolean, "workers", "run the script by runpy.run_path; wins over -m and --no-python"
+    )
+    start_method: str = setting(
+        "spawn",
+        choice("spawn", "fork", "forkserver"),
+        "workers",
+        "how processes start when the workers are Python functions",
+        "spawn|fork|forkserver",
+    )
+    monitor_interval: float = setting(
+        0.1, seconds(), "workers", "accepted for torchrun's sake; nothing is polled", "S", unit="seconds"
+    )
+    numa_binding: str | None = setting(
+        None,
+        choice("node", "socket", "exclusive", "core-complex"),
+        "workers",
+        "bind workers to the cores near their device; a warning where that cannot be done",
+        "node|socket|exclusive|core-complex",
+    )
+    virtual_local_rank: bool = setting(
+        False, parse_boolean, "workers", "every worker sees LOCAL_RANK=0 and only its own device"
+    )
+    log_dir: Path | None = setting(None, parse_path, "output", "folder for the workers' log files", "DIR")
+    redirects: StreamMap = setting(
+        StreamMap(),
+        parse_stream_map,
+        "output",
+        "streams that go to files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank",
+        "0..3|R:0..3,..",
+        short="-r",
+    )
+    tee: StreamMap = setting(
+        StreamMap(),
+        parse_stream_map,
+        "output",
+        "streams that go to files and to the console, written as for --redirects",
+        "0..3|R:0..3,..",
+        short="-t",
+    )
+    local_ranks_filter: frozenset[int] = setting(
+        frozenset[int](), parse_ranks, "output", "only these local ranks write to the console; empty: all", "R,R,.."
+    )
+    duplicate_stdout_filters: tuple[str, ...] = setting(
+        (),
+        parse_texts,
+        "output",
+        "lines of stdout with one of these texts go to a file of their own; `,,` is a comma",
+        "TEXT,..",
+    )
+    duplicate_stderr_filters: tuple[str, ...] = setting(
+        (), parse_texts, "output", "the same for stderr; `,,` is a comma", "TEXT,.."
+    )
+    log_line_prefix_template: str = setting(
+        "[${role_name}${local_rank}]:",
+        parse_text,
+        "output",
+        "prefix of a worker's lines on the console",
+        "TEXT",
+        torchrun=False,
+        also_reads=("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",),
+    )
+    result_file: Path | None = setting(
+        None, parse_path, "output", "file to which the outcome of the job is written as JSON", "PATH", torchrun=False
+    )
+    log_format: str = setting(
+        "human",
+        choice("human", "json"),
+        "output",
+        "how the agent's own messages look on stderr",
+        "human|json",
+        torchrun=False,
+    )
+    log_level: str = setting(
+        "info",
+        parse_log_level,
+        "output",
+        "the agent's messages from this level on",
+        "LEVEL",
+        torchrun=False,
+        fallbacks=("LOGLEVEL",),
+    )
+    signals_to_handle: tuple[signal.Signals, ...] = setting(
+        _SIGNALS, parse_signals, "stopping", "signals on which the workers are stopped", "SIGNAL,.."
+    )
+    shutdown_timeout: float = setting(
+        30.0,
+        seconds(),
+        "stopping",
+        "grace between SIGTERM and SIGKILL, on every way to stop",
+        "S",
+        unit="seconds",
+        also_reads=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
+    )
+    kill_timeout: float = setting(
+        10.0,
+        seconds(above=0),
+        "stopping",
+        "wait after SIGKILL before a process is reported as one that would not die",
+        "S",
+        unit="seconds",
+        torchrun=False,
+        also_reads=("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",),
+    )
+    watchdog: str | None = setting(
+        None,
+        parse_name_or_none,
+        "plugins",
+        "watchdog that notices hung workers; none turns it off",
+        "NAME",
+        torchrun=False,
+        also_reads=("TORCHELASTIC_ENABLE_FILE_TIMER",),
+    )
+    watchdog_conf: Mapping[str, str] = setting(
+        _NO_OPTIONS, parse_options, "plugins", "options of the watchdog", "K=V,..", adds_up=True, torchrun=False
+    )
+    health: str | None = setting(
+        None,
+        parse_name_or_none,
+        "plugins",
+        "endpoint that tells whether this agent is well; none turns it off; http when only its port is given",
+        "NAME",
+        torchrun=False,
+        also_reads=("TORCHELASTIC_HEALTH_CHECK_PORT",),
+    )
+    health_port: int | None = setting(
+        None,
+        _port,
+        "plugins",
+        "port of the health endpoint",
+        "PORT",
+        torchrun=False,
+        also_reads=("TORCHELASTIC_HEALTH_CHECK_PORT",),
+    )
+    health_conf: Mapping[str, str] = setting(
+        _NO_OPTIONS, parse_options, "plugins", "options of the health endpoint", "K=V,..", adds_up=True, torchrun=False
+    )
+    event_log_handler: str = setting(
+        "null", parse_filled_text, "plugins", "where events are recorded: null, console or a registered sink", "NAME"
+    )
+    logs_specs: str | None = setting(
+        None, parse_filled_text, "plugins", "entry point in group torchrun.logs_specs", "NAME"
+    )
+    config: Path | None = setting(
+        None,
+        parse_path,
+        "configuration",
+        "config file; unset: the nearest elastic.toml, or pyproject.toml with [tool.elastic], going up from here",
+        "FILE",
+        torchrun=False,
+    )
+
+
+SPECS: dict[str, Spec] = specs_of(Settings)
+"""Every setting's spec, by name, in the order of `Settings`."""

@@ -1,0 +1,107 @@
+"""What is declared about one setting, and how its names look in each source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from elastic_core.config.parsing import Parser, integer, parse_boolean, parse_number, parse_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from elastic_core.hooks.records import Option
+
+D = TypeVar("D")
+T = TypeVar("T")
+
+GROUPS = ("nodes", "rendezvous", "workers", "output", "stopping", "plugins", "configuration")
+"""The groups of the help text, in its order."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One setting: how to read it and what to tell people about it.
+
+    `metavar` is empty for switches (flags without a value). `aliases` are short keys in config files.
+    `torchrun` settings are read from `PET_<NAME>` too. `also_reads` names variables of torchrun's that set it,
+    `fallbacks` variables that are asked last. A setting that `adds_up` collects repeated flags.
+    """
+
+    name: str
+    parse: Callable[[object], Any]
+    default: Any
+    group: str
+    help: str
+    metavar: str = ""
+    unit: str = ""
+    short: str = ""
+    aliases: tuple[str, ...] = ()
+    torchrun: bool = True
+    adds_up: bool = False
+    also_reads: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        """The long flag, dashed."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the flag stands alone: `--standalone`; `--standalone=false` turns it off."""
+        return self.parse is parse_boolean
+
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that it is read from, the strongest first."""
+        name = self.name.upper()
+        pet = (f"PET_{name}",) if self.torchrun else ()
+        return (f"ELASTIC_{name}", *pet, *self.also_reads, *self.fallbacks)
+
+
+def setting(
+    default: D,
+    parse: Parser[T],
+    group: str,
+    help: str,  # noqa: A002
+    metavar: str = "",
+    **more: Any,
+) -> D | T:
+    """Declare a field of `Settings`. `more` are fields of `Spec`."""
+    metadata = {"parse": parse, "group": group, "help": help, "metavar": metavar, **more}
+    if isinstance(default, dict):
+        empty: D = field(default_factory=dict, metadata=metadata)  # type: ignore[assignment]
+        return empty
+    return field(default=default, metadata=metadata)
+
+
+def specs_of(settings_class: type[Any]) -> dict[str, Spec]:
+    """The specs of a dataclass whose fields were declared with `setting`, by name, in its order."""
+    return {
+        item.name: Spec(
+            name=item.name,
+            default=item.default_factory() if callable(item.default_factory) else item.default,
+            **item.metadata,
+        )
+        for item in fields(settings_class)
+    }
+
+
+_PARSERS: dict[type, tuple[Parser[Any], str]] = {
+    str: (parse_text, "TEXT"),
+    int: (integer(), "N"),
+    float: (parse_number, "NUMBER"),
+    bool: (parse_boolean, ""),
+}
+
+
+def specs_of_options(options: Iterable[Option]) -> dict[str, Spec]:
+    """The specs of options that plugins add to the command line, by name with underscores."""
+    specs = {}
+    for option in options:
+        parse, metavar = _PARSERS[option.type]
+        name = option.name.replace("-", "_")
+        specs[name] = Spec(
+            name, parse, option.default, "plugins", option.help, metavar=metavar, unit=option.unit, torchrun=False
+        )
+    return specs

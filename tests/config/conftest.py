@@ -1,0 +1,42 @@
+"""A folder with a script in it, and a reader that stands there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elastic_core.config import Reading, read
+from elastic_core.errors import ConfigurationError
+
+
+class Desk:
+    """Reads configurations in a folder of its own; nothing of the real environment gets in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "train.py").write_text("")
+
+    def read(self, line="train.py", environ=None, **more) -> Reading:
+        argv = line.split() if isinstance(line, str) else line
+        return read(argv, environ or {}, self.folder, new_run_id=lambda: "made-up", **more)
+
+    def problems(self, line="train.py", environ=None, **more) -> dict[str, str]:
+        with pytest.raises(ConfigurationError) as caught:
+            self.read(line, environ, **more)
+        return {problem.origin: problem.message for problem in caught.value.problems}
+
+    def write(self, text: str, name: str = "elastic.toml") -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+
+@pytest.fixture
+def desk(tmp_path):
+    # An empty elastic.toml one level up keeps the search from leaving the test's folder.
+    (tmp_path / "elastic.toml").write_text("")
+    folder = tmp_path / "job"
+    folder.mkdir()
+    return Desk(folder)

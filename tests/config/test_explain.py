@@ -1,0 +1,83 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from elastic_core.config import SPECS, as_dict, as_text, help_text, settings_from
+from elastic_core.config.explain import as_word
+from elastic_core.config.spec import GROUPS
+from elastic_core.hooks.records import Option
+
+OPTION = Option("drain-after", float, 5.0, "when to leave", "seconds")
+
+
+def test_as_dict_is_json_with_a_version(desk):
+    reading = desk.read("--tee 0:3,11:1 --local-ranks-filter 3,1 train.py --x", added_options=(OPTION,))
+    document = as_dict(reading, (OPTION,))
+    assert json.loads(json.dumps(document)) == document
+    assert document["version"] == 1
+    assert (document["script"], document["script_args"]) == ("train.py", ["--x"])
+    assert list(document["settings"]) == list(SPECS)
+    assert document["settings"]["tee"] == {"value": "0:3,11:1", "unit": "", "origin": "--tee"}
+    assert document["settings"]["local_ranks_filter"]["value"] == [1, 3]
+    assert document["settings"]["shutdown_timeout"] == {"value": 30.0, "unit": "seconds", "origin": "default"}
+    assert document["settings"]["signals_to_handle"]["value"][0] == "SIGTERM"
+    assert document["plugin_options"]["drain-after"] == {"value": 5.0, "unit": "seconds", "origin": "default"}
+
+
+def test_as_text_has_a_line_for_everything(desk):
+    path = desk.write("rdzv_conf = {join_timeout = 9}")
+    text = as_text(desk.read(added_options=(OPTION,)), (OPTION,))
+    lines = {line.split()[0]: line for line in text.splitlines()[3:]}
+    assert f"config file: {path}" in text
+    assert set(lines) == {*SPECS, "drain-after"}
+    assert lines["rdzv_conf"].split()[1:] == ["join_timeout=9", "elastic.toml:", "rdzv_conf"]
+    assert "30 seconds" in lines["shutdown_timeout"]
+    assert lines["rdzv_id"].endswith("made up for a single node")
+
+
+@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.default not in (None, "")])
+def test_every_default_passes_its_own_parser(name):
+    spec = SPECS[name]
+    assert spec.parse(spec.default) == spec.default
+    word = as_word(spec.default)
+    if word != "empty":
+        assert spec.parse(word) == spec.default
+
+
+def test_the_help_tells_flag_default_and_variable_of_every_setting():
+    text = help_text((OPTION,), width=100)
+    flat = " ".join(text.split())
+    for spec in SPECS.values():
+        assert spec.group in GROUPS
+        assert f" {spec.flag}" in text
+        assert all(variable in flat for variable in spec.variables())
+    assert "when to leave (default: 5 seconds; ELASTIC_DRAIN_AFTER)" in flat
+    assert max(map(len, text.splitlines())) <= 100
+    assert [line[:-1] for line in text.splitlines() if line[:-1] in GROUPS] == list(GROUPS)
+
+
+def test_settings_are_frozen():
+    with pytest.raises(AttributeError):
+        settings_from({}).role = "x"
+
+
+def test_reading_flags_imports_nothing_heavy(desk):
+    code = (
+        "import sys, pathlib\n"
+        "from elastic_core.config import read\n"
+        "read(sys.argv[1:], {}, pathlib.Path.cwd(), require_script=False)\n"
+        "heavy = {'torch', 'structlog', 'pluggy', 'importlib.metadata', 'tomllib', 'argparse', 'uuid', 'difflib'}\n"
+        "print(sorted(heavy & sys.modules.keys()))\n"
+    )
+    (desk.folder.parent / "elastic.toml").unlink()
+    run = subprocess.run(
+        [sys.executable, "-c", code, "--nnodes", "1", "train.py"],
+        cwd=desk.folder,
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.strip() == "[]"

@@ -1,0 +1,106 @@
+import pytest
+
+from elastic_core.config import SPECS, NodeRange, Streams, asks_for_help
+from elastic_core.hooks.records import Option
+
+
+@pytest.mark.parametrize("line", ["--rdzv-id 7", "--rdzv_id 7", "--rdzv-id=7", "--rdzv_id=7"])
+def test_both_spellings_with_and_without_equals(desk, line):
+    reading = desk.read(f"{line} train.py")
+    assert reading.settings.rdzv_id == "7"
+    assert reading.origins["rdzv_id"] == "--rdzv-id"
+
+
+@pytest.mark.parametrize("line", ["-r 3", "-r3", "-r=3", "--redirects 3"])
+def test_short_flags(desk, line):
+    assert desk.read(f"{line} train.py").settings.redirects.for_rank(12) == Streams.BOTH
+
+
+def test_everything_after_the_script_is_the_scripts(desk):
+    reading = desk.read("--nnodes 1 train.py --nnodes 9 -m -- --help")
+    assert reading.script == "train.py"
+    assert reading.script_args == ("--nnodes", "9", "-m", "--", "--help")
+    assert reading.settings.nnodes == NodeRange(1, 1)
+
+
+def test_two_dashes_end_the_flags(desk):
+    reading = desk.read("--max-restarts 2 -- train.py --x")
+    assert (reading.script, reading.script_args) == ("train.py", ("--x",))
+
+
+def test_a_script_may_look_like_a_flag_after_two_dashes(desk):
+    desk.write("", "--odd.py")
+    assert desk.read("-- --odd.py").script == "--odd.py"
+
+
+def test_switches_take_no_word_but_can_be_turned_off(desk):
+    assert desk.read("--virtual-local-rank train.py").settings.virtual_local_rank is True
+    off = desk.read("--standalone=false train.py", {"PET_STANDALONE": "1"})
+    assert off.settings.standalone is False
+
+
+def test_repeated_options_add_up_and_other_flags_are_overwritten(desk):
+    reading = desk.read("--rdzv-conf a=1,b=2 --rdzv_conf b=3 --role x --role y train.py")
+    assert reading.settings.rdzv_conf == {"a": "1", "b": "3"}
+    assert reading.settings.role == "y"
+
+
+def test_every_bad_flag_is_reported_at_once(desk):
+    problems = desk.problems("--nnode 2 --max-restarts=-1 --tee 9 --start-method thread --module train")
+    assert set(problems) == {"--nnode", "--max-restarts", "--tee", "--start-method"}
+    assert "did you mean --nnodes?" in problems["--nnode"]
+
+
+def test_a_flag_like_nothing_we_have_gets_general_advice(desk):
+    problems = desk.problems("--zzzzqqq train.py")
+    assert "the script's flags come after the script" in problems["--zzzzqqq"]
+
+
+@pytest.mark.parametrize("line", ["--nnodes", "--nnodes --role x train.py", "--nnodes -m train"])
+def test_a_missing_value(desk, line):
+    assert "expected a value (N|MIN:MAX), found none" in desk.problems(line)["--nnodes"]
+
+
+@pytest.mark.parametrize("line", ["-nnodes 1 train.py", "-mfoo train.py", "-x train.py"])
+def test_single_dashes_before_words_are_unknown_flags(desk, line):
+    assert "unknown" in desk.problems(line)[line.split()[0]]
+
+
+def test_help_counts_before_the_script_only():
+    assert asks_for_help(["--nnodes", "2", "--help"])
+    assert asks_for_help(["-h"])
+    assert not asks_for_help(["train.py", "--help"])
+    assert not asks_for_help(["--rdzv-id=-h", "train.py"])
+
+
+def test_help_is_not_an_error_of_the_reading(desk):
+    assert desk.read("--help", require_script=False).script is None
+
+
+def test_options_of_plugins_are_flags_with_types(desk):
+    options = (Option("drain-after", float, 5.0, "when", "seconds"), Option("chatty", bool, False, "talk"))
+    reading = desk.read("--drain_after=2 --chatty train.py", added_options=options)
+    assert reading.added == {"drain-after": 2.0, "chatty": True}
+    assert reading.origins["drain-after"] == "--drain-after"
+    assert asks_for_help(["--drain-after", "3", "-h"], options)
+
+
+def test_an_option_of_a_plugin_must_not_take_one_of_our_names(desk):
+    problems = desk.problems(added_options=(Option("nnodes", int, 1, "mine"),))
+    assert "name of its own" in problems["--nnodes"]
+
+
+@pytest.mark.torch
+def test_every_flag_of_torchrun_is_ours_too():
+    from torch.distributed.run import get_args_parser
+
+    from elastic_core.config.flags import scan
+
+    for action in get_args_parser()._actions:
+        for spelling in action.option_strings:
+            words = [spelling] if action.nargs == 0 else [spelling, "1"]
+            line = scan([*words, "train.py"], SPECS)
+            assert not line.problems, spelling
+            assert line.script == "train.py", spelling
+            if action.dest != "help":
+                assert set(line.found) == {action.dest}, spelling

@@ -1,0 +1,86 @@
+import pytest
+
+from elastic_core.config import NodeRange, settings_from
+from elastic_core.errors import ConfigurationError
+
+
+def rendezvous(reading):
+    settings = reading.settings
+    return settings.rdzv_backend, settings.rdzv_endpoint, settings.rdzv_id
+
+
+def test_one_node_needs_nothing(desk):
+    reading = desk.read()
+    assert rendezvous(reading) == ("local", "", "made-up")
+    assert reading.origins["rdzv_backend"] == "one node and no endpoint"
+    assert reading.origins["rdzv_id"] == "made up for a single node"
+
+
+def test_an_id_that_was_given_stays(desk):
+    assert rendezvous(desk.read("--rdzv-id x train.py")) == ("local", "", "x")
+
+
+def test_an_endpoint_asks_for_c10d(desk):
+    assert rendezvous(desk.read("--rdzv-endpoint h:1 train.py")) == ("c10d", "h:1", "made-up")
+    assert rendezvous(desk.read("--nnodes 2 --rdzv-endpoint h --rdzv-id j train.py")) == ("c10d", "h", "j")
+
+
+def test_standalone_overrides(desk):
+    line = "--standalone --rdzv-backend c10d --rdzv-endpoint h --rdzv-id x --nnodes 1:4 train.py"
+    reading = desk.read(line)
+    assert rendezvous(reading) == ("local", "", "made-up")
+    assert reading.settings.nnodes == NodeRange(1, 1)
+    assert reading.origins["rdzv_backend"] == reading.origins["nnodes"] == "--standalone"
+
+
+def test_standalone_with_several_nodes_is_a_contradiction(desk):
+    assert set(desk.problems("--standalone --nnodes 2 train.py")) == {"--standalone"}
+
+
+def test_static_stays_static(desk):
+    reading = desk.read("--rdzv-backend static train.py")
+    assert rendezvous(reading) == ("static", "127.0.0.1:29500", "made-up")
+
+
+def test_static_is_what_a_master_address_asks_for(desk):
+    line = "--nnodes 2 --node-rank 1 --master-addr fd00::1 --master-port 1234 train.py"
+    reading = desk.read(line)
+    assert rendezvous(reading) == ("static", "[fd00::1]:1234", "none")
+    assert reading.settings.node_rank == 1
+    environ = {"PET_NNODES": "2", "PET_MASTER_ADDR": "head", "PET_NODE_RANK": "0"}
+    assert rendezvous(desk.read("train.py", environ)) == ("static", "head:29500", "none")
+
+
+def test_a_range_of_nodes_is_never_static_by_itself(desk):
+    assert set(desk.problems("--nnodes 1:2 --rdzv-id j --master-addr head train.py")) == {"--rdzv-endpoint"}
+
+
+def test_several_nodes_need_a_place_and_a_name(desk):
+    problems = desk.problems("--nnodes 1:2 train.py")
+    assert set(problems) == {"--rdzv-endpoint", "--rdzv-id"}
+    assert set(desk.problems("--nnodes 2 --rdzv-backend etcd train.py")) == {"--rdzv-id"}
+
+
+def test_a_value_that_cannot_be_read_starts_no_chain_of_errors(desk):
+    assert set(desk.problems("--nnodes many --rdzv-backend c10d train.py")) == {"--nnodes"}
+
+
+def test_a_health_port_is_enough(desk):
+    reading = desk.read("--health-port 80 train.py")
+    assert (reading.settings.health, reading.origins["health"]) == ("http", "--health-port is set")
+    assert desk.read("--health-port 80 --health none train.py").settings.health is None
+    assert set(desk.problems("--health http train.py")) == {"--health-port"}
+
+
+def test_settings_from_python(tmp_path):
+    settings = settings_from({"nnodes": NodeRange(1, 1), "tee": "3", "local_addr": None, "log_dir": tmp_path})
+    assert settings.rdzv_backend == "local"
+    assert settings.rdzv_id
+    assert settings.log_dir == tmp_path
+    with pytest.raises(ConfigurationError) as caught:
+        settings_from({"nnodes": "4:1", "max_restarts": -1, "frob": 1})
+    assert {problem.origin for problem in caught.value.problems} == {"nnodes", "max_restarts", "frob"}
+
+
+def test_run_ids_made_up_differ():
+    assert settings_from({}).rdzv_id != settings_from({}).rdzv_id

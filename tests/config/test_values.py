@@ -1,0 +1,188 @@
+import math
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.config.lists import (
+    format_options,
+    join_commas,
+    parse_node_range,
+    parse_options,
+    parse_ranks,
+    parse_signals,
+    parse_stream_map,
+    parse_texts,
+    split_commas,
+)
+from elastic_core.config.parsing import (
+    choice,
+    integer,
+    parse_boolean,
+    parse_log_level,
+    parse_name_or_none,
+    parse_path,
+    parse_process_count,
+    parse_text,
+    seconds,
+)
+from elastic_core.config.values import NodeRange, StreamMap, Streams
+
+streams = st.sampled_from(list(Streams))
+parts = st.text(min_size=1).filter(lambda part: not part.startswith(","))
+node_ranges = st.tuples(st.integers(1, 999), st.integers(0, 999)).map(lambda pair: NodeRange(pair[0], sum(pair)))
+stream_maps = st.one_of(
+    streams.map(StreamMap),
+    st.dictionaries(st.integers(0, 200), streams, min_size=1).map(
+        lambda named: StreamMap(named=tuple(sorted(named.items())))
+    ),
+)
+words = st.text(st.characters(exclude_characters="=,", exclude_categories=["Z", "C"]), min_size=1)
+
+
+@given(node_ranges)
+def test_node_range_is_read_back(nodes):
+    assert parse_node_range(str(nodes)) == nodes == parse_node_range(nodes)
+
+
+@pytest.mark.parametrize("raw", ["0", "4:1", "0:3", "1:2:3", "", "two", "-1", "1:", True, 2.0, None, [1, 2]])
+def test_what_is_no_node_range(raw):
+    with pytest.raises(ValueError, match="expected N or MIN:MAX"):
+        parse_node_range(raw)
+
+
+def test_a_single_number_is_a_range_of_one():
+    assert parse_node_range("3") == parse_node_range(3) == NodeRange(3, 3)
+
+
+@given(stream_maps)
+def test_stream_map_is_read_back(streams_by_rank):
+    assert parse_stream_map(str(streams_by_rank)) == streams_by_rank == parse_stream_map(streams_by_rank)
+
+
+@given(stream_maps, st.integers(0, 300))
+def test_stream_map_answers_for_every_rank(streams_by_rank, rank):
+    expected = dict(streams_by_rank.named).get(
+        rank, Streams.NONE if streams_by_rank.named else streams_by_rank.everywhere
+    )
+    assert streams_by_rank.for_rank(rank) == expected
+
+
+def test_stream_map_knows_ranks_above_nine():
+    tee = parse_stream_map("0:3,11:1")
+    assert [tee.for_rank(rank) for rank in (0, 1, 11)] == [Streams.BOTH, Streams.NONE, Streams.STDOUT]
+    assert parse_stream_map({"0": 3, "11": 1}) == tee
+
+
+@pytest.mark.parametrize("raw", ["4", "", "0:4", "0:3,", "a:1", "0:1,0:2", True, -1, "1,2", 1.0])
+def test_what_is_no_stream_map(raw):
+    with pytest.raises(ValueError, match="expected"):
+        parse_stream_map(raw)
+
+
+@given(st.lists(parts))
+def test_comma_lists_are_read_back(texts):
+    assert split_commas(join_commas(texts)) == texts
+
+
+def test_two_commas_are_one_within_a_text():
+    assert parse_texts("a,,b,c") == ("a,b", "c")
+    assert parse_texts(["a,b", "c"]) == ("a,b", "c"), "a list is not taken apart again"
+    assert parse_texts("") == ()
+
+
+@given(st.dictionaries(words, words))
+def test_options_are_read_back(options):
+    assert parse_options(format_options(options)) == options == parse_options(options)
+
+
+def test_options_add_up_and_the_last_of_a_key_wins():
+    assert parse_options(["a=1,b=2", "b=3"]) == {"a": "1", "b": "3"}
+    assert parse_options({"join_timeout": 600, "is_host": True}) == {"join_timeout": "600", "is_host": "true"}
+    assert parse_options("hosts=a,,b,k=x=y") == {"hosts": "a,b", "k": "x=y"}
+
+
+@pytest.mark.parametrize("raw", ["a", "=1", "a=", 3, [1], {"a": [1]}])
+def test_what_are_no_options(raw):
+    with pytest.raises(ValueError, match="expected"):
+        parse_options(raw)
+
+
+@given(st.frozensets(st.integers(0, 500)))
+def test_ranks_are_read_back(ranks):
+    assert parse_ranks(",".join(map(str, ranks))) == ranks == parse_ranks(sorted(ranks)) == parse_ranks(ranks)
+
+
+@pytest.mark.parametrize("raw", ["a", "-1", [True], True, {"a": 1}])
+def test_what_are_no_ranks(raw):
+    with pytest.raises(ValueError, match="expected local ranks"):
+        parse_ranks(raw)
+
+
+def test_signals_by_any_spelling_and_only_once():
+    assert parse_signals("SIGTERM,int,SIGTERM") == (signal.SIGTERM, signal.SIGINT)
+    assert parse_signals((signal.SIGUSR1,)) == (signal.SIGUSR1,)
+    for wrong in ("SIGNOTHING", "SIGKILL", "SIGSTOP"):
+        with pytest.raises(ValueError, match=wrong):
+            parse_signals(wrong)
+
+
+@pytest.mark.parametrize("text", ["1", "true", "Yes", "on", "T"])
+def test_true(text):
+    assert parse_boolean(text) is True
+
+
+@pytest.mark.parametrize("text", ["0", "false", "No", "off", "F"])
+def test_false(text):
+    assert parse_boolean(text) is False
+
+
+@pytest.mark.parametrize(
+    ("parse", "raw"),
+    [
+        (parse_boolean, "maybe"),
+        (parse_boolean, 2),
+        (integer(0), "-1"),
+        (integer(0), "1.5"),
+        (integer(0), True),
+        (integer(0, 9), 10),
+        (seconds(), "nan"),
+        (seconds(), "inf"),
+        (seconds(), -1),
+        (seconds(), True),
+        (seconds(above=0), 0),
+        (choice("a", "b"), "c"),
+        (parse_log_level, "loud"),
+        (parse_log_level, True),
+        (parse_process_count, "0"),
+        (parse_process_count, 0),
+        (parse_process_count, "-2"),
+        (parse_process_count, "two words"),
+        (parse_process_count, True),
+        (parse_text, 1.5),
+        (parse_text, True),
+        (parse_path, ""),
+        (parse_path, 3),
+    ],
+)
+def test_errors_name_what_was_expected_and_what_was_found(parse, raw):
+    with pytest.raises(ValueError, match=r"expected .*, found"):
+        parse(raw)
+
+
+@given(st.floats(min_value=0, allow_nan=False, allow_infinity=False))
+def test_seconds_are_read_back(duration):
+    assert seconds()(repr(duration)) == duration == seconds()(duration)
+    assert math.isfinite(seconds()(duration))
+
+
+def test_words_that_mean_a_value():
+    assert parse_log_level("WARN") == "warning" == parse_log_level(30)
+    assert parse_name_or_none("none") is None is parse_name_or_none(None)
+    assert parse_name_or_none("file") == "file"
+    assert parse_process_count("gpu") == "gpu"
+    assert parse_process_count("8") == 8
+    assert parse_text(7) == "7"
+    assert parse_path("~") == Path.home()
