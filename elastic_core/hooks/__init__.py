@@ -1,0 +1,26 @@
+"""What a plugin imports: the marker for its hooks, and the records that its hooks return.
+
+Every hook is described, with a whole plugin as its example, in `elastic_core.hooks.spec`.
+"""
+
+from __future__ import annotations
+
+from elastic_core.hooks.records import (
+    HealthEndpointRecord,
+    Option,
+    Record,
+    RendezvousBackendRecord,
+    StoreRecord,
+    WatchdogRecord,
+)
+from elastic_core.hooks.spec import hookimpl
+
+__all__ = [
+    "HealthEndpointRecord",
+    "Option",
+    "Record",
+    "RendezvousBackendRecord",
+    "StoreRecord",
+    "WatchdogRecord",
+    "hookimpl",
+]

@@ -1,0 +1,178 @@
+"""Finds what is installed: entry points, where each comes from, and which the user has blocked. Imports no plugin."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.hooks.names import normalised
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from importlib.metadata import Distribution, EntryPoint
+
+CORE = "elastic-core"
+GROUP = "elastic"
+HANDLERS_GROUP = "torchrun.handlers"
+DISABLE_VARIABLE = "ELASTIC_DISABLE_PLUGINS"
+BUILTINS: tuple[str, ...] = ("elastic_core.builtin.local",)
+"""Plugins of the core itself, for a checkout without metadata; installed, they are entry points like any other."""
+
+
+@dataclass(frozen=True, order=True)
+class Source:
+    """Where something comes from: a distribution, its version, and the name of the plugin's entry point there."""
+
+    distribution: str
+    plugin: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+    @property
+    def described(self) -> str:
+        """For messages about the plugin itself: `plugin 'etcd' of elastic-etcd 0.1.0`."""
+        return f"plugin {self.plugin!r} of {self}"
+
+    def as_dict(self) -> dict[str, str]:
+        """The fields for log lines and JSON."""
+        return {"plugin": self.plugin, "distribution": self.distribution, "version": self.version}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something that can be loaded. `target` is its import path, `module` or `module:attribute`."""
+
+    source: Source
+    target: str
+    load: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A plugin that was taken out. `core_version` is the version of elastic-core that it failed under."""
+
+    source: Source
+    reason: str
+    core_version: str
+    traceback: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source.described}, under {CORE} {self.core_version}: {self.reason}"
+
+
+class InvalidPlugin(Exception):
+    """A plugin was imported but is not what a plugin must be."""
+
+
+def failure_of(source: Source, error: BaseException) -> Failure:
+    """The record of a plugin that failed with `error`."""
+    reason = str(error) if isinstance(error, InvalidPlugin) else described_error(error)
+    return Failure(source, reason, own_version(), "".join(traceback.format_exception(error)))
+
+
+def described_error(error: BaseException) -> str:
+    """An exception in one line: its type and what it says."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+@functools.cache
+def own_version() -> str:
+    """The version of elastic-core, or `(checkout)` when it runs without having been installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(CORE)
+    except metadata.PackageNotFoundError:
+        return "(checkout)"
+
+
+def installed_entry_points() -> tuple[list[EntryPoint], list[Failure]]:
+    """Entry points of both groups, and the distributions whose `entry_points.txt` cannot be read.
+
+    One pass over the distributions, which parses only those that mention one of the groups: a broken file of some
+    unrelated distribution cannot disturb us, and a large environment costs little.
+    """
+    from importlib import metadata
+
+    found: dict[str, list[EntryPoint]] = {}
+    failures: list[Failure] = []
+    for distribution in metadata.distributions():
+        if not _concerns_us(distribution):
+            continue
+        try:
+            points = [point for point in distribution.entry_points if point.group in (GROUP, HANDLERS_GROUP)]
+            name = _source("", distribution).distribution
+            found.setdefault(normalised(name), points)  # the first on sys.path is the one imported
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's metadata holds
+            failures.append(failure_of(_source("entry_points.txt", distribution), error))
+    return [point for points in found.values() for point in points], failures
+
+
+def _concerns_us(distribution: Distribution) -> bool:
+    try:
+        text = distribution.read_text("entry_points.txt") or ""
+    except (OSError, UnicodeError):
+        return False
+    return f"[{GROUP}]" in text or f"[{HANDLERS_GROUP}]" in text
+
+
+def _source(plugin: str, distribution: Distribution | None) -> Source:
+    name = version = None
+    if distribution is not None:
+        with contextlib.suppress(Exception):  # whatever a stranger's metadata holds
+            name, version = distribution.metadata["Name"], distribution.metadata["Version"]
+    return Source(name or "(unknown distribution)", plugin, version or "(unknown version)")
+
+
+def candidates(points: Iterable[EntryPoint], group: str) -> list[Candidate]:
+    """The entry points of one group, as things to load, ordered by distribution and name."""
+    found = [
+        Candidate(_source(point.name, point.dist), point.value.replace(" ", ""), point.load)
+        for point in points
+        if point.group == group
+    ]
+    return sorted(found, key=lambda candidate: candidate.source)
+
+
+def with_builtins(found: list[Candidate], builtins: Iterable[str]) -> list[Candidate]:
+    """`found`, and the modules of the core that no entry point brought."""
+    brought = {candidate.target for candidate in found}
+    missing = [
+        Candidate(
+            Source(CORE, module.rpartition(".")[2], own_version()),
+            module,
+            functools.partial(importlib.import_module, module),
+        )
+        for module in builtins
+        if module not in brought
+    ]
+    return sorted(found + missing, key=lambda candidate: candidate.source)
+
+
+@dataclass(frozen=True)
+class BlockList:
+    """Names of distributions or of entry points that are not to be loaded."""
+
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> BlockList:
+        """The comma-separated list in `ELASTIC_DISABLE_PLUGINS`."""
+        return cls(tuple(name.strip() for name in environ.get(DISABLE_VARIABLE, "").split(",") if name.strip()))
+
+    def blocks(self, source: Source) -> bool:
+        """Whether the user blocked this plugin, or its whole distribution."""
+        names = {normalised(name) for name in self.names}
+        return not names.isdisjoint({normalised(source.plugin), normalised(source.distribution)})
+
+    def unknown(self, sources: Iterable[Source]) -> tuple[str, ...]:
+        """Names on the list that nothing installed answers to."""
+        known = {normalised(name) for source in sources for name in (source.plugin, source.distribution)}
+        return tuple(name for name in self.names if normalised(name) not in known)

@@ -1,0 +1,142 @@
+"""What `elastic plugins` prints: everything installed, everything broken or blocked, and every conflict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, HANDLERS_GROUP, own_version
+from elastic_core.hooks.kinds import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from elastic_core.hooks.discovery import Failure
+    from elastic_core.hooks.manager import Plugin, PluginManager
+    from elastic_core.hooks.records import Option, Record
+
+
+def as_dict(manager: PluginManager) -> dict[str, Any]:
+    """The listing for `--json`; holds only what JSON holds."""
+    return {
+        "elastic_core": own_version(),
+        "plugins": [_plugin(manager, plugin) for plugin in manager.plugins],
+        "torchrun_handlers": [
+            {"name": handler.source.plugin, "target": handler.target, **handler.source.as_dict()}
+            for handler in manager.handlers
+        ],
+        "failed": [_failure(failure) for failure in manager.failures],
+        "blocked": [source.as_dict() for source in manager.blocked],
+        "blocked_but_not_installed": list(manager.unknown_blocks),
+        "conflicts": [
+            {
+                "kind": conflict.noun,
+                "name": conflict.name,
+                "providers": [source.as_dict() for source in conflict.sources],
+            }
+            for conflict in manager.conflicts()
+        ],
+    }
+
+
+def _failure(failure: Failure) -> dict[str, str]:
+    return {
+        **failure.source.as_dict(),
+        "elastic_core": failure.core_version,
+        "reason": failure.reason,
+        "traceback": failure.traceback,
+    }
+
+
+def _plugin(manager: PluginManager, plugin: Plugin) -> dict[str, Any]:
+    return {
+        **plugin.source.as_dict(),
+        "target": plugin.target,
+        "hooks": list(plugin.hooks),
+        "options": [_option(option) for option in manager.added_by(plugin.source)],
+        "records": [
+            {"kind": kind.noun, **_record(item.record)}
+            for kind in KINDS
+            for item in manager.records(kind.record)
+            if item.source == plugin.source
+        ],
+    }
+
+
+def _record(record: Record) -> dict[str, Any]:
+    return {
+        "name": record.name,
+        "aliases": list(record.aliases),
+        "summary": record.summary,
+        "options": None if record.options is None else [_option(option) for option in record.options],
+    }
+
+
+def _option(option: Option) -> dict[str, Any]:
+    return {
+        "name": option.name,
+        "type": option.type.__name__,
+        "default": option.default,
+        "unit": option.unit,
+        "help": option.help,
+    }
+
+
+def as_text(manager: PluginManager) -> str:
+    """The listing for people. Built from `as_dict`, so that the two say the same."""
+    return "\n".join(_lines(as_dict(manager)))
+
+
+def _lines(listing: dict[str, Any]) -> Iterator[str]:
+    yield f"{CORE} {listing['elastic_core']}"
+    for plugin in listing["plugins"]:
+        yield ""
+        yield from _plugin_lines(plugin)
+    handlers = [f"{item['name']}: {item['target']} ({_release(item)})" for item in listing["torchrun_handlers"]]
+    failed = [f"{_titled(item)}: {item['reason']}" for item in listing["failed"]]
+    blocked = [_titled(item) for item in listing["blocked"]]
+    absent = [f"{name} (not installed)" for name in listing["blocked_but_not_installed"]]
+    conflicts = [_conflict_line(conflict) for conflict in listing["conflicts"]]
+    yield from _section(f"Backends written for torchrun ({HANDLERS_GROUP}), loaded when selected", handlers)
+    yield from _section("Failed to load", failed)
+    yield from _section(f"Blocked by {DISABLE_VARIABLE}", blocked + absent)
+    yield from _section("Conflicts (an error when the name is selected)", conflicts)
+
+
+def _release(item: dict[str, Any]) -> str:
+    return f"{item['distribution']} {item['version']}"
+
+
+def _titled(item: dict[str, Any]) -> str:
+    return f"{item['plugin']} ({_release(item)})"
+
+
+def _section(title: str, lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield ""
+        yield f"{title}:"
+        yield from (f"  {line}" for line in lines)
+
+
+def _conflict_line(conflict: dict[str, Any]) -> str:
+    return f"{conflict['kind']} {conflict['name']}: {' and '.join(map(_titled, conflict['providers']))}"
+
+
+def _plugin_lines(plugin: dict[str, Any]) -> Iterator[str]:
+    yield f"{_release(plugin)}: plugin {plugin['plugin']} ({plugin['target']})"
+    yield f"  hooks: {', '.join(plugin['hooks']) or 'none'}"
+    for option in plugin["options"]:
+        yield f"  adds option {_option_line(option)}"
+    for record in plugin["records"]:
+        aliases = f" (also {', '.join(record['aliases'])})" if record["aliases"] else ""
+        yield f"  {record['kind']} {record['name']}{aliases}: {record['summary']}"
+        options = record["options"]
+        yield from (
+            ["    takes any option"] if options is None else [f"    {_option_line(option)}" for option in options]
+        )
+
+
+def _option_line(option: dict[str, Any]) -> str:
+    unit = f" {option['unit']}" if option["unit"] else ""
+    default = "unset" if option["default"] is None else f"{option['default']}{unit}"
+    of_unit = unit if option["default"] is None else ""
+    return f"{option['name']} ({option['type']}{of_unit}, default {default}): {option['help']}"

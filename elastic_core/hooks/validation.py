@@ -1,0 +1,98 @@
+"""What a plugin must be: its hooks exist and are marked, and its registration hooks return proper records.
+
+Every check raises `InvalidPlugin` with all that is wrong, before the plugin can take part in anything.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from elastic_core.hooks.discovery import InvalidPlugin
+from elastic_core.hooks.names import did_you_mean
+from elastic_core.hooks.records import Option
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    import pluggy
+
+T = TypeVar("T")
+
+
+def check_hooks(plugin: object, pluggy_manager: pluggy.PluginManager, known: Collection[str]) -> None:
+    """Raise when the plugin is a class, or implements a hook that nobody calls, wraps one, or forgot the mark."""
+    if inspect.isclass(plugin):
+        raise InvalidPlugin(f"expected a module or an object, found the class {plugin.__name__}; export an instance")
+    problems = list(_hook_problems(plugin, pluggy_manager, known))
+    if problems:
+        raise InvalidPlugin("; ".join(problems))
+
+
+def _hook_problems(plugin: object, pluggy_manager: pluggy.PluginManager, known: Collection[str]) -> Iterator[str]:
+    for attribute in dir(plugin):
+        options = pluggy_manager.parse_hookimpl_opts(plugin, attribute)
+        if options is None:
+            if attribute in known:
+                yield f"{attribute} is not marked; write @hookimpl above it"
+            continue
+        hook = options.get("specname") or attribute
+        if hook not in known and not options.get("optionalhook"):
+            yield f"there is no hook {hook!r}{did_you_mean(hook, known)}"
+        if options.get("wrapper") or options.get("hookwrapper"):
+            yield f"{hook} is a wrapper, and plugins are called one by one: there is nothing to wrap"
+
+
+def checked(hook: str, returned: Any, expected: type[T]) -> list[T]:
+    """What a registration hook returned, as a list. Raises when it is anything but proper records of one kind."""
+    if not isinstance(returned, (list, tuple)):
+        raise InvalidPlugin(f"{hook} returned {_named(returned)}, expected a list of {expected.__name__}")
+    for item in returned:
+        if not isinstance(item, expected):
+            raise InvalidPlugin(f"{hook} returned a list with {_named(item)} in it, expected {expected.__name__}")
+        problems = list(_option_problems(item) if isinstance(item, Option) else _record_problems(item))
+        if problems:
+            raise InvalidPlugin("; ".join(f"{hook}: {problem}" for problem in problems))
+    return list(returned)
+
+
+def _named(value: object) -> str:
+    return "None" if value is None else f"an object of type {type(value).__name__}"
+
+
+def _record_problems(record: Any) -> Iterator[str]:
+    names = (record.name, *record.aliases)
+    if not all(isinstance(name, str) and name.strip() for name in names):
+        yield f"expected a name (and aliases) of at least one letter, found {names!r}"
+    if not callable(record.factory):
+        yield f"the factory of {record.name!r} cannot be called"
+    yield from _option_list_problems(record)
+
+
+def _option_list_problems(record: Any) -> Iterator[str]:
+    seen: set[str] = set()
+    for option in record.options or ():
+        if not isinstance(option, Option):
+            yield f"{record.name!r} lists {_named(option)} among its options, expected Option"
+            continue
+        if option.name in seen:
+            yield f"{record.name!r} lists the option {option.name!r} twice"
+        seen.add(option.name)
+        yield from _option_problems(option)
+
+
+def _option_problems(option: Option) -> Iterator[str]:
+    if not isinstance(option.name, str) or not option.name.strip():
+        yield f"expected an option's name of at least one letter, found {option.name!r}"
+    if option.type not in (str, int, float, bool):
+        yield f"option {option.name!r}: expected the type str, int, float or bool, found {option.type!r}"
+    elif not _fits(option):
+        yield f"option {option.name!r}: the default {option.default!r} is no {option.type.__name__}"
+
+
+def _fits(option: Option) -> bool:
+    if option.default is None or option.type is bool:
+        return option.default is None or isinstance(option.default, bool)
+    if isinstance(option.default, bool):
+        return False
+    return isinstance(option.default, (int, float) if option.type is float else option.type)

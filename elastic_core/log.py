@@ -1,0 +1,259 @@
+"""Log lines of the agent: a closed list of events, for people or as JSON, through a structlog of our own.
+
+structlog's global configuration belongs to the application that hosts us: it is neither read nor changed. structlog
+is imported when the first line is written, because importing it costs more than loading all of our own modules.
+Nothing here raises into the agent, broken stderr included, except for an event that is not on the list.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
+
+from elastic_core.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, MutableMapping
+
+    from elastic_core.clock import Clock
+
+EventName = Literal[
+    "run started",
+    "round formed",
+    "workers started",
+    "worker exited",
+    "worker failed",
+    "stopping workers",
+    "still waiting",
+    "workers stopped",
+    "leftover processes",
+    "process would not die",
+    "restart decided",
+    "no restart",
+    "agent finished",
+    "signal received",
+    "output lost",
+    "plugin failed",
+    "observer failed",
+    "contribution failed",
+    "numa binding skipped",
+    "log directory made",
+    "watchdog expired",
+    "endpoint failed",
+    "metric lost",
+    "event lost",
+]
+"""The names, for the type checker: a wrong one in a line that seldom runs is found before it runs."""
+
+EVENTS: Mapping[EventName, str] = {
+    "run started": "the agent begins, with the configuration that matters",
+    "round formed": "this node is a member of a new round",
+    "workers started": "all workers of this node run",
+    "worker exited": "a worker ended by itself, without failing",
+    "worker failed": "a worker ended with a failure",
+    "stopping workers": "the workers are asked to end, for the reason given",
+    "still waiting": "something has been waited for for some time; says for whom",
+    "workers stopped": "no worker of this node runs any more",
+    "leftover processes": "processes that workers started still ran after the workers and are being ended",
+    "process would not die": "a process survived SIGKILL and was left behind",
+    "restart decided": "the group starts again, for the reason given",
+    "no restart": "the group failed and does not start again, for the reason given",
+    "agent finished": "the agent is done, with its final state",
+    "signal received": "somebody sent the agent a signal",
+    "output lost": "a worker's output could not be written or read to its end",
+    "plugin failed": "a plugin could not be loaded and was taken out",
+    "observer failed": "a plugin raised while it was told of a fact",
+    "contribution failed": "a plugin's variables for the workers were left out",
+    "numa binding skipped": "workers run without the binding asked for",
+    "log directory made": "where the workers' output goes",
+    "watchdog expired": "a worker did not release a timer in time and is being killed",
+    "endpoint failed": "the health endpoint could not start or broke",
+    "metric lost": "a metric handler raised",
+    "event lost": "an event handler raised",
+}
+"""Every event that can be logged, and what it means."""
+
+LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+Format = Literal["human", "json"]
+_COLOURS = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
+_lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """A forked child must not inherit a lock that another thread held."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class Logger:
+    """Writes events with fields. Follows `configure`, whenever that is called. `exc_info` adds a traceback."""
+
+    __slots__ = ("_bound",)
+
+    def __init__(self, bound: Mapping[str, Any]) -> None:
+        self._bound = bound
+
+    def bind(self, **fields: Any) -> Logger:
+        """A logger that adds these fields to every line."""
+        return Logger({**self._bound, **fields})
+
+    def debug(self, event: EventName, /, **fields: Any) -> None:
+        _output.emit("debug", event, {**self._bound, **fields})
+
+    def info(self, event: EventName, /, **fields: Any) -> None:
+        _output.emit("info", event, {**self._bound, **fields})
+
+    def warning(self, event: EventName, /, **fields: Any) -> None:
+        _output.emit("warning", event, {**self._bound, **fields})
+
+    def error(self, event: EventName, /, **fields: Any) -> None:
+        _output.emit("error", event, {**self._bound, **fields})
+
+    def critical(self, event: EventName, /, **fields: Any) -> None:
+        _output.emit("critical", event, {**self._bound, **fields})
+
+
+def get_logger(**fields: Any) -> Logger:
+    """A logger that adds these fields to every line. Costs nothing until it writes."""
+    return Logger(fields)
+
+
+def configure(
+    format: Format = "human",  # noqa: A002 - the word that users write
+    level: str = "info",
+    stream: TextIO | None = None,
+    clock: Clock | None = None,
+) -> None:
+    """Say how and where all loggers write from now on. Before the first call: for people, warnings and worse, stderr.
+
+    Args:
+        format: `human` (one line, a traceback indented below it) or `json` (one object per line).
+        level: the least level that is written, in any case; one of `LEVELS`.
+        stream: where to; None is `sys.stderr`, as it is at the time of each line.
+        clock: gives the timestamps.
+
+    Raises:
+        ValueError: an unknown format or level; the message names the known ones.
+    """
+    global _output
+    if format not in get_args(Format):
+        raise ValueError(f"expected a log format out of {', '.join(get_args(Format))}, found {format!r}")
+    if level.lower() not in LEVELS:
+        raise ValueError(f"expected a log level out of {', '.join(LEVELS)}, found {level!r}")
+    _output = _Output(format, LEVELS[level.lower()], stream, clock or SystemClock())
+
+
+class _Sink:
+    """What structlog hands finished lines to."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    @property
+    def stream(self) -> TextIO | None:
+        return self._stream if self._stream is not None else sys.stderr
+
+    def colourful(self) -> bool:
+        stream = self.stream
+        wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return wanted and stream is not None and stream.isatty()
+
+    def write(self, line: str) -> None:
+        stream = self.stream
+        if stream is None:
+            return
+        try:
+            with _lock:
+                stream.write(line + "\n")
+                stream.flush()
+        except Exception:  # noqa: BLE001 - nobody is left to be told, and the job matters more than its log
+            pass
+
+    debug = info = warning = error = critical = write
+
+
+class _Output:
+    """One configuration; the structlog logger is made at the first line."""
+
+    def __init__(self, format: Format, threshold: int, stream: TextIO | None, clock: Clock) -> None:  # noqa: A002
+        self._format = format
+        self._threshold = threshold
+        self._sink = _Sink(stream)
+        self._clock = clock
+        self._logger: Any = None
+
+    def emit(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        if event not in EVENTS:
+            raise ValueError(f"{event!r} is not on the list of events; add it to elastic_core.log.EVENTS")
+        if LEVELS[level] < self._threshold:
+            return
+        try:
+            if self._logger is None:
+                self._logger = self._make_logger()
+            getattr(self._logger, level)(event, **fields)
+        except Exception as error:  # noqa: BLE001 - a field that cannot be shown must not end the job
+            self._sink.write(f"{event} (fields not shown: {type(error).__name__})")
+
+    def _make_logger(self) -> Any:
+        import structlog
+
+        human = _human_renderer(self._sink.colourful())
+        renderer = structlog.processors.JSONRenderer() if self._format == "json" else human
+        return structlog.wrap_logger(
+            self._sink,
+            processors=[
+                structlog.processors.add_log_level,
+                self._stamp,
+                structlog.processors.format_exc_info,
+                renderer,
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(0),
+            context_class=dict,
+            cache_logger_on_first_use=False,
+        ).bind()
+
+    def _stamp(self, _logger: Any, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Put first what every line has: event, level, time in UTC."""
+        return {"event": fields.pop("event"), "level": fields.pop("level"), "timestamp": self._now(), **fields}
+
+    def _now(self) -> str:
+        from datetime import datetime, timezone
+
+        now = datetime.fromtimestamp(self._clock.timestamp(), timezone.utc)
+        return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _human_renderer(colours: bool) -> Callable[[Any, str, MutableMapping[str, Any]], str]:
+    def render(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> str:
+        event, level, timestamp = fields.pop("event"), fields.pop("level"), fields.pop("timestamp")
+        trace = fields.pop("exception", "")
+        below = "".join(f"\n    {_printable(line)}" for line in trace.splitlines())
+        pairs = "".join(f" {key}={_shown(value)}" for key, value in fields.items())
+        start, end = (_COLOURS[level], "\x1b[0m") if colours and _COLOURS[level] else ("", "")
+        return f"{timestamp} {start}{level:<8} {event}{end}{':' if pairs else ''}{pairs}{below}"
+
+    return render
+
+
+def _shown(value: object) -> str:
+    """A value on one line: bare where that is unambiguous, else quoted, with control characters escaped."""
+    text = value if isinstance(value, str) else str(value)
+    bare = text and text.isprintable() and not any(character in ' "=' for character in text)
+    return text if bare else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def _printable(line: str) -> str:
+    return line if line.isprintable() else line.expandtabs(4).encode("unicode_escape").decode("ascii")
+
+
+_output = _Output("human", LEVELS["warning"], None, SystemClock())

@@ -1,0 +1,115 @@
+"""Real distributions for tests: a dist-info folder and modules in a folder of their own on sys.path."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import textwrap
+
+import pytest
+
+from elastic_core.interfaces.workers import RoundPlan
+
+
+@pytest.fixture
+def put_on_path(tmp_path, monkeypatch):
+    """A function that makes a distribution and returns its folder, which is on sys.path.
+
+    `entry_points` maps a group to its lines; `modules` maps module names to source text.
+    """
+    installed = []
+
+    def put_on_path(name, entry_points, modules=None, version="1.0"):
+        folder = tmp_path / f"site-{len(installed)}"
+        info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        sections = [f"[{group}]\n" + "\n".join(lines) + "\n" for group, lines in entry_points.items()]
+        (info / "entry_points.txt").write_text("\n".join(sections))
+        for module, source in (modules or {}).items():
+            (folder / f"{module}.py").write_text(textwrap.dedent(source))
+            installed.append(module)
+        installed.append(None)
+        monkeypatch.syspath_prepend(str(folder))
+        return folder
+
+    yield put_on_path
+    for module in filter(None, installed):
+        sys.modules.pop(module, None)
+
+
+@pytest.fixture
+def install(put_on_path):
+    """A function like `put_on_path` that returns the distribution's entry points."""
+
+    def install(name, entry_points, modules=None, version="1.0"):
+        folder = str(put_on_path(name, entry_points, modules, version))
+        distributions = importlib.metadata.distributions(path=[folder])
+        return [point for distribution in distributions for point in distribution.entry_points]
+
+    return install
+
+
+@pytest.fixture
+def install_plugin(install):
+    """A function that installs a distribution of one plugin, given its source, and returns its entry points."""
+
+    def install_plugin(name, source, version="1.0", plugin=None, group="elastic"):
+        module = f"{name.replace('-', '_')}_plugin"
+        return install(name, {group: [f"{plugin or name} = {module}"]}, {module: source}, version)
+
+    return install_plugin
+
+
+@pytest.fixture
+def backend_source():
+    """A function that writes a plugin with rendezvous backends of the given names."""
+
+    def backend_source(*names, aliases=()):
+        records = ", ".join(
+            f"RendezvousBackendRecord({name!r}, 'a test', lambda params: params, aliases={aliases!r})" for name in names
+        )
+        return f"""
+            from elastic_core.hooks import RendezvousBackendRecord, hookimpl
+
+            @hookimpl
+            def elastic_rendezvous_backends():
+                return [{records}]
+            """
+
+    return backend_source
+
+
+@pytest.fixture
+def log_lines():
+    """The log lines written during the test, as dictionaries."""
+    import io
+    import json
+
+    from elastic_core import log
+
+    stream = io.StringIO()
+    log.configure(format="json", level="debug", stream=stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    log.configure(level="warning")
+
+
+@pytest.fixture
+def plan():
+    """The fourth round of `job`, after two restarts, on a node of its own."""
+    return RoundPlan(
+        round=4,
+        run_id="job",
+        node="node7",
+        role="default",
+        group_rank=0,
+        group_world_size=1,
+        world_size=1,
+        role_world_size=1,
+        master_addr="localhost",
+        master_port=1,
+        use_agent_store=False,
+        restart_count=2,
+        max_restarts=3,
+        ranks=(),
+    )

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from elastic_core.hooks.manager import PluginManager
+
+
+def option_source(name):
+    return f"""
+        from elastic_core.hooks import Option, hookimpl
+
+        @hookimpl
+        def elastic_add_options():
+            return [Option({name!r}, str, None, "a test"), Option("own-of-{name}", int, 1, "a test")]
+        """
+
+
+def load(*points):
+    return PluginManager.load({}, builtins=(), entry_points=[point for some in points for point in some])
+
+
+def test_options_of_all_plugins_by_name(install_plugin):
+    manager = load(install_plugin("b", option_source("team")), install_plugin("a", option_source("queue")))
+    assert [option.name for option in manager.added_options()] == ["own-of-queue", "own-of-team", "queue", "team"]
+    assert manager.option_conflicts() == ()
+
+
+def test_an_option_that_two_add_is_left_out_and_told(install_plugin):
+    manager = load(install_plugin("a", option_source("the-team")), install_plugin("b", option_source("the_team")))
+    assert [option.name for option in manager.added_options()] == []
+    assert [conflict.name for conflict in manager.option_conflicts()] == ["own-of-the-team", "the-team"]
+    assert manager.conflicts() == manager.option_conflicts()
+    assert "plugin 'a' of a 1.0 and plugin 'b' of b 1.0" in str(manager.option_conflicts()[0])

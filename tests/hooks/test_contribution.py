@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.hooks.manager import PluginManager
+
+
+@pytest.fixture
+def contributed(install_plugin, log_lines, plan):
+    """A function that installs plugins with the given bodies, and returns what they contribute and what was logged."""
+
+    def contributed(**bodies):
+        points = []
+        for name, body in bodies.items():
+            source = (
+                f"from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_contribute_environment(plan): {body}"
+            )
+            points += install_plugin(name, source)
+        manager = PluginManager.load({}, builtins=(), entry_points=points)
+        assert manager.failures == ()
+        return manager.contributed_environment(plan), log_lines()
+
+    return contributed
+
+
+def test_contributions_are_merged(contributed):
+    merged, lines = contributed(a="return {'A': str(plan.round)}", b="return {'B': plan.run_id}", c="return None")
+    assert merged == {"A": "4", "B": "job"}
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("raise RuntimeError('no token')", "RuntimeError: no token"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("return ['A']", "expected a mapping of variables, found an object of type list"),
+        ("return {'A': 1}", "expected text for a variable and its value, found 'A'=1"),
+        ("return {'A=B': ''}", "the system takes no variable 'A=B'"),
+        ("return {'A': chr(0)}", "the system takes no variable 'A'"),
+    ],
+)
+def test_a_bad_contribution_is_logged_and_the_others_count(contributed, body, error):
+    merged, (line,) = contributed(bad=body, good="return {'G': '1'}")
+    assert merged == {"G": "1"}
+    assert line["event"] == "contribution failed"
+    assert (line["plugin"], line["distribution"], line["version"]) == ("bad", "bad", "1.0")
+    assert error in line["error"]
+
+
+def test_of_two_values_the_first_by_name_stands_and_the_conflict_is_logged(contributed):
+    merged, (line,) = contributed(b="return {'X': 'b', 'Y': 'b'}", a="return {'X': 'a'}")
+    assert merged == {"X": "a", "Y": "b"}
+    assert (line["plugin"], line["variable"]) == ("b", "X")
+    assert "plugin 'a' of a 1.0 sets X" in line["error"]
+
+
+def test_equal_values_are_no_conflict(contributed):
+    assert contributed(a="return {'X': '1'}", b="return {'X': '1'}") == ({"X": "1"}, [])

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import importlib.metadata
+
+from elastic_core.hooks.discovery import (
+    BlockList,
+    InvalidPlugin,
+    Source,
+    candidates,
+    described_error,
+    failure_of,
+    installed_entry_points,
+    with_builtins,
+)
+
+LOCAL = importlib.metadata.EntryPoint("local", "some_package.local", "elastic")
+
+
+def test_both_groups_of_installed_distributions_are_found(install):
+    install("dist-a", {"elastic": ["a = mod_a"], "torchrun.handlers": ["b = mod_b:f"], "console_scripts": ["c = m:f"]})
+    points, failures = installed_entry_points()
+    ours = [point for point in points if point.dist.name == "dist-a"]
+    assert [(point.group, point.name) for point in ours] == [("elastic", "a"), ("torchrun.handlers", "b")]
+    assert not [failure for failure in failures if failure.source.distribution == "dist-a"]
+
+
+def test_the_first_of_two_copies_on_the_path_counts(install):
+    install("dist-a", {"elastic": ["a = mod_a"]}, version="1.0")
+    install("dist-a", {"elastic": ["a = mod_a"]}, version="2.0")  # put before the other on sys.path
+    points, _ = installed_entry_points()
+    assert [point.dist.version for point in points if point.dist.name == "dist-a"] == ["2.0"]
+
+
+def test_a_broken_entry_points_file_is_recorded_and_disturbs_nobody(put_on_path):
+    put_on_path("broken-dist", {"elastic": ["no equals sign"]})
+    put_on_path("good-dist", {"elastic": ["a = mod_a"]})
+    points, failures = installed_entry_points()
+    assert "good-dist" in [point.dist.name for point in points]
+    assert "broken-dist" in [failure.source.distribution for failure in failures]
+
+
+def test_candidates_carry_distribution_and_version_and_import_nothing(install):
+    points = install("dist-b", {"elastic": ["z = absent_module", "a = absent_module:thing"]}, version="3.1")
+    found = candidates(points, "elastic")
+    assert [candidate.source for candidate in found] == [Source("dist-b", "a", "3.1"), Source("dist-b", "z", "3.1")]
+    assert [candidate.target for candidate in found] == ["absent_module:thing", "absent_module"]
+
+
+def test_an_entry_point_without_distribution_says_so():
+    (found,) = candidates([LOCAL], "elastic")
+    assert str(found.source) == "(unknown distribution) (unknown version)"
+
+
+def test_builtins_count_only_when_no_entry_point_brings_them():
+    found = candidates([LOCAL], "elastic")
+    assert with_builtins(found, ["some_package.local"]) == found
+    extra = [candidate for candidate in with_builtins(found, ["other_package.local"]) if candidate not in found]
+    assert [(item.source.distribution, item.source.plugin) for item in extra] == [("elastic-core", "local")]
+
+
+def test_block_list_takes_distributions_and_plugins_in_any_spelling():
+    block_list = BlockList.of({"ELASTIC_DISABLE_PLUGINS": "Elastic_Etcd, wandb ,,ghost"})
+    etcd, wandb = Source("elastic-etcd", "etcd", "1"), Source("some-tools", "wandb", "1")
+    other = Source("elastic-c10d", "c10d", "1")
+    assert [block_list.blocks(source) for source in (etcd, wandb, other)] == [True, True, False]
+    assert block_list.unknown([etcd, wandb, other]) == ("ghost",)
+
+
+def test_an_empty_variable_blocks_nothing():
+    assert BlockList.of({}).names == BlockList.of({"ELASTIC_DISABLE_PLUGINS": " , "}).names == ()
+
+
+def test_failure_names_plugin_distribution_both_versions_and_the_reason():
+    failure = failure_of(Source("elastic-etcd", "etcd", "0.3"), ImportError("no module\nnamed grpc"))
+    assert str(failure).startswith("plugin 'etcd' of elastic-etcd 0.3, under elastic-core ")
+    assert str(failure).endswith(": ImportError: no module named grpc")
+    assert "ImportError" in failure.traceback
+
+
+def test_reasons_in_one_line():
+    assert described_error(SystemExit()) == "SystemExit"
+    assert failure_of(Source("d", "p", "1"), InvalidPlugin("not a plugin")).reason == "not a plugin"
+
+
+def test_a_distribution_without_metadata_still_brings_its_plugins(put_on_path):
+    folder = put_on_path("nameless-dist", {"elastic": ["nameless = mod_a"]})
+    for file in folder.glob("*.dist-info/METADATA"):
+        file.write_text("")
+    points, _ = installed_entry_points()
+    sources = [candidate.source for candidate in candidates(points, "elastic")]
+    assert Source("(unknown distribution)", "nameless", "(unknown version)") in sources

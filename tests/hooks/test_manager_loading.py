@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+
+import pytest
+
+from elastic_core.hooks.manager import PluginManager
+from elastic_core.hooks.records import RendezvousBackendRecord, WatchdogRecord
+
+GOOD = """
+    from elastic_core.hooks import WatchdogRecord, hookimpl
+
+    @hookimpl
+    def elastic_watchdogs():
+        return [WatchdogRecord("good", "a test", print)]
+    """
+
+
+def load(*points, environ=None):
+    return PluginManager.load(environ or {}, builtins=(), entry_points=[point for some in points for point in some])
+
+
+def names(manager, kind):
+    return [provided.record.name for provided in manager.records(kind)]
+
+
+def test_installed_plugins_are_found_without_being_told(install_plugin, backend_source):
+    install_plugin("found-dist", backend_source("found-backend"), version="4.2")
+    manager = PluginManager.load({}, builtins=())
+    (provided,) = [p for p in manager.records(RendezvousBackendRecord) if p.record.name == "found-backend"]
+    assert (provided.source.distribution, provided.source.version) == ("found-dist", "4.2")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import a_module_that_is_not_here", "ModuleNotFoundError: No module named 'a_module_that_is_not_here'"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("raise ValueError", "ValueError"),
+        ("def f(:", "SyntaxError"),
+        (
+            "from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_rendezvous_backend(): return []",
+            "there is no hook 'elastic_rendezvous_backend'; did you mean 'elastic_rendezvous_backends'?",
+        ),
+        (
+            "from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_stores(settings): return []",
+            "elastic_stores",
+        ),
+        (
+            "from elastic_core.hooks import hookimpl\n@hookimpl(wrapper=True)\ndef elastic_stores(): return (yield)",
+            "elastic_stores is a wrapper",
+        ),
+        ("def elastic_stores(): return []", "elastic_stores is not marked; write @hookimpl above it"),
+        (
+            "from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_stores(): raise KeyError('x')",
+            "elastic_stores raised KeyError: 'x'",
+        ),
+        (
+            "from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_stores(): return None",
+            "elastic_stores returned None, expected a list of StoreRecord",
+        ),
+        (
+            "from elastic_core.hooks import hookimpl\n@hookimpl\ndef elastic_stores(): return ['tcp']",
+            "elastic_stores returned a list with an object of type str in it, expected StoreRecord",
+        ),
+    ],
+)
+def test_a_bad_plugin_is_recorded_and_the_others_live(install_plugin, source, reason):
+    manager = load(install_plugin("bad-dist", source, version="6.6"), install_plugin("good-dist", GOOD))
+    (failure,) = manager.failures
+    assert reason in failure.reason
+    assert (failure.source.plugin, failure.source.distribution, failure.source.version) == ("bad-dist",) * 2 + ("6.6",)
+    assert failure.core_version
+    assert [plugin.source.distribution for plugin in manager.plugins] == ["good-dist"]
+    assert names(manager, WatchdogRecord) == ["good"]
+
+
+def test_a_plugin_that_is_bad_in_one_hook_brings_nothing(install_plugin, backend_source):
+    source = backend_source("half") + GOOD.replace("return [", "return 1 + [")
+    manager = load(install_plugin("half-dist", source))
+    assert names(manager, RendezvousBackendRecord) == names(manager, WatchdogRecord) == []
+    assert manager.implementations("elastic_rendezvous_backends") == ()
+    assert manager.plugins == ()
+
+
+def test_the_same_module_twice_counts_once(install):
+    points = install("twice", {"elastic": ["a = twice_mod", "b = twice_mod"]}, {"twice_mod": GOOD})
+    manager = load(points)
+    assert len(manager.plugins) == 1
+    assert "twice_mod is loaded already" in manager.failures[0].reason
+    assert names(manager, WatchdogRecord) == ["good"]
+
+
+def test_an_object_may_be_a_plugin_and_a_class_may_not(install):
+    source = """
+        from elastic_core.hooks import WatchdogRecord, hookimpl
+
+        class Plugin:
+            def __init__(self, name):
+                self.name = name
+
+            @hookimpl
+            def elastic_watchdogs(self):
+                return [WatchdogRecord(self.name, "a test", print)]
+
+        plugin = Plugin("from-object")
+        """
+    manager = load(install("objects", {"elastic": ["a = objects:plugin", "b = objects:Plugin"]}, {"objects": source}))
+    assert names(manager, WatchdogRecord) == ["from-object"]
+    assert "found the class Plugin; export an instance" in manager.failures[0].reason
+
+
+def test_a_blocked_plugin_is_not_even_imported(install_plugin):
+    points = install_plugin("noisy", "raise SystemExit('imported')")
+    manager = load(points, environ={"ELASTIC_DISABLE_PLUGINS": "noisy,ghost"})
+    assert manager.failures == manager.plugins == ()
+    assert [source.distribution for source in manager.blocked] == ["noisy"]
+    assert manager.unknown_blocks == ("ghost",)
+
+
+def test_registration_hooks_are_called_once(install_plugin):
+    source = """
+        from elastic_core.hooks import WatchdogRecord, hookimpl
+        calls = []
+
+        @hookimpl
+        def elastic_watchdogs():
+            calls.append(1)
+            return [WatchdogRecord("counted", "a test", print)]
+        """
+    manager = load(install_plugin("counted", source))
+    manager.records(WatchdogRecord), manager.select(WatchdogRecord, "counted")
+    assert sys.modules["counted_plugin"].calls == [1]
+
+
+def test_a_builtin_comes_through_the_same_door(install):
+    install("carrier", {}, {"builtin_of_test": GOOD})
+    manager = PluginManager.load({}, builtins=["builtin_of_test"], entry_points=[])
+    assert [(p.source.distribution, p.source.plugin) for p in manager.plugins] == [("elastic-core", "builtin_of_test")]
+    assert names(manager, WatchdogRecord) == ["good"]
+
+
+def test_a_builtin_that_an_entry_point_brings_is_not_loaded_twice(install):
+    points = install("elastic-core", {"elastic": ["local = builtin_twice"]}, {"builtin_twice": GOOD}, version="9.9")
+    manager = PluginManager.load({}, builtins=["builtin_twice"], entry_points=points)
+    assert [str(plugin.source) for plugin in manager.plugins] == ["elastic-core 9.9"]
+    assert manager.failures == ()
+
+
+def test_entry_points_of_other_groups_are_passed_over():
+    point = importlib.metadata.EntryPoint("a", "absent_module", "console_scripts")
+    assert load([point]).failures == ()
+
+
+def test_loading_imports_neither_structlog_nor_torch():
+    code = (
+        "import sys\n"
+        "from elastic_core.hooks import manager, notify, listing, options\n"
+        "listing.as_text(manager.PluginManager.load({}, builtins=(), entry_points=[]))\n"
+        "print([name for name in ('structlog', 'torch', 'etcd3', 'grpc') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{code}"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_two_plugins_of_one_name_in_one_distribution_count_once(install):
+    points = install("echo", {"elastic": ["a = echo_mod", "a = echo_mod"]}, {"echo_mod": GOOD})
+    manager = load(points)
+    assert [plugin.target for plugin in manager.plugins] == ["echo_mod"]
+    assert "another plugin of that name is loaded already, echo_mod" in manager.failures[0].reason

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import sys
+
+from elastic_core.hooks.manager import PluginManager
+from elastic_core.hooks.notify import Notifier
+from elastic_core.interfaces.observer import AgentFinished, Observer, RoundFormed
+
+SEES = """
+    from elastic_core.hooks import hookimpl
+    seen = []
+
+    @hookimpl
+    def elastic_round_formed(fact):
+        seen.append(fact)
+
+    @hookimpl
+    def elastic_agent_finished():
+        seen.append("finished")
+    """
+RAISES = """
+    from elastic_core.hooks import hookimpl
+
+    @hookimpl
+    def elastic_round_formed(fact):
+        raise RuntimeError(f"cannot bear round {fact.round}")
+
+    @hookimpl
+    def elastic_agent_finished(fact):
+        raise SystemExit(1)
+    """
+FORMED = RoundFormed("job", 1, 0, 2, 0.5)
+
+
+def notifier_for(*points) -> Observer:
+    manager = PluginManager.load({}, builtins=(), entry_points=[point for some in points for point in some])
+    assert manager.failures == ()
+    return Notifier(manager)
+
+
+def test_facts_reach_every_observer_that_asks_for_them(install_plugin):
+    notifier = notifier_for(install_plugin("eyes", SEES))
+    notifier.round_formed(FORMED)
+    notifier.agent_finished(AgentFinished("job", "SUCCEEDED", "", 0))
+    assert sys.modules["eyes_plugin"].seen == [FORMED, "finished"]
+
+
+def test_an_observer_that_raises_is_logged_and_the_rest_are_told(install_plugin, log_lines):
+    notifier = notifier_for(
+        install_plugin("a-eyes", SEES),
+        install_plugin("b-raises", RAISES, version="2.5"),
+        install_plugin("c-eyes", SEES),
+    )
+    notifier.round_formed(FORMED)
+    assert sys.modules["a_eyes_plugin"].seen == sys.modules["c_eyes_plugin"].seen == [FORMED]
+    (line,) = log_lines()
+    assert (line["event"], line["hook"]) == ("observer failed", "elastic_round_formed")
+    assert (line["plugin"], line["distribution"], line["version"]) == ("b-raises", "b-raises", "2.5")
+    assert line["error"] == "RuntimeError: cannot bear round 1"
+    assert "Traceback" in line["exception"]
+
+
+def test_an_observer_cannot_end_the_agent(install_plugin, log_lines):
+    notifier_for(install_plugin("b-raises", RAISES)).agent_finished(AgentFinished("job", "FAILED", "", 0))
+    assert [line["error"] for line in log_lines()] == ["SystemExit: 1"]

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.errors import Problem
+from elastic_core.hooks.options import type_options
+from elastic_core.hooks.records import Option
+
+JOIN = Option("join_timeout", float, 600.0, "how long to wait", "seconds")
+RETRIES = Option("retries", int, 3, "attempts")
+HOST = Option("is_host", bool, None, "whether this node hosts the store")
+PROTOCOL = Option("protocol", str, "http", "http or https")
+ALL = (JOIN, RETRIES, HOST, PROTOCOL)
+
+
+def test_defaults_are_filled_in():
+    typed, problems = type_options(ALL, {}, "--rdzv-conf")
+    assert typed == {"join_timeout": 600.0, "retries": 3, "is_host": None, "protocol": "http"}
+    assert problems == ()
+
+
+def test_text_becomes_values_of_the_declared_types():
+    raw = {"join_timeout": "30", "retries": "7", "is_host": "true", "protocol": "https"}
+    typed, problems = type_options(ALL, raw, "--rdzv-conf")
+    assert problems == ()
+    assert typed == {"join_timeout": 30.0, "retries": 7, "is_host": True, "protocol": "https"}
+    assert [type(value) for value in typed.values()] == [float, int, bool, str]
+
+
+@pytest.mark.parametrize("text", ["1", "true", "True", "YES", "on", "y", "t", True, 1])
+def test_spellings_of_true(text):
+    assert type_options((HOST,), {"is_host": text}, "o")[0] == {"is_host": True}
+
+
+@pytest.mark.parametrize("text", ["0", "false", "No", "OFF", "n", "f", False, 0])
+def test_spellings_of_false(text):
+    assert type_options((HOST,), {"is_host": text}, "o")[0] == {"is_host": False}
+
+
+def test_values_that_are_typed_already_pass():
+    typed, problems = type_options(ALL, {"join_timeout": 30, "retries": 2, "protocol": 5, "is_host": None}, "o")
+    assert (typed, problems) == ({"join_timeout": 30.0, "retries": 2, "is_host": None, "protocol": "5"}, ())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        (HOST, "maybe", "expected true or false, found 'maybe'"),
+        (RETRIES, "many", "expected a whole number, found 'many'"),
+        (RETRIES, "1.5", "expected a whole number, found '1.5'"),
+        (RETRIES, True, "expected a whole number, found True"),
+        (JOIN, "soon", "expected a number of seconds, found 'soon'"),
+        (JOIN, "nan", "expected a number of seconds, found 'nan'"),
+        (PROTOCOL, True, "expected text, found True"),
+    ],
+)
+def test_value_of_another_type(option, value, message):
+    typed, problems = type_options((option,), {option.name: value}, "--rdzv-conf")
+    assert problems == (Problem(f"--rdzv-conf: {option.name}", message),)
+    assert typed == {}
+
+
+def test_unknown_option_names_the_nearest_or_all():
+    near = type_options(ALL, {"join_timeuot": "3"}, "elastic.toml")[1]
+    far = type_options(ALL, {"colour": "red"}, "elastic.toml")[1]
+    none = type_options((), {"colour": "red"}, "elastic.toml")[1]
+    assert near == (Problem("elastic.toml: join_timeuot", "unknown option; did you mean 'join_timeout'?"),)
+    assert far[0].message == "unknown option; there are is_host, join_timeout, protocol, retries"
+    assert none[0].message == "unknown option; there are none"
+
+
+def test_all_problems_are_told_at_once_and_good_values_stay():
+    typed, problems = type_options(ALL, {"retries": "x", "colour": "red", "is_host": "?", "protocol": "https"}, "o")
+    assert len(problems) == 3
+    assert typed == {"join_timeout": 600.0, "protocol": "https"}
+
+
+def test_dashes_and_underscores_are_the_same_but_not_both():
+    assert type_options((JOIN,), {"join-timeout": "3"}, "o") == ({"join_timeout": 3.0}, ())
+    _, problems = type_options((JOIN,), {"join-timeout": "3", "join_timeout": "4"}, "o")
+    assert "given twice" in problems[0].message
+
+
+def test_a_record_that_takes_anything_gets_it_as_it_is():
+    assert type_options(None, {"x": "1"}, "o") == ({"x": "1"}, ())

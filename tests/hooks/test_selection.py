@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.errors import ExitCode, PluginError
+from elastic_core.hooks.manager import PluginManager
+from elastic_core.hooks.records import HealthEndpointRecord, RendezvousBackendRecord, StoreRecord, WatchdogRecord
+
+
+def load(*points, **environ):
+    return PluginManager.load(environ, builtins=(), entry_points=[point for some in points for point in some])
+
+
+def refusal(manager, name, kind=RendezvousBackendRecord, origin=None):
+    with pytest.raises(PluginError) as raised:
+        manager.select(kind, name, origin)
+    assert raised.value.exit_code == ExitCode.BAD_CONFIGURATION
+    (problem,) = raised.value.problems
+    return problem
+
+
+def test_by_name_and_by_alias(install_plugin, backend_source):
+    manager = load(install_plugin("dist-a", backend_source("redis", aliases=("valkey", "redis"))))
+    assert manager.select(RendezvousBackendRecord, "redis") is manager.select(RendezvousBackendRecord, "valkey")
+    assert str(manager.provided(RendezvousBackendRecord, "redis").source) == "dist-a 1.0"
+
+
+def test_two_providers_are_an_error_that_names_both(install_plugin, backend_source):
+    manager = load(
+        install_plugin("dist-a", backend_source("redis"), version="1.0"),
+        install_plugin("dist-b", backend_source("redis", "other"), version="2.0"),
+    )
+    problem = refusal(manager, "redis", origin="elastic.toml: backend")
+    assert problem.origin == "elastic.toml: backend"
+    assert "dist-a 1.0" in problem.message
+    assert "dist-b 2.0" in problem.message
+    assert problem.message.endswith("ELASTIC_DISABLE_PLUGINS=dist-b")
+
+
+def test_a_conflict_is_no_error_while_nobody_selects_the_name(install_plugin, backend_source):
+    manager = load(
+        install_plugin("dist-a", backend_source("redis")), install_plugin("dist-b", backend_source("redis", "other"))
+    )
+    assert manager.select(RendezvousBackendRecord, "other").name == "other"
+    assert [(conflict.noun, conflict.name) for conflict in manager.conflicts()] == [("rendezvous backend", "redis")]
+
+
+def test_an_alias_conflicts_with_a_name(install_plugin, backend_source):
+    manager = load(
+        install_plugin("dist-a", backend_source("etcd", aliases=("etcd-v2",))),
+        install_plugin("dist-b", backend_source("etcd-v2")),
+    )
+    assert "dist-a 1.0" in refusal(manager, "etcd-v2").message
+    assert manager.select(RendezvousBackendRecord, "etcd").name == "etcd"
+
+
+def test_following_the_advice_ends_the_conflict(install_plugin, backend_source):
+    points = [install_plugin(name, backend_source("redis")) for name in ("dist-a", "dist-b")]
+    (conflict,) = load(*points).conflicts()
+    variable, _, value = conflict.remedy.partition("=")
+    assert load(*points, **{variable: value}).conflicts() == ()
+
+
+def test_within_one_distribution_the_advice_blocks_the_plugin(install, backend_source):
+    modules = {"one_mod": backend_source("redis"), "two_mod": backend_source("redis")}
+    manager = load(install("dist-a", {"elastic": ["one = one_mod", "two = two_mod"]}, modules))
+    assert refusal(manager, "redis").message.endswith("ELASTIC_DISABLE_PLUGINS=two")
+
+
+def test_an_unknown_name_lists_everything_that_helps(install_plugin, backend_source):
+    manager = load(
+        install_plugin("dist-a", backend_source("redis", aliases=("valkey",))),
+        install_plugin("dist-b", "import a_module_that_is_not_here", version="0.2"),
+        install_plugin("dist-c", ""),
+        ELASTIC_DISABLE_PLUGINS="dist-c",
+    )
+    problem = refusal(manager, "rediss")
+    assert problem.origin == "--rdzv-backend"
+    assert problem.message.splitlines()[0] == "there is no rendezvous backend 'rediss' here; did you mean 'redis'?"
+    assert "installed: redis/valkey (dist-a 1.0)" in problem.message
+    assert "failed to load: plugin 'dist-b' of dist-b 0.2" in problem.message
+    assert "ModuleNotFoundError: No module named 'a_module_that_is_not_here'" in problem.message
+    assert "blocked by ELASTIC_DISABLE_PLUGINS: plugin 'dist-c' of dist-c 1.0" in problem.message
+    assert "pip install" not in problem.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "distribution"),
+    [
+        (RendezvousBackendRecord, "c10d", "elastic-c10d"),
+        (RendezvousBackendRecord, "static", "elastic-c10d"),
+        (RendezvousBackendRecord, "etcd", "elastic-etcd"),
+        (RendezvousBackendRecord, "etcd-v2", "elastic-etcd"),
+        (RendezvousBackendRecord, "etcd-legacy", "elastic-etcd-legacy"),
+        (StoreRecord, "tcp", "elastic-c10d"),
+        (StoreRecord, "etcd", "elastic-etcd"),
+        (WatchdogRecord, "file", "elastic-file-timer"),
+        (HealthEndpointRecord, "http", "elastic-http-health"),
+    ],
+)
+def test_a_name_of_ours_comes_with_the_line_that_installs_it(kind, name, distribution):
+    lines = refusal(load(), name, kind).message.splitlines()
+    assert lines[-1].strip() == f"to get it: pip install {distribution}"
+    assert lines[1].strip() == "installed: none"
+
+
+def test_a_misspelt_name_of_ours_is_recognised():
+    assert "did you mean 'etcd'?" in refusal(load(), "etdc").message
+
+
+def test_what_is_installed_but_broken_or_blocked_is_not_to_be_installed_again(install_plugin):
+    points = install_plugin("elastic-etcd", "import a_module_that_is_not_here")
+    assert "pip install" not in refusal(load(points), "etcd").message
+    assert "pip install" not in refusal(load(points, ELASTIC_DISABLE_PLUGINS="elastic-etcd"), "etcd").message

@@ -1,0 +1,97 @@
+"""The promises of every hookspec are written, and the example of every hookspec is a plugin that works."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+
+import pytest
+
+from elastic_core.errors import ProcessFailure
+from elastic_core.hooks import spec
+from elastic_core.hooks.contribution import merged_environment
+from elastic_core.hooks.kinds import KINDS
+from elastic_core.hooks.manager import HOOKS, PluginManager
+from elastic_core.hooks.notify import Notifier
+from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkerFailed, WorkersStarted
+
+FAILURE = ProcessFailure(0, 17, -9, global_rank=3, node="node7", reason="killed by SIGKILL")
+TOLD = {
+    "round_formed": (RoundFormed("job", 1, 0, 2, 0.5), "round 1: node 0 of 2 after 0.5 s"),
+    "workers_started": (WorkersStarted("job", 1, {0: 11, 1: 12}), "round 1 runs as 11 12"),
+    "worker_failed": (WorkerFailed("job", FAILURE), "rank 3 on node7: killed by SIGKILL"),
+    "restart_decided": (
+        RestartDecided("job", 2, "failure", "rank 3 died", 1, 3),
+        "failure: rank 3 died (1 of 3 restarts used)",
+    ),
+    "agent_finished": (AgentFinished("job", "SUCCEEDED", "all done", 0), "job: SUCCEEDED (all done)"),
+}
+
+
+def example_of(hook):
+    docstring = inspect.getdoc(getattr(spec, hook))
+    return textwrap.dedent(docstring.partition("A whole plugin::\n")[2])
+
+
+@pytest.fixture
+def manager_of(install_plugin):
+    """A function that installs the example of a hook and loads it, and nothing else."""
+
+    def manager_of(hook):
+        points = install_plugin("example", example_of(hook))
+        manager = PluginManager.load({}, builtins=(), entry_points=points)
+        assert manager.failures == ()
+        assert [plugin.hooks for plugin in manager.plugins] == [(hook,)]
+        return manager
+
+    return manager_of
+
+
+def test_hooks_are_in_the_order_of_a_launch():
+    assert HOOKS == (
+        "elastic_add_options",
+        "elastic_rendezvous_backends",
+        "elastic_stores",
+        "elastic_watchdogs",
+        "elastic_health_endpoints",
+        "elastic_round_formed",
+        "elastic_contribute_environment",
+        "elastic_workers_started",
+        "elastic_worker_failed",
+        "elastic_restart_decided",
+        "elastic_agent_finished",
+    )
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_hook_says_when_how_often_where_and_what_an_exception_does(hook):
+    text = " ".join(inspect.getdoc(getattr(spec, hook)).split())
+    for promise in ("Called once", "process", "thread", "An exception", "A whole plugin::"):
+        assert promise in text
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.hook)
+def test_example_of_a_registration_hook(kind, manager_of):
+    (provided,) = manager_of(kind.hook).records(kind.record)
+    assert provided.record.summary
+    assert provided.source.distribution == "example"
+
+
+def test_example_of_added_options(manager_of):
+    assert [option.name for option in manager_of("elastic_add_options").added_options()] == ["team"]
+
+
+def test_example_of_contributed_environment(manager_of, plan):
+    manager = manager_of("elastic_contribute_environment")
+    assert manager.contributed_environment(plan) == {"WANDB_RUN_GROUP": "job-2"}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_example_of_a_notification_hook(name, manager_of, capsys):
+    fact, printed = TOLD[name]
+    getattr(Notifier(manager_of(f"elastic_{name}")), name)(fact)
+    assert capsys.readouterr().out.strip() == printed
+
+
+def test_merging_nothing_gives_nothing():
+    assert merged_environment([]) == {}

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import io
+import json
+import uuid
+
+import pytest
+
+from elastic_core import events, log
+from elastic_core.errors import ConfigurationError
+
+EVENT = events.Event("started", events.EventSource.AGENT, 17, {"rank": 3, "node": None})
+
+
+@pytest.fixture
+def name():
+    return f"handler-{uuid.uuid4()}"
+
+
+def test_null_is_the_default_and_silent(capsys):
+    events.record(EVENT)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_console_writes_json_to_stderr(capsys):
+    events.record(EVENT, "console")
+    assert json.loads(capsys.readouterr().err) == {
+        "name": "started",
+        "source": "AGENT",
+        "timestamp": 17,
+        "metadata": {"rank": 3, "node": None},
+    }
+
+
+def test_there_and_back():
+    assert events.Event.deserialize(str(EVENT)) == EVENT
+
+
+def test_an_event_happens_now_unless_it_says_otherwise():
+    assert events.Event("a", events.EventSource.WORKER).timestamp > 1_600_000_000_000
+
+
+def test_a_registered_handler_receives_events(name):
+    seen = []
+    events.register_handler(name, seen.append)
+    events.record(EVENT, name)
+    assert seen == [EVENT]
+    assert name in events.handler_names()
+
+
+def test_a_name_is_not_taken_over_in_silence(name):
+    events.register_handler(name, print)
+    events.register_handler(name, print)
+    with pytest.raises(ConfigurationError, match="is taken"):
+        events.register_handler(name, repr)
+
+
+def test_an_unknown_destination_names_the_known_ones():
+    with pytest.raises(ConfigurationError, match=r"no event handler 'nul'; there are .*console.*null") as raised:
+        events.record(EVENT, "nul")
+    assert raised.value.problems[0].origin == "--event-log-handler"
+
+
+def test_a_handler_that_raises_is_logged_and_never_fatal(name):
+    def broken(event):
+        raise OSError("full")
+
+    stream = io.StringIO()
+    log.configure(format="json", stream=stream)
+    events.register_handler(name, broken)
+    events.record(EVENT, name)
+    log.configure(level="warning")
+    line = json.loads(stream.getvalue())
+    assert (line["event"], line["name"], line["destination"]) == ("event lost", "started", name)

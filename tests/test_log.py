@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from typing import get_args
+
+import pytest
+import structlog
+
+from elastic_core import log
+from elastic_core.clock import Instant
+
+
+class StoppedClock:
+    def now(self):
+        return Instant(0.0)
+
+    def timestamp(self):
+        return 1_000_000_000.25
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def output():
+    """A function that configures logging into a stream and returns a function that gives its lines."""
+
+    def output(style="human", level="debug", stream=None):
+        stream = stream if stream is not None else io.StringIO()
+        log.configure(format=style, level=level, stream=stream, clock=StoppedClock())
+        return lambda: stream.getvalue().splitlines()
+
+    yield output
+    log.configure(level="warning")
+
+
+def test_a_line_for_people(output):
+    lines = output()
+    log.get_logger().info("round formed", round=1, seconds=0.5, node="node7")
+    assert lines() == ["2001-09-09T01:46:40.250Z info     round formed: round=1 seconds=0.5 node=node7"]
+
+
+def test_values_stay_on_one_line_and_cannot_steer_a_terminal(output):
+    lines = output()
+    log.get_logger().warning("plugin failed", error="a\nb", colour="\x1b[31m", name='say "hi"', empty="", ok="ä")
+    (line,) = lines()
+    assert line.endswith(r'error="a\nb" colour="\u001b[31m" name="say \"hi\"" empty="" ok=ä')
+
+
+def test_a_line_for_machines(output):
+    lines = output("json")
+    log.get_logger(run_id="job").bind(node="node7").error("worker failed", rank=3, reason="a\nb")
+    assert [json.loads(line) for line in lines()] == [
+        {
+            "event": "worker failed",
+            "level": "error",
+            "timestamp": "2001-09-09T01:46:40.250Z",
+            "run_id": "job",
+            "node": "node7",
+            "rank": 3,
+            "reason": "a\nb",
+        }
+    ]
+
+
+@pytest.mark.parametrize("style", ["human", "json"])
+def test_tracebacks(output, style):
+    lines = output(style)
+    try:
+        raise RuntimeError("boom")
+    except RuntimeError as error:
+        log.get_logger().error("observer failed", exc_info=error)
+    first, *rest = lines()
+    if style == "json":
+        assert "RuntimeError: boom" in json.loads(first)["exception"]
+        assert rest == []
+    else:
+        assert rest[-1] == "    RuntimeError: boom"
+        assert all(line.startswith("    ") for line in rest)
+
+
+def test_only_lines_of_the_level_and_above_are_written(output):
+    lines = output("json", level="WARNING")
+    logger = log.get_logger()
+    for write in (logger.debug, logger.info, logger.warning, logger.error, logger.critical):
+        write("no restart")
+    assert [json.loads(line)["level"] for line in lines()] == ["warning", "error", "critical"]
+
+
+@pytest.mark.parametrize("level", ["debug", "critical"])
+def test_an_event_that_is_not_on_the_list_is_an_error_at_any_level(output, level):
+    output(level=level)
+    with pytest.raises(ValueError, match="'round fromed' is not on the list"):
+        log.get_logger().debug("round fromed")
+
+
+def test_the_list_and_the_type_name_the_same_events_and_all_have_a_meaning():
+    assert get_args(log.EventName) == tuple(log.EVENTS)
+    assert all(log.EVENTS.values())
+
+
+def test_loggers_follow_later_configuration(output):
+    logger = log.get_logger()
+    first = output()
+    logger.info("run started")
+    second = output("json")
+    logger.info("run started")
+    assert len(first()) == len(second()) == 1
+
+
+@pytest.mark.parametrize("arguments", [{"format": "xml"}, {"level": "loud"}])
+def test_unknown_settings_name_the_known_ones(arguments):
+    with pytest.raises(ValueError, match=r"expected a log (format out of human, json|level out of debug, info)"):
+        log.configure(**arguments)
+
+
+def test_colours_only_on_a_terminal_and_when_wanted(output, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    plain, colourful = output(), output(stream=Terminal())
+    log.get_logger().error("worker failed")
+    assert "\x1b[31m" in colourful()[0]
+    monkeypatch.setenv("NO_COLOR", "1")
+    unwanted = output(stream=Terminal())
+    log.get_logger().error("worker failed")
+    assert "\x1b" not in unwanted()[0]
+    assert plain() == []
+
+
+def test_stderr_is_the_one_of_the_moment(capsys):
+    log.configure(level="info")
+    log.get_logger().info("run started")
+    assert "run started" in capsys.readouterr().err
+    log.configure(level="warning")
+
+
+def test_a_broken_stream_never_raises(output, monkeypatch):
+    class Broken(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    output(stream=Broken())
+    log.get_logger().error("worker failed")
+    closed = io.StringIO()
+    output(stream=closed)
+    closed.close()
+    log.get_logger().error("worker failed")
+    log.configure()
+    monkeypatch.setattr(sys, "stderr", None)
+    log.get_logger().error("worker failed")
+
+
+def test_a_field_that_cannot_be_shown_never_raises(output):
+    class Hostile:
+        def __repr__(self):
+            raise RuntimeError
+
+        __str__ = __repr__
+
+    lines = output()
+    log.get_logger().error("worker failed", what=Hostile())
+    assert lines() == ["worker failed (fields not shown: RuntimeError)"]
+
+
+def test_the_host_applications_structlog_is_neither_used_nor_changed(output):
+    calls = []
+
+    def spy(logger, method, fields):
+        calls.append(fields)
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[spy])
+    try:
+        lines = output()
+        log.get_logger().info("run started")
+        assert structlog.get_config()["processors"] == [spy]
+    finally:
+        structlog.reset_defaults()
+    assert len(lines()) == 1
+    assert calls == []
+
+
+def test_lines_of_many_threads_stay_whole(output):
+    lines = output("json")
+    logger = log.get_logger()
+
+    def write(thread):
+        for number in range(50):
+            logger.info("still waiting", thread=thread, number=number)
+
+    threads = [threading.Thread(target=write, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seen = {(line["thread"], line["number"]) for line in map(json.loads, lines())}
+    assert len(seen) == len(lines()) == 200
+
+
+def test_a_forked_child_can_write_while_another_thread_of_the_parent_was_writing(output):
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow(io.StringIO):
+        def write(self, text):
+            if threading.current_thread() is not threading.main_thread():
+                entered.set()
+                leave.wait(30)
+            return super().write(text)
+
+    output(stream=Slow())
+    writer = threading.Thread(target=log.get_logger().info, args=("still waiting",))
+    writer.start()
+    assert entered.wait(30)
+    child = os.fork()
+    if child == 0:
+        try:
+            log.get_logger().info("still waiting")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    leave.set()
+    writer.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_structlog_is_imported_with_the_first_line_only():
+    code = (
+        "from elastic_core import log\n"
+        "log.configure(level='info'); log.get_logger().bind(a=1).debug('run started')\n"
+        "before = 'structlog' in sys.modules\n"
+        "log.get_logger().info('run started')\n"
+        "print(before, 'structlog' in sys.modules)"
+    )
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{code}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False True"

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import io
+import json
+import uuid
+
+import pytest
+
+from elastic_core import log, metrics
+
+
+class Collector(metrics.MetricHandler):
+    def __init__(self):
+        self.data = []
+
+    def emit(self, metric_data):
+        self.data.append(metric_data)
+
+    def values(self):
+        return [(data.name, data.value) for data in self.data]
+
+
+@pytest.fixture
+def group():
+    return f"group-{uuid.uuid4()}"
+
+
+@pytest.fixture
+def collector(group):
+    handler = Collector()
+    metrics.configure(handler, group)
+    return handler
+
+
+@pytest.fixture
+def default_collector():
+    handler = Collector()
+    metrics.configure(handler)
+    yield handler
+    metrics.configure(metrics.NullMetricHandler())
+
+
+def test_by_default_nobody_listens(capsys):
+    metrics.put_metric("a", 1)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_value_reaches_the_handler_with_time_and_group(default_collector):
+    metrics.put_metric("restarts", 2)
+    (data,) = default_collector.data
+    assert (data.group_name, data.name, data.value) == ("torchelastic", "restarts", 2)
+    assert data.timestamp > 1_600_000_000
+
+
+def test_a_group_may_have_a_handler_of_its_own(default_collector, collector, group):
+    metrics.put_metric("a", 1, group)
+    metrics.put_metric("b", 1, "another group")
+    assert collector.values() == [("a", 1)]
+    assert default_collector.values() == [("b", 1)]
+
+
+def test_bare_decorator_measures_a_function(default_collector):
+    @metrics.prof
+    def double(x, *, by=2):
+        """Doubles."""
+        return x * by
+
+    assert double(3, by=4) == 12
+    assert double.__doc__ == "Doubles."
+    names = [name for name, _ in default_collector.values()]
+    assert [name.rpartition(">.")[2] for name in names] == ["double.success", "double.duration.ms"]
+
+
+def test_decorator_with_group_measures_methods_and_failures(collector, group):
+    class Agent:
+        @metrics.prof(group=group)
+        def run(self):
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        Agent().run()
+    (failure, count), (duration, milliseconds) = collector.values()
+    assert failure.endswith("Agent.run.failure")
+    assert count == 1
+    assert duration.endswith("Agent.run.duration.ms")
+    assert isinstance(milliseconds, int)
+
+
+def module_function():
+    return 7
+
+
+def test_a_functions_metric_is_named_after_its_module(collector, group):
+    assert metrics.prof(module_function, group=group)() == 7
+    module = __name__.rpartition(".")[2]
+    assert [name for name, _ in collector.values()] == [
+        f"{module}.module_function.success",
+        f"{module}.module_function.duration.ms",
+    ]
+
+
+def test_a_handler_that_raises_is_logged_and_never_fatal(group):
+    class Broken(metrics.MetricHandler):
+        def emit(self, metric_data):
+            raise OSError("full")
+
+    stream = io.StringIO()
+    log.configure(format="json", stream=stream)
+    metrics.configure(Broken(), group)
+    metrics.put_metric("a", 1, group)
+    log.configure(level="warning")
+    line = json.loads(stream.getvalue())
+    assert (line["event"], line["metric"], line["handler"]) == ("metric lost", "a", "Broken")
+
+
+def test_console_handler_prints_a_line(capsys):
+    stream = io.StringIO()
+    data = metrics.MetricData(1.5, "agent", "restarts", 2)
+    metrics.ConsoleMetricHandler(stream).emit(data)
+    metrics.ConsoleMetricHandler().emit(data)
+    assert stream.getvalue() == capsys.readouterr().out == "1.500 agent restarts=2\n"
