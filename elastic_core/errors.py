@@ -108,9 +108,14 @@ class RendezvousGracefulExitError(RendezvousError):
 
 
 class UnkillableWorkersError(ElasticError):
-    """Processes survived SIGKILL and the bounded wait after it; they are named and left behind."""
+    """Processes survived SIGKILL and the bounded wait after it; they are named and left behind. `failures` (by
+    global rank) are what made the agent stop them, empty when it was something else."""
 
     exit_code = ExitCode.WORKER_WOULD_NOT_DIE
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.failures: dict[int, ProcessFailure] = {}
 
 
 class SignalException(ElasticError):

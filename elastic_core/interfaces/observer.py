@@ -76,6 +76,25 @@ class Observer(Protocol):
     def agent_finished(self, fact: AgentFinished) -> None: ...
 
 
+class SilentObserver:
+    """An observer for agents that nobody watches."""
+
+    def round_formed(self, fact: RoundFormed) -> None:
+        pass
+
+    def workers_started(self, fact: WorkersStarted) -> None:
+        pass
+
+    def worker_failed(self, fact: WorkerFailed) -> None:
+        pass
+
+    def restart_decided(self, fact: RestartDecided) -> None:
+        pass
+
+    def agent_finished(self, fact: AgentFinished) -> None:
+        pass
+
+
 class EnvironmentContributor(Protocol):
     """Gives variables to the workers of a round."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -23,10 +23,12 @@ class WorkerRanks:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """All that the workers of this node need to know of their round. Numbers of rounds start at 1."""
+    """All that the workers of this node need to know of their round. Numbers of rounds start
+    at 1; `node` is this node's name for people."""
 
     round: int
     run_id: str
+    node: str
     role: str
     group_rank: int
     group_world_size: int
@@ -40,6 +42,10 @@ class RoundPlan:
     ranks: tuple[WorkerRanks, ...]
     contributed: Mapping[str, str] = field(default_factory=dict)
 
+    def with_contributed(self, variables: Mapping[str, str]) -> RoundPlan:
+        """The same plan with more variables for the workers."""
+        return replace(self, contributed={**self.contributed, **variables})
+
 
 @dataclass(frozen=True)
 class WorkerExit:
@@ -52,11 +58,13 @@ class WorkerExit:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A process that has not ended: a worker or something a worker started. `state` is the kernel's letter."""
+    """A process that has not ended: a worker or something a worker started. `state` is the kernel's letter,
+    `waits_in` the kernel function it sleeps in (empty where unknown)."""
 
     pid: int
     state: str
     command: str
+    waits_in: str = ""
 
 
 class WorkerProcesses(Protocol):
@@ -80,6 +88,10 @@ class WorkerProcesses(Protocol):
 
     def send_signal(self, signum: int) -> None:
         """Signal everything the workers of this round consist of."""
+        ...
+
+    def kill(self, pid: int, reason: str) -> bool:
+        """SIGKILL one worker and what it started, and give `reason` as the reason of its failure. False: no such."""
         ...
 
     def leftovers(self) -> list[Leftover]:

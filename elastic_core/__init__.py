@@ -1,0 +1,36 @@
+"""elastic-core: gathers the machines of a training job, starts the workers, and brings the job back when one is lost.
+
+Importing this package runs nothing and loads next to nothing; the names below are loaded when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elastic_core.errors import ChildFailedError, ElasticError, ExitCode, ProcessFailure, SignalException
+    from elastic_core.launch import LaunchConfig, elastic_launch, launch_agent
+
+__all__ = [
+    "ChildFailedError",
+    "ElasticError",
+    "ExitCode",
+    "LaunchConfig",
+    "ProcessFailure",
+    "SignalException",
+    "elastic_launch",
+    "launch_agent",
+]
+
+_LAUNCH = {"LaunchConfig", "elastic_launch", "launch_agent"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'elastic_core' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"elastic_core.{'launch' if name in _LAUNCH else 'errors'}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,96 @@
+"""The inbox: one place where the agent waits for everything, so that nothing is polled and nothing blocks a signal."""
+
+from __future__ import annotations
+
+import collections
+import os
+import select
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from elastic_core.clock import Clock, Instant
+    from elastic_core.interfaces.handler import RendezvousInfo
+    from elastic_core.interfaces.watchdog import Expiry
+
+_LONGEST_WAIT = 3600.0  # seconds; a bound, so that a lost wake-up costs an hour and not for ever
+
+
+@dataclass(frozen=True)
+class Signalled:
+    """The agent's process received a signal that asks it to leave."""
+
+    signum: int
+
+
+@dataclass(frozen=True)
+class Joined:
+    """`next_rendezvous` has come back, with a round or an error."""
+
+    outcome: RendezvousInfo | BaseException
+
+
+@dataclass(frozen=True)
+class TimerExpired:
+    """A watchdog found a worker that hangs."""
+
+    expiry: Expiry
+
+
+Item = Signalled | Joined | TimerExpired
+
+
+class Inbox:
+    """`post` from any thread or signal handler; `wait` from the agent's thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._items: collections.deque[Item] = collections.deque()
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        self.waiting = False
+
+    def post(self, item: Item) -> None:
+        """Deliver and wake. After `close`, items are dropped."""
+        self._items.append(item)
+        try:
+            os.write(self._writer, b"!")
+        except (BlockingIOError, OSError):
+            pass  # the pipe is full, so the waiter will wake; or the inbox is closed
+
+    def wait(self, fds: Collection[int], until: Instant | None) -> list[Item]:
+        """Block until an item comes, one of `fds` becomes readable, or `until` (None: an hour at most)."""
+        poll = select.poll()
+        for fd in (self._reader, *fds):
+            poll.register(fd, select.POLLIN)
+        self.waiting = True
+        try:
+            poll.poll(self._milliseconds(until))
+        finally:
+            self.waiting = False
+        return self._drain()
+
+    def close(self) -> None:
+        """Release the pipe. Idempotent."""
+        if self._writer >= 0:
+            os.close(self._reader)
+            os.close(self._writer)
+            self._reader = self._writer = -1
+
+    def _milliseconds(self, until: Instant | None) -> int:
+        left = _LONGEST_WAIT if until is None else until - self._clock.now()
+        return int(min(max(left, 0.0), _LONGEST_WAIT) * 1000 + 0.999)
+
+    def _drain(self) -> list[Item]:
+        try:
+            while os.read(self._reader, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        items = []
+        while self._items:
+            items.append(self._items.popleft())
+        return items

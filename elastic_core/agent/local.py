@@ -1,0 +1,184 @@
+"""The agent whose workers are processes of this machine."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from elastic_core.agent.agent import SimpleElasticAgent
+from elastic_core.agent.progress import Progress
+from elastic_core.agent.state import RunResult, WorkerState
+from elastic_core.agent.stopping import Step, StopPlan
+from elastic_core.clock import later
+from elastic_core.errors import UnkillableWorkersError
+from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
+from elastic_core.log import get_logger
+
+if TYPE_CHECKING:
+    from elastic_core.agent.spec import WorkerGroup, WorkerSpec
+    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.interfaces.observer import EnvironmentContributor, Observer
+    from elastic_core.interfaces.workers import Leftover, WorkerProcesses
+
+_OUTPUT_QUIET: Duration = 5.0  # seconds without a byte after which a stream that stays open is given up
+_LOOK_AGAIN: Duration = 0.05  # only where the platform cannot tell of the end of a process that is not our child
+
+
+class LocalElasticAgent(SimpleElasticAgent):
+    """Drives `processes` (see `interfaces.workers`) by events alone.
+
+    Args:
+        spec: what to run.
+        processes: how it runs; closed by the agent at its end.
+        node: the name of this machine, for reports.
+        contribute: more variables for the workers of each round.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        processes: WorkerProcesses,
+        node: str = "",
+        clock: Clock | None = None,
+        observer: Observer | None = None,
+        contribute: EnvironmentContributor | None = None,
+    ) -> None:
+        super().__init__(spec, clock, observer)
+        self._processes = processes
+        self._node = node
+        self._contribute = contribute
+
+    def _wait_for_news(self) -> None:
+        self._wait(self._processes.sentinels(), None)
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
+        return self._processes.start(self._plan(worker_group))
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._kill_expired()
+        exits = self._processes.reap()
+        for ended in exits:
+            get_logger().debug("worker exited", local_rank=ended.local_rank, pid=ended.pid, exitcode=ended.exitcode)
+        if any(ended.exitcode != 0 for ended in exits):
+            self._stop_after_failure()
+            return RunResult(WorkerState.FAILED, failures=self._processes.failures())
+        if self._processes.running():
+            return RunResult(WorkerState.HEALTHY)
+        self._stop(signal.SIGTERM, self._spec.shutdown_timeout)
+        return RunResult(WorkerState.SUCCEEDED, return_values=self._processes.return_values())
+
+    def _stop_after_failure(self) -> None:
+        """What would not die must not hide what failed first."""
+        try:
+            self._stop(signal.SIGTERM, self._spec.shutdown_timeout)
+        except UnkillableWorkersError as error:
+            error.failures = self._processes.failures()
+            raise
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        self._stop(signal.SIGTERM, self._spec.shutdown_timeout)
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: Duration = 30.0) -> None:
+        try:
+            self._stop(death_sig, timeout)
+        finally:
+            self._processes.close()
+
+    def _plan(self, group: WorkerGroup) -> RoundPlan:
+        workers = group.workers
+        plan = RoundPlan(
+            round=group.round,
+            run_id=self._run_id,
+            node=self._node,
+            role=self._spec.role,
+            group_rank=group.group_rank,
+            group_world_size=group.group_world_size,
+            world_size=workers[0].world_size,
+            role_world_size=workers[0].role_world_size,
+            master_addr=group.master_addr,
+            master_port=group.master_port,
+            use_agent_store=self._spec.rdzv_handler.use_agent_store,
+            restart_count=self.restart_count,
+            max_restarts=self._spec.max_restarts,
+            ranks=tuple(WorkerRanks(w.local_rank, w.global_rank, w.role_rank) for w in workers),
+        )
+        return plan.with_contributed(self._contribute(plan)) if self._contribute else plan
+
+    def _kill_expired(self) -> None:
+        expired, self._expired = self._expired, []
+        for expiry in expired:
+            reason = f"hang: the watchdog timer {expiry.scope!r} expired, and the agent killed the worker"
+            if self._processes.kill(expiry.worker_pid, reason):
+                get_logger().error("watchdog expired", pid=expiry.worker_pid, scope=expiry.scope)
+
+    # -- the one stop path
+
+    def _stop(self, signum: signal.Signals, grace: Duration) -> None:
+        """End everything the round consists of, then read its output to the end. A finished round leaves nothing
+        to do but to end what its workers left behind."""
+        try:
+            left = self._processes.leftovers()
+            if left:
+                self._announce_stop(left, signum)
+                self._end_processes(signum, grace)
+        finally:
+            self._processes.finish(_OUTPUT_QUIET)
+
+    def _announce_stop(self, left: list[Leftover], signum: signal.Signals) -> None:
+        log = get_logger()
+        running = self._processes.running()
+        if running:
+            log.info("stopping workers", local_ranks=running, signal=signum.name, grace=self._spec.shutdown_timeout)
+        else:
+            commands = [f"{process.pid} {process.command}" for process in left]
+            log.warning("leftover processes", reason="the workers ended and left these behind", processes=commands)
+
+    def _end_processes(self, signum: signal.Signals, grace: Duration) -> None:
+        plan = StopPlan(self._clock.now(), grace, self._spec.kill_timeout)
+        progress = Progress.starting(plan.begun, lambda seconds: self._say_still_stopping(seconds, grace))
+        self._processes.send_signal(signum)
+        self._processes.send_signal(signal.SIGCONT)  # a stopped process cannot answer the request to end
+        while self._unfinished():
+            now = self._clock.now()
+            step = plan.step(now, urged=len(self._signals) > 1)
+            if step is Step.GIVE_UP:
+                raise self._unkillable()
+            if step is Step.KILL:
+                plan = plan if plan.killed is not None else plan.after_kill(now)
+                self._processes.send_signal(signal.SIGKILL)
+            self._wait_for_ends(min(plan.until, progress.look(now)))
+            self._processes.reap()
+
+    def _unfinished(self) -> bool:
+        # The process table is searched only when all workers have gone: with many of them it is long.
+        return bool(self._processes.running() or self._processes.leftovers())
+
+    def _wait_for_ends(self, until: Instant) -> None:
+        fds = self._processes.sentinels() or self._processes.leftover_sentinels()
+        self._wait(fds, until if fds else min(until, later(self._clock.now(), _LOOK_AGAIN)))
+
+    def _say_still_stopping(self, seconds: Duration, grace: Duration) -> None:
+        get_logger().info(
+            "still waiting",
+            waiting_for="workers to stop",
+            local_ranks=self._processes.running(),
+            seconds=round(seconds),
+            grace=grace,
+        )
+
+    def _unkillable(self) -> UnkillableWorkersError:
+        left = self._processes.leftovers()
+        for process in left:
+            get_logger().error(
+                "process would not die",
+                pid=process.pid,
+                state=process.state,
+                waits_in=process.waits_in or "unknown",
+                command=process.command,
+            )
+        names = "; ".join(f"{p.pid} ({p.command}) in state {p.state}, in {p.waits_in or 'unknown'}" for p in left)
+        return UnkillableWorkersError(
+            f"expected every worker to be gone {self._spec.kill_timeout:g} s after SIGKILL, found {len(left)} still "
+            f"there: {names}. State D means that the kernel waits for a device or a file system: look at its log "
+            "(dmesg); the process ends when that wait does, or with the machine"
+        )

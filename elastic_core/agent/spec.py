@@ -1,0 +1,88 @@
+"""What an agent runs: the specification, the workers, the group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.agent.state import WorkerState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elastic_core.clock import Duration
+    from elastic_core.interfaces.handler import RendezvousHandler
+    from elastic_core.interfaces.store import Store
+
+DEFAULT_ROLE = "default"
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """The workers of one node.
+
+    Args:
+        role: their role; ranks are also counted within a role.
+        local_world_size: how many, at least 1.
+        rdzv_handler: how the node finds the others.
+        entrypoint: a command or a function, for names in messages.
+        args: its arguments.
+        max_restarts: failures of the group that are forgiven.
+        monitor_interval: seconds between two looks at the workers by an agent that has no way to be told.
+        shutdown_timeout: grace in seconds on every stop path, between SIGTERM and SIGKILL.
+        kill_timeout: seconds after SIGKILL until a process is reported as one that will not die.
+
+    Raises:
+        ValueError: a bound does not hold.
+    """
+
+    role: str
+    local_world_size: int
+    rdzv_handler: RendezvousHandler
+    entrypoint: Callable[..., Any] | str | None = None
+    args: tuple[Any, ...] = ()
+    max_restarts: int = 3
+    monitor_interval: Duration = 0.1
+    shutdown_timeout: Duration = 30.0
+    kill_timeout: Duration = 10.0
+
+    def __post_init__(self) -> None:
+        if self.local_world_size < 1:
+            raise ValueError(f"expected at least one worker on the node, found {self.local_world_size}")
+        if self.max_restarts < 0:
+            raise ValueError(f"expected max_restarts of 0 or more, found {self.max_restarts}")
+        if self.monitor_interval <= 0:
+            raise ValueError(f"expected a monitor_interval of more than 0 s, found {self.monitor_interval}")
+
+    def get_entrypoint_name(self) -> str:
+        """The entry point for people: a function's qualified name, else the command."""
+        if callable(self.entrypoint):
+            return getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
+        return self.entrypoint or "<none>"
+
+
+@dataclass
+class Worker:
+    """One worker; `id` is the agent's business (a process id for the local agent). Ranks are -1 before a round."""
+
+    local_rank: int
+    global_rank: int = -1
+    role_rank: int = -1
+    world_size: int = -1
+    role_world_size: int = -1
+    id: Any = None
+
+
+class WorkerGroup:
+    """The workers of one node, replaced one and all by every round. Changed only by the agent that owns it."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+        self.workers = [Worker(local_rank) for local_rank in range(spec.local_world_size)]
+        self.state = WorkerState.INIT
+        self.round = 0
+        self.store: Store | None = None
+        self.group_rank = -1
+        self.group_world_size = -1
+        self.master_addr = ""
+        self.master_port = -1

@@ -1,0 +1,1 @@
+"""What comes with the core, by the same door as every plugin."""

@@ -1,0 +1,110 @@
+"""The backend `local`: a job of one node, which has nobody to meet. Neither torch nor a network is needed.
+
+It reserves the port on which rank 0's worker hosts the workers' store, a new one for every round, so that no
+round can see the keys of an earlier one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.builtin.port import PortReservation
+from elastic_core.errors import ConfigurationError, Problem, RendezvousClosedError
+from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hookimpl
+from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_core.interfaces.handler import RendezvousParameters
+
+_LOOPBACK = "127.0.0.1"
+
+
+class LocalRendezvousHandler(RendezvousHandler):
+    """Rounds of one node.
+
+    Args:
+        run_id: the job.
+        master_addr: where workers find rank 0's store.
+        master_port: its port in every round; None for a new free one each time.
+    """
+
+    def __init__(self, run_id: str, master_addr: str = _LOOPBACK, master_port: int | None = None) -> None:
+        self._run_id = run_id
+        self._master_addr = master_addr
+        self._master_port = master_port
+        self._reservation: PortReservation | None = None
+        self._closed = False
+
+    def get_backend(self) -> str:
+        return "local"
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Raises RendezvousClosedError, or ConfigurationError when the wanted port is busy."""
+        if self._closed:
+            raise RendezvousClosedError(f"the job {self._run_id!r} was closed; no further round forms")
+        self._release()
+        self._reservation = PortReservation(self._master_port or 0)
+        where = RendezvousStoreInfo(self._master_addr, self._reservation.port)
+        return RendezvousInfo(MemoryStore(), 0, 1, where)
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def set_closed(self) -> None:
+        self._closed = True
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def shutdown(self) -> bool:
+        self._release()
+        return True
+
+    def _release(self) -> None:
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
+
+
+def create_handler(params: RendezvousParameters) -> LocalRendezvousHandler:
+    """Raises ConfigurationError when the job has more than one node."""
+    if params.max_nodes > 1:
+        raise ConfigurationError(
+            Problem(
+                "--rdzv-backend",
+                f"expected a job of one node for the backend 'local', found up to {params.max_nodes}; use --nnodes=1, "
+                "or a backend on which several nodes can meet, such as c10d",
+            )
+        )
+    address = params.local_addr or params.get("master_addr", _LOOPBACK)
+    return LocalRendezvousHandler(params.run_id, address, params.get_as_int("master_port"))
+
+
+def _create_memory_store(options: Mapping[str, Any]) -> MemoryStore:
+    return MemoryStore()
+
+
+@hookimpl
+def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
+    return [
+        RendezvousBackendRecord(
+            name="local",
+            summary="one node on its own; rank 0's worker hosts the store",
+            factory=create_handler,
+            options=(
+                Option("master_addr", str, _LOOPBACK, "address at which the workers find rank 0's store"),
+                Option("master_port", int, None, "port of rank 0's store; unset: a free one, new for every round"),
+            ),
+        )
+    ]
+
+
+@hookimpl
+def elastic_stores() -> list[StoreRecord]:
+    return [StoreRecord("memory", "a store in the memory of one process", _create_memory_store)]

@@ -1,0 +1,76 @@
+"""A store in the memory of one process, with the meaning of torch's stores and without torch."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def _as_bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+class MemoryStore:
+    """See `interfaces.store.Store`. Thread-safe.
+
+    Args:
+        timeout: how long `get` and `wait` wait for a key.
+    """
+
+    def __init__(self, timeout: timedelta = timedelta(seconds=300)) -> None:
+        self._timeout = timeout
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def get(self, key: str) -> bytes:
+        """Raises TimeoutError when the key does not appear in time."""
+        with self._changed:
+            self._await_keys([key], self._timeout)
+            return self._values[key]
+
+    def set(self, key: str, value: str | bytes) -> None:
+        with self._changed:
+            self._put(key, _as_bytes(value))
+
+    def add(self, key: str, amount: int) -> int:
+        with self._changed:
+            value = int(self._values.get(key, b"0")) + amount
+            self._put(key, str(value).encode())
+            return value
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        with self._changed:
+            if self._values.get(key, b"") == _as_bytes(expected):
+                self._put(key, _as_bytes(desired))
+            return self._values.get(key, b"")
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Raises TimeoutError when a key does not appear in time."""
+        with self._changed:
+            self._await_keys(keys, self._timeout if timeout is None else timeout)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        with self._changed:
+            return all(key in self._values for key in keys)
+
+    def delete_key(self, key: str) -> bool:
+        with self._changed:
+            return self._values.pop(key, None) is not None
+
+    def num_keys(self) -> int:
+        with self._changed:
+            return len(self._values)
+
+    def _put(self, key: str, value: bytes) -> None:
+        self._values[key] = value
+        self._changed.notify_all()
+
+    def _await_keys(self, keys: Sequence[str], timeout: timedelta) -> None:
+        seconds = timeout.total_seconds()
+        if not self._changed.wait_for(lambda: all(key in self._values for key in keys), seconds):
+            missing = [key for key in keys if key not in self._values]
+            raise TimeoutError(f"expected the keys {missing} to be set within {seconds:g} s; nobody has set them")

@@ -1,0 +1,207 @@
+"""The command line: argv to sub-command, errors to a paragraph and an exit code.
+
+Heavy imports wait until a sub-command needs them: `elastic --help` and bad flags answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elastic_core.errors import ConfigurationError, ElasticError, ExitCode, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from elastic_core.config import Reading
+    from elastic_core.history import History
+    from elastic_core.hooks.manager import PluginManager
+
+_USAGE = """\
+usage: elastic COMMAND [...]
+
+  run      start the workers of this node and see them through   elastic run --help
+  explain  show the configuration that `run` would use, and where each value comes from   [--json] [flags of run]
+  plugins  list what is installed, what it brings, and what failed to load   [--json]
+
+  --version  print the version
+  --help     print this
+"""
+
+
+def entry_point() -> None:
+    """The console script `elastic`."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command and return the exit code."""
+    name = argv[0] if argv else "--help"
+    command = _COMMANDS.get(name)
+    try:
+        if command is None:
+            return _no_command(name)
+        return command(argv[1:])
+    except ConfigurationError as error:
+        return _explain_failure(error)
+
+
+def run(argv: Sequence[str]) -> int:
+    """`elastic run`."""
+    manager = _load_plugins()
+    if _asked_for_help(argv, manager):
+        return ExitCode.SUCCESS
+    reading = _read(argv, manager)
+    _configure_log(reading)
+    from elastic_core.history import History
+
+    history = History()
+    if reading.settings.result_file is None:
+        return _run(reading, manager, history)
+    return _run_with_result_file(reading, manager, history, reading.settings.result_file)
+
+
+def explain(argv: Sequence[str]) -> int:
+    """`elastic explain`."""
+    from elastic_core import config
+
+    manager = _load_plugins()
+    as_json, rest = _take_json(argv)
+    reading = _read(rest, manager, require_script=False)
+    added = manager.added_options()
+    _print(_to_json(config.as_dict(reading, added)) if as_json else config.as_text(reading, added))
+    return ExitCode.SUCCESS
+
+
+def plugins(argv: Sequence[str]) -> int:
+    """`elastic plugins`."""
+    from elastic_core.hooks import listing
+
+    as_json, rest = _take_json(argv)
+    if rest:
+        raise ConfigurationError(Problem("elastic plugins", f"expected nothing but --json, found {' '.join(rest)!r}"))
+    manager = _load_plugins()
+    _print(_to_json(listing.as_dict(manager)) if as_json else listing.as_text(manager))
+    return ExitCode.SUCCESS
+
+
+def version(argv: Sequence[str]) -> int:
+    """`elastic --version`."""
+    from importlib.metadata import version as version_of
+
+    _print(f"elastic-core {version_of('elastic-core')}")
+    return ExitCode.SUCCESS
+
+
+def usage(argv: Sequence[str]) -> int:
+    """`elastic --help`."""
+    _print(_USAGE)
+    return ExitCode.SUCCESS
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "run": run,
+    "explain": explain,
+    "plugins": plugins,
+    "--version": version,
+    "--help": usage,
+    "-h": usage,
+}
+
+
+def _no_command(name: str) -> int:
+    known = ", ".join(command for command in _COMMANDS if not command.startswith("-"))
+    raise ConfigurationError(Problem("elastic", f"expected a command ({known}), found {name!r}; see elastic --help"))
+
+
+def _load_plugins() -> PluginManager:
+    from elastic_core.hooks.manager import PluginManager
+
+    return PluginManager.load(os.environ)
+
+
+def _asked_for_help(argv: Sequence[str], manager: PluginManager) -> bool:
+    from elastic_core import config
+
+    added = manager.added_options()
+    if not config.asks_for_help(argv, added):
+        return False
+    _print(config.help_text(added))
+    return True
+
+
+def _read(argv: Sequence[str], manager: PluginManager, require_script: bool = True) -> Reading:
+    from elastic_core import config
+
+    return config.read(argv, os.environ, Path.cwd(), manager.added_options(), require_script=require_script)
+
+
+def _configure_log(reading: Reading) -> None:
+    from elastic_core import log
+
+    log.configure("json" if reading.settings.log_format == "json" else "human", reading.settings.log_level)
+
+
+def _run(reading: Reading, manager: PluginManager, history: History) -> int:
+    code, _ = _run_job(reading, manager, history)
+    return code
+
+
+def _run_with_result_file(reading: Reading, manager: PluginManager, history: History, path: Path) -> int:
+    from elastic_core import result_file
+
+    result_file.check_writable(path)
+    code, error = _run_job(reading, manager, history)
+    try:
+        result_file.write(path, result_file.outcome(reading.settings.rdzv_id or "", code, error, history))
+    except OSError as failed:
+        _complain(f"elastic: the outcome could not be written to {path}: {failed.strerror}; the job itself is done")
+    return code
+
+
+def _run_job(reading: Reading, manager: PluginManager, history: History) -> tuple[int, BaseException | None]:
+    """The exit code and the error behind it, which has been shown."""
+    from elastic_core import compose, launch
+    from elastic_core.log import get_logger
+
+    settings = reading.settings
+    get_logger().info("run started", run_id=settings.rdzv_id, backend=settings.rdzv_backend, script=reading.script)
+    try:
+        entry = compose.script_entry(settings, reading.script or "", reading.script_args, os.environ)
+        launch.run_job(settings, entry, manager, os.environ, (history,), reading.added)
+    except Exception as error:  # noqa: BLE001 - the last resort: shown, and given its exit code
+        reason = history.finished.reason if history.finished else ""
+        return _explain_failure(error, settings.rdzv_id or "", reason), error
+    return ExitCode.SUCCESS, None
+
+
+def _explain_failure(error: Exception, run_id: str = "", reason: str = "") -> int:
+    from elastic_core import report
+
+    if not isinstance(error, ElasticError):
+        traceback.print_exception(error)
+    if report.exit_code_of(error) != ExitCode.SUCCESS:
+        _complain(report.as_text(error, run_id, reason))
+    return report.exit_code_of(error)
+
+
+def _take_json(argv: Sequence[str]) -> tuple[bool, list[str]]:
+    """`--json` counts only as the first word, for later it may be the script's."""
+    return (True, list(argv[1:])) if argv[:1] == ["--json"] else (False, list(argv))
+
+
+def _to_json(content: object) -> str:
+    import json
+
+    return json.dumps(content, indent=2)
+
+
+def _print(text: str) -> None:
+    print(text.rstrip("\n"))
+
+
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,220 @@
+"""The only file that knows all rooms: picks records, builds the objects of one agent, ends them in reverse order."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.agent import LocalElasticAgent, WorkerSpec
+from elastic_core.clock import SystemClock
+from elastic_core.devices import count_workers
+from elastic_core.errors import ConfigurationError
+from elastic_core.history import EventRecorder, Everyone
+from elastic_core.hooks.notify import Notifier
+from elastic_core.hooks.options import type_options
+from elastic_core.hooks.records import HealthEndpointRecord, RendezvousBackendRecord, WatchdogRecord
+from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.log import get_logger
+from elastic_core.workers.environment import EnvironmentPolicy
+from elastic_core.workers.group import GroupPolicy, LocalWorkers
+from elastic_core.workers.numa import MODES, NO_BINDING, Binding, read_machine
+from elastic_core.workers.starters import CommandStarter
+from elastic_core.workers.streams import OutputPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from elastic_core.clock import Clock
+    from elastic_core.config import Settings
+    from elastic_core.hooks.manager import PluginManager
+    from elastic_core.interfaces.handler import RendezvousHandler
+    from elastic_core.interfaces.observer import EnvironmentContributor, Observer
+    from elastic_core.interfaces.watchdog import Watchdog
+    from elastic_core.workers.starters import Starter
+
+_HEALTH_TIMEOUT = 30.0  # seconds without a turn of the agent's loop after which an endpoint may call it stuck
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the workers run: a name for people, and the starter that runs it."""
+
+    name: str
+    starter: Starter
+
+
+def script_entry(settings: Settings, script: str, args: tuple[str, ...], environ: Mapping[str, str]) -> Entry:
+    """A script, a module or a command, as the flags say; `PYTHON_EXEC` names another interpreter."""
+    if settings.run_path:
+        return function_entry(settings, _run_script(), (script, *args), name=script)
+    python = (environ.get("PYTHON_EXEC", sys.executable), "-u")
+    if settings.no_python:
+        command: tuple[str, ...] = (script, *args)
+    elif settings.module:
+        command = (*python, "-m", script, *args)
+    else:
+        command = (*python, script, *args)
+    return Entry(script, CommandStarter(command))
+
+
+def function_entry(settings: Settings, function: Callable[..., Any], args: tuple[Any, ...], name: str = "") -> Entry:
+    """A Python function, started by `settings.start_method`."""
+    from elastic_core.workers.functions import FunctionStarter  # multiprocessing is not free to import
+
+    return Entry(name or function.__qualname__, FunctionStarter(function, args, settings.start_method))
+
+
+def _run_script() -> Callable[..., Any]:
+    from elastic_core.workers.functions import run_script
+
+    return run_script
+
+
+@contextlib.contextmanager
+def composed(
+    settings: Settings,
+    entry: Entry,
+    manager: PluginManager,
+    environ: Mapping[str, str],
+    observers: tuple[Observer, ...] = (),
+    options: Mapping[str, object] | None = None,
+    clock: Clock | None = None,
+) -> Iterator[LocalElasticAgent]:
+    """An agent that is ready to run. On the way out everything that was made is ended, in reverse order.
+
+    `options` are the values of the options that plugins added.
+
+    Raises:
+        ConfigurationError: something asked for cannot be had; nothing is left behind.
+    """
+    with contextlib.ExitStack() as stack:
+        clock = clock or SystemClock()
+        handler = _handler(settings, manager)
+        stack.callback(handler.shutdown)
+        watchdog = _watchdog(settings, manager)
+        workers = LocalWorkers(entry.starter, _policy(settings), environ, clock)
+        stack.callback(workers.close)
+        agent = LocalElasticAgent(
+            _spec(settings, handler, entry),
+            workers,
+            node=socket.gethostname(),
+            clock=clock,
+            observer=Everyone([*observers, EventRecorder(settings.event_log_handler), Notifier(manager)]),
+            contribute=_contributor(manager, watchdog, options or {}),
+        )
+        if watchdog is not None:
+            stack.callback(watchdog.stop)
+            watchdog.start(agent.timer_expired)
+        _start_health(settings, manager, agent, stack)
+        yield agent
+
+
+def _spec(settings: Settings, handler: RendezvousHandler, entry: Entry) -> WorkerSpec:
+    return WorkerSpec(
+        role=settings.role,
+        local_world_size=count_workers(settings.nproc_per_node),
+        rdzv_handler=handler,
+        entrypoint=entry.name,
+        max_restarts=settings.max_restarts,
+        monitor_interval=settings.monitor_interval,
+        shutdown_timeout=settings.shutdown_timeout,
+        kill_timeout=settings.kill_timeout,
+    )
+
+
+def _handler(settings: Settings, manager: PluginManager) -> RendezvousHandler:
+    record = manager.select(RendezvousBackendRecord, settings.rdzv_backend)
+    declared = {option.name for option in record.options or ()}
+    flags = {"master_addr": settings.master_addr, "master_port": settings.master_port, "rank": settings.node_rank}
+    raw = {name: value for name, value in flags.items() if name in declared and value is not None}
+    config = _typed(record, {**raw, **settings.rdzv_conf}, "--rdzv-conf")
+    return record.factory(
+        RendezvousParameters(
+            backend=settings.rdzv_backend,
+            endpoint=settings.rdzv_endpoint,
+            run_id=settings.rdzv_id or "",
+            min_nodes=settings.nnodes.min,
+            max_nodes=settings.nnodes.max,
+            local_addr=settings.local_addr,
+            **config,
+        )
+    )
+
+
+def _typed(
+    record: RendezvousBackendRecord | WatchdogRecord | HealthEndpointRecord, raw: Mapping[str, object], origin: str
+) -> dict[str, Any]:
+    values, problems = type_options(record.options, raw, origin)
+    if problems:
+        raise ConfigurationError(*problems)
+    return values
+
+
+def _watchdog(settings: Settings, manager: PluginManager) -> Watchdog | None:
+    if settings.watchdog is None:
+        return None
+    record = manager.select(WatchdogRecord, settings.watchdog)
+    return record.factory(settings.rdzv_id or "", _typed(record, settings.watchdog_conf, "--watchdog-conf"))
+
+
+def _start_health(
+    settings: Settings, manager: PluginManager, agent: LocalElasticAgent, stack: contextlib.ExitStack
+) -> None:
+    if settings.health is None:
+        return
+    record = manager.select(HealthEndpointRecord, settings.health)
+    options = _typed(record, settings.health_conf, "--health-conf")
+    server = record.factory(agent.alive_at, settings.health_port or 0, _HEALTH_TIMEOUT, options)
+    server.start()
+    stack.callback(server.stop)
+
+
+def _contributor(
+    manager: PluginManager, watchdog: Watchdog | None, options: Mapping[str, object]
+) -> EnvironmentContributor:
+    own = watchdog.worker_environment() if watchdog else {}
+    return lambda plan: {**manager.contributed_environment(plan, options), **own}
+
+
+def _policy(settings: Settings) -> GroupPolicy:
+    output = OutputPolicy(
+        redirects=settings.redirects.for_rank,
+        tee=settings.tee.for_rank,
+        ranks_filter=settings.local_ranks_filter,
+        prefix_template=settings.log_line_prefix_template,
+        stdout_filters=settings.duplicate_stdout_filters,
+        stderr_filters=settings.duplicate_stderr_filters,
+        log_dir=_log_dir(settings),
+    )
+    return GroupPolicy(output, EnvironmentPolicy(settings.virtual_local_rank), _binding(settings))
+
+
+def _log_dir(settings: Settings) -> Path | None:
+    """The folder asked for; a new one, and a line that says where, if files were asked for without naming one."""
+    if settings.log_dir is not None or not _writes_files(settings):
+        return settings.log_dir
+    folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
+    get_logger().info("log directory made", path=str(folder), reason="files were asked for without --log-dir")
+    return folder
+
+
+def _writes_files(settings: Settings) -> bool:
+    maps = (settings.redirects, settings.tee)
+    streams = [*(m.everywhere for m in maps), *(streams for m in maps for _, streams in m.named)]
+    return any(streams) or bool(settings.duplicate_stdout_filters or settings.duplicate_stderr_filters)
+
+
+def _binding(settings: Settings) -> Binding:
+    mode = next((mode for mode in MODES if mode == settings.numa_binding), None)
+    if mode is None:
+        return NO_BINDING
+    binding = Binding(mode, read_machine())
+    if not binding.cpus_for(0, count_workers(settings.nproc_per_node)):
+        get_logger().warning("numa binding skipped", mode=mode, reason="the kernel does not show what it needs")
+        return NO_BINDING
+    return binding

@@ -1,0 +1,110 @@
+"""The history of one run, as its observers heard it: for the result file and for the report at the end."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from elastic_core import events
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.observer import (
+        AgentFinished,
+        Observer,
+        RestartDecided,
+        RoundFormed,
+        WorkerFailed,
+        WorkersStarted,
+    )
+
+
+class History:
+    """An observer that keeps everything. Fields grow in the order in which things happen."""
+
+    def __init__(self) -> None:
+        self.rounds: list[RoundFormed] = []
+        self.started: list[WorkersStarted] = []
+        self.failures: list[ProcessFailure] = []
+        self.restarts: list[RestartDecided] = []
+        self.finished: AgentFinished | None = None
+
+    def round_formed(self, fact: RoundFormed) -> None:
+        self.rounds.append(fact)
+
+    def workers_started(self, fact: WorkersStarted) -> None:
+        self.started.append(fact)
+
+    def worker_failed(self, fact: WorkerFailed) -> None:
+        self.failures.append(fact.failure)
+
+    def restart_decided(self, fact: RestartDecided) -> None:
+        self.restarts.append(fact)
+
+    def agent_finished(self, fact: AgentFinished) -> None:
+        self.finished = fact
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: what happened, round by round."""
+        return {
+            "rounds": [asdict(fact) for fact in self.rounds],
+            "workers": [{**asdict(fact), "pids": dict(fact.pids)} for fact in self.started],
+            "failures": [failure.as_dict() for failure in self.failures],
+            "restarts": [asdict(fact) for fact in self.restarts],
+        }
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """Several observers as one, told in order."""
+
+    observers: Sequence[Observer]
+
+    def round_formed(self, fact: RoundFormed) -> None:
+        for observer in self.observers:
+            observer.round_formed(fact)
+
+    def workers_started(self, fact: WorkersStarted) -> None:
+        for observer in self.observers:
+            observer.workers_started(fact)
+
+    def worker_failed(self, fact: WorkerFailed) -> None:
+        for observer in self.observers:
+            observer.worker_failed(fact)
+
+    def restart_decided(self, fact: RestartDecided) -> None:
+        for observer in self.observers:
+            observer.restart_decided(fact)
+
+    def agent_finished(self, fact: AgentFinished) -> None:
+        for observer in self.observers:
+            observer.agent_finished(fact)
+
+
+@dataclass(frozen=True)
+class EventRecorder:
+    """An observer that records each fact as an event (see `elastic_core.events`). Raises ConfigurationError for an
+    unknown destination with the first event."""
+
+    destination: str
+
+    def round_formed(self, fact: RoundFormed) -> None:
+        self._record("round_formed", asdict(fact))
+
+    def workers_started(self, fact: WorkersStarted) -> None:
+        self._record("workers_started", {"run_id": fact.run_id, "round": fact.round, "workers": len(fact.pids)})
+
+    def worker_failed(self, fact: WorkerFailed) -> None:
+        failure = fact.failure
+        self._record("worker_failed", {"run_id": fact.run_id, "rank": failure.global_rank, "reason": failure.reason})
+
+    def restart_decided(self, fact: RestartDecided) -> None:
+        self._record("restart_decided", asdict(fact))
+
+    def agent_finished(self, fact: AgentFinished) -> None:
+        self._record("agent_finished", asdict(fact))
+
+    def _record(self, name: str, metadata: dict[str, events.MetadataValue]) -> None:
+        events.record(events.Event(name, events.EventSource.AGENT, metadata=metadata), self.destination)

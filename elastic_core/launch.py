@@ -1,0 +1,188 @@
+"""Launching from Python: `LaunchConfig`, `elastic_launch`, `launch_agent`; and `run_job`, on which the CLI stands too."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.compose import Entry, composed, function_entry, script_entry
+from elastic_core.config import random_run_id, settings_from
+from elastic_core.errors import ChildFailedError
+from elastic_core.hooks.manager import PluginManager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from elastic_core.agent import LocalElasticAgent, RunResult
+    from elastic_core.config import Settings
+    from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.observer import Observer
+
+
+@dataclass
+class LaunchConfig:
+    """What to launch, for Python programs. Field names and meaning are those of torch's class of that name; values
+    left at None take the command line's defaults.
+
+    Args:
+        min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
+        nproc_per_node: workers on this node.
+        run_id: the job; made up for a single node when empty.
+        rdzv_timeout: seconds until joining fails; handed to backends that have an option `join_timeout`.
+        max_restarts: failures that are forgiven.
+        shutdown_timeout: grace in seconds.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    nproc_per_node: int | str
+    run_id: str = ""
+    role: str = "default"
+    rdzv_endpoint: str = ""
+    rdzv_backend: str = ""
+    rdzv_configs: dict[str, Any] = field(default_factory=dict)
+    rdzv_timeout: int = -1
+    max_restarts: int = 3
+    monitor_interval: float = 0.1
+    start_method: str = "spawn"
+    log_line_prefix_template: str | None = None
+    local_addr: str | None = None
+    event_log_handler: str = "null"
+    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    duplicate_stdout_filters: list[str] | None = None
+    duplicate_stderr_filters: list[str] | None = None
+    virtual_local_rank: bool = False
+    shutdown_timeout: float | None = None
+    log_dir: str | None = None
+    redirects: str | None = None
+    tee: str | None = None
+    numa_binding: str | None = None
+
+    def settings(self) -> Settings:
+        """The same as settings. Raises ConfigurationError with everything that is wrong."""
+        configs = dict(self.rdzv_configs)
+        if self.rdzv_timeout > 0:
+            configs.setdefault("join_timeout", self.rdzv_timeout)
+        values = {
+            "nnodes": f"{self.min_nodes}:{self.max_nodes}",
+            "rdzv_id": self.run_id or None,
+            "rdzv_conf": configs or None,
+            **{name: getattr(self, name) or None for name in _TEXTS},
+            **{name: getattr(self, name) for name in _VALUES},
+        }
+        return settings_from({name: value for name, value in values.items() if value is not None}, random_run_id)
+
+
+_TEXTS = ("rdzv_backend", "rdzv_endpoint", "local_addr", "log_dir", "redirects", "tee", "numa_binding")
+_VALUES = (
+    "nproc_per_node",
+    "role",
+    "max_restarts",
+    "monitor_interval",
+    "start_method",
+    "log_line_prefix_template",
+    "event_log_handler",
+    "signals_to_handle",
+    "duplicate_stdout_filters",
+    "duplicate_stderr_filters",
+    "virtual_local_rank",
+    "shutdown_timeout",
+)
+
+
+class elastic_launch:  # noqa: N801 - the name users of torch know
+    """`elastic_launch(config, entrypoint)(*args)` runs the job and returns what the workers returned, by global rank.
+
+    Args:
+        config: what to launch.
+        entrypoint: a function (picklable unless started by fork), or a command as text.
+
+    Raises:
+        ChildFailedError: the workers failed for good.
+        SignalException: the program received one of the signals to handle; the workers are stopped.
+        ConfigurationError, RendezvousError, UnkillableWorkersError.
+    """
+
+    def __init__(self, config: LaunchConfig, entrypoint: Callable[..., Any] | str) -> None:
+        self._config = config
+        self._entrypoint = entrypoint
+
+    def __call__(self, *args: Any) -> dict[int, Any]:
+        return launch_agent(self._config, self._entrypoint, list(args))
+
+
+def launch_agent(config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: list[Any]) -> dict[int, Any]:
+    """Run the job on this node; see `elastic_launch`."""
+    settings = config.settings()
+    if isinstance(entrypoint, str):
+        command = _as_command(settings)
+        entry = script_entry(command, entrypoint, tuple(map(str, args)), os.environ)
+    else:
+        entry = function_entry(settings, entrypoint, tuple(args))
+    result = run_job(settings, entry, PluginManager.load(os.environ), os.environ)
+    return result.return_values
+
+
+def _as_command(settings: Settings) -> Settings:
+    from dataclasses import replace
+
+    return replace(settings, no_python=True, module=False, run_path=False)
+
+
+def run_job(
+    settings: Settings,
+    entry: Entry,
+    manager: PluginManager,
+    environ: Mapping[str, str],
+    observers: tuple[Observer, ...] = (),
+    options: Mapping[str, object] | None = None,
+) -> RunResult:
+    """Compose an agent, run it with the signals handled, and end everything.
+
+    Raises:
+        ChildFailedError: the workers failed for good. Other errors as for `elastic_launch`.
+    """
+    with (
+        composed(settings, entry, manager, environ, observers, options) as agent,
+        _signals_to(agent, settings.signals_to_handle),
+    ):
+        result = agent.run(settings.role)
+    if result.is_failed():
+        error = ChildFailedError(entry.name, result.failures)
+        _hand_up(error.get_first_failure()[1], environ)
+        raise error
+    return result
+
+
+@contextlib.contextmanager
+def _signals_to(agent: LocalElasticAgent, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
+    """The agent's signal handlers, for a while. Python allows them in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {signum: signal.getsignal(signum) for signum in signals}
+    # SIGHUP that is ignored at the start stays ignored: that is how nohup protects a job.
+    taken = [s for s in signals if not (s is signal.SIGHUP and before[s] is signal.SIG_IGN)]
+    try:
+        for signum in taken:
+            signal.signal(signum, lambda number, _frame: agent.receive_signal(number))
+        yield
+    finally:
+        for signum in taken:
+            signal.signal(signum, before[signum])
+
+
+def _hand_up(failure: ProcessFailure, environ: Mapping[str, str]) -> None:
+    """An agent that is itself a worker of another one passes its first failure on in its error file."""
+    path = environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return
+    extra = {"py_callstack": failure.message, "timestamp": str(int(failure.timestamp))}
+    data = failure.error_file_data or {"message": {"message": failure.reason, "extraInfo": extra}}
+    with contextlib.suppress(OSError), open(path, "w") as file:
+        json.dump(data, file)

@@ -1,0 +1,88 @@
+"""The report of a run that did not end well: why, who failed first, with which last words. Pure text."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from elastic_core.errors import (
+    ChildFailedError,
+    ConfigurationError,
+    ElasticError,
+    ExitCode,
+    SignalException,
+    UnkillableWorkersError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from elastic_core.errors import ProcessFailure
+
+_MESSAGE_LINES = 40
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The documented exit code: the error's own, 128 + n for signal n, INTERNAL_ERROR for what is nobody's."""
+    if isinstance(error, SignalException):
+        return 128 + int(error.sigval)
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + int(signal.SIGINT)
+    return int(error.exit_code if isinstance(error, ElasticError) else ExitCode.INTERNAL_ERROR)
+
+
+def as_text(error: BaseException, run_id: str = "", reason: str = "") -> str:
+    """The paragraph for the terminal. `reason` is why the agent ended it (budget used up, ...)."""
+    name = f" {run_id}" if run_id else ""
+    if isinstance(error, ConfigurationError):
+        return _configuration(error)
+    if isinstance(error, ChildFailedError):
+        why = f": {reason}" if reason else ""
+        return "\n".join([f"elastic: the job{name} failed{why}", *_failures(error.failures)])
+    if isinstance(error, UnkillableWorkersError):
+        return "\n".join([f"elastic: the job{name} ended, but not all of it: {error}", *_failures(error.failures)])
+    if isinstance(error, ElasticError):
+        return f"elastic: the job{name} ended: {error}"
+    return f"elastic: internal error: {type(error).__name__}: {error}; please report it with the traceback above"
+
+
+def _configuration(error: ConfigurationError) -> str:
+    if len(error.problems) == 1:
+        return f"elastic: {error.problems[0]}"
+    lines = [f"elastic: {len(error.problems)} problems with the configuration"]
+    return "\n".join([*lines, *(f"  - {problem}" for problem in error.problems)])
+
+
+def _failures(failures: Mapping[int, ProcessFailure]) -> Iterable[str]:
+    if not failures:
+        return
+    rank, first = ChildFailedError("", dict(failures)).get_first_failure()
+    yield ""
+    yield f"First failure: {_who(first)}: {first.reason}"
+    yield from _last_words(first)
+    others = [failure for other, failure in sorted(failures.items()) if other != rank]
+    if others:
+        yield "Failed after it, most likely because of it:"
+        yield from (f"  {_who(failure)}: {failure.reason}{_last_line(failure)}" for failure in others)
+
+
+def _who(failure: ProcessFailure) -> str:
+    node = f" on {failure.node}" if failure.node else ""
+    return (
+        f"rank {failure.global_rank} (local rank {failure.local_rank}, pid {failure.pid}){node}, round {failure.round}"
+    )
+
+
+def _last_words(failure: ProcessFailure) -> Iterable[str]:
+    lines = failure.message.splitlines()
+    if not lines:
+        yield "  It wrote no error file and nothing to stderr."
+        return
+    source = f"error file {failure.error_file}" if failure.error_file != "<N/A>" else "last lines of its stderr"
+    yield f"  {source}:"
+    yield from (f"    {line}" for line in lines[-_MESSAGE_LINES:])
+
+
+def _last_line(failure: ProcessFailure) -> str:
+    lines = failure.message.splitlines()
+    return f" | {lines[-1]}" if lines else ""

@@ -1,0 +1,62 @@
+"""The result file: the outcome of one run as JSON, for programs. Version 1 of its schema is in docs/reference."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.errors import ChildFailedError, ConfigurationError, ExitCode, Problem, UnkillableWorkersError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from elastic_core.history import History
+
+SCHEMA_VERSION = 1
+
+
+def check_writable(path: Path) -> None:
+    """Find out before the job runs that its outcome could not be written. Raises ConfigurationError."""
+    if path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir():
+        return
+    found = "no such folder" if not path.parent.is_dir() else "a place that cannot be written"
+    raise ConfigurationError(
+        Problem(
+            "--result-file", f"expected a file in a folder that can be written, found {path}: {found}; name another"
+        )
+    )
+
+
+def outcome(run_id: str, exit_code: int, error: BaseException | None, history: History) -> dict[str, Any]:
+    """The file's content."""
+    finished = history.finished
+    first = _first_failure(error)
+    return {
+        "version": SCHEMA_VERSION,
+        "run_id": run_id,
+        "state": "SUCCEEDED" if exit_code == ExitCode.SUCCESS else finished.state if finished else "FAILED",
+        "exit_code": int(exit_code),
+        "reason": finished.reason if finished else str(error or ""),
+        "error": None if error is None else {"type": type(error).__name__, "message": str(error)},
+        "restart_count": finished.restart_count if finished else 0,
+        "first_failure": first,
+        **history.as_dict(),
+    }
+
+
+def _first_failure(error: BaseException | None) -> dict[str, Any] | None:
+    failures = error.failures if isinstance(error, (ChildFailedError, UnkillableWorkersError)) else {}
+    return ChildFailedError("", failures).get_first_failure()[1].as_dict() if failures else None
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """In one step: whoever reads the file finds a whole one. Raises OSError."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with fresh.open("w") as file:
+            json.dump(content, file, indent=2, default=str)
+            file.write("\n")
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""The workers of one node: their processes, environment, output and failures."""

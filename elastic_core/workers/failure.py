@@ -1,0 +1,127 @@
+"""Failures: what one worker's end means, decided from its exit code, its error file, its last lines and the kernel."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.errors import ProcessFailure
+from elastic_core.workers.oom import NOT_OOM, OomVerdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from elastic_core.interfaces.workers import RoundPlan, WorkerExit, WorkerRanks
+
+_ERROR_FILE_LIMIT = 1024 * 1024
+_SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
+_NO_SCRIPT = re.compile(r".*(can't open file|No module named) ")
+_BAD_FLAG = re.compile(r"\S+: error: ")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known of one worker's end. `stopped` is true when its
+    exit is what a signal of the agent's asked for; `killed_for` is why the agent killed it, if a watchdog asked for that."""
+
+    exit: WorkerExit
+    ranks: WorkerRanks
+    tail: tuple[str, ...]
+    error_file: str
+    error_data: dict[str, Any]
+    timestamp: float
+    stopped: bool = False
+    oom: OomVerdict = NOT_OOM
+    killed_for: str = ""
+
+
+def decode_exit(exitcode: int, oom: OomVerdict = NOT_OOM) -> str:
+    """The exit code in words: `exit code 3`, `killed by SIGSEGV (Segmentation fault)`."""
+    if exitcode >= 0:
+        return f"exit code {exitcode}"
+    number = -exitcode
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    if number == signal.SIGKILL and oom.killed:
+        return f"killed by {name}: out of memory; {oom.explanation}"
+    meaning = signal.strsignal(number)
+    return f"killed by {name} ({meaning})" if meaning else f"killed by {name}"
+
+
+def curable(exitcode: int, tail: Sequence[str]) -> bool:
+    """Whether a restart might help. It cannot when Python refused the script or the script refused its arguments."""
+    last = tail[-1] if tail else ""
+    if exitcode == 1 and (_SYNTAX.match(last) or (len(tail) == 1 and _NO_SCRIPT.match(last))):
+        return False
+    return not (exitcode == 2 and (_BAD_FLAG.match(last) or _NO_SCRIPT.match(last)))
+
+
+def read_error_file(path: Path) -> dict[str, Any]:
+    """The JSON that torch's `@record` (or the script) wrote; empty when there is none. A broken or huge file is
+    described, never trusted: the worker wrote it while it was dying."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_ERROR_FILE_LIMIT + 1)
+    except OSError:
+        return {}
+    if len(raw) > _ERROR_FILE_LIMIT:
+        return {"message": f"the error file is longer than {_ERROR_FILE_LIMIT} bytes and was not read"}
+    try:
+        data = json.loads(raw)
+    except ValueError:
+        data = raw.decode(errors="replace")
+    return data if isinstance(data, dict) else {"message": str(data)}
+
+
+def error_message(data: dict[str, Any]) -> str:
+    """What the error file says: the traceback if it holds one, else its message."""
+    message = data.get("message", "")
+    if not isinstance(message, dict):
+        return str(message)
+    extra = message.get("extraInfo")
+    stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+    return str(stack or message.get("message", "")).strip()
+
+
+def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
+    """The failure record of one worker."""
+    ended = evidence.exit
+    return ProcessFailure(
+        local_rank=ended.local_rank,
+        pid=ended.pid,
+        exitcode=ended.exitcode,
+        error_file=evidence.error_file if evidence.error_data else "<N/A>",
+        message=error_message(evidence.error_data) or "\n".join(evidence.tail),
+        timestamp=evidence.timestamp,
+        global_rank=evidence.ranks.world,
+        role=plan.role,
+        node=plan.node,
+        round=plan.round,
+        reason=evidence.killed_for or decode_exit(ended.exitcode, evidence.oom),
+        stderr_tail=evidence.tail,
+        error_file_data=evidence.error_data,
+        curable=curable(ended.exitcode, evidence.tail),
+    )
+
+
+def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
+    """The failures of a round by global rank. `evidences` come in order of exit: the first is held to be the cause
+    of the rest. Workers that only obeyed our own stop are no failures."""
+    failed = [describe(e, plan) for e in evidences if e.exit.exitcode != 0 and not e.stopped]
+    if not failed:
+        return {}
+    cause = failed[0].global_rank
+    rest = (replace(failure, caused_by=cause) for failure in failed[1:])
+    return {failure.global_rank: failure for failure in [failed[0], *rest]}
+
+
+def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
+    """Exits that were noticed at one instant. A worker that a signal ended did not react to another one's end,
+    while an exit code may be the answer to a lost peer; so signals come first, then ranks in order."""
+    return sorted(exits, key=lambda ended: (ended.exitcode >= 0, ended.local_rank))

@@ -1,0 +1,266 @@
+"""The worker group's processes: what the agent drives through `interfaces.workers.WorkerProcesses`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.clock import SystemClock
+from elastic_core.interfaces.workers import Leftover, WorkerExit
+from elastic_core.log import get_logger
+from elastic_core.workers import sessions
+from elastic_core.workers.environment import EnvironmentPolicy, worker_environment
+from elastic_core.workers.failure import Evidence, explain, in_causal_order, read_error_file
+from elastic_core.workers.guardian import Guardian
+from elastic_core.workers.numa import NO_BINDING, bound_to
+from elastic_core.workers.oom import OomWatch, counters_of_this_machine
+from elastic_core.workers.process import adopt
+from elastic_core.workers.round_output import RoundOutput, make_folder
+from elastic_core.workers.sentinels import best_sentinel
+from elastic_core.workers.starters import Launch
+from elastic_core.workers.streams import OutputPolicy, round_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from elastic_core.clock import Clock, Duration
+    from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
+    from elastic_core.workers.numa import Binding
+    from elastic_core.workers.oom import OomCounter
+    from elastic_core.workers.process import WorkerProcess
+    from elastic_core.workers.sentinels import OpenSentinel
+    from elastic_core.workers.starters import Starter
+
+
+@dataclass(frozen=True)
+class GroupPolicy:
+    """What the user decided about the workers of this node."""
+
+    output: OutputPolicy = field(default_factory=OutputPolicy)
+    environment: EnvironmentPolicy = field(default_factory=EnvironmentPolicy)
+    binding: Binding = NO_BINDING
+
+
+@dataclass
+class _Round:
+    """What is known of the running round; `signals` are those that we sent."""
+
+    plan: RoundPlan
+    output: RoundOutput
+    oom: OomWatch
+    workers: dict[int, WorkerProcess] = field(default_factory=dict)
+    launches: dict[int, Launch] = field(default_factory=dict)
+    exits: list[tuple[WorkerExit, float, bool]] = field(default_factory=list)
+    signals: set[int] = field(default_factory=set)
+    killed: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def leaders(self) -> dict[int, int]:
+        return {worker.pid: worker.start for worker in self.workers.values()}
+
+
+class LocalWorkers:
+    """Workers as child processes of this one. See `interfaces.workers.WorkerProcesses` for the methods.
+
+    Args:
+        starter: makes the processes.
+        policy: where output goes, environment, NUMA binding.
+        parent_environment: what the workers inherit.
+        clock: for the timestamps of reports.
+        open_sentinel: how to wait for a process; the best this platform has by default.
+        oom_counters: where the kernel counts out-of-memory kills.
+    """
+
+    def __init__(
+        self,
+        starter: Starter,
+        policy: GroupPolicy,
+        parent_environment: Mapping[str, str],
+        clock: Clock | None = None,
+        open_sentinel: OpenSentinel | None = None,
+        oom_counters: tuple[OomCounter, ...] | None = None,
+    ) -> None:
+        self._starter = starter
+        self._policy = policy
+        self._parent = parent_environment
+        self._clock = clock or SystemClock()
+        self._open_sentinel = open_sentinel or best_sentinel()
+        self._counters = counters_of_this_machine() if oom_counters is None else oom_counters
+        self._guardian: Guardian | None = None
+        self._scratch: Path | None = None
+        self._round: _Round | None = None
+        self._leftover_sentinels: list[int] = []
+        self._failures: dict[int, ProcessFailure] = {}
+        self._values: dict[int, Any] = {}
+
+    def start(self, plan: RoundPlan) -> dict[int, int]:
+        folder = self._open_folder(plan)
+        output = RoundOutput(plan, self._policy.output, folder, _report_lost_output)
+        current = self._round = _Round(plan, output, OomWatch(self._counters))
+        try:
+            for ranks in plan.ranks:
+                self._start_one(current, ranks, folder)
+        except BaseException:
+            sessions.end(current.leaders)
+            self.reap()
+            current.output.begin()
+            self.finish(timeout=1.0)
+            raise
+        output.begin()
+        return {local: worker.pid for local, worker in current.workers.items()}
+
+    def sentinels(self) -> Collection[int]:
+        return [worker.sentinel for worker in self._running_workers()]
+
+    def reap(self) -> list[WorkerExit]:
+        if self._round is None:
+            return []
+        fresh = [w for w in self._running_workers() if w.reap()]
+        exits = in_causal_order([WorkerExit(w.ranks.local, w.pid, w.exitcode or 0) for w in fresh])
+        now = self._clock.timestamp()
+        self._round.exits += [(ended, now, self._obeyed(ended)) for ended in exits]
+        return exits
+
+    def running(self) -> list[int]:
+        return [worker.ranks.local for worker in self._running_workers()]
+
+    def send_signal(self, signum: int) -> None:
+        if self._round is not None:
+            self._round.signals.add(signum)
+            sessions.send_all(self._round.leaders, signum)
+
+    def kill(self, pid: int, reason: str) -> bool:
+        worker = next((worker for worker in self._running_workers() if worker.pid == pid), None)
+        if worker is None or self._round is None:
+            return False
+        self._round.killed[worker.ranks.local] = reason
+        sessions.end({worker.pid: worker.start})
+        return True
+
+    def leftovers(self) -> list[Leftover]:
+        if self._round is None:
+            return []
+        self.reap()
+        found = sessions.members(self._round.leaders)
+        return [Leftover(s.pid, s.state, sessions.command_of(s.pid), sessions.waits_in(s.pid)) for s in found]
+
+    def leftover_sentinels(self) -> Collection[int]:
+        self._close_leftover_sentinels()
+        for leftover in self.leftovers():
+            try:
+                self._leftover_sentinels.append(os.pidfd_open(leftover.pid))
+            except (AttributeError, OSError):
+                continue  # gone meanwhile, or a platform without pidfd: then the caller looks again later
+        return self._leftover_sentinels
+
+    def finish(self, timeout: Duration) -> None:
+        current, self._round = self._round, None
+        if current is None:
+            return
+        self._close_leftover_sentinels()
+        if not current.output.finish(timeout):
+            get_logger().warning("output lost", reason="a process outside the workers' sessions holds a stream open")
+        self._failures = explain([self._evidence(current, *ended) for ended in current.exits], current.plan)
+        self._values = self._collect_values(current)
+        for worker in current.workers.values():
+            if self._guardian and worker.exitcode is not None:
+                self._guardian.forget(worker.pid)
+
+    def failures(self) -> dict[int, ProcessFailure]:
+        return self._failures
+
+    def return_values(self) -> dict[int, Any]:
+        return self._values
+
+    def close(self) -> None:
+        if self._guardian is not None:
+            self._guardian.close()
+            self._guardian = None
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    def _running_workers(self) -> list[WorkerProcess]:
+        workers = self._round.workers.values() if self._round else ()
+        return [worker for worker in workers if worker.exitcode is None]
+
+    def _obeyed(self, ended: WorkerExit) -> bool:
+        """Whether the exit is what our own signal asked for."""
+        sent = self._round.signals if self._round else set()
+        return bool(sent) and ended.exitcode in {0, *(-signum for signum in sent), *(128 + signum for signum in sent)}
+
+    def _open_folder(self, plan: RoundPlan) -> Path:
+        """Where the round's files go: the log folder if there is one, else the scratch folder."""
+        _, scratch = self._ensure_helpers()
+        log_dir = self._policy.output.log_dir
+        folder = round_folder(log_dir or scratch, plan)
+        make_folder(folder, log_dir / "latest" if log_dir else None)
+        return folder
+
+    def _ensure_helpers(self) -> tuple[Guardian, Path]:
+        if self._guardian is None:
+            self._guardian = Guardian()
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="elastic-"))
+            self._guardian.scratch(str(self._scratch))
+        return self._guardian, self._scratch
+
+    def _start_one(self, current: _Round, ranks: WorkerRanks, folder: Path) -> None:
+        guardian, scratch = self._ensure_helpers()
+        error_file = str(folder / f"rank-{ranks.world}.error.json")
+        variables = worker_environment(current.plan, ranks, self._parent, self._policy.environment, error_file)
+        result = scratch / f"round-{current.plan.round}-rank-{ranks.world}.result"
+        launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result)
+        with bound_to(self._policy.binding.cpus_for(ranks.local, len(current.plan.ranks))):
+            child = self._starter.start(launch)
+        worker = adopt(ranks, child, self._open_sentinel)
+        current.workers[ranks.local] = worker
+        current.launches[ranks.local] = launch
+        guardian.watch(worker.pid, worker.start)
+
+    def _evidence(self, current: _Round, ended: WorkerExit, timestamp: float, obeyed: bool) -> Evidence:
+        error_file = Path(current.launches[ended.local_rank].environment["TORCHELASTIC_ERROR_FILE"])
+        return Evidence(
+            exit=ended,
+            ranks=current.workers[ended.local_rank].ranks,
+            tail=current.output.tail(ended.local_rank),
+            error_file=str(error_file),
+            error_data=read_error_file(error_file),
+            timestamp=timestamp,
+            stopped=obeyed,
+            oom=current.oom.verdict(),
+            killed_for=current.killed.get(ended.local_rank, ""),
+        )
+
+    def _collect_values(self, current: _Round) -> dict[int, Any]:
+        succeeded = [worker for worker in current.workers.values() if worker.exitcode == 0]
+        return {worker.ranks.world: self._value(current.launches[worker.ranks.local]) for worker in succeeded}
+
+    def _value(self, launch: Launch) -> Any:
+        try:
+            return self._starter.result(launch)
+        except FileNotFoundError:
+            return None  # the function left by os._exit or its process by exec
+        except (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError) as error:
+            get_logger().warning("output lost", reason=f"a return value cannot be read: {error}")
+            return None
+
+    def _close_leftover_sentinels(self) -> None:
+        for fd in self._leftover_sentinels:
+            os.close(fd)
+        self._leftover_sentinels = []
+
+
+def _report_lost_output(path: str, error: OSError) -> None:
+    get_logger().error(
+        "output lost",
+        file=path,
+        reason=error.strerror,
+        consequence="the log file ends here; what follows goes to the console",
+    )

@@ -1,0 +1,150 @@
+"""NUMA binding: which processors a worker may run on, as a pure choice over a picture of the machine.
+
+The four modes are torchrun's. A machine whose picture lacks what a mode needs is left unbound with a reason: a
+slow job is better than none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator  # noqa: TC003 - contextmanager reads it
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Mode = Literal["node", "socket", "exclusive", "core-complex"]
+MODES: tuple[Mode, ...] = ("node", "socket", "exclusive", "core-complex")
+
+Cpus = frozenset[int]
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """One logical processor: its NUMA node, its socket, its physical core, its last-level cache."""
+
+    number: int
+    node: int
+    socket: int
+    core: int
+    cache: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The processors that this process may use, and the NUMA node of each accelerator by its index."""
+
+    cpus: tuple[Cpu, ...] = ()
+    device_nodes: tuple[int, ...] = ()
+
+    def node_of(self, local_rank: int, workers: int) -> int | None:
+        """The NUMA node of the worker's accelerator; without one, workers spread evenly over the nodes."""
+        if local_rank < len(self.device_nodes):
+            return self.device_nodes[local_rank]
+        nodes = sorted({cpu.node for cpu in self.cpus})
+        if self.device_nodes or not nodes:
+            return None
+        return nodes[local_rank * len(nodes) // max(workers, 1)]
+
+
+def choose(mode: Mode, machine: Machine, local_rank: int, workers: int) -> Cpus:
+    """The processors for one worker; empty when the picture does not allow a choice."""
+    node = machine.node_of(local_rank, workers)
+    own = [cpu for cpu in machine.cpus if cpu.node == node]
+    if not own:
+        return frozenset()
+    if mode == "node":
+        return frozenset(cpu.number for cpu in own)
+    if mode == "socket":
+        sockets = {cpu.socket for cpu in own}
+        return frozenset(cpu.number for cpu in machine.cpus if cpu.socket in sockets)
+    neighbours = [r for r in range(workers) if machine.node_of(r, workers) == node]
+    place = neighbours.index(local_rank)
+    if mode == "exclusive":
+        return _share(own, place, len(neighbours))
+    return _cache_group(own, place)
+
+
+def _share(own: list[Cpu], place: int, sharers: int) -> Cpus:
+    """Whole physical cores, divided as evenly as they go; nobody else's."""
+    cores = sorted({cpu.core for cpu in own})
+    mine = set(cores[place * len(cores) // sharers : (place + 1) * len(cores) // sharers])
+    return frozenset(cpu.number for cpu in own if cpu.core in mine)
+
+
+def _cache_group(own: list[Cpu], place: int) -> Cpus:
+    """The processors around one last-level cache, in turn, the largest groups first."""
+    groups: dict[int, list[int]] = {}
+    for cpu in own:
+        groups.setdefault(cpu.cache, []).append(cpu.number)
+    ordered = sorted(groups.values(), key=lambda group: (-len(group), group))
+    return frozenset(ordered[place % len(ordered)])
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A mode over a machine; no mode binds nothing."""
+
+    mode: Mode | None = None
+    machine: Machine = field(default_factory=Machine)
+
+    def cpus_for(self, local_rank: int, workers: int) -> Cpus:
+        """The processors for one worker; empty for no binding."""
+        return choose(self.mode, self.machine, local_rank, workers) if self.mode else frozenset()
+
+
+NO_BINDING = Binding()
+
+
+@contextlib.contextmanager
+def bound_to(cpus: Cpus) -> Iterator[None]:
+    """While inside, children of this thread start on these processors only; empty changes nothing. Fails soft."""
+    if not cpus:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def read_machine(sys_root: Path = Path("/sys"), proc_root: Path = Path("/proc")) -> Machine:
+    """The picture of this machine; parts that the kernel does not show are missing from it."""
+    allowed = sorted(os.sched_getaffinity(0))
+    cpus = tuple(cpu for number in allowed if (cpu := _read_cpu(number, sys_root)) is not None)
+    return Machine(cpus, _read_device_nodes(sys_root, proc_root))
+
+
+def _read_cpu(number: int, sys_root: Path) -> Cpu | None:
+    folder = sys_root / f"devices/system/cpu/cpu{number}"
+    node = next((int(link.name[4:]) for link in folder.glob("node[0-9]*")), None)
+    socket, core = (_read_int(folder / "topology" / name) for name in ("physical_package_id", "core_id"))
+    if node is None or socket is None or core is None:
+        return None
+    caches = sorted(folder.glob("cache/index[0-9]*"), key=lambda index: int(index.name[5:]))
+    shared = (caches[-1] / "shared_cpu_list") if caches else folder / "topology/core_cpus_list"
+    first = re.match(r"\d+", _read_text(shared))
+    return Cpu(number, node, socket, socket * 1_000_000 + core, int(first.group()) if first else number)
+
+
+def _read_device_nodes(sys_root: Path, proc_root: Path) -> tuple[int, ...]:
+    """NVIDIA devices in the driver's order, which is by bus address, as CUDA_DEVICE_ORDER=PCI_BUS_ID has them."""
+    addresses = sorted(folder.name.lower() for folder in proc_root.glob("driver/nvidia/gpus/*"))
+    nodes = (_read_int(sys_root / "bus/pci/devices" / address / "numa_node") for address in addresses)
+    return tuple(max(node or 0, 0) for node in nodes)  # a machine with one node reports -1
+
+
+def _read_int(path: Path) -> int | None:
+    text = _read_text(path)
+    return int(text) if re.fullmatch(r"-?\d+", text) else None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

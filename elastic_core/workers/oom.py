@@ -1,0 +1,76 @@
+"""Out-of-memory kills: telling the kernel's SIGKILL from anybody else's, where the kernel counts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class OomVerdict:
+    """What the counters say about a SIGKILL that we did not send."""
+
+    killed: bool
+    explanation: str
+
+
+NOT_OOM = OomVerdict(False, "")
+
+
+@dataclass(frozen=True)
+class OomCounter:
+    """A file of `name value` lines that counts kills, and how far its word reaches."""
+
+    path: Path
+    scope: str
+
+    def read(self) -> int:
+        """The count; 0 where the file is missing or does not say."""
+        try:
+            lines = self.path.read_text().splitlines()
+        except OSError:
+            return 0
+        return next((int(value) for name, value in map(_pair, lines) if name == "oom_kill" and value.isdigit()), 0)
+
+
+def _pair(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(" ")
+    return name, value.strip()
+
+
+class OomWatch:
+    """Remembers the counters at the start of a round and compares them when a worker was killed."""
+
+    def __init__(self, counters: tuple[OomCounter, ...]) -> None:
+        self._before = {counter: counter.read() for counter in counters}
+
+    def verdict(self) -> OomVerdict:
+        """Whether a kill was counted since the start; the narrowest counter speaks first."""
+        for counter, before in self._before.items():
+            if counter.read() > before:
+                return OomVerdict(True, f"the kernel ended a process for want of memory ({counter.scope})")
+        return NOT_OOM
+
+
+def counters_of_this_machine(own_cgroups: Path = Path("/proc/self/cgroup")) -> tuple[OomCounter, ...]:
+    """The counters that exist here: of our memory cgroup (version 2, then 1), then of the whole machine."""
+    try:
+        lines = own_cgroups.read_text().splitlines()
+    except OSError:
+        lines = []
+    found = [*_cgroup_counters(lines), OomCounter(Path("/proc/vmstat"), "counted for the whole machine")]
+    return tuple(counter for counter in found if counter.path.exists())
+
+
+def _cgroup_counters(lines: list[str]) -> list[OomCounter]:
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        scope = f"counted for the control group {path}"
+        if controllers == "":
+            found.append(OomCounter(_CGROUP_ROOT / path.lstrip("/") / "memory.events", scope))
+        elif "memory" in controllers.split(","):
+            found.append(OomCounter(_CGROUP_ROOT / "memory" / path.lstrip("/") / "memory.oom_control", scope))
+    return found

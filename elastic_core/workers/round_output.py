@@ -1,0 +1,125 @@
+"""The output of one round: its log folder, the workers' pipes and the pump that serves them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.workers.channel import Channel
+from elastic_core.workers.output import OutputPump
+from elastic_core.workers.sinks import ConsoleSink, FileSink
+from elastic_core.workers.streams import Stream, StreamPlan, plan_stream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from elastic_core.clock import Duration
+    from elastic_core.interfaces.workers import RoundPlan
+    from elastic_core.workers.sinks import Report
+    from elastic_core.workers.streams import OutputPolicy
+
+
+class RoundOutput:
+    """Opened before the workers start; `stdio` gives each its pipes; `begin` when all have started; then `finish`.
+
+    Raises ConfigurationError when a log file cannot be opened.
+    """
+
+    def __init__(self, plan: RoundPlan, policy: OutputPolicy, folder: Path, report: Report) -> None:
+        self._report = report
+        self._consoles = {stream: ConsoleSink(int(stream)) for stream in Stream}
+        self._filtered: dict[Path, FileSink] = {}
+        self._channels: dict[int, Channel] = {}
+        self._write_ends: dict[tuple[int, Stream], int] = {}
+        self._by_stream: dict[tuple[int, Stream], Channel] = {}
+        try:
+            self._open(plan, policy, folder)
+        except BaseException:
+            self._abandon()
+            raise
+        self._pump = OutputPump(self._channels)
+
+    def stdio(self, local_rank: int) -> tuple[int | None, int | None]:
+        """The write ends for the worker's stdout and stderr; None to inherit the agent's."""
+        out, err = (self._write_ends.get((local_rank, stream)) for stream in Stream)
+        return out, err
+
+    def begin(self) -> None:
+        """All workers have their ends: close ours, so that a stream ends when its last writer does, and pump."""
+        self._close_write_ends()
+        self._pump.start()
+
+    def finish(self, timeout: Duration) -> bool:
+        """Read to the end; see `OutputPump.finish`."""
+        complete = self._pump.finish(timeout)
+        for sink in self._filtered.values():
+            sink.close()
+        return complete
+
+    def tail(self, local_rank: int) -> tuple[str, ...]:
+        """The last stderr lines of the worker; complete after `finish`."""
+        channel = self._by_stream.get((local_rank, Stream.ERR))
+        return channel.tail() if channel else ()
+
+    def _open(self, plan: RoundPlan, policy: OutputPolicy, folder: Path) -> None:
+        for ranks in plan.ranks:
+            for stream in Stream:
+                stream_plan = plan_stream(stream, ranks, plan, policy, folder)
+                if stream_plan.captured:
+                    self._open_channel(ranks.local, stream, stream_plan)
+
+    def _open_channel(self, local_rank: int, stream: Stream, plan: StreamPlan) -> None:
+        try:
+            filtered = self._filtered_sink(plan)
+            channel = Channel(plan, self._consoles[stream], filtered, self._report)
+        except OSError as error:
+            raise _unwritable(error) from error
+        read_end, self._write_ends[local_rank, stream] = os.pipe()
+        self._channels[read_end] = self._by_stream[local_rank, stream] = channel
+
+    def _filtered_sink(self, plan: StreamPlan) -> FileSink | None:
+        if plan.filtered is None:
+            return None
+        if plan.filtered not in self._filtered:
+            self._filtered[plan.filtered] = FileSink(plan.filtered, self._report)
+        return self._filtered[plan.filtered]
+
+    def _close_write_ends(self) -> None:
+        for fd in self._write_ends.values():
+            os.close(fd)
+        self._write_ends.clear()
+
+    def _abandon(self) -> None:
+        self._close_write_ends()
+        for fd, channel in self._channels.items():
+            channel.close()
+            os.close(fd)
+
+
+def _unwritable(error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        Problem(
+            "--log-dir",
+            f"expected a folder that can be written, found that {error.filename} cannot: {error.strerror}; "
+            "choose another folder or mend its permissions",
+        )
+    )
+
+
+def make_folder(folder: Path, latest: Path | None) -> None:
+    """Make the round's folder and point `latest` at it. Raises ConfigurationError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if latest is not None:
+            _point(latest, folder)
+    except OSError as error:
+        raise _unwritable(error) from error
+
+
+def _point(link: Path, folder: Path) -> None:
+    """Replace the link in one step, so that whoever follows it always arrives."""
+    fresh = link.with_name(f".{link.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)
+    fresh.replace(link)

@@ -1,0 +1,45 @@
+"""Sentinels: file descriptors that become readable when a process has ended, so that nobody needs to poll."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+OpenSentinel = Callable[[int], int]
+"""Process id of a child -> a file descriptor to wait on and to close."""
+
+
+def pidfd_sentinel(pid: int) -> int:
+    """The kernel's own handle (Linux 5.3). Raises OSError or AttributeError where there is none."""
+    return os.pidfd_open(pid)
+
+
+def thread_sentinel(pid: int) -> int:
+    """The same by a thread that waits for the child without reaping it; works for children only."""
+    readable, writable = os.pipe()
+
+    def wait() -> None:
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            pass
+        finally:
+            os.close(writable)
+
+    threading.Thread(target=wait, name=f"wait-{pid}", daemon=True).start()
+    return readable
+
+
+def has_pidfd() -> bool:
+    """Whether this kernel and this Python have pidfd."""
+    try:
+        os.close(pidfd_sentinel(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+def best_sentinel() -> OpenSentinel:
+    """`pidfd_sentinel` where it works, else `thread_sentinel`."""
+    return pidfd_sentinel if has_pidfd() else thread_sentinel

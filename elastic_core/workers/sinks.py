@@ -1,0 +1,79 @@
+"""Sinks: where a worker's bytes end up. A sink that breaks says so once; its bytes then go to the console."""
+
+from __future__ import annotations
+
+import collections
+import os
+import select
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TAIL_LINES = 20
+TAIL_BYTES = 16 * 1024
+
+Report = Callable[[str, OSError], None]
+"""Called once with the path of a file that can no longer be written, and the error."""
+
+
+class FileSink:
+    """A log file, appended to. Opening raises OSError; later errors are reported once and end the file."""
+
+    def __init__(self, path: Path, report: Report) -> None:
+        self._path = path
+        self._report = report
+        self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def write(self, data: bytes) -> bytes:
+        """Write all of `data`; returns the part that could not be written, empty when all is well."""
+        rest = memoryview(data)
+        while rest and self._file is not None:
+            try:
+                rest = rest[os.write(self._file, rest) :]
+            except OSError as error:
+                self.close()
+                self._report(str(self._path), error)
+        return bytes(rest)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class ConsoleSink:
+    """The agent's own stdout or stderr. When its reader has gone away, output to it ends quietly."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+
+    def write(self, data: bytes) -> None:
+        """Write all of `data`, waiting for a slow reader."""
+        rest = memoryview(data)
+        while rest and self._fd is not None:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except BlockingIOError:
+                select.select([], [self._fd], [])
+            except OSError:
+                self._fd = None
+
+
+class TailSink:
+    """The last lines, at most TAIL_LINES of them and about TAIL_BYTES."""
+
+    def __init__(self) -> None:
+        self._lines: collections.deque[bytes] = collections.deque(maxlen=TAIL_LINES)
+
+    def write_line(self, line: bytes) -> None:
+        """Take one line with or without its end; blank lines are dropped."""
+        text = line.rstrip(b"\r\n")
+        if text.strip():
+            self._lines.append(text[-TAIL_BYTES // TAIL_LINES :])
+
+    def lines(self) -> tuple[str, ...]:
+        """The lines as text, oldest first."""
+        return tuple(line.decode(errors="replace") for line in self._lines)

@@ -1,0 +1,103 @@
+"""Where each output stream of each worker goes: a pure plan, made before the round starts.
+
+stderr always passes through the agent, so that a failure can be shown with its last lines. stdout passes
+through it only if somebody asked for a file, a prefix or a filter; else the worker has the agent's own.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 - a dataclass field
+from string import Template
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
+
+
+class Stream(enum.IntEnum):
+    """The two streams; the values are the bits of torchrun's `--redirects` and `--tee`."""
+
+    OUT = 1
+    ERR = 2
+
+    @property
+    def suffix(self) -> str:
+        return self.name.lower()
+
+
+StreamChoice = Callable[[int], int]
+"""Local rank -> bits of `Stream`."""
+
+
+def _nothing(local_rank: int) -> int:
+    return 0
+
+
+@dataclass(frozen=True)
+class OutputPolicy:
+    """What the user decided about output. `ranks_filter` empty means every local rank is shown on the console."""
+
+    redirects: StreamChoice = _nothing
+    tee: StreamChoice = _nothing
+    ranks_filter: frozenset[int] = frozenset()
+    prefix_template: str = "[${role_name}${local_rank}]:"
+    stdout_filters: tuple[str, ...] = ()
+    stderr_filters: tuple[str, ...] = ()
+    log_dir: Path | None = None
+
+    @property
+    def needs_files(self) -> bool:
+        """Whether some rank may write a log file; ranks are not known here, so a map counts as a yes."""
+        return bool(self.stdout_filters or self.stderr_filters) or self.log_dir is not None
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """One stream of one worker. Not `captured`: the worker inherits the agent's stream and nothing else is set."""
+
+    captured: bool
+    console: bool = True
+    prefix: bytes = b""
+    file: Path | None = None
+    filtered: Path | None = None
+    filters: tuple[bytes, ...] = ()
+    keeps_tail: bool = False
+
+
+def plan_stream(stream: Stream, ranks: WorkerRanks, plan: RoundPlan, policy: OutputPolicy, folder: Path) -> StreamPlan:
+    """The plan for `stream` of the worker with `ranks`. `folder` is the round's log folder."""
+    tee = bool(policy.tee(ranks.local) & stream)
+    to_file = tee or bool(policy.redirects(ranks.local) & stream)
+    shown = not policy.ranks_filter or ranks.local in policy.ranks_filter
+    filters = policy.stdout_filters if stream is Stream.OUT else policy.stderr_filters
+    return StreamPlan(
+        captured=stream is Stream.ERR or to_file or bool(filters) or not shown,
+        console=shown and (tee or not to_file),
+        prefix=line_prefix(policy.prefix_template, ranks, plan) if tee else b"",
+        file=folder / f"rank-{ranks.world}.{stream.suffix}" if to_file else None,
+        filtered=folder / f"filtered.{stream.suffix}" if filters else None,
+        filters=tuple(text.encode() for text in filters),
+        keeps_tail=stream is Stream.ERR,
+    )
+
+
+def line_prefix(template: str, ranks: WorkerRanks, plan: RoundPlan) -> bytes:
+    """The prefix of a teed line. Known names: role_name, local_rank, rank, group_rank, host, run_id, round."""
+    names = {
+        "role_name": plan.role,
+        "local_rank": ranks.local,
+        "rank": ranks.world,
+        "group_rank": plan.group_rank,
+        "host": plan.node,
+        "run_id": plan.run_id,
+        "round": plan.round,
+    }
+    return Template(template).safe_substitute(names).encode()
+
+
+def round_folder(log_dir: Path, plan: RoundPlan) -> Path:
+    """`<log-dir>/<run-id>/round-<n>`."""
+    return log_dir / plan.run_id.replace("/", "_") / f"round-{plan.round}"
