@@ -190,8 +190,10 @@ def elastic_round_formed(fact: RoundFormed) -> None:
 
 
 @hookspec
-def elastic_contribute_environment(plan: RoundPlan) -> Mapping[str, str]:  # type: ignore[empty-body]
-    """Give variables to the workers of this node.
+def elastic_contribute_environment(  # type: ignore[empty-body]
+    plan: RoundPlan, options: Mapping[str, object]
+) -> Mapping[str, str]:
+    """Give variables to the workers of this node. `options` holds what users gave for the options that plugins added.
 
     Called once per round, in the agent's process and thread, after `elastic_round_formed` and before the workers
     start. An exception, or a value that is no text, is logged with the plugin's name and version, and the plugin
