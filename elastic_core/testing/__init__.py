@@ -1,0 +1,7 @@
+"""The published fakes: for tests, of the core and of plugins, in which time or failure must be controlled."""
+
+from elastic_core.testing.clock import FakeClock
+from elastic_core.testing.observer import RecordingObserver
+from elastic_core.testing.workers import FakeWorkers
+
+__all__ = ["FakeClock", "FakeWorkers", "RecordingObserver"]
