@@ -5,6 +5,7 @@ Heavy imports wait until a sub-command needs them: `elastic --help` and bad flag
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -15,6 +16,7 @@ from elastic_core.errors import ConfigurationError, ElasticError, ExitCode, Prob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TextIO
 
     from elastic_core.config import Reading
     from elastic_core.history import History
@@ -38,14 +40,14 @@ def entry_point() -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command and return the exit code."""
+    """Run one command and return the exit code. Whatever goes wrong is shown, and has its code."""
     name = argv[0] if argv else "--help"
     command = _COMMANDS.get(name)
     try:
         if command is None:
             return _no_command(name)
         return command(argv[1:])
-    except ConfigurationError as error:
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - Python's own code for these is 1: a failed worker
         return _explain_failure(error)
 
 
@@ -55,7 +57,7 @@ def run(argv: Sequence[str]) -> int:
     if _asked_for_help(argv, manager):
         return ExitCode.SUCCESS
     reading = _read(argv, manager)
-    _configure_log(reading)
+    _configure_log(reading, manager)
     from elastic_core.history import History
 
     history = History()
@@ -139,10 +141,12 @@ def _read(argv: Sequence[str], manager: PluginManager, require_script: bool = Tr
     return config.read(argv, os.environ, Path.cwd(), manager.added_options(), require_script=require_script)
 
 
-def _configure_log(reading: Reading) -> None:
+def _configure_log(reading: Reading, manager: PluginManager) -> None:
     from elastic_core import log
 
     log.configure("json" if reading.settings.log_format == "json" else "human", reading.settings.log_level)
+    for failure in manager.failures:  # not used, perhaps never wanted: worth a line, no reason to stop
+        log.get_logger().warning("plugin failed", **failure.source.as_dict(), reason=failure.reason)
 
 
 def _run(reading: Reading, manager: PluginManager, history: History) -> int:
@@ -172,17 +176,17 @@ def _run_job(reading: Reading, manager: PluginManager, history: History) -> tupl
     try:
         entry = compose.script_entry(settings, reading.script or "", reading.script_args, os.environ)
         launch.run_job(settings, entry, manager, os.environ, (history,), reading.added)
-    except Exception as error:  # noqa: BLE001 - the last resort: shown, and given its exit code
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - shown, given its code, and put in the result file
         reason = history.finished.reason if history.finished else ""
         return _explain_failure(error, settings.rdzv_id or "", reason), error
     return ExitCode.SUCCESS, None
 
 
-def _explain_failure(error: Exception, run_id: str = "", reason: str = "") -> int:
+def _explain_failure(error: BaseException, run_id: str = "", reason: str = "") -> int:
     from elastic_core import report
 
-    if not isinstance(error, ElasticError):
-        traceback.print_exception(error)
+    if not isinstance(error, (ElasticError, KeyboardInterrupt)):
+        _complain("".join(traceback.format_exception(error)))
     if report.exit_code_of(error) != ExitCode.SUCCESS:
         _complain(report.as_text(error, run_id, reason))
     return report.exit_code_of(error)
@@ -200,8 +204,24 @@ def _to_json(content: object) -> str:
 
 
 def _print(text: str) -> None:
-    print(text.rstrip("\n"))
+    try:
+        print(text.rstrip("\n"), flush=True)
+    except BrokenPipeError:  # `elastic plugins | head`: the reader has seen enough
+        _silence(sys.stdout)
 
 
 def _complain(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    if sys.stderr is None:  # started with a closed stderr; print would choose stdout
+        return
+    try:
+        print(text.rstrip("\n"), file=sys.stderr, flush=True)
+    except OSError:  # nobody is left to be told; the exit code still tells
+        _silence(sys.stderr)
+
+
+def _silence(stream: TextIO) -> None:
+    """Without this the interpreter fails once more when it flushes at its end, and leaves with a code of its own."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

@@ -1,7 +1,8 @@
 """Where each output stream of each worker goes: a pure plan, made before the round starts.
 
-stderr always passes through the agent, so that a failure can be shown with its last lines. stdout passes
-through it only if somebody asked for a file, a prefix or a filter; else the worker has the agent's own.
+stderr always passes through the agent, so that a failure can be shown with its last lines. stdout does when there
+are several workers, so that their lines stay whole, or when somebody asked for a file, a prefix or a filter; else
+the one worker has the agent's own, which may be a terminal.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def plan_stream(stream: Stream, ranks: WorkerRanks, plan: RoundPlan, policy: Out
     shown = not policy.ranks_filter or ranks.local in policy.ranks_filter
     filters = policy.stdout_filters if stream is Stream.OUT else policy.stderr_filters
     return StreamPlan(
-        captured=stream is Stream.ERR or to_file or bool(filters) or not shown,
+        captured=stream is Stream.ERR or to_file or bool(filters) or not shown or len(plan.ranks) > 1,
         console=shown and (tee or not to_file),
         prefix=line_prefix(policy.prefix_template, ranks, plan) if tee else b"",
         file=folder / f"rank-{ranks.world}.{stream.suffix}" if to_file else None,
@@ -99,5 +100,6 @@ def line_prefix(template: str, ranks: WorkerRanks, plan: RoundPlan) -> bytes:
 
 
 def round_folder(log_dir: Path, plan: RoundPlan) -> Path:
-    """`<log-dir>/<run-id>/round-<n>`."""
-    return log_dir / plan.run_id.replace("/", "_") / f"round-{plan.round}"
+    """`<log-dir>/<run-id>/round-<n>`; a run id that would lead elsewhere is bent into a name."""
+    name = plan.run_id.replace("/", "_")
+    return log_dir / (name if name.strip(".") else name.replace(".", "_")) / f"round-{plan.round}"

@@ -1,0 +1,115 @@
+"""Real runs of `elastic run`, each marked so that whatever it leaves behind is found, reported and ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+MARK = "ELASTICTEST_MARK"  # not ELASTIC_*, which would be read as a setting
+
+
+@dataclass(frozen=True)
+class Completed:
+    code: int
+    out: str
+    err: str
+
+
+def living_with(mark: str) -> list[str]:
+    """Processes whose environment carries the mark, zombies excluded: `pid command`."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            environment = (folder / "environ").read_bytes()
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if f"{MARK}={mark}".encode() in environment and state not in "ZX":
+            found.append(f"{folder.name} {command}")
+    return found
+
+
+class Elastic:
+    """Runs `elastic` as users do. Workers write under `cwd`; nothing of the checkout is on the path."""
+
+    def __init__(self, cwd: Path) -> None:
+        self.cwd = cwd
+        self.mark = uuid.uuid4().hex
+        self.started: list[subprocess.Popen[str]] = []
+
+    def script(self, name: str, code: str) -> str:
+        path = self.cwd / name
+        path.write_text(textwrap.dedent(code))
+        return str(path)
+
+    def start(self, *args: str, **environment: str) -> subprocess.Popen[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_"))}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "elastic_core", *args],
+            cwd=self.cwd,
+            env={**kept, MARK: self.mark, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A test runner in the background may have SIGINT ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        self.started.append(process)
+        return process
+
+    def finish(self, process: subprocess.Popen[str], timeout: float = 60) -> Completed:
+        out, err = process.communicate(timeout=timeout)
+        return Completed(process.returncode, out, err)
+
+    def run(self, *args: str, timeout: float = 60, **environment: str) -> Completed:
+        return self.finish(self.start("run", *args, **environment), timeout)
+
+
+@pytest.fixture
+def elastic(tmp_path):
+    runner = Elastic(tmp_path)
+    yield runner
+    for process in runner.started:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+        for pipe in (process.stdout, process.stderr):
+            pipe.close()
+    left = living_with(runner.mark)
+    for line in left:
+        os.kill(int(line.split()[0]), signal.SIGKILL)
+    assert not left, f"orphans: {left}"
+
+
+@pytest.fixture
+def read_fifo(tmp_path):
+    """`fifo, read`: workers write lines into the named pipe; `read(n)` waits for n of them. An event, not a sleep."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    fd = os.open(path, os.O_RDWR)  # both ends: neither opening blocks, and no reader ever sees an early end
+    buffer = bytearray()
+
+    def read(lines: int, timeout: float = 30) -> list[str]:
+        import select
+
+        while buffer.count(b"\n") < lines:
+            assert select.select([fd], [], [], timeout)[0], f"expected {lines} lines, found {bytes(buffer)!r}"
+            buffer.extend(os.read(fd, 65536))
+        found = buffer.decode().splitlines()
+        buffer.clear()
+        return found
+
+    yield str(path), read
+    os.close(fd)

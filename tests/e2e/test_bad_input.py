@@ -1,0 +1,299 @@
+"""Bad input and bad luck: a clear paragraph, the documented exit code, no orphan, no lost output."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from elastic_core.errors import ExitCode
+
+BAD = ExitCode.BAD_CONFIGURATION
+
+
+def paragraph(err):
+    """The last thing that is said, which is the error."""
+    return err[err.index("elastic: ") :]
+
+
+def test_a_missing_script(elastic):
+    done = elastic.run("nowhere.py")
+    assert done.code == BAD
+    assert "nowhere.py" in paragraph(done.err)
+    assert "expected" in paragraph(done.err)
+
+
+def test_a_syntax_error_is_not_restarted(elastic):
+    script = elastic.script("broken.py", "def f(:\n    pass\n")
+    done = elastic.run("--max-restarts=5", script)
+    assert done.code == ExitCode.WORKER_FAILED
+    assert "a restart cannot cure it: SyntaxError" in paragraph(done.err)
+    assert done.err.count("workers started") == 1
+
+
+def test_a_flag_that_the_script_refuses_is_not_restarted(elastic):
+    script = elastic.script("strict.py", "import argparse; argparse.ArgumentParser().parse_args()\n")
+    done = elastic.run("--max-restarts=5", script, "--no-such-flag")
+    assert done.code == ExitCode.WORKER_FAILED
+    assert "a restart cannot cure it" in paragraph(done.err)
+    assert done.err.count("workers started") == 1
+
+
+def test_a_missing_module_is_not_restarted(elastic):
+    done = elastic.run("--max-restarts=5", "-m", "no_such_module_anywhere")
+    assert done.code == ExitCode.WORKER_FAILED
+    assert "a restart cannot cure it" in paragraph(done.err)
+    assert done.err.count("workers started") == 1
+
+
+def test_unknown_flags_and_options_name_the_nearest(elastic):
+    script = elastic.script("hello.py", "print('hello')\n")
+    done = elastic.run("--max-restart=3", "--nproc-per-nod=2", script)
+    assert done.code == BAD
+    assert "--max-restarts" in done.err
+    assert "--nproc-per-node" in done.err
+    done = elastic.run("--rdzv-conf=master_prt=3", script)
+    assert done.code == BAD
+    assert "master_port" in paragraph(done.err)
+
+
+@pytest.mark.parametrize("nodes", ["0", "3:1", "x", "1:2:3"])
+def test_a_bad_range(elastic, nodes):
+    done = elastic.run(f"--nnodes={nodes}", elastic.script("hello.py", "print('hello')\n"))
+    assert done.code == BAD
+    assert "--nnodes: expected" in done.err
+    assert "hello" not in done.out
+
+
+@pytest.mark.torch
+def test_gpu_without_one(elastic):
+    done = elastic.run("--nproc-per-node=gpu", elastic.script("hello.py", "print('hello')\n"), CUDA_VISIBLE_DEVICES="")
+    assert done.code == BAD
+    assert "expected a device of the kind 'gpu', found none" in paragraph(done.err)
+
+
+@pytest.mark.torch
+def test_auto_counts_processors_where_there_is_no_accelerator(elastic):
+    script = elastic.script("size.py", "import os; print('of', os.environ['WORLD_SIZE'])\n")
+    done = elastic.run("--nproc-per-node=auto", script, CUDA_VISIBLE_DEVICES="")
+    assert done.code == 0
+    assert done.out.splitlines() == [f"of {len(os.sched_getaffinity(0))}"] * len(os.sched_getaffinity(0))
+
+
+def test_a_broken_config_file(elastic):
+    (elastic.cwd / "elastic.toml").write_text("max_restarts = = 3\n")
+    done = elastic.run(elastic.script("hello.py", "print('hello')\n"))
+    assert done.code == BAD
+    assert "elastic.toml" in paragraph(done.err)
+    assert "line 1" in paragraph(done.err)
+
+
+def test_every_problem_is_told_at_once(elastic):
+    (elastic.cwd / "elastic.toml").write_text("max_restarts = -1\nno_such_key = 1\n")
+    done = elastic.run("--nnodes=3:1", "--bogus", "nowhere.py", ELASTIC_TEE="9")
+    assert done.code == BAD
+    for part in ("--nnodes", "--bogus", "max_restarts", "no_such_key", "ELASTIC_TEE"):
+        assert part in done.err
+
+
+def test_a_busy_port(elastic):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        done = elastic.run(f"--master-port={port}", elastic.script("hello.py", "print('hello')\n"))
+    assert done.code == BAD
+    assert str(port) in paragraph(done.err)
+    assert "ss -ltnp" in paragraph(done.err)
+    assert "hello" not in done.out
+
+
+def test_a_log_dir_that_cannot_be_written(elastic):
+    (elastic.cwd / "taken").write_text("a file, not a folder")
+    done = elastic.run("-r", "3", "--log-dir=taken/logs", elastic.script("hello.py", "print('hello')\n"))
+    assert done.code == BAD
+    assert "--log-dir: expected a folder that can be written" in paragraph(done.err)
+
+
+def test_a_result_file_that_cannot_be_written(elastic):
+    done = elastic.run("--result-file=no/such/folder.json", elastic.script("hello.py", "print('hello')\n"))
+    assert done.code == BAD
+    assert "--result-file" in paragraph(done.err)
+    assert "hello" not in done.out
+
+
+def test_a_command_that_cannot_be_run(elastic):
+    (elastic.cwd / "plain.txt").write_text("not a program")
+    (elastic.cwd / "plain.txt").chmod(0o755)
+    done = elastic.run("--no-python", str(elastic.cwd / "plain.txt"))
+    assert done.code == BAD
+    assert "plain.txt" in paragraph(done.err)
+
+
+def test_a_backend_that_is_not_installed_names_the_package(elastic):
+    done = elastic.run("--rdzv-backend=etcd", elastic.script("hello.py", "print('hello')\n"))
+    assert done.code == BAD
+    assert "pip install elastic-etcd" in done.err
+
+
+def test_a_worker_that_ignores_sigterm(elastic, read_fifo):
+    fifo, read = read_fifo
+    script = elastic.script(
+        "deaf.py",
+        f"""
+        import signal
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ready", file=open({fifo!r}, "w"))
+        while True:
+            signal.pause()
+        """,
+    )
+    process = elastic.start("run", "--shutdown-timeout=0.5", script)
+    read(1)
+    process.send_signal(signal.SIGTERM)
+    done = elastic.finish(process)
+    assert done.code == 128 + signal.SIGTERM
+    assert "SIGTERM" in paragraph(done.err)
+
+
+def test_a_failure_beside_a_worker_that_ignores_sigterm(elastic, read_fifo):
+    fifo, _ = read_fifo
+    script = elastic.script(
+        "deaf.py",
+        f"""
+        import os, signal, sys
+        if os.environ["RANK"] == "0":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            print("ready", file=open({fifo!r}, "w"), flush=True)
+            while True:
+                signal.pause()
+        open({fifo!r}).readline()
+        sys.exit(3)
+        """,
+    )
+    done = elastic.run("--nproc-per-node=2", "--shutdown-timeout=0.3", script)
+    assert done.code == ExitCode.WORKER_FAILED
+    assert "rank 1 (local rank 1" in paragraph(done.err)
+    assert "exit code 3" in paragraph(done.err)
+    assert "Failed after it" not in done.err  # rank 0 was stopped by us: no failure
+
+
+def test_a_worker_that_leaves_grandchildren(elastic):
+    script = elastic.script(
+        "parent.py",
+        """
+        import subprocess, sys
+        subprocess.Popen([sys.executable, "-c", "import time; print('grandchild', flush=True); time.sleep(600)"])
+        print("parent is done", flush=True)
+        """,
+    )
+    done = elastic.run("--nproc-per-node=2", "-t", "3", "--log-dir=logs", script)
+    assert done.code == 0
+    assert done.out.count("parent is done") == 2
+    assert "leftover processes" in done.err
+
+
+def test_the_agents_death_takes_workers_and_grandchildren_along(elastic, read_fifo):
+    fifo, read = read_fifo
+    script = elastic.script(
+        "parent.py",
+        f"""
+        import os, subprocess, sys, time
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        print(os.getpid(), child.pid, file=open({fifo!r}, "w"), flush=True)
+        time.sleep(600)
+        """,
+    )
+    process = elastic.start("run", "--nproc-per-node=2", script)
+    pids = [int(pid) for line in read(2) for pid in line.split()]
+    handles = [os.pidfd_open(pid) for pid in pids]
+    process.kill()
+    elastic.finish(process)
+    for handle in handles:
+        assert_ends(handle)
+
+
+def assert_ends(handle, timeout=20):
+    import select
+
+    ended = select.select([handle], [], [], timeout)[0]
+    os.close(handle)
+    assert ended
+
+
+def small_disk(folder):
+    """A file system of 64 KiB, in a mount name space that ends with its processes; None where that is not allowed."""
+    command = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o size=64k none {folder} && exec true"]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def test_a_full_disk_under_the_log_dir(elastic):
+    logs = elastic.cwd / "logs"
+    logs.mkdir()
+    if not small_disk(logs):
+        pytest.skip("mounting a small file system is not allowed here")
+    script = elastic.script("much.py", "for n in range(20_000):\n    print('line', n)\n")
+    run = f"mount -t tmpfs -o size=64k none {logs} && exec {sys.executable} -m elastic_core run -r 1 --log-dir={logs} "
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", run + f"{script} && true"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stderr.count("output lost") == 1
+    assert "No space left on device" in done.stderr
+    shown = [line for line in done.stdout.splitlines() if line.startswith("line ")]
+    assert shown[-1] == "line 19999"
+    first = int(shown[0].split()[1]) if shown[0].count(" ") == 1 else int(shown[1].split()[1])
+    assert [int(line.split()[1]) for line in shown[1:]] == list(range(20_000 - len(shown) + 1, 20_000))
+    assert 0 < first < 20_000  # the part before it filled the disk
+
+
+def test_an_out_of_memory_kill_is_told_apart(elastic):
+    group = memory_group()
+    if group is None:
+        pytest.skip("a memory control group cannot be made here")
+    script = elastic.script(
+        "hungry.py",
+        """
+        import os, time
+        hoard = []
+        while os.environ["RANK"] == "1":
+            hoard.append(bytearray(8_000_000))
+        time.sleep(600)
+        """,
+    )
+    enter = f"echo $$ > {group}/cgroup.procs; exec {sys.executable} -m elastic_core run --nproc-per-node=2 {script}"
+    try:
+        done = subprocess.run(["sh", "-c", enter], capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        os.rmdir(group)
+    assert done.returncode == ExitCode.WORKER_FAILED
+    assert "rank 1" in paragraph(done.stderr)
+    assert "out of memory" in paragraph(done.stderr)
+
+
+def memory_group():
+    """A control group of 80 MB (version 1 or 2), or None."""
+    name = f"elastic-test-{os.getpid()}"
+    for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        path = f"{root}/{name}"
+        try:
+            os.mkdir(path)
+        except OSError:
+            continue
+        try:
+            with open(f"{path}/{limit}", "w") as file:
+                file.write("80000000")
+        except OSError:
+            os.rmdir(path)
+            continue
+        return path
+    return None

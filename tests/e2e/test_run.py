@@ -1,0 +1,262 @@
+"""What torchrun's users do on one node, done with `elastic run`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+import pytest
+
+SHOW = "import os, sys; print(' '.join(os.environ[n] for n in sys.argv[1:]))\n"
+
+
+def lines(text):
+    return sorted(text.splitlines())
+
+
+def test_two_workers_see_the_documented_environment(elastic):
+    names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_NAME MASTER_ADDR TORCHELASTIC_RESTART_COUNT"
+    done = elastic.run("--nproc_per_node", "2", "--role=trainer", elastic.script("show.py", SHOW), *names.split())
+    assert done.code == 0
+    assert lines(done.out) == ["0 0 2 2 0 trainer 127.0.0.1 0", "1 1 2 2 0 trainer 127.0.0.1 0"]
+
+
+def test_a_module_a_command_and_run_path(elastic):
+    (elastic.cwd / "pack").mkdir()
+    (elastic.cwd / "pack" / "__main__.py").write_text("import sys; print('module', sys.argv[1:])\n")
+    assert elastic.run("-m", "pack", "--x", "1").out == "module ['--x', '1']\n"
+    assert elastic.run("--no-python", "sh", "-c", "echo rank $RANK of $WORLD_SIZE").out == "rank 0 of 1\n"
+    script = elastic.script("path.py", "import sys; print(__name__, sys.argv[1:])\n")
+    assert elastic.run("--run-path", script, "--y").out == "__main__ ['--y']\n"
+
+
+def test_python_exec_and_local_rank_in_arguments(elastic):
+    script = elastic.script("args.py", "import os, sys; print(os.environ['WHO'], sys.argv[1])\n")
+    (elastic.cwd / "python").write_text(f"#!/bin/sh\nWHO=wrapped exec {sys.executable} \"$@\"\n")
+    (elastic.cwd / "python").chmod(0o755)
+    done = elastic.run("--nproc-per-node=2", script, "r${local_rank}", PYTHON_EXEC=str(elastic.cwd / "python"))
+    assert lines(done.out) == ["wrapped r0", "wrapped r1"]
+
+
+def test_flags_like_ours_after_the_script_are_the_scripts(elastic):
+    done = elastic.run(elastic.script("args.py", "import sys; print(sys.argv[1:])\n"), "--nnodes=9", "--json", "--", "-t")
+    assert done.out == "['--nnodes=9', '--json', '--', '-t']\n"
+
+
+def test_virtual_local_rank(elastic):
+    script = elastic.script("show.py", SHOW)
+    done = elastic.run(
+        "--nproc-per-node=2", "--virtual-local-rank", script, "RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES",
+        CUDA_VISIBLE_DEVICES="4,7",
+    )  # fmt: skip
+    assert lines(done.out) == ["0 0 4", "1 0 7"]
+
+
+def test_redirect_tee_and_log_layout(elastic):
+    script = elastic.script(
+        "talk.py",
+        "import os, sys; r = os.environ['RANK']; print('out', r); print('err', r, file=sys.stderr)\n",
+    )
+    done = elastic.run(
+        "--nproc-per-node=12", "-r", "0:3,11:1", "-t", "10:3", "--log-dir=logs", "--rdzv-id=job", script
+    )
+    assert done.code == 0
+    folder = elastic.cwd / "logs" / "job" / "round-1"
+    assert (elastic.cwd / "logs" / "latest").resolve() == folder
+    files = sorted(path.name for path in folder.iterdir())
+    assert files == ["rank-0.err", "rank-0.out", "rank-10.err", "rank-10.out", "rank-11.out"]
+    assert (folder / "rank-0.err").read_text() == "err 0\n"
+    assert (folder / "rank-10.out").read_text() == "out 10\n"
+    console = lines(done.out)
+    assert "[default10]:out 10" in console
+    assert "out 0" not in console and "out 11" not in console
+    assert "out 5" in console
+    assert "err 11" in done.err and "err 0\n" not in done.err
+
+
+def test_filters_prefix_template_and_ranks_filter(elastic):
+    script = elastic.script(
+        "talk.py", "import os; r = os.environ['RANK']; print('loss, 1 at', r); print('noise', r)\n"
+    )
+    done = elastic.run(
+        "--nproc-per-node=2", "-t", "1", "--local-ranks-filter=1", "--log-dir=logs", "--rdzv-id=job",
+        "--duplicate-stdout-filters=loss,,", script,
+        TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="${host}-less ${rank}|",
+    )  # fmt: skip
+    console = done.out.splitlines()
+    assert [line.partition("|")[2] for line in console] == ["loss, 1 at 1", "noise 1"]
+    assert all(line.partition("|")[0].endswith("-less 1") for line in console)
+    folder = elastic.cwd / "logs" / "latest"
+    assert lines((folder / "filtered.out").read_text()) == ["loss, 1 at 0", "loss, 1 at 1"]
+
+
+def test_files_without_a_log_dir_go_where_the_log_says(elastic):
+    done = elastic.run("-r", "1", elastic.script("talk.py", "print('out')\n"), TMPDIR=str(elastic.cwd))
+    (folder,) = elastic.cwd.glob("elastic-logs-*")
+    assert str(folder) in done.err
+    assert (folder / "latest" / "rank-0.out").read_text() == "out\n"
+
+
+def test_no_temporary_file_stays(elastic):
+    elastic.run("--nproc-per-node=2", elastic.script("fail.py", "raise SystemExit(3)\n"), TMPDIR=str(elastic.cwd))
+    assert not list(elastic.cwd.glob("elastic-*"))
+
+
+def test_the_failure_report_without_any_decorator(elastic):
+    script = elastic.script(
+        "fail.py",
+        """
+        import os, sys, time
+        if os.environ["RANK"] == "1":
+            print("the disk of the data set is gone", file=sys.stderr)
+            raise ValueError("no samples")
+        time.sleep(600)
+        """,
+    )
+    done = elastic.run("--nproc-per-node=2", "--result-file=result.json", "--rdzv-id=job7", script)
+    assert done.code == 1
+    report = done.err[done.err.index("elastic: ") :]
+    assert report.startswith("elastic: the job job7 failed: rank 1: exit code 1; no restart is allowed")
+    for part in ("First failure: rank 1 (local rank 1, pid ", ", round 1: exit code 1", "the disk of the data set is gone",
+                 "ValueError: no samples"):  # fmt: skip
+        assert part in report
+    result = json.loads((elastic.cwd / "result.json").read_text())
+    assert (result["version"], result["state"], result["exit_code"], result["run_id"]) == (1, "FAILED", 1, "job7")
+    first = result["first_failure"]
+    assert (first["global_rank"], first["exitcode"], first["signal"]) == (1, 1, None)
+    assert first["stderr_tail"][-1] == "ValueError: no samples"
+    assert first["node"]
+
+
+def test_a_signal_is_decoded(elastic):
+    script = elastic.script("crash.py", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)\n")
+    done = elastic.run(script)
+    assert done.code == 1
+    assert "killed by SIGSEGV (Segmentation fault)" in done.err
+
+
+def test_the_result_file_of_a_success(elastic):
+    done = elastic.run("--result-file=result.json", elastic.script("hello.py", "print('hello')\n"))
+    result = json.loads((elastic.cwd / "result.json").read_text())
+    assert done.code == result["exit_code"] == 0
+    assert result["state"] == "SUCCEEDED"
+    assert result["first_failure"] is None and result["error"] is None
+    assert [fact["round"] for fact in result["rounds"]] == [1]
+
+
+def test_a_failure_is_restarted_with_a_new_store_and_count(elastic):
+    script = elastic.script(
+        "twice.py",
+        """
+        import os, sys
+        print(*(os.environ[n] for n in ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "MASTER_PORT")))
+        sys.exit(0 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "2" else 4)
+        """,
+    )
+    done = elastic.run("--max-restarts=2", "--log-format=json", script)
+    assert done.code == 0
+    seen = [line.split() for line in done.out.splitlines()]
+    assert [(count, most) for count, most, _ in seen] == [("0", "2"), ("1", "2"), ("2", "2")]
+    assert len({port for _, _, port in seen}) == 3
+    events = [json.loads(line) for line in done.err.splitlines()]
+    decided = [event for event in events if event["event"] == "restart decided"]
+    assert [event["cause"] for event in decided] == ["failure", "failure"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_stops_the_workers_and_sets_the_exit_code(elastic, read_fifo, signum):
+    fifo, read = read_fifo
+    script = elastic.script(
+        "graceful.py",
+        f"""
+        import signal, sys
+        fifo = open({fifo!r}, "w")  # held open: an exception inside the closing of a file would be swallowed
+        def leave(number, frame):
+            print("told", number, file=fifo, flush=True)
+            sys.exit(0)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, leave)
+        print("ready", file=fifo, flush=True)
+        while True:
+            signal.pause()
+        """,
+    )
+    process = elastic.start("run", "--nproc-per-node=2", "--max-restarts=3", script)
+    read(2)
+    process.send_signal(signum)
+    assert read(2) == [f"told {int(signum)}"] * 2
+    done = elastic.finish(process)
+    assert done.code == 128 + signum
+    assert done.err.count("workers started") == 1
+
+
+def test_only_the_signals_asked_for_are_handled(elastic, read_fifo):
+    fifo, read = read_fifo
+    script = elastic.script(
+        "wait.py", f"import time; print('ready', file=open({fifo!r}, 'w'), flush=True); time.sleep(600)\n"
+    )
+    process = elastic.start("run", "--signals-to-handle=SIGUSR1", script)
+    read(1)
+    process.send_signal(signal.SIGUSR1)
+    assert elastic.finish(process).code == 128 + signal.SIGUSR1
+
+
+def test_a_second_signal_ends_the_grace_period(elastic, read_fifo):
+    fifo, read = read_fifo
+    script = elastic.script(
+        "deaf.py",
+        f"""
+        import signal
+        signal.signal(signal.SIGTERM, lambda *_: print("asked", file=open({fifo!r}, "w"), flush=True))
+        print("ready", file=open({fifo!r}, "w"), flush=True)
+        while True:
+            signal.pause()
+        """,
+    )
+    process = elastic.start("run", "--shutdown-timeout=1000", script)
+    read(1)
+    process.send_signal(signal.SIGTERM)
+    assert read(1) == ["asked"]
+    process.send_signal(signal.SIGTERM)
+    assert elastic.finish(process).code == 128 + signal.SIGTERM
+
+
+def test_a_progress_line_while_workers_take_long_to_stop(elastic, read_fifo):
+    fifo, read = read_fifo
+    script = elastic.script(
+        "slow.py",
+        f"""
+        import signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: (time.sleep(4), sys.exit(0)))
+        print("ready", file=open({fifo!r}, "w"), flush=True)
+        while True:
+            signal.pause()
+        """,
+    )
+    process = elastic.start("run", script)
+    read(1)
+    process.send_signal(signal.SIGTERM)
+    done = elastic.finish(process)
+    assert 'still waiting: waiting_for="workers to stop" local_ranks=[0] seconds=3' in done.err
+
+
+def test_the_config_file_and_explain(elastic):
+    (elastic.cwd / "elastic.toml").write_text('max_restarts = 1\nnproc-per-node = 2\n')
+    process = elastic.start("explain", "--json", "--role=x", PET_TEE="3", ELASTIC_MAX_RESTARTS="4")
+    settings = json.loads(elastic.finish(process).out)["settings"]
+    assert settings["max_restarts"] == {"value": 4, "unit": "", "origin": "ELASTIC_MAX_RESTARTS"}
+    assert settings["nproc_per_node"]["value"] == 2
+    assert "elastic.toml" in settings["nproc_per_node"]["origin"]
+    assert settings["tee"]["origin"] == "PET_TEE"
+    assert settings["rdzv_backend"]["value"] == "local"
+
+
+def test_numa_binding_that_cannot_be_done_is_a_warning(elastic):
+    done = elastic.run("--numa-binding=exclusive", "--nproc-per-node=40", "--no-python", "true")
+    assert done.code == 0
+
+
+def test_a_worker_reads_the_agents_standard_input(elastic):
+    script = elastic.script("read.py", "import sys; print('read', repr(sys.stdin.read()))\n")
+    assert elastic.run(script).out == "read ''\n"

@@ -1,0 +1,63 @@
+"""Real torch: an unmodified DDP script, workers killed under it, and torch's own `@record`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+TRAIN = str(Path(__file__).parents[2] / "examples" / "digits" / "train.py")
+
+
+def test_a_killed_worker_costs_a_restart_and_not_the_job(elastic):
+    process = elastic.start(
+        "run", "--nproc-per-node=2", "--max-restarts=3", "--result-file=result.json", TRAIN,
+        "--checkpoint=checkpoint.pt", "--epochs=8", "--metrics=metrics.json",
+    )  # fmt: skip
+    victim = None
+    out = []
+    for line in process.stdout:
+        out.append(line)
+        if line.startswith("rank 1 is process") and victim is None:
+            victim = int(line.split()[-1])
+        if line.startswith("epoch 2/"):
+            os.kill(victim, signal.SIGKILL)
+            break
+    done = elastic.finish(process, timeout=100)
+    assert done.code == 0
+    assert "killed by SIGKILL" in done.err
+    assert "restart 1" in done.out  # the epochs after the kill
+    result = json.loads((elastic.cwd / "result.json").read_text())
+    assert result["restart_count"] == 1
+    assert [failure["global_rank"] for failure in result["failures"] if failure["caused_by"] is None] == [1]
+    assert json.loads((elastic.cwd / "metrics.json").read_text())["accuracy"] >= 95
+
+
+def test_torchs_record_keeps_working(elastic):
+    script = elastic.script(
+        "recorded.py",
+        """
+        import os, time
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        @record
+        def main():
+            if os.environ["RANK"] == "1":
+                raise RuntimeError("told by record")
+            time.sleep(600)
+
+        main()
+        """,
+    )
+    done = elastic.run("--nproc-per-node=2", "--log-dir=logs", "--rdzv-id=job", "--result-file=result.json", script)
+    assert done.code == 1
+    assert "error file" in done.err
+    assert "RuntimeError: told by record" in done.err
+    first = json.loads((elastic.cwd / "result.json").read_text())["first_failure"]
+    assert first["error_file_data"]["message"]["message"] == "RuntimeError: told by record"
+    assert Path(first["error_file"]).name == "rank-1.error.json"
