@@ -8,6 +8,17 @@ import sys
 
 import pytest
 
+# Waits for a signal that it has blocked: a handler could run inside a print, or just before the wait.
+WAIT_FOR_SIGNAL = """
+import os, signal, sys, time
+signals = {{signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}}
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+fifo = os.open({fifo!r}, os.O_WRONLY)
+os.write(fifo, b"ready\\n")
+number = signal.sigwait(signals)
+os.write(fifo, b"told %d\\n" % number)
+{then}
+"""
 SHOW = "import os, sys; print(' '.join(os.environ[n] for n in sys.argv[1:]))\n"
 
 
@@ -167,21 +178,7 @@ def test_a_failure_is_restarted_with_a_new_store_and_count(elastic):
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_stops_the_workers_and_sets_the_exit_code(elastic, read_fifo, signum):
     fifo, read = read_fifo
-    script = elastic.script(
-        "graceful.py",
-        f"""
-        import signal, sys
-        fifo = open({fifo!r}, "w")  # held open: an exception inside the closing of a file would be swallowed
-        def leave(number, frame):
-            print("told", number, file=fifo, flush=True)
-            sys.exit(0)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(number, leave)
-        print("ready", file=fifo, flush=True)
-        while True:
-            signal.pause()
-        """,
-    )
+    script = elastic.script("graceful.py", WAIT_FOR_SIGNAL.format(fifo=fifo, then="sys.exit(0)"))
     process = elastic.start("run", "--nproc-per-node=2", "--max-restarts=3", script)
     read(2)
     process.send_signal(signum)
@@ -204,36 +201,18 @@ def test_only_the_signals_asked_for_are_handled(elastic, read_fifo):
 
 def test_a_second_signal_ends_the_grace_period(elastic, read_fifo):
     fifo, read = read_fifo
-    script = elastic.script(
-        "deaf.py",
-        f"""
-        import signal
-        signal.signal(signal.SIGTERM, lambda *_: print("asked", file=open({fifo!r}, "w"), flush=True))
-        print("ready", file=open({fifo!r}, "w"), flush=True)
-        while True:
-            signal.pause()
-        """,
-    )
+    script = elastic.script("deaf.py", WAIT_FOR_SIGNAL.format(fifo=fifo, then="time.sleep(600)"))
     process = elastic.start("run", "--shutdown-timeout=1000", script)
     read(1)
     process.send_signal(signal.SIGTERM)
-    assert read(1) == ["asked"]
+    assert read(1) == ["told 15"]
     process.send_signal(signal.SIGTERM)
     assert elastic.finish(process).code == 128 + signal.SIGTERM
 
 
 def test_a_progress_line_while_workers_take_long_to_stop(elastic, read_fifo):
     fifo, read = read_fifo
-    script = elastic.script(
-        "slow.py",
-        f"""
-        import signal, sys, time
-        signal.signal(signal.SIGTERM, lambda *_: (time.sleep(4), sys.exit(0)))
-        print("ready", file=open({fifo!r}, "w"), flush=True)
-        while True:
-            signal.pause()
-        """,
-    )
+    script = elastic.script("slow.py", WAIT_FOR_SIGNAL.format(fifo=fifo, then="time.sleep(4)"))
     process = elastic.start("run", script)
     read(1)
     process.send_signal(signal.SIGTERM)
