@@ -60,10 +60,18 @@ class Settings:
         None, _count, "nodes", "rank of this node: binding with the static backend, else a hint that is honoured", "N"
     )
     master_addr: str = setting(
-        "127.0.0.1", parse_filled_text, "nodes", "address of the node of rank 0; static backend only", "HOST"
+        "127.0.0.1",
+        parse_filled_text,
+        "nodes",
+        "address of the store of rank 0, for the backends local and static",
+        "HOST",
     )
     master_port: int | None = setting(
-        None, _port, "nodes", "port on the node of rank 0; static backend only, 29500 when unset", "PORT"
+        None,
+        _port,
+        "nodes",
+        "port of the store of rank 0, for the backends local and static; unset: local takes a free one, static 29500",
+        "PORT",
     )
     local_addr: str | None = setting(
         None, parse_filled_text, "nodes", "address that this node tells the others, used as it is written", "HOST"

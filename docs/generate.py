@@ -1,0 +1,88 @@
+"""Writes the reference pages that are tables of the code: `python docs/generate.py`. A test holds them equal."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+from elastic_core.config import SPECS
+from elastic_core.config.explain import as_word
+from elastic_core.config.spec import GROUPS
+from elastic_core.errors import EXIT_CODE_MEANING
+from elastic_core.hooks import spec as hookspecs
+from elastic_core.hooks.manager import HOOKS
+from elastic_core.log import EVENTS
+
+_NOTE = "<!-- Written by docs/generate.py from the code; edit the code. -->\n"
+
+
+def settings() -> str:
+    """Every setting: flag, variables, file key, default."""
+    parts = [
+        "# Settings\n",
+        _NOTE,
+        "Precedence: flag, variables in the order shown, config file, default. A key of the config file is the",
+        "flag's name without the leading dashes; dashes and underscores are the same everywhere.\n",
+    ]
+    for group in GROUPS:
+        parts += [f"## {group}\n", "| flag | default | meaning | variables |", "|---|---|---|---|"]
+        parts += [_setting_row(name) for name, spec in SPECS.items() if spec.group == group]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _setting_row(name: str) -> str:
+    spec = SPECS[name]
+    flags = ", ".join(f"`{flag}`" for flag in (spec.short, f"{spec.flag} {spec.metavar}".strip()) if flag)
+    default = f"{'unset' if spec.default == '' else as_word(spec.default)} {spec.unit}".strip()
+    keys = f" File: also {', '.join(f'`{alias}`' for alias in spec.aliases)}." if spec.aliases else ""
+    variables = ", ".join(f"`{variable}`" for variable in spec.variables())
+    cells = (flags, f"`{default}`", f"{spec.help}.{keys}", variables)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def exit_codes() -> str:
+    """Every exit code of `elastic run`."""
+    rows = [f"| {code.value} | `{code.name}` | {meaning} |" for code, meaning in EXIT_CODE_MEANING.items()]
+    signal_row = "| 128 + n | - | signal n ended the agent; its workers are stopped |"
+    return "\n".join(["# Exit codes\n", _NOTE, "| code | name | meaning |", "|---|---|---|", *rows, signal_row, ""])
+
+
+def log_events() -> str:
+    """Every event name of the agent's log."""
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in EVENTS.items()]
+    head = ["# Log events\n", _NOTE, "The field `event` of each line of `--log-format json`.\n"]
+    return "\n".join([*head, "| event | meaning |", "|---|---|", *rows, ""])
+
+
+def hooks() -> str:
+    """Every hook, in the order in which a launch calls them."""
+    parts = ["# Hooks\n", _NOTE, "In the order in which a launch calls them. See [writing a plugin](../plugins.md).\n"]
+    for name in HOOKS:
+        function = getattr(hookspecs, name)
+        doc = inspect.getdoc(function) or ""
+        text, _, example = doc.partition("A whole plugin::")
+        arguments = ", ".join(inspect.signature(function).parameters)
+        parts += [f"## `{name}({arguments})`\n", text.strip(), ""]
+        if example:
+            parts += ["A whole plugin:\n", "```python", inspect.cleandoc("\n" + example), "```", ""]
+    return "\n".join(parts)
+
+
+PAGES = {
+    "settings.md": settings,
+    "exit-codes.md": exit_codes,
+    "log-events.md": log_events,
+    "hooks.md": hooks,
+}
+
+
+def main(folder: Path) -> None:
+    """Write all pages into `folder`."""
+    for name, page in PAGES.items():
+        (folder / name).write_text(page())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "reference")
