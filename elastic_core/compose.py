@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.agent import LocalElasticAgent, WorkerSpec
 from elastic_core.clock import SystemClock
 from elastic_core.devices import count_workers
-from elastic_core.errors import ConfigurationError
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.events import check_destination
 from elastic_core.history import EventRecorder, Everyone
 from elastic_core.hooks.notify import Notifier
 from elastic_core.hooks.options import type_options
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
     from elastic_core.interfaces.watchdog import Watchdog
+    from elastic_core.interfaces.workers import RoundPlan
     from elastic_core.workers.starters import Starter
 
 _HEALTH_TIMEOUT = 30.0  # seconds without a turn of the agent's loop after which an endpoint may call it stuck
@@ -66,7 +68,8 @@ def function_entry(settings: Settings, function: Callable[..., Any], args: tuple
     """A Python function, started by `settings.start_method`."""
     from elastic_core.workers.functions import FunctionStarter  # multiprocessing is not free to import
 
-    return Entry(name or function.__qualname__, FunctionStarter(function, args, settings.start_method))
+    name = name or getattr(function, "__qualname__", "") or repr(function)  # partial and the like have no name
+    return Entry(name, FunctionStarter(function, args, settings.start_method))
 
 
 def _run_script() -> Callable[..., Any]:
@@ -85,39 +88,70 @@ def composed(
     options: Mapping[str, object] | None = None,
     clock: Clock | None = None,
 ) -> Iterator[LocalElasticAgent]:
-    """An agent that is ready to run. On the way out everything that was made is ended, in reverse order.
+    """An agent that is ready to run. On the way out everything that was made is ended, in reverse order, and the
+    health endpoint last.
 
     `options` are the values of the options that plugins added.
 
     Raises:
-        ConfigurationError: something asked for cannot be had; nothing is left behind.
+        ConfigurationError: something asked for cannot be had, with everything that is; nothing is left behind.
     """
-    with contextlib.ExitStack() as stack:
+    _check_available(settings, manager)
+    local_world_size = count_workers(settings.nproc_per_node)
+    with contextlib.ExitStack() as last, contextlib.ExitStack() as stack:
         clock = clock or SystemClock()
         handler = _handler(settings, manager)
-        stack.callback(handler.shutdown)
+        stack.callback(_end, f"rendezvous backend {settings.rdzv_backend}", handler.shutdown)
         watchdog = _watchdog(settings, manager)
-        workers = LocalWorkers(entry.starter, _policy(settings), environ, clock)
+        if watchdog is not None:
+            stack.callback(_end, f"watchdog {settings.watchdog}", watchdog.stop)
+        workers = LocalWorkers(entry.starter, _policy(settings, local_world_size), environ, clock)
         stack.callback(workers.close)
         agent = LocalElasticAgent(
-            _spec(settings, handler, entry),
+            _spec(settings, handler, entry, local_world_size),
             workers,
             node=socket.gethostname(),
             clock=clock,
             observer=Everyone([*observers, EventRecorder(settings.event_log_handler), Notifier(manager)]),
             contribute=_contributor(manager, watchdog, options or {}),
         )
+        stack.callback(agent.close)
+        _start_health(settings, manager, agent, last)
         if watchdog is not None:
-            stack.callback(watchdog.stop)
             watchdog.start(agent.timer_expired)
-        _start_health(settings, manager, agent, stack)
         yield agent
 
 
-def _spec(settings: Settings, handler: RendezvousHandler, entry: Entry) -> WorkerSpec:
+def _check_available(settings: Settings, manager: PluginManager) -> None:
+    """Whatever was asked for by name, before anything is built: raises ConfigurationError with all that is wrong."""
+    errors = []
+    for check in (_backend, _watchdog_record, _health_record, _event_destination):
+        try:
+            check(settings, manager)
+        except ConfigurationError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ConfigurationError(*(problem for error in errors for problem in error.problems))
+
+
+def _event_destination(settings: Settings, manager: PluginManager) -> None:
+    check_destination(settings.event_log_handler)
+
+
+def _end(part: str, end: Callable[[], object]) -> None:
+    """What breaks while it is ended must not hide how the job ended."""
+    try:
+        end()
+    except Exception as error:  # noqa: BLE001 - a plugin may raise whatever it likes
+        get_logger().warning("plugin failed", part=part, reason="it broke while it was stopped", exc_info=error)
+
+
+def _spec(settings: Settings, handler: RendezvousHandler, entry: Entry, local_world_size: int) -> WorkerSpec:
     return WorkerSpec(
         role=settings.role,
-        local_world_size=count_workers(settings.nproc_per_node),
+        local_world_size=local_world_size,
         rdzv_handler=handler,
         entrypoint=entry.name,
         max_restarts=settings.max_restarts,
@@ -127,12 +161,17 @@ def _spec(settings: Settings, handler: RendezvousHandler, entry: Entry) -> Worke
     )
 
 
-def _handler(settings: Settings, manager: PluginManager) -> RendezvousHandler:
+def _backend(settings: Settings, manager: PluginManager) -> tuple[RendezvousBackendRecord, dict[str, Any]]:
+    """The backend and its options."""
     record = manager.select(RendezvousBackendRecord, settings.rdzv_backend)
     declared = {option.name for option in record.options or ()}
     flags = {"master_addr": settings.master_addr, "master_port": settings.master_port, "rank": settings.node_rank}
     raw = {name: value for name, value in flags.items() if name in declared and value is not None}
-    config = _typed(record, {**raw, **settings.rdzv_conf}, "--rdzv-conf")
+    return record, _typed(record, {**raw, **settings.rdzv_conf}, "--rdzv-conf")
+
+
+def _handler(settings: Settings, manager: PluginManager) -> RendezvousHandler:
+    record, config = _backend(settings, manager)
     return record.factory(
         RendezvousParameters(
             backend=settings.rdzv_backend,
@@ -155,33 +194,62 @@ def _typed(
     return values
 
 
-def _watchdog(settings: Settings, manager: PluginManager) -> Watchdog | None:
+def _watchdog_record(settings: Settings, manager: PluginManager) -> tuple[WatchdogRecord, dict[str, Any]] | None:
     if settings.watchdog is None:
         return None
     record = manager.select(WatchdogRecord, settings.watchdog)
-    return record.factory(settings.rdzv_id or "", _typed(record, settings.watchdog_conf, "--watchdog-conf"))
+    return record, _typed(record, settings.watchdog_conf, "--watchdog-conf")
+
+
+def _watchdog(settings: Settings, manager: PluginManager) -> Watchdog | None:
+    found = _watchdog_record(settings, manager)
+    if found is None:
+        return None
+    record, options = found
+    return record.factory(settings.rdzv_id or "", options)
+
+
+def _health_record(settings: Settings, manager: PluginManager) -> tuple[HealthEndpointRecord, dict[str, Any]] | None:
+    if settings.health is None:
+        return None
+    record = manager.select(HealthEndpointRecord, settings.health)
+    return record, _typed(record, settings.health_conf, "--health-conf")
 
 
 def _start_health(
     settings: Settings, manager: PluginManager, agent: LocalElasticAgent, stack: contextlib.ExitStack
 ) -> None:
-    if settings.health is None:
+    found = _health_record(settings, manager)
+    if found is None:
         return
-    record = manager.select(HealthEndpointRecord, settings.health)
-    options = _typed(record, settings.health_conf, "--health-conf")
+    record, options = found
     server = record.factory(agent.alive_at, settings.health_port or 0, _HEALTH_TIMEOUT, options)
-    server.start()
-    stack.callback(server.stop)
+    stack.callback(_end, f"health endpoint {settings.health}", server.stop)
+    try:
+        server.start()
+    except OSError as error:
+        raise ConfigurationError(
+            Problem(
+                "--health-port",
+                f"expected a port on which the health endpoint {settings.health!r} can answer, found that "
+                f"{settings.health_port} cannot be had: {error.strerror or error}; choose another",
+            )
+        ) from error
 
 
 def _contributor(
     manager: PluginManager, watchdog: Watchdog | None, options: Mapping[str, object]
 ) -> EnvironmentContributor:
-    own = watchdog.worker_environment() if watchdog else {}
-    return lambda plan: {**manager.contributed_environment(plan, options), **own}
+    """What plugins add, then what the watchdog's clients need, which is known once the watchdog has started."""
+
+    def contribute(plan: RoundPlan) -> dict[str, str]:
+        own = watchdog.worker_environment() if watchdog else {}
+        return {**manager.contributed_environment(plan, options), **own}
+
+    return contribute
 
 
-def _policy(settings: Settings) -> GroupPolicy:
+def _policy(settings: Settings, local_world_size: int) -> GroupPolicy:
     output = OutputPolicy(
         redirects=settings.redirects.for_rank,
         tee=settings.tee.for_rank,
@@ -191,7 +259,7 @@ def _policy(settings: Settings) -> GroupPolicy:
         stderr_filters=settings.duplicate_stderr_filters,
         log_dir=_log_dir(settings),
     )
-    return GroupPolicy(output, EnvironmentPolicy(settings.virtual_local_rank), _binding(settings))
+    return GroupPolicy(output, EnvironmentPolicy(settings.virtual_local_rank), _binding(settings, local_world_size))
 
 
 def _log_dir(settings: Settings) -> Path | None:
@@ -209,12 +277,12 @@ def _writes_files(settings: Settings) -> bool:
     return any(streams) or bool(settings.duplicate_stdout_filters or settings.duplicate_stderr_filters)
 
 
-def _binding(settings: Settings) -> Binding:
+def _binding(settings: Settings, local_world_size: int) -> Binding:
     mode = next((mode for mode in MODES if mode == settings.numa_binding), None)
     if mode is None:
         return NO_BINDING
     binding = Binding(mode, read_machine())
-    if not binding.cpus_for(0, count_workers(settings.nproc_per_node)):
+    if not binding.cpus_for(0, local_world_size):
         get_logger().warning("numa binding skipped", mode=mode, reason="the kernel does not show what it needs")
         return NO_BINDING
     return binding

@@ -47,7 +47,7 @@ def probe_torch(kind: str) -> int:
         return int(answer.stdout.split()[-1])
     except subprocess.TimeoutExpired:
         why = f"it did not answer in {_PROBE_TIMEOUT:g} s"
-    except (subprocess.CalledProcessError, ValueError, IndexError) as error:
+    except (subprocess.CalledProcessError, OSError, ValueError, IndexError) as error:
         lines = str(getattr(error, "stderr", "")).strip().splitlines()
         why = lines[-1] if lines else str(error)
     raise ConfigurationError(

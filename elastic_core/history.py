@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core import events
+from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.observer import (
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
         WorkerFailed,
         WorkersStarted,
     )
+
+Fact = TypeVar("Fact")
 
 
 class History:
@@ -58,35 +61,42 @@ class History:
 
 @dataclass(frozen=True)
 class Everyone:
-    """Several observers as one, told in order."""
+    """Several observers as one, told in order. One that raises is logged, and the others are told all the same."""
 
     observers: Sequence[Observer]
 
     def round_formed(self, fact: RoundFormed) -> None:
         for observer in self.observers:
-            observer.round_formed(fact)
+            _tell(observer.round_formed, fact)
 
     def workers_started(self, fact: WorkersStarted) -> None:
         for observer in self.observers:
-            observer.workers_started(fact)
+            _tell(observer.workers_started, fact)
 
     def worker_failed(self, fact: WorkerFailed) -> None:
         for observer in self.observers:
-            observer.worker_failed(fact)
+            _tell(observer.worker_failed, fact)
 
     def restart_decided(self, fact: RestartDecided) -> None:
         for observer in self.observers:
-            observer.restart_decided(fact)
+            _tell(observer.restart_decided, fact)
 
     def agent_finished(self, fact: AgentFinished) -> None:
         for observer in self.observers:
-            observer.agent_finished(fact)
+            _tell(observer.agent_finished, fact)
+
+
+def _tell(tell: Callable[[Fact], None], fact: Fact) -> None:
+    try:
+        tell(fact)
+    except Exception as error:  # noqa: BLE001 - whoever watches must not end what is watched
+        get_logger().warning("observer failed", fact=type(fact).__name__, reason=str(error), exc_info=error)
 
 
 @dataclass(frozen=True)
 class EventRecorder:
     """An observer that records each fact as an event (see `elastic_core.events`). Raises ConfigurationError for an
-    unknown destination with the first event."""
+    unknown destination with the first event; see `events.check_destination`."""
 
     destination: str
 

@@ -1,4 +1,4 @@
-"""Launching from Python: `LaunchConfig`, `elastic_launch`, `launch_agent`; and `run_job`, on which the CLI stands too."""
+"""Launching from Python: `LaunchConfig`, `elastic_launch`, `launch_agent`; and `run_job`, on which the CLI stands."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.compose import Entry, composed, function_entry, script_entry
 from elastic_core.config import random_run_id, settings_from
 from elastic_core.errors import ChildFailedError
 from elastic_core.hooks.manager import PluginManager
+from elastic_core.hooks.records import RendezvousBackendRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -64,14 +65,11 @@ class LaunchConfig:
     numa_binding: str | None = None
 
     def settings(self) -> Settings:
-        """The same as settings. Raises ConfigurationError with everything that is wrong."""
-        configs = dict(self.rdzv_configs)
-        if self.rdzv_timeout > 0:
-            configs.setdefault("join_timeout", self.rdzv_timeout)
+        """The same as settings, save `rdzv_timeout`. Raises ConfigurationError with everything that is wrong."""
         values = {
             "nnodes": f"{self.min_nodes}:{self.max_nodes}",
             "rdzv_id": self.run_id or None,
-            "rdzv_conf": configs or None,
+            "rdzv_conf": self.rdzv_configs or None,
             **{name: getattr(self, name) or None for name in _TEXTS},
             **{name: getattr(self, name) for name in _VALUES},
         }
@@ -118,19 +116,27 @@ class elastic_launch:  # noqa: N801 - the name users of torch know
 
 def launch_agent(config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: list[Any]) -> dict[int, Any]:
     """Run the job on this node; see `elastic_launch`."""
-    settings = config.settings()
+    manager = PluginManager.load(os.environ)
+    settings = _with_join_timeout(config.settings(), config.rdzv_timeout, manager)
     if isinstance(entrypoint, str):
         command = _as_command(settings)
         entry = script_entry(command, entrypoint, tuple(map(str, args)), os.environ)
     else:
         entry = function_entry(settings, entrypoint, tuple(args))
-    result = run_job(settings, entry, PluginManager.load(os.environ), os.environ)
-    return result.return_values
+    return run_job(settings, entry, manager, os.environ).return_values
+
+
+def _with_join_timeout(settings: Settings, seconds: int, manager: PluginManager) -> Settings:
+    """The timeout of `LaunchConfig`, for a backend that has one; what `rdzv_configs` says goes before it."""
+    if seconds <= 0 or "join_timeout" in settings.rdzv_conf:
+        return settings
+    options = manager.select(RendezvousBackendRecord, settings.rdzv_backend).options
+    if options is not None and all(option.name != "join_timeout" for option in options):
+        return settings
+    return replace(settings, rdzv_conf={**settings.rdzv_conf, "join_timeout": str(seconds)})
 
 
 def _as_command(settings: Settings) -> Settings:
-    from dataclasses import replace
-
     return replace(settings, no_python=True, module=False, run_path=False)
 
 
@@ -174,7 +180,8 @@ def _signals_to(agent: LocalElasticAgent, signals: tuple[signal.Signals, ...]) -
         yield
     finally:
         for signum in taken:
-            signal.signal(signum, before[signum])
+            # None: the handler was not installed from Python, and Python cannot put it back.
+            signal.signal(signum, signal.SIG_DFL if before[signum] is None else before[signum])
 
 
 def _hand_up(failure: ProcessFailure, environ: Mapping[str, str]) -> None:

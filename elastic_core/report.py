@@ -41,6 +41,8 @@ def as_text(error: BaseException, run_id: str = "", reason: str = "") -> str:
         return "\n".join([f"elastic: the job{name} failed{why}", *_failures(error.failures)])
     if isinstance(error, UnkillableWorkersError):
         return "\n".join([f"elastic: the job{name} ended, but not all of it: {error}", *_failures(error.failures)])
+    if isinstance(error, KeyboardInterrupt):
+        return f"elastic: the job{name} ended: interrupted from the keyboard"
     if isinstance(error, ElasticError):
         return f"elastic: the job{name} ended: {error}"
     return f"elastic: internal error: {type(error).__name__}: {error}; please report it with the traceback above"

@@ -18,7 +18,10 @@ SCHEMA_VERSION = 1
 
 def check_writable(path: Path) -> None:
     """Find out before the job runs that its outcome could not be written. Raises ConfigurationError."""
-    if path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir():
+    if _is_special(path):
+        if os.access(path, os.W_OK):
+            return
+    elif path.parent.is_dir() and os.access(path.resolve().parent, os.W_OK) and not path.is_dir():
         return
     found = "no such folder" if not path.parent.is_dir() else "a place that cannot be written"
     raise ConfigurationError(
@@ -52,11 +55,19 @@ def _first_failure(error: BaseException | None) -> dict[str, Any] | None:
 
 def write(path: Path, content: dict[str, Any]) -> None:
     """In one step: whoever reads the file finds a whole one. Raises OSError."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    text = json.dumps(content, indent=2, default=str) + "\n"
+    if _is_special(path):
+        path.write_text(text)
+        return
+    target = path.resolve()  # a link stays, and what it points at is replaced
+    fresh = target.with_name(f".elastic-result.{os.getpid()}")
     try:
-        with fresh.open("w") as file:
-            json.dump(content, file, indent=2, default=str)
-            file.write("\n")
-        fresh.replace(path)
+        fresh.write_text(text)
+        fresh.replace(target)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def _is_special(path: Path) -> bool:
+    """A device or a pipe, such as /dev/stdout: written to, never replaced by a file."""
+    return path.exists() and not path.is_file() and not path.is_dir()

@@ -14,7 +14,7 @@ from elastic_core.agent.spec import DEFAULT_ROLE, Worker, WorkerGroup
 from elastic_core.agent.state import RunResult, WorkerState
 from elastic_core.agent.supervise import Action, Decision, Observation, supervise
 from elastic_core.clock import SystemClock, later
-from elastic_core.errors import RendezvousStateError, SignalException
+from elastic_core.errors import RendezvousError, RendezvousGracefulExitError, RendezvousStateError, SignalException
 from elastic_core.interfaces.observer import (
     AgentFinished,
     RestartDecided,
@@ -26,10 +26,11 @@ from elastic_core.interfaces.observer import (
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from elastic_core.agent.spec import WorkerSpec
     from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.handler import RendezvousInfo
     from elastic_core.interfaces.observer import Observer
     from elastic_core.interfaces.store import Store
@@ -41,7 +42,7 @@ class ElasticAgent(abc.ABC):
 
     @abc.abstractmethod
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Run until the workers succeeded or failed for good.
+        """Run until the workers succeeded or failed for good. A node that was not needed has succeeded too.
 
         Raises:
             SignalException: the agent was asked to leave and has stopped its workers.
@@ -70,7 +71,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._group = WorkerGroup(spec)
         self._budget = RestartBudget(spec.max_restarts)
         self._inbox = Inbox(self._clock)
-        self._signals: list[int] = []
+        self._signals: list[signal.Signals] = []
         self._joined: Joined | None = None
         self._expired: list[Expiry] = []
         self._last_turn = self._clock.timestamp()
@@ -85,8 +86,8 @@ class SimpleElasticAgent(ElasticAgent):
 
     def receive_signal(self, signum: int) -> None:
         """Ask the agent to stop its workers and leave. A second signal ends their grace period. Any thread, and
-        from signal handlers."""
-        self._inbox.post(Signalled(signum))
+        from signal handlers. Raises ValueError for a number that is no signal's."""
+        self._inbox.post(Signalled(signal.Signals(signum)))
 
     def timer_expired(self, expiry: Expiry) -> None:
         """Tell the agent of a worker that hangs. Any thread."""
@@ -97,22 +98,25 @@ class SimpleElasticAgent(ElasticAgent):
         return self._clock.timestamp() if self._inbox.waiting else self._last_turn
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        state, reason = WorkerState.UNKNOWN, "the agent broke"
         try:
-            result, reason = self._run_group(self._group)
-            state = result.state
-        except SignalException as left:
-            state, reason = WorkerState.STOPPED, str(left)
+            result, reason = self._run_and_shut_down()
+        except RendezvousGracefulExitError as spared:
+            result, reason = RunResult(WorkerState.SUCCEEDED), str(spared)
+        except BaseException as error:
+            self._finish(*_end_by(error))
             raise
-        except Exception as error:
-            state, reason = WorkerState.FAILED, f"{type(error).__name__}: {error}"
-            raise
-        finally:
-            try:
-                self._shutdown(signal.SIGTERM, self._spec.shutdown_timeout)
-            finally:
-                self._finish(state, reason)
+        self._finish(result.state, reason)
         return result
+
+    def close(self) -> None:
+        """Release what the agent holds, as `run` does at its end: for an agent that is never run. Idempotent."""
+        self._inbox.close()
+
+    def _run_and_shut_down(self) -> tuple[RunResult, str]:
+        try:
+            return self._run_group(self._group)
+        finally:
+            self._shutdown(signal.SIGTERM, self._spec.shutdown_timeout)
 
     def _run_group(self, group: WorkerGroup) -> tuple[RunResult, str]:
         self._initialize_workers(group)
@@ -121,7 +125,7 @@ class SimpleElasticAgent(ElasticAgent):
             result = self._monitor_workers(group)
             group.state = result.state
             decision = supervise(self._budget, self._observe(group, result))
-            self._tell_failures(result)
+            self._tell_failures(result.failures)
             if decision.action is Action.RESTART:
                 self._begin_restart(group, decision)
                 self._restart_workers(group)
@@ -150,23 +154,32 @@ class SimpleElasticAgent(ElasticAgent):
             self._stop_workers(group)
         else:
             self._exit_barrier()
-        self._spec.rdzv_handler.set_closed()
-        return result, decision.reason
+        return result, decision.reason + self._close_rendezvous()
+
+    def _close_rendezvous(self) -> str:
+        """The job is done whether or not the others can be told of it: what went wrong is added to the reason."""
+        try:
+            self._spec.rdzv_handler.set_closed()
+        except RendezvousError as error:
+            return f"; the other nodes could not be told: {error}"
+        return ""
 
     def _leave(self, group: WorkerGroup) -> NoReturn:
         """Stop, and leave the rendezvous open: the others go on without this node."""
-        signum = signal.Signals(self._signals[0])
+        signum = self._signals[0]
         self._shutdown(signum, self._spec.shutdown_timeout)
         group.state = WorkerState.STOPPED
         raise SignalException(f"the agent received {signum.name} and stopped its workers", signum)
 
     def _finish(self, state: WorkerState, reason: str) -> None:
         get_logger().info("agent finished", state=state.value, reason=reason, restarts=self._budget.failures)
-        self._observer.agent_finished(AgentFinished(self._run_id, state.value, reason, self._budget.failures))
-        self._inbox.close()
+        try:
+            self._observer.agent_finished(AgentFinished(self._run_id, state.value, reason, self._budget.failures))
+        finally:
+            self.close()
 
-    def _tell_failures(self, result: RunResult) -> None:
-        for failure in result.failures.values():
+    def _tell_failures(self, failures: Mapping[int, ProcessFailure]) -> None:
+        for failure in failures.values():
             get_logger().error(
                 "worker failed", rank=failure.global_rank, pid=failure.pid, round=failure.round, reason=failure.reason
             )
@@ -190,7 +203,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _take(self, item: Item) -> None:
         if isinstance(item, Signalled):
-            get_logger().warning("signal received", signal=signal.Signals(item.signum).name)
+            get_logger().warning("signal received", signal=item.signum.name)
             self._signals.append(item.signum)
         elif isinstance(item, Joined):
             self._joined = item
@@ -239,6 +252,8 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _join(self, begun: Instant) -> RendezvousInfo:
         """`next_rendezvous` in a thread of its own, so that a signal is answered while it blocks."""
+        if self._signals:  # one that came while the workers of the last round were being stopped
+            self._leave(self._group)
         threading.Thread(target=self._call_handler, name="rendezvous", daemon=True).start()
         progress = Progress.starting(begun, _say_waiting_for_nodes)
         while self._joined is None:
@@ -289,6 +304,15 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _exit_barrier(self) -> None:
         """Wait for the other nodes after success. One node has none to wait for."""
+
+
+def _end_by(error: BaseException) -> tuple[WorkerState, str]:
+    """State and reason of a run that an error ended."""
+    if isinstance(error, SignalException):
+        return WorkerState.STOPPED, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return WorkerState.STOPPED, "interrupted from the keyboard"
+    return WorkerState.FAILED, f"{type(error).__name__}: {error}"
 
 
 def _say_waiting_for_nodes(seconds: Duration) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import os
 import select
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Collection
 
     from elastic_core.clock import Clock, Instant
@@ -22,7 +24,7 @@ _LONGEST_WAIT = 3600.0  # seconds; a bound, so that a lost wake-up costs an hour
 class Signalled:
     """The agent's process received a signal that asks it to leave."""
 
-    signum: int
+    signum: signal.Signals
 
 
 @dataclass(frozen=True)
@@ -51,18 +53,31 @@ class Inbox:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
+        # Between looking at the descriptor and writing to it, `close` could run and the number become another
+        # file's. Reentrant, for a signal handler posts in the thread that may be posting or closing.
+        self._lock = threading.RLock()
         self.waiting = False
 
     def post(self, item: Item) -> None:
         """Deliver and wake. After `close`, items are dropped."""
-        self._items.append(item)
-        try:
-            os.write(self._writer, b"!")
-        except (BlockingIOError, OSError):
-            pass  # the pipe is full, so the waiter will wake; or the inbox is closed
+        with self._lock:
+            if self._writer < 0:
+                return
+            self._items.append(item)
+            try:
+                os.write(self._writer, b"!")
+            except BlockingIOError:
+                pass  # the pipe is full, so the waiter will wake
 
     def wait(self, fds: Collection[int], until: Instant | None) -> list[Item]:
-        """Block until an item comes, one of `fds` becomes readable, or `until` (None: an hour at most)."""
+        """Block until an item comes, one of `fds` becomes readable, or `until` (None: an hour at most). Now and then
+        it returns early and empty-handed.
+
+        Raises:
+            RuntimeError: the inbox is closed.
+        """
+        if self._reader < 0:
+            raise RuntimeError("expected an open inbox, found a closed one: an agent runs once")
         poll = select.poll()
         for fd in (self._reader, *fds):
             poll.register(fd, select.POLLIN)
@@ -75,10 +90,12 @@ class Inbox:
 
     def close(self) -> None:
         """Release the pipe. Idempotent."""
-        if self._writer >= 0:
-            os.close(self._reader)
-            os.close(self._writer)
-            self._reader = self._writer = -1
+        with self._lock:
+            pipe, self._reader, self._writer = (self._reader, self._writer), -1, -1
+            self._items.clear()
+            for fd in pipe:
+                if fd >= 0:
+                    os.close(fd)
 
     def _milliseconds(self, until: Instant | None) -> int:
         left = _LONGEST_WAIT if until is None else until - self._clock.now()

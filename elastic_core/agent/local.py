@@ -73,6 +73,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._stop(signal.SIGTERM, self._spec.shutdown_timeout)
         except UnkillableWorkersError as error:
             error.failures = self._processes.failures()
+            self._tell_failures(error.failures)
             raise
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
@@ -119,16 +120,16 @@ class LocalElasticAgent(SimpleElasticAgent):
         try:
             left = self._processes.leftovers()
             if left:
-                self._announce_stop(left, signum)
+                self._announce_stop(left, signum, grace)
                 self._end_processes(signum, grace)
         finally:
             self._processes.finish(_OUTPUT_QUIET)
 
-    def _announce_stop(self, left: list[Leftover], signum: signal.Signals) -> None:
+    def _announce_stop(self, left: list[Leftover], signum: signal.Signals, grace: Duration) -> None:
         log = get_logger()
         running = self._processes.running()
         if running:
-            log.info("stopping workers", local_ranks=running, signal=signum.name, grace=self._spec.shutdown_timeout)
+            log.info("stopping workers", local_ranks=running, signal=signum.name, grace=grace)
         else:
             commands = [f"{process.pid} {process.command}" for process in left]
             log.warning("leftover processes", reason="the workers ended and left these behind", processes=commands)
@@ -142,7 +143,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             now = self._clock.now()
             step = plan.step(now, urged=len(self._signals) > 1)
             if step is Step.GIVE_UP:
-                raise self._unkillable()
+                self._give_up()
+                return
             if step is Step.KILL:
                 plan = plan if plan.killed is not None else plan.after_kill(now)
                 self._processes.send_signal(signal.SIGKILL)
@@ -166,7 +168,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             grace=grace,
         )
 
-    def _unkillable(self) -> UnkillableWorkersError:
+    def _give_up(self) -> None:
+        """Raises UnkillableWorkersError, unless the last one has just gone."""
         left = self._processes.leftovers()
         for process in left:
             get_logger().error(
@@ -176,9 +179,13 @@ class LocalElasticAgent(SimpleElasticAgent):
                 waits_in=process.waits_in or "unknown",
                 command=process.command,
             )
-        names = "; ".join(f"{p.pid} ({p.command}) in state {p.state}, in {p.waits_in or 'unknown'}" for p in left)
-        return UnkillableWorkersError(
-            f"expected every worker to be gone {self._spec.kill_timeout:g} s after SIGKILL, found {len(left)} still "
-            f"there: {names}. State D means that the kernel waits for a device or a file system: look at its log "
-            "(dmesg); the process ends when that wait does, or with the machine"
-        )
+        if left:
+            raise UnkillableWorkersError(
+                f"expected every worker to be gone {self._spec.kill_timeout:g} s after SIGKILL, found {len(left)} "
+                f"still there: {_names(left)}. State D means that the kernel waits for a device or a file system: "
+                "look at its log (dmesg); the process ends when that wait does, or with the machine"
+            )
+
+
+def _names(left: list[Leftover]) -> str:
+    return "; ".join(f"{p.pid} ({p.command}) in state {p.state}, in {p.waits_in or 'unknown'}" for p in left)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.state import WorkerState
 
 if TYPE_CHECKING:
+    import signal
+
     from elastic_core.agent.budget import RestartBudget
     from elastic_core.agent.state import RunResult
 
@@ -36,7 +37,7 @@ class Observation:
     """What the agent sees at one moment. `signum`: a signal to leave. `nodes_waiting`: nodes that want to join."""
 
     result: RunResult
-    signum: int | None = None
+    signum: signal.Signals | None = None
     nodes_waiting: int = 0
 
 
@@ -53,7 +54,7 @@ class Decision:
 def supervise(budget: RestartBudget, seen: Observation) -> Decision:
     """A signal goes before everything; a finished group before a changed membership, for its work is done."""
     if seen.signum is not None:
-        return Decision(Action.LEAVE, f"received {signal.Signals(seen.signum).name}", budget)
+        return Decision(Action.LEAVE, f"received {seen.signum.name}", budget)
     if seen.result.state is WorkerState.SUCCEEDED:
         return Decision(Action.SUCCEED, "every worker succeeded", budget)
     if not WorkerState.is_running(seen.result.state):

@@ -15,7 +15,8 @@ def _as_bytes(value: str | bytes) -> bytes:
 
 
 class MemoryStore:
-    """See `interfaces.store.Store`. Thread-safe.
+    """See `interfaces.store.Store`. Thread-safe. Like torch's stores, `compare_set` answers `expected` when the key is
+    absent and something else was expected.
 
     Args:
         timeout: how long `get` and `wait` wait for a key.
@@ -46,7 +47,7 @@ class MemoryStore:
         with self._changed:
             if self._values.get(key, b"") == _as_bytes(expected):
                 self._put(key, _as_bytes(desired))
-            return self._values.get(key, b"")
+            return self._values.get(key, _as_bytes(expected))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Raises TimeoutError when a key does not appear in time."""

@@ -34,13 +34,15 @@ class PortReservation:
 def _bound(port: int) -> socket.socket:
     try:
         return _bind(socket.AF_INET6, "::", port)
+    except OverflowError as error:
+        raise _unavailable(port, "ports are 0 to 65535") from error
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            raise _unavailable(port, error) from error
+            raise _unavailable(port, error.strerror) from error
     try:
         return _bind(socket.AF_INET, "0.0.0.0", port)  # a machine without IPv6
     except OSError as error:
-        raise _unavailable(port, error) from error
+        raise _unavailable(port, error.strerror) from error
 
 
 def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
@@ -50,17 +52,17 @@ def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socke
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((address, port))
-    except OSError:
+    except (OSError, OverflowError):
         bound.close()
         raise
     return bound
 
 
-def _unavailable(port: int, error: OSError) -> ConfigurationError:
+def _unavailable(port: int, why: str | None) -> ConfigurationError:
     return ConfigurationError(
         Problem(
             "--master-port",
-            f"expected a free port for the workers' store, found that {port} cannot be bound: {error.strerror}; "
+            f"expected a free port for the workers' store, found that {port} cannot be bound: {why}; "
             "end what listens there (ss -ltnp shows it), choose another, or leave the flag out to get a free one",
         )
     )

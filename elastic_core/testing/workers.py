@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ProcessFailure
@@ -42,101 +42,124 @@ class FakeWorkers:
         self._on_start = on_start
         self._deaf = {*deaf, *immortal}
         self._immortal = set(immortal)
+        self._lock = threading.RLock()
         self._bell_reader, self._bell_writer = os.pipe()
         self._running: dict[int, int] = {}
         self._fresh: list[WorkerExit] = []
         self._ended: list[tuple[WorkerExit, bool]] = []
         self._failures: dict[int, ProcessFailure] = {}
+        self._values: dict[int, Any] = {}
         self._reasons: dict[int, str] = {}
         self.plans: list[RoundPlan] = []
         self.signals: list[int] = []
         self.closed = False
 
     def end(self, local_rank: int, exitcode: int) -> None:
-        """Let a worker end by itself. Any thread."""
-        self._end(local_rank, exitcode, obeyed=False)
-        os.write(self._bell_writer, b"!")
+        """Let a worker end by itself. Any thread. Raises ValueError when it does not run (any more)."""
+        with self._lock:
+            if local_rank not in self._running:
+                raise ValueError(f"expected one of the running workers {self.running()}, found {local_rank}")
+            self._end(local_rank, exitcode, obeyed=False)
 
     def start(self, plan: RoundPlan) -> dict[int, int]:
-        base = _FIRST_PID * (len(self.plans) + 1)
-        self.plans.append(plan)
-        self._ended.clear()
-        self._running = {ranks.local: base + ranks.local for ranks in plan.ranks}
-        pids = dict(self._running)
+        with self._lock:
+            base = _FIRST_PID * (len(self.plans) + 1)
+            self.plans.append(plan)
+            self._ended.clear()
+            self._reasons.clear()
+            self._running = {ranks.local: base + ranks.local for ranks in plan.ranks}
+            pids = dict(self._running)
         if self._on_start:
             self._on_start(plan, self)
         return pids
 
     def sentinels(self) -> Collection[int]:
-        return [self._bell_reader] if self._running else []
+        with self._lock:
+            return [self._bell_reader] if self._running or self._fresh else []
 
     def reap(self) -> list[WorkerExit]:
-        if not self.closed and select.select([self._bell_reader], [], [], 0)[0]:
-            os.read(self._bell_reader, 4096)
-        fresh, self._fresh = self._fresh, []
-        return fresh
+        with self._lock:
+            if self._fresh:
+                os.read(self._bell_reader, 4096)
+            fresh, self._fresh = self._fresh, []
+            return fresh
 
     def running(self) -> list[int]:
-        return sorted(self._running)
+        with self._lock:
+            return sorted(self._running)
 
     def send_signal(self, signum: int) -> None:
-        self.signals.append(signum)
-        if signum == signal.SIGCONT:
-            return
-        spared = self._immortal if signum == signal.SIGKILL else self._deaf
-        for rank in [rank for rank in self._running if rank not in spared]:
-            self._end(rank, -signum, obeyed=True)
+        with self._lock:
+            self.signals.append(signum)
+            if signum == signal.SIGCONT:
+                return
+            spared = self._immortal if signum == signal.SIGKILL else self._deaf
+            for rank in [rank for rank in self._running if rank not in spared]:
+                self._end(rank, -signum, obeyed=True)
 
     def kill(self, pid: int, reason: str) -> bool:
-        rank = next((rank for rank, own in self._running.items() if own == pid), None)
-        if rank is None:
-            return False
-        self._reasons[rank] = reason
-        self._end(rank, -signal.SIGKILL, obeyed=False)
-        return True
+        with self._lock:
+            rank = next((rank for rank, own in self._running.items() if own == pid), None)
+            if rank is None:
+                return False
+            self._reasons[rank] = reason
+            self._end(rank, -signal.SIGKILL, obeyed=False)
+            return True
 
     def leftovers(self) -> list[Leftover]:
-        state = {rank: "D" if rank in self._immortal else "S" for rank in self._running}
-        return [Leftover(pid, state[rank], f"fake worker {rank}", "fake_wait") for rank, pid in self._running.items()]
+        with self._lock:
+            return [
+                Leftover(pid, "D" if rank in self._immortal else "S", f"fake worker {rank}", "fake_wait")
+                for rank, pid in self._running.items()
+            ]
 
     def leftover_sentinels(self) -> Collection[int]:
         return []
 
     def finish(self, timeout: Duration) -> None:
-        plan = self.plans[-1] if self.plans else None
-        bad = [ended for ended, obeyed in self._ended if ended.exitcode != 0 and not obeyed]
-        if plan is None or not bad:
-            self._failures = {}
-            return
-        world = {ranks.local: ranks.world for ranks in plan.ranks}
-        cause = world[bad[0].local_rank]
-        self._failures = {
-            world[ended.local_rank]: ProcessFailure(
-                local_rank=ended.local_rank,
-                pid=ended.pid,
-                exitcode=ended.exitcode,
-                global_rank=world[ended.local_rank],
-                node=plan.node,
-                round=plan.round,
-                reason=self._reasons.get(ended.local_rank, f"exit code {ended.exitcode}"),
-                caused_by=None if ended is bad[0] else cause,
-            )
-            for ended in bad
-        }
+        with self._lock:
+            if not self._running and not self._ended:
+                return  # finished already, or never started: what the last round came to stands
+            world = {ranks.local: ranks.world for ranks in self.plans[-1].ranks}
+            self._failures = self._explain(world)
+            self._values = {world[ended.local_rank]: None for ended, _ in self._ended if ended.exitcode == 0}
+            self.reap()
+            self._running = {}
+            self._ended = []
 
     def failures(self) -> dict[int, ProcessFailure]:
         return self._failures
 
     def return_values(self) -> dict[int, Any]:
-        return {ended.local_rank: None for ended, _ in self._ended if ended.exitcode == 0}
+        return self._values
 
     def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            os.close(self._bell_reader)
-            os.close(self._bell_writer)
+        with self._lock:
+            if not self.closed:
+                self.closed = True
+                os.close(self._bell_reader)
+                os.close(self._bell_writer)
+
+    def _explain(self, world: dict[int, int]) -> dict[int, ProcessFailure]:
+        bad = [ended for ended, obeyed in self._ended if ended.exitcode != 0 and not obeyed]
+        plan = self.plans[-1]
+        return {
+            world[ended.local_rank]: ProcessFailure(
+                local_rank=ended.local_rank,
+                pid=ended.pid,
+                exitcode=ended.exitcode,
+                global_rank=world[ended.local_rank],
+                role=plan.role,
+                node=plan.node,
+                round=plan.round,
+                reason=self._reasons.get(ended.local_rank, f"exit code {ended.exitcode}"),
+                caused_by=None if ended is bad[0] else world[bad[0].local_rank],
+            )
+            for ended in bad
+        }
 
     def _end(self, local_rank: int, exitcode: int, obeyed: bool) -> None:
         ended = WorkerExit(local_rank, self._running.pop(local_rank), exitcode)
         self._fresh.append(ended)
         self._ended.append((ended, obeyed))
+        os.write(self._bell_writer, b"!")

@@ -1,0 +1,115 @@
+"""A rendezvous handler that follows a script, and local agents whose workers are fakes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from elastic_core.agent import LocalElasticAgent, WorkerSpec
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from elastic_core.testing import FakeWorkers, RecordingObserver
+
+
+class ScriptedHandler(RendezvousHandler):
+    """Forms a round of one node at once. `script` maps the number of a call to something done before: it may block,
+    raise, or return another round. `waiting` holds the answers of `num_nodes_waiting`, 0 when they are used up."""
+
+    def __init__(self, script=None, waiting=(), closing_raises=None):
+        self.script = script or {}
+        self.waiting = list(waiting)
+        self.closing_raises = closing_raises
+        self.calls = 0
+        self.closed = False
+        self.released = threading.Event()
+
+    def get_backend(self):
+        return "scripted"
+
+    def get_run_id(self):
+        return "job"
+
+    def next_rendezvous(self):
+        self.calls += 1
+        info = self.script.get(self.calls, lambda: None)()
+        return info or self.round_of_one()
+
+    def round_of_one(self, **changes):
+        where = RendezvousStoreInfo("10.0.0.7", 29000 + self.calls)
+        return RendezvousInfo(
+            **{
+                "store": MemoryStore(),
+                "rank": 0,
+                "world_size": 1,
+                "bootstrap_store_info": where,
+                **changes,
+            }
+        )
+
+    def is_closed(self):
+        return self.closed
+
+    def set_closed(self):
+        self.closed = True
+        if self.closing_raises:
+            raise self.closing_raises
+
+    def num_nodes_waiting(self):
+        return self.waiting.pop(0) if self.waiting else 0
+
+    def shutdown(self):
+        self.released.set()
+        return True
+
+
+class Node:
+    """A local agent with fake workers, and all that it was made of."""
+
+    def __init__(self, on_start, handler, workers=None, clock=None, contribute=None, size=2, **limits):
+        self.handler = handler
+        self.workers = workers or FakeWorkers(on_start)
+        self.observer = RecordingObserver()
+        self.spec = WorkerSpec("trainer", size, handler, "train.py", **limits)
+        self.agent = LocalElasticAgent(self.spec, self.workers, "node7", clock, self.observer, contribute)
+
+    def run(self):
+        return self.agent.run("trainer")
+
+    @property
+    def facts(self):
+        return [type(fact).__name__ for fact in self.observer.facts]
+
+    @property
+    def finished(self):
+        return self.observer.facts[-1]
+
+
+@pytest.fixture
+def scripted_handler():
+    """The class of handlers; those that block are released at the end."""
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(ScriptedHandler(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for handler in made:
+        handler.shutdown()
+
+
+@pytest.fixture
+def make_node(scripted_handler):
+    """A function that makes a `Node`; `on_start` scripts its workers, see `FakeWorkers`."""
+    made = []
+
+    def make_node(on_start=None, handler=None, **kwargs):
+        node = Node(on_start, handler or scripted_handler(), **kwargs)
+        made.append(node)
+        return node
+
+    yield make_node
+    for node in made:
+        node.agent.close()
+        node.workers.close()

@@ -1,0 +1,234 @@
+"""The local agent with fake workers: rounds, restarts, facts, plans, timers."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from elastic_core.agent import RunResult, WorkerState
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkersStarted
+from elastic_core.interfaces.watchdog import Expiry
+from elastic_core.interfaces.workers import WorkerRanks
+from elastic_core.testing import FakeClock, FakeWorkers
+
+
+def all_succeed(plan, workers):
+    for rank in workers.running():
+        workers.end(rank, 0)
+
+
+def fail_until(restart_count, *ranks):
+    """Workers of which `ranks` fail until the group was restarted so often."""
+
+    def on_start(plan, workers):
+        if plan.restart_count == restart_count:
+            all_succeed(plan, workers)
+        else:
+            for rank in ranks:
+                workers.end(rank, 3)
+
+    return on_start
+
+
+def test_success(make_node):
+    node = make_node(all_succeed)
+    assert node.run() == RunResult(WorkerState.SUCCEEDED, return_values={0: None, 1: None})
+    assert node.workers.closed
+    assert node.handler.closed
+    assert node.workers.signals == []
+
+
+def test_workers_may_end_one_after_the_other(make_node):
+    def end_both(plan, workers):
+        workers.end(0, 0)
+        threading.Timer(0.05, workers.end, [1, 0]).start()
+
+    assert make_node(end_both).run().state is WorkerState.SUCCEEDED
+
+
+def test_failures_within_the_budget_are_forgiven(make_node):
+    node = make_node(fail_until(2, 1), max_restarts=2)
+    assert node.run().state is WorkerState.SUCCEEDED
+    assert [plan.restart_count for plan in node.workers.plans] == [0, 1, 2]
+    assert [plan.round for plan in node.workers.plans] == [1, 2, 3]
+    assert [plan.master_port for plan in node.workers.plans] == [29001, 29002, 29003]
+
+
+def test_one_failure_too_many_is_final(make_node):
+    node = make_node(fail_until(9, 1), max_restarts=1)
+    result = node.run()
+    assert result.is_failed()
+    assert {rank: (f.reason, f.round, f.node) for rank, f in result.failures.items()} == {
+        1: ("exit code 3", 2, "node7")
+    }
+    assert node.handler.closed
+
+
+def test_a_failure_stops_the_others_first(make_node):
+    node = make_node(fail_until(9, 0), max_restarts=0)
+    node.run()
+    assert node.workers.signals == [15, 18]  # SIGTERM, then SIGCONT for those that were stopped
+
+
+def test_a_failure_that_a_restart_cannot_cure_is_final(make_node):
+    class CannotRun(FakeWorkers):
+        def failures(self):
+            return {rank: replace(failure, curable=False) for rank, failure in super().failures().items()}
+
+    node = make_node(workers=CannotRun(fail_until(9, 0)), max_restarts=5)
+    assert node.run().is_failed()
+    assert len(node.workers.plans) == 1
+    assert "a restart cannot cure it" in node.finished.reason
+
+
+def test_the_plan_of_a_round(make_node):
+    node = make_node(all_succeed, max_restarts=4, contribute=lambda plan: {"ROUND": str(plan.round)})
+    node.run()
+    (plan,) = node.workers.plans
+    assert (plan.run_id, plan.node, plan.role, plan.round) == ("job", "node7", "trainer", 1)
+    assert (plan.group_rank, plan.group_world_size, plan.world_size, plan.role_world_size) == (0, 1, 2, 2)
+    assert (plan.master_addr, plan.master_port, plan.use_agent_store) == ("10.0.0.7", 29001, False)
+    assert (plan.restart_count, plan.max_restarts) == (0, 4)
+    assert plan.ranks == (WorkerRanks(0, 0, 0), WorkerRanks(1, 1, 1))
+    assert plan.contributed == {"ROUND": "1"}
+
+
+def test_the_facts_of_a_run_in_order(make_node):
+    node = make_node(fail_until(1, 0, 1), max_restarts=1, clock=FakeClock())
+    node.run()
+    assert node.facts == [
+        "RoundFormed",
+        "WorkersStarted",
+        "WorkerFailed",
+        "WorkerFailed",
+        "RestartDecided",
+        "RoundFormed",
+        "WorkersStarted",
+        "AgentFinished",
+    ]
+    formed, started, first, second, decided, *_, finished = node.observer.facts
+    assert formed == RoundFormed("job", 1, 0, 1, 0.0)
+    assert started == WorkersStarted("job", 1, {0: 1000, 1: 1001})
+    assert (first.failure.global_rank, first.failure.caused_by) == (0, None)
+    assert (second.failure.global_rank, second.failure.caused_by) == (1, 0)
+    assert decided == RestartDecided("job", 1, "failure", "rank 0: exit code 3; restart 1 of 1", 1, 1)
+    assert finished == AgentFinished("job", "SUCCEEDED", "every worker succeeded", 1)
+
+
+def test_the_time_spent_joining_is_told(make_node, scripted_handler):
+    clock = FakeClock()
+    node = make_node(all_succeed, scripted_handler({1: lambda: clock.advance(2.0) and None}), clock=clock)
+    node.run()
+    assert node.observer.facts[0].seconds == 2.0
+
+
+def test_waiting_nodes_replace_the_round_without_using_the_budget(make_node, scripted_handler):
+    def on_start(plan, workers):
+        if plan.round == 1:
+            node.agent.timer_expired(Expiry(1, "nobody's"))  # any news makes the agent look around
+        else:
+            all_succeed(plan, workers)
+
+    node = make_node(on_start, scripted_handler(waiting=[1]), max_restarts=0)
+    assert node.run().state is WorkerState.SUCCEEDED
+    assert [plan.restart_count for plan in node.workers.plans] == [0, 0]
+    decided = next(fact for fact in node.observer.facts if isinstance(fact, RestartDecided))
+    assert (decided.cause, decided.restart_count) == ("membership", 0)
+    assert "WorkerFailed" not in node.facts
+
+
+def test_an_expired_timer_kills_that_worker_and_the_failure_says_hang(make_node):
+    def on_start(plan, workers):
+        if plan.restart_count == 0:
+            node.agent.timer_expired(Expiry(1001, "step"))
+        else:
+            all_succeed(plan, workers)
+
+    node = make_node(on_start, max_restarts=1)
+    assert node.run().state is WorkerState.SUCCEEDED
+    failures = [fact.failure for fact in node.observer.facts if hasattr(fact, "failure")]
+    assert [(f.global_rank, f.exitcode) for f in failures] == [(1, -9)]
+    assert failures[0].reason == "hang: the watchdog timer 'step' expired, and the agent killed the worker"
+    assert node.workers.signals == [15, 18]  # the other one was asked, as after any failure
+
+
+def test_an_expired_timer_of_a_process_that_is_no_worker_kills_nobody(make_node):
+    def on_start(plan, workers):
+        node.agent.timer_expired(Expiry(999_999, "step"))
+        threading.Timer(0.05, all_succeed, [plan, workers]).start()
+
+    node = make_node(on_start)
+    assert node.run().state is WorkerState.SUCCEEDED
+
+
+def test_workers_that_cannot_start_end_the_run(make_node):
+    def refuse(plan, workers):
+        raise ConfigurationError(Problem("entry point", "cannot be run"))
+
+    node = make_node(refuse, max_restarts=3)
+    with pytest.raises(ConfigurationError):
+        node.run()
+    assert node.workers.closed
+    assert node.facts == ["RoundFormed", "AgentFinished"]
+    assert node.finished.state == "FAILED"
+
+
+def test_a_contribution_that_raises_ends_the_run_and_leaves_no_worker(make_node):
+    def contribute(plan):
+        raise ValueError("no variables today")
+
+    node = make_node(all_succeed, contribute=contribute)
+    with pytest.raises(ValueError, match="no variables today"):
+        node.run()
+    assert node.workers.plans == []
+    assert node.workers.closed
+
+
+def test_an_agent_that_waits_is_alive(make_node, scripted_handler):
+    clock, seen = FakeClock(), []
+    arrived = threading.Event()
+
+    def join():
+        clock.advance(100.0)
+        deadline = threading.Event()
+        for _ in range(600):  # the agent's thread has begun this one, and waits very soon
+            if node.agent.alive_at() == clock.timestamp():
+                break
+            deadline.wait(0.05)
+        seen.append(node.agent.alive_at() - clock.timestamp())
+        arrived.set()
+
+    node = make_node(all_succeed, scripted_handler({1: join}), clock=clock)
+    begun = node.agent.alive_at()
+    clock.advance(50.0)
+    assert node.agent.alive_at() == begun  # it has not turned since
+    node.run()
+    assert seen == [0.0]
+
+
+def test_an_agent_that_is_busy_shows_its_last_turn(make_node):
+    clock, ages = FakeClock(), []
+
+    def on_start(plan, workers):
+        clock.advance(40.0)
+        ages.append(clock.timestamp() - node.agent.alive_at())
+        all_succeed(plan, workers)
+
+    node = make_node(on_start, clock=clock)
+    node.run()
+    assert ages == [40.0]
+
+
+def test_nothing_is_left_behind(make_node):
+    before = threading.active_count()
+    node = make_node(fail_until(3, 0), max_restarts=3)
+    node.run()
+    for thread in threading.enumerate():
+        if thread.name == "rendezvous":
+            thread.join(30)
+    assert threading.active_count() <= before
+    node.agent.receive_signal(15)  # late news are dropped
+    node.agent.timer_expired(Expiry(1000, "late"))

@@ -1,0 +1,224 @@
+"""The local agent's one stop path: signals while it runs, joins and stops; the deaf and the immortal."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from elastic_core import log, report
+from elastic_core.clock import SystemClock
+from elastic_core.errors import ExitCode, SignalException, UnkillableWorkersError
+from elastic_core.interfaces.workers import Leftover
+from elastic_core.testing import FakeClock, FakeWorkers
+
+FOR_EVER = 3600.0
+TERM, KILL, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGCONT
+
+
+def fails(plan, workers):
+    workers.end(0, 3)
+
+
+def succeed(plan, workers):
+    for rank in workers.running():
+        workers.end(rank, 0)
+
+
+def test_a_signal_while_the_workers_run(make_node):
+    node = make_node(lambda plan, workers: node.agent.receive_signal(TERM))
+    with pytest.raises(SignalException, match="the agent received SIGTERM and stopped its workers") as left:
+        node.run()
+    assert report.exit_code_of(left.value) == 128 + 15
+    assert node.workers.signals == [TERM, CONT]
+    assert node.workers.closed
+    assert not node.handler.closed
+    assert (node.finished.state, node.finished.reason) == ("STOPPED", str(left.value))
+
+
+def test_the_workers_get_the_signal_that_the_agent_got(make_node):
+    node = make_node(lambda plan, workers: node.agent.receive_signal(signal.SIGINT))
+    with pytest.raises(SignalException):
+        node.run()
+    assert node.workers.signals == [signal.SIGINT, CONT]
+
+
+def test_a_signal_while_the_agent_joins_is_answered_at_once(make_node, scripted_handler):
+    def join():
+        node.agent.receive_signal(TERM)
+        handler.released.wait(FOR_EVER)
+
+    handler = scripted_handler({1: join})
+    node = make_node(handler=handler)
+    begun = SystemClock().now()
+    with pytest.raises(SignalException):
+        node.run()
+    assert SystemClock().now() - begun < 30
+    assert node.facts == ["AgentFinished"]
+    assert not handler.closed
+    # The thread that joins ends with the handler, and what it brings then is dropped.
+    (joining,) = [thread for thread in threading.enumerate() if thread.name == "rendezvous"]
+    handler.shutdown()
+    joining.join(30)
+    assert not joining.is_alive()
+
+
+def test_a_signal_goes_before_a_failure_seen_at_the_same_moment(make_node):
+    def on_start(plan, workers):
+        workers.end(0, 3)
+        node.agent.receive_signal(TERM)
+
+    node = make_node(on_start, max_restarts=3)
+    with pytest.raises(SignalException):
+        node.run()
+    assert len(node.workers.plans) == 1
+    assert node.facts == ["RoundFormed", "WorkersStarted", "WorkerFailed", "AgentFinished"]
+
+
+class UrgedOn(FakeWorkers):
+    """Deaf workers; whoever asks them to end is asked once more himself."""
+
+    receive_signal = None
+
+    def send_signal(self, signum):
+        super().send_signal(signum)
+        if signum == CONT:
+            self.receive_signal(TERM)
+
+
+def test_a_second_signal_ends_the_grace_period(make_node):
+    workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
+    node = make_node(workers=workers, shutdown_timeout=FOR_EVER)
+    workers.receive_signal = node.agent.receive_signal
+    begun = SystemClock().now()
+    with pytest.raises(SignalException):
+        node.run()
+    assert SystemClock().now() - begun < 30
+    assert workers.signals == [TERM, CONT, KILL]
+
+
+def test_deaf_workers_are_killed_after_the_grace_period(make_node):
+    workers = FakeWorkers(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[1])
+    node = make_node(workers=workers, shutdown_timeout=0.1)
+    begun = SystemClock().now()
+    with pytest.raises(SignalException):
+        node.run()
+    assert SystemClock().now() - begun >= 0.1
+    assert workers.signals == [TERM, CONT, KILL]
+
+
+def test_the_grace_period_holds_after_a_failure_too(make_node):
+    node = make_node(workers=FakeWorkers(fails, deaf=[1]), shutdown_timeout=0.1, max_restarts=1)
+    assert node.run().is_failed()
+    assert node.workers.signals == [TERM, CONT, KILL] * 2
+
+
+def test_a_worker_that_would_not_die_is_reported_with_what_failed_first(make_node):
+    node = make_node(workers=FakeWorkers(fails, immortal=[1]), shutdown_timeout=0.0, kill_timeout=0.1, max_restarts=3)
+    with pytest.raises(UnkillableWorkersError) as left:
+        node.run()
+    assert "found 1 still there: 1001 (fake worker 1) in state D, in fake_wait" in str(left.value)
+    assert {rank: failure.reason for rank, failure in left.value.failures.items()} == {0: "exit code 3"}
+    assert report.exit_code_of(left.value) == ExitCode.WORKER_WOULD_NOT_DIE == 6
+    assert node.facts == ["RoundFormed", "WorkersStarted", "WorkerFailed", "AgentFinished"]
+    assert node.workers.closed
+    assert not node.handler.closed
+
+
+def test_a_worker_that_would_not_die_after_a_signal(make_node):
+    workers = FakeWorkers(lambda plan, workers: node.agent.receive_signal(TERM), immortal=[0, 1])
+    node = make_node(workers=workers, shutdown_timeout=0.0, kill_timeout=0.05)
+    with pytest.raises(UnkillableWorkersError, match="found 2 still there") as left:
+        node.run()
+    assert left.value.failures == {}
+    assert node.finished.state == "FAILED"
+
+
+class LateDeath(FakeWorkers):
+    """The last worker goes in the very moment in which the agent gives up."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.looks = 0
+
+    def running(self):
+        return []
+
+    def leftovers(self):
+        self.looks += 1
+        return super().leftovers() if self.looks < 4 else []
+
+
+def test_a_worker_that_goes_while_the_agent_gives_up_is_gone(make_node):
+    # The looks: anything to stop, still there before and after SIGKILL, and the last one, whom to name.
+    workers = LateDeath(fails, immortal=[1])
+    node = make_node(workers=workers, shutdown_timeout=0.0, kill_timeout=0.01, max_restarts=0)
+    assert node.run().is_failed()
+    assert workers.looks >= 4
+
+
+class SlowToDie(FakeWorkers):
+    """Descendants that end a while after SIGTERM, and whose end nothing announces."""
+
+    def __init__(self, on_start):
+        super().__init__(on_start)
+        self.left = 3
+
+    def leftovers(self):
+        self.left = max(self.left - 1, 0)
+        return [Leftover(4711, "S", "sleep 1000")] * min(self.left, 1)
+
+
+def test_what_workers_leave_behind_is_ended_too(make_node):
+    node = make_node(workers=SlowToDie(succeed))
+    assert not node.run().is_failed()
+    assert node.workers.signals == [TERM, CONT]
+
+
+class Reluctant(FakeWorkers):
+    """Every signal takes a while, and only the second SIGKILL does something."""
+
+    def __init__(self, on_start, clock):
+        super().__init__(on_start)
+        self.clock = clock
+
+    def send_signal(self, signum):
+        self.clock.advance(10.0)
+        if self.signals.count(KILL) == 1:
+            super().send_signal(signum)
+        else:
+            self.signals.append(signum)
+
+
+@pytest.fixture
+def said(capsys):
+    """What the log says so far, from the level info on."""
+    log.configure(level="info")
+    yield lambda: capsys.readouterr().err
+    log.configure(level="warning")
+
+
+def test_long_stops_are_told_of(make_node, said):
+    clock = FakeClock()
+    node = make_node(workers=Reluctant(fails, clock), clock=clock, shutdown_timeout=5, kill_timeout=100, max_restarts=0)
+    assert node.run().is_failed()
+    assert node.workers.signals == [TERM, CONT, KILL, KILL]
+    assert 'still waiting: waiting_for="workers to stop" local_ranks=[1] seconds=20 grace=5' in said()
+
+
+class Stepping(FakeClock):
+    """The second look at it comes late, and then it stands."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = iter([0.0, 4.0])
+
+    def now(self):
+        step = next(self.steps, 0.0)
+        return self.advance(step) if step else super().now()
+
+
+def test_long_joins_are_told_of(make_node, said):
+    make_node(succeed, clock=Stepping()).run()
+    assert 'still waiting: waiting_for="other nodes to join" seconds=4' in said()

@@ -1,0 +1,297 @@
+"""Agents in torch's style: a subclass that starts, stops, looks at its workers when asked, and shuts down."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from elastic_core.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
+from elastic_core.errors import (
+    ConfigurationError,
+    ProcessFailure,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+    SignalException,
+)
+from elastic_core.testing import RecordingObserver
+
+RUNS = RunResult(WorkerState.HEALTHY)
+DONE = RunResult(WorkerState.SUCCEEDED, return_values={0: "a", 1: "b"})
+FAILED = RunResult(
+    WorkerState.FAILED, failures={1: ProcessFailure(1, 11, 3, global_rank=1, reason="exit code 3", round=1)}
+)
+
+
+class PolledAgent(SimpleElasticAgent):
+    """Its workers come to what `results` says, one look after another; the last result stays."""
+
+    def __init__(self, spec, results, observer=None):
+        super().__init__(spec, observer=observer)
+        self.results = list(results)
+        self.calls = []
+
+    def _start_workers(self, worker_group):
+        self.calls.append("start")
+        return {worker.local_rank: 10 + worker.local_rank for worker in worker_group.workers}
+
+    def _stop_workers(self, worker_group):
+        self.calls.append("stop")
+
+    def _monitor_workers(self, worker_group):
+        return self.results.pop(0) if len(self.results) > 1 else self.results[0]
+
+    def _shutdown(self, death_sig=signal.SIGTERM, timeout=30.0):
+        self.calls.append(("shutdown", death_sig, timeout))
+
+
+@pytest.fixture
+def make_agent(scripted_handler):
+    made = []
+
+    def make_agent(results, agent=PolledAgent, handler=None, observer=None, **limits):
+        spec = WorkerSpec("default", 2, handler or scripted_handler(), monitor_interval=0.001, **limits)
+        made.append(agent(spec, results, observer=observer))
+        return made[-1]
+
+    yield make_agent
+    for agent in made:
+        agent.close()
+
+
+SHUTDOWN = ("shutdown", signal.SIGTERM, 30.0)
+
+
+def test_it_runs_until_its_workers_have_succeeded(make_agent, scripted_handler):
+    handler = scripted_handler()
+    agent = make_agent([RUNS, RUNS, RUNS, DONE], handler=handler)
+    assert agent.run() == DONE
+    assert agent.calls == ["start", SHUTDOWN]
+    assert handler.closed
+    group = agent.get_worker_group()
+    assert (group.state, group.round, group.master_addr, group.master_port) == (
+        WorkerState.SUCCEEDED,
+        1,
+        "10.0.0.7",
+        29001,
+    )
+    assert [
+        (w.local_rank, w.global_rank, w.role_rank, w.world_size, w.role_world_size, w.id) for w in group.workers
+    ] == [
+        (0, 0, 0, 2, 2, 10),
+        (1, 1, 1, 2, 2, 11),
+    ]
+
+
+def test_it_restarts_within_its_budget(make_agent, scripted_handler):
+    handler = scripted_handler()
+    agent = make_agent([FAILED, RUNS, FAILED, DONE], handler=handler, max_restarts=2)
+    assert agent.run() == DONE
+    assert agent.calls == ["start", "stop", "start", "stop", "start", SHUTDOWN]
+    assert (agent.restart_count, handler.calls, agent.get_worker_group().round) == (2, 3, 3)
+
+
+def test_it_fails_when_the_budget_is_used_up(make_agent, scripted_handler):
+    handler = scripted_handler()
+    observer = RecordingObserver()
+    agent = make_agent([FAILED], handler=handler, observer=observer, max_restarts=1)
+    assert agent.run() == FAILED
+    assert agent.calls == ["start", "stop", "start", "stop", SHUTDOWN]
+    assert handler.closed
+    assert observer.facts[-1].reason == "rank 1: exit code 3; all 1 restarts are used (--max-restarts)"
+
+
+def test_waiting_nodes_replace_the_round_for_free(make_agent, scripted_handler):
+    handler = scripted_handler(waiting=[0, 3, 0, 1])
+    agent = make_agent([RUNS, RUNS, RUNS, RUNS, DONE], handler=handler, max_restarts=0)
+    assert agent.run() == DONE
+    assert agent.calls == ["start", "stop", "start", "stop", "start", SHUTDOWN]
+    assert (agent.restart_count, agent.get_worker_group().round) == (0, 3)
+
+
+def test_a_signal_stops_the_workers_with_that_signal_and_leaves_the_rendezvous_open(make_agent, scripted_handler):
+    handler = scripted_handler()
+    agent = make_agent([RUNS], handler=handler, shutdown_timeout=7.0)
+    agent.receive_signal(signal.SIGINT)
+    with pytest.raises(SignalException) as left:
+        agent.run()
+    assert left.value.sigval is signal.SIGINT
+    assert agent.calls[-2:] == [("shutdown", signal.SIGINT, 7.0), ("shutdown", signal.SIGTERM, 7.0)]
+    assert agent.get_worker_group().state is WorkerState.STOPPED
+    assert not handler.closed
+
+
+def test_a_number_that_is_no_signal_is_refused(make_agent):
+    with pytest.raises(ValueError, match="12345"):
+        make_agent([RUNS]).receive_signal(12345)
+
+
+def test_a_signal_during_a_stop_is_answered_before_the_next_rendezvous(make_agent, scripted_handler):
+    class SignalledWhileStopping(PolledAgent):
+        def _stop_workers(self, worker_group):
+            self.receive_signal(signal.SIGTERM)
+            self._wait((), None)  # as the local agent does: the signal is taken while its workers end
+            super()._stop_workers(worker_group)
+
+    handler = scripted_handler()
+    agent = make_agent([FAILED], SignalledWhileStopping, handler)
+    with pytest.raises(SignalException):
+        agent.run()
+    assert handler.calls == 1
+
+
+class Extended(PolledAgent):
+    """Every extension point, extended."""
+
+    def _rendezvous(self, worker_group):
+        self.calls.append("rendezvous")
+        super()._rendezvous(worker_group)
+        worker_group.master_addr = "elsewhere"
+
+    def _assign_worker_ranks(self, store, group_rank, group_world_size, spec):
+        self.calls.append(("ranks", group_rank, group_world_size, spec.local_world_size))
+        store.set("seen", "yes")
+        workers = super()._assign_worker_ranks(store, group_rank, group_world_size, spec)
+        for worker in workers:
+            worker.role_rank = worker.local_rank + 40
+        return workers
+
+    def _initialize_workers(self, worker_group):
+        self.calls.append("initialize")
+        super()._initialize_workers(worker_group)
+
+    def _restart_workers(self, worker_group):
+        self.calls.append("restart")
+        super()._restart_workers(worker_group)
+
+    def _exit_barrier(self):
+        self.calls.append("barrier")
+        super()._exit_barrier()
+
+
+def test_the_extension_points_are_called_and_may_call_super(make_agent):
+    agent = make_agent([FAILED, DONE], Extended)
+    agent.run()
+    joined = ["initialize", "rendezvous", ("ranks", 0, 1, 2), "start"]
+    assert agent.calls == [*joined, "restart", "stop", *joined, "barrier", SHUTDOWN]
+    group = agent.get_worker_group()
+    assert (group.master_addr, group.store.get("seen")) == ("elsewhere", b"yes")
+    assert [worker.role_rank for worker in group.workers] == [40, 41]
+
+
+def test_no_exit_barrier_after_a_failure(make_agent):
+    agent = make_agent([FAILED], Extended, max_restarts=0)
+    agent.run()
+    assert "barrier" not in agent.calls
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RendezvousClosedError("closed by node9: done"),
+        RendezvousTimeoutError("too few"),
+        RendezvousConnectionError("no answer"),
+        RendezvousStateError("version 9"),
+        ValueError("a broken handler"),
+        SystemExit(3),
+    ],
+)
+def test_what_the_handler_raises_reaches_the_caller(error, make_agent, scripted_handler):
+    def refuse():
+        raise error
+
+    handler, observer = scripted_handler({1: refuse}), RecordingObserver()
+    agent = make_agent([RUNS], handler=handler, observer=observer)
+    with pytest.raises(type(error)) as raised:
+        agent.run()
+    assert raised.value is error
+    assert agent.calls == [SHUTDOWN]
+    assert not handler.closed
+    assert (observer.facts[-1].state, observer.facts[-1].reason) == ("FAILED", f"{type(error).__name__}: {error}")
+
+
+def test_a_node_that_was_not_needed_has_succeeded(make_agent, scripted_handler):
+    def spare():
+        raise RendezvousGracefulExitError("the job ended well without this node")
+
+    handler, observer = scripted_handler({1: spare}), RecordingObserver()
+    agent = make_agent([RUNS], handler=handler, observer=observer)
+    assert agent.run() == RunResult(WorkerState.SUCCEEDED)
+    assert agent.calls == [SHUTDOWN]
+    assert (observer.facts[-1].state, observer.facts[-1].reason) == (
+        "SUCCEEDED",
+        "the job ended well without this node",
+    )
+
+
+def test_a_round_of_several_nodes_is_refused_by_name(make_agent, scripted_handler):
+    handler = scripted_handler()
+    handler.script[1] = lambda: handler.round_of_one(world_size=2)
+    with pytest.raises(RendezvousStateError, match="expected a round of one node, found one of 2"):
+        make_agent([RUNS], handler=handler).run()
+
+
+@pytest.mark.parametrize(
+    ("result", "told"), [(DONE, "every worker succeeded"), (FAILED, "rank 1: exit code 3; no restart is allowed")]
+)
+def test_an_unreachable_store_at_the_end_does_not_change_how_the_job_ended(result, told, make_agent, scripted_handler):
+    handler = scripted_handler(closing_raises=RendezvousConnectionError("host gone"))
+    observer = RecordingObserver()
+    agent = make_agent([result], handler=handler, observer=observer, max_restarts=0)
+    assert agent.run() == result
+    assert observer.facts[-1].reason.startswith(told)
+    assert observer.facts[-1].reason.endswith("; the other nodes could not be told: host gone")
+
+
+def test_workers_that_cannot_start_end_the_run(make_agent, scripted_handler):
+    class CannotStart(PolledAgent):
+        def _start_workers(self, worker_group):
+            raise ConfigurationError
+
+    handler, observer = scripted_handler(), RecordingObserver()
+    agent = make_agent([RUNS], CannotStart, handler, observer)
+    with pytest.raises(ConfigurationError):
+        agent.run()
+    assert agent.calls == [SHUTDOWN]
+    assert [type(fact).__name__ for fact in observer.facts] == ["RoundFormed", "AgentFinished"]
+    assert not handler.closed
+
+
+def test_an_interrupt_from_the_keyboard_stops_the_workers(make_agent):
+    class Interrupted(PolledAgent):
+        def _monitor_workers(self, worker_group):
+            raise KeyboardInterrupt
+
+    observer = RecordingObserver()
+    agent = make_agent([RUNS], Interrupted, observer=observer)
+    with pytest.raises(KeyboardInterrupt):
+        agent.run()
+    assert agent.calls == ["start", SHUTDOWN]
+    assert (observer.facts[-1].state, observer.facts[-1].reason) == ("STOPPED", "interrupted from the keyboard")
+
+
+def test_a_shutdown_that_breaks_is_no_success(make_agent):
+    class BreaksAtTheEnd(PolledAgent):
+        def _shutdown(self, death_sig=signal.SIGTERM, timeout=30.0):
+            raise OSError("stuck")
+
+    observer = RecordingObserver()
+    with pytest.raises(OSError, match="stuck"):
+        make_agent([DONE], BreaksAtTheEnd, observer=observer).run()
+    assert (observer.facts[-1].state, observer.facts[-1].reason) == ("FAILED", "OSError: stuck")
+
+
+def test_an_agent_runs_once(make_agent):
+    agent = make_agent([DONE])
+    agent.run()
+    with pytest.raises(RuntimeError, match="an agent runs once"):
+        agent.run()
+
+
+def test_an_agent_can_be_closed_without_having_run(make_agent):
+    agent = make_agent([DONE])
+    agent.close()
+    agent.close()

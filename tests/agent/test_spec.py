@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from elastic_core.agent import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
+
+
+def test_which_states_run():
+    assert {state for state in WorkerState if WorkerState.is_running(state)} == {
+        WorkerState.HEALTHY,
+        WorkerState.UNHEALTHY,
+    }
+
+
+def test_only_a_failed_result_has_failed():
+    assert [state for state in WorkerState if RunResult(state).is_failed()] == [WorkerState.FAILED]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"local_world_size": 0}, "at least one worker on the node, found 0"),
+        ({"max_restarts": -1}, "max_restarts of 0 or more, found -1"),
+        ({"monitor_interval": 0.0}, "monitor_interval of more than 0 s, found 0.0"),
+    ],
+)
+def test_bounds(wrong, message, scripted_handler):
+    with pytest.raises(ValueError, match=message):
+        WorkerSpec(**{"role": "default", "local_world_size": 1, "rdzv_handler": scripted_handler(), **wrong})
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "name"),
+    [
+        (test_which_states_run, "test_which_states_run"),
+        ("train.py", "train.py"),
+        (None, "<none>"),
+    ],
+)
+def test_the_name_of_the_entry_point(entrypoint, name, scripted_handler):
+    assert WorkerSpec("default", 1, scripted_handler(), entrypoint).get_entrypoint_name() == name
+
+
+def test_an_entry_point_without_a_name(scripted_handler):
+    entrypoint = functools.partial(print, "x")
+    assert WorkerSpec("default", 1, scripted_handler(), entrypoint).get_entrypoint_name() == repr(entrypoint)
+
+
+def test_a_group_before_its_first_round(scripted_handler):
+    group = WorkerGroup(WorkerSpec("default", 2, scripted_handler()))
+    assert (group.state, group.round, group.store, group.group_rank) == (WorkerState.INIT, 0, None, -1)
+    assert group.workers == [Worker(0), Worker(1)]
+    assert (group.workers[1].global_rank, group.workers[1].id) == (-1, None)
