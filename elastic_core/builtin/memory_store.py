@@ -16,7 +16,7 @@ def _as_bytes(value: str | bytes) -> bytes:
 
 class MemoryStore:
     """See `interfaces.store.Store`. Thread-safe. Like torch's stores, `compare_set` answers `expected` when the key is
-    absent and something else was expected.
+    absent and something else was expected, and to `add` an empty value is 0.
 
     Args:
         timeout: how long `get` and `wait` wait for a key.
@@ -39,7 +39,7 @@ class MemoryStore:
 
     def add(self, key: str, amount: int) -> int:
         with self._changed:
-            value = int(self._values.get(key, b"0")) + amount
+            value = int(self._values.get(key) or b"0") + amount
             self._put(key, str(value).encode())
             return value
 

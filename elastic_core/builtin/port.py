@@ -13,7 +13,8 @@ class PortReservation:
 
     The socket is bound with SO_REUSEADDR and never listens. So the kernel gives the port to nobody else who
     asks for any port, nor to an outgoing connection, while a server that sets SO_REUSEADDR too, as torch's
-    TCPStore does, can bind and listen on it.
+    TCPStore does, can bind and listen on it. For the same reason two reservations of one wanted port do not see
+    each other; whoever listens second finds out.
 
     Args:
         port: the port wanted, 0 for any free one.

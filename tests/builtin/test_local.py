@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from elastic_core.builtin import local
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.errors import ConfigurationError, RendezvousClosedError
+from elastic_core.hooks.manager import PluginManager
+from elastic_core.hooks.records import RendezvousBackendRecord, StoreRecord
+from elastic_core.interfaces.handler import RendezvousParameters
+
+
+@pytest.fixture
+def create():
+    made = []
+
+    def create(min_nodes=1, max_nodes=1, local_addr=None, **config):
+        parameters = RendezvousParameters("local", "", "job", min_nodes, max_nodes, local_addr, **config)
+        made.append(local.create_handler(parameters))
+        return made[-1]
+
+    yield create
+    for handler in made:
+        handler.shutdown()
+
+
+def is_held(port):
+    with socket.socket() as other:
+        try:
+            other.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+        return False
+
+
+def test_a_round_of_one(create):
+    handler = create()
+    info = handler.next_rendezvous()
+    assert (info.rank, info.world_size) == (0, 1)
+    assert info.bootstrap_store_info.master_addr == "127.0.0.1"
+    assert is_held(info.bootstrap_store_info.master_port)
+    assert (handler.get_backend(), handler.get_run_id()) == ("local", "job")
+    assert (handler.num_nodes_waiting(), handler.use_agent_store, handler.is_closed()) == (0, False, False)
+
+
+def test_every_round_has_a_store_and_a_port_of_its_own(create):
+    handler = create()
+    first, second = handler.next_rendezvous(), handler.next_rendezvous()
+    assert first.store is not second.store
+    assert is_held(second.bootstrap_store_info.master_port)
+    ports = {handler.next_rendezvous().bootstrap_store_info.master_port for _ in range(20)}
+    assert len(ports) > 1
+
+
+def test_a_fixed_port_is_kept(create):
+    finder = create()
+    port = finder.next_rendezvous().bootstrap_store_info.master_port
+    finder.shutdown()
+    handler = create(master_port=port)
+    assert [handler.next_rendezvous().bootstrap_store_info.master_port for _ in range(3)] == [port] * 3
+
+
+def test_a_busy_port_is_a_configuration_error(create):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        handler = create(master_port=server.getsockname()[1])
+        with pytest.raises(ConfigurationError, match="cannot be bound"):
+            handler.next_rendezvous()
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ({}, "127.0.0.1"),
+        ({"master_addr": "10.0.0.1"}, "10.0.0.1"),
+        ({"master_addr": "10.0.0.1", "local_addr": "10.0.0.2"}, "10.0.0.2"),
+    ],
+)
+def test_the_address_the_workers_are_told(create, given, address):
+    assert create(**given).next_rendezvous().bootstrap_store_info.master_addr == address
+
+
+def test_after_closing_no_round_forms(create):
+    handler = create()
+    handler.set_closed()
+    assert handler.is_closed()
+    with pytest.raises(RendezvousClosedError, match="the job 'job' was closed"):
+        handler.next_rendezvous()
+
+
+def test_shutdown_gives_the_port_back(create):
+    handler = create()
+    port = handler.next_rendezvous().bootstrap_store_info.master_port
+    assert (handler.shutdown(), handler.shutdown()) == (True, True)
+    assert not is_held(port)
+    assert not handler.is_closed()
+
+
+def test_several_nodes_are_refused(create):
+    with pytest.raises(ConfigurationError, match="expected a job of one node for the backend 'local', found up to 4"):
+        create(1, 4)
+
+
+def test_it_enters_by_the_plugins_door():
+    manager = PluginManager.load({}, entry_points=[])
+    record = manager.select(RendezvousBackendRecord, "local")
+    assert record.factory is local.create_handler
+    assert [option.name for option in record.options] == ["master_addr", "master_port"]
+    assert isinstance(manager.select(StoreRecord, "memory").factory({}), MemoryStore)
