@@ -1,0 +1,243 @@
+"""Does a job come back when a worker is killed, and how soon?
+
+1. `examples/digits/train.py` with two workers, many times. In each run one of them, drawn by lot, gets a SIGKILL at a
+   random moment after the first epoch. A run has *recovered* when the launcher leaves with 0 and the final accuracy is
+   95 % or more, *failed* when it leaves with something else, and *hung* when it is not done after `--limit` seconds.
+2. Two workers that only sleep. The survivor stops at once, so what is left is the launcher's own part.
+
+For both: from the kill until the survivor is gone, and until the last of the new workers' processes is started. The
+kernel keeps the start in steps of 10 ms, which are rounded up here. Launchers get the same draws: same seed, same
+victims, same moments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.job import WORKERS, BenchmarkError, Job, launchers, running
+from benchmarks.processes import now, start_time, wait_gone
+from benchmarks.report import Report, Row, main, medians, parser
+
+TRAIN = Path(__file__).parents[1] / "examples" / "digits" / "train.py"
+EPOCHS = 40
+LAST_EPOCH_TO_KILL_AFTER = 30
+GOOD_ENOUGH = 95.0
+EPOCH_LINE = re.compile(r"epoch (\d+)/\d+ loss .* restart (\d+)")
+NODE = ("--nproc-per-node=2", "--max-restarts=3")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Whom to kill, and when: after the line of an epoch, plus a fraction of the time that an epoch takes."""
+
+    victim: int
+    after_epoch: int
+    fraction: float
+
+
+@dataclass
+class Restart:
+    """What followed a kill, in seconds after it. `None` did not happen within the limit."""
+
+    survivor_gone_s: float | None = None
+    workers_started_s: float | None = None
+    next_epoch_s: float | None = None
+
+
+@dataclass
+class Run:
+    """One run of the digits job. `restarts_used` is what the first epoch line after the kill said, if one came.
+
+    `tail` is the end of the job's output, kept only where the run did not recover.
+    """
+
+    outcome: str
+    plan: Plan
+    restart: Restart
+    restarts_used: int | None
+    exit_code: int | None
+    took_s: float
+    tail: str
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = parser(__doc__)
+    made.add_argument("--runs", type=int, default=50, help="runs of the digits job under elastic (50)")
+    made.add_argument("--torchrun-runs", type=int, default=10, help="runs of the digits job under torchrun (10)")
+    made.add_argument("--sleeper-runs", type=int, default=10, help="jobs of sleeping workers for each launcher (10)")
+    made.add_argument("--limit", type=float, default=60.0, help="seconds after which a run counts as hung (60)")
+    made.add_argument("--seed", type=int, default=1, help="of the draws (1)")
+    return made
+
+
+def draw(seed: int, run: int) -> Plan:
+    """The plan of one run depends on seed and number only, so that both launchers are treated alike."""
+    lot = random.Random(f"{seed}/{run}")
+    return Plan(lot.randrange(2), lot.randint(1, LAST_EPOCH_TO_KILL_AFTER), lot.random())
+
+
+def kill_and_time(job: Job, workers: Mapping[int, int], victim: int, deadline: float) -> tuple[float, Restart]:
+    """SIGKILL to one of two workers; returns when that was, and how the launcher answered."""
+    survivor = workers[1 - victim]
+    killed_at = now()
+    os.kill(workers[victim], signal.SIGKILL)  # Ours, and alive a moment ago: the launcher has not reaped it.
+    restart = Restart()
+    gone = wait_gone([survivor], deadline - killed_at)
+    if gone is not None:
+        restart.survivor_gone_s = gone - killed_at
+        with suppress(BenchmarkError):
+            fresh = job.wait_workers(2, deadline, other_than=list(workers.values()))
+            restart.workers_started_s = max(start_time(pid) for pid in fresh.values()) - killed_at
+    return killed_at, restart
+
+
+def wait_epoch(job: Job, deadline: float, epoch: int = 1, restart: int = 0) -> tuple[float, int] | None:
+    """The line of this epoch or a later one, from this restart or a later one: when it came, and which restart."""
+
+    def late_enough(text: str) -> bool:
+        found = EPOCH_LINE.search(text)
+        return found is not None and int(found[1]) >= epoch and int(found[2]) >= restart
+
+    line = job.wait_line(late_enough, deadline)
+    if line is None:
+        return None
+    found = EPOCH_LINE.search(line.text)
+    assert found is not None
+    return line.at, int(found[2])
+
+
+def digits_run(launcher: Sequence[str], plan: Plan, limit_s: float) -> Run:
+    """Start the job, kill according to plan, and see what becomes of it."""
+    job_arguments = ["--checkpoint", "digits.pt", "--metrics", "metrics.json", "--epochs", str(EPOCHS)]
+    with running([*launcher, *NODE, str(TRAIN), *job_arguments]) as job:
+        deadline = job.started + limit_s
+        restart, restarts_used = Restart(), None
+        if reach(job, plan, deadline):
+            killed_at, restart = kill_and_time(job, job.wait_workers(2, deadline), plan.victim, deadline)
+            if (back := wait_epoch(job, deadline, restart=1)) is not None:
+                restart.next_epoch_s, restarts_used = back[0] - killed_at, back[1]
+        code = job.wait_exit(deadline)
+        outcome = judge(code, job.folder / "metrics.json")
+        tail = "" if outcome == "recovered" else "".join(job.output[-40:])
+        return Run(outcome, plan, restart, restarts_used, code, now() - job.started, tail)
+
+
+def reach(job: Job, plan: Plan, deadline: float) -> bool:
+    """Wait for the moment of the kill. False if the job does not get there, which counts against the launcher."""
+    first = wait_epoch(job, deadline)
+    chosen = first if plan.after_epoch == 1 else wait_epoch(job, deadline, plan.after_epoch)
+    if first is None or chosen is None:
+        return False
+    time.sleep(plan.fraction * (chosen[0] - first[0]) / max(1, plan.after_epoch - 1))
+    return True
+
+
+def judge(code: int | None, metrics: Path) -> str:
+    """What to call the end of a run."""
+    if code is None:
+        return "hung"
+    if code != 0 or not metrics.exists():
+        return "failed"
+    return "recovered" if json.loads(metrics.read_text())["accuracy"] >= GOOD_ENOUGH else "failed"
+
+
+def sleeper_run(launcher: Sequence[str], victim: int, limit_s: float) -> Restart:
+    """Kill one of two sleeping workers once both have been up for a second."""
+    with running([*launcher, *NODE, str(WORKERS / "sleeper.py")]) as job:
+        deadline = job.started + limit_s
+        workers = job.wait_workers(2, deadline)
+        time.sleep(1.0)
+        return kill_and_time(job, workers, victim, deadline)[1]
+
+
+def narrate(name: str, number: int, of: int, run: Run) -> None:
+    """One line per run: fifty of them take minutes."""
+    back = "no further epoch"
+    if run.restart.next_epoch_s is not None:
+        back = f"next epoch after {run.restart.next_epoch_s:.1f} s, restarts {run.restarts_used}"
+    kill = f"rank {run.plan.victim} killed after epoch {run.plan.after_epoch}"
+    print(f"{name} {number + 1}/{of}: {kill}: {run.outcome}, {back}", flush=True)
+
+
+def present(values: Sequence[float | None]) -> list[float]:
+    """Without those that did not happen."""
+    return [value for value in values if value is not None]
+
+
+def percent(runs: Sequence[Run], outcome: str) -> float:
+    """The share of this outcome. Not a count, because the launchers may have had different numbers of runs."""
+    return 100.0 * sum(run.outcome == outcome for run in runs) / len(runs)
+
+
+def restart_rows(title: str, restarts: Mapping[str, Sequence[Restart]]) -> list[Row]:
+    """The medians of what followed the kills."""
+    gone = {name: present([seen.survivor_gone_s for seen in all_]) for name, all_ in restarts.items()}
+    started = {name: present([seen.workers_started_s for seen in all_]) for name, all_ in restarts.items()}
+    launcher_part = {
+        name: [
+            seen.workers_started_s - seen.survivor_gone_s
+            for seen in all_
+            if seen.workers_started_s is not None and seen.survivor_gone_s is not None
+        ]
+        for name, all_ in restarts.items()
+    }
+    return [
+        Row(f"{title}: kill to survivor gone", "s", medians(gone)),
+        Row(f"{title}: kill to new workers' start", "s", medians(started)),
+        Row(f"{title}: survivor gone to new workers' start", "s", medians(launcher_part), "elastic < 0.1"),
+    ]
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """Sleeping workers first, which is quick, then the digits job."""
+    commands = launchers(arguments)
+    sleepers: dict[str, list[Restart]] = {name: [] for name in commands}
+    for run in range(arguments.sleeper_runs):
+        for name, command in commands.items():
+            sleepers[name].append(sleeper_run(command, draw(arguments.seed, run).victim, arguments.limit))
+    wanted = {"elastic": arguments.runs, "torchrun": arguments.torchrun_runs}
+    counts = {name: wanted[name] for name in commands}
+    digits: dict[str, list[Run]] = {name: [] for name in commands}
+    for run in range(max(counts.values())):
+        for name, command in commands.items():
+            if run < counts[name]:
+                digits[name].append(digits_run(command, draw(arguments.seed, run), arguments.limit))
+                narrate(name, run, counts[name], digits[name][-1])
+    settings = {"runs": counts, "sleeper_runs": arguments.sleeper_runs, "limit": arguments.limit}
+    return summarise(Report("digits_kill", {**settings, "seed": arguments.seed}), digits, sleepers)
+
+
+def summarise(report: Report, digits: Mapping[str, Sequence[Run]], sleepers: Mapping[str, Sequence[Restart]]) -> Report:
+    """The rows, and each run for `--json`."""
+    for outcome, target in (("recovered", "100"), ("failed", "0"), ("hung", "0")):
+        share = {name: percent(runs, outcome) for name, runs in digits.items() if runs}
+        report.rows.append(Row(f"digits: {outcome}", "% of runs", share, target))
+    next_epoch = {name: present([run.restart.next_epoch_s for run in runs]) for name, runs in digits.items()}
+    slowest = {name: max(seen, default=None) for name, seen in next_epoch.items()}
+    report.rows += [
+        Row("digits: kill to next epoch line, median", "s", medians(next_epoch)),
+        Row("digits: kill to next epoch line, slowest", "s", slowest),
+        *restart_rows("digits", {name: [run.restart for run in runs] for name, runs in digits.items()}),
+        *restart_rows("sleepers", sleepers),
+    ]
+    report.measurements = {
+        "digits": {name: [asdict(run) for run in runs] for name, runs in digits.items()},
+        "sleepers": {name: [asdict(seen) for seen in all_] for name, all_ in sleepers.items()},
+    }
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(main(measure, options()))

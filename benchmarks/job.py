@@ -1,0 +1,133 @@
+"""The launchers that are compared, and a job of one of them under watch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.processes import STOP_LIMIT_S, end_descendants, now, wait_gone, workers_of
+
+WORKERS = Path(__file__).with_name("workers")
+LAUNCHERS = {"elastic": ("elastic", "run"), "torchrun": ("torchrun",)}
+
+# Seldom enough that looking does not slow down what is looked at.
+LOOK_EVERY_S = 0.1
+
+# Processes of torch look up the names of their peers' addresses. Without a name server that answers, each look-up
+# waits for seconds, and a benchmark would measure the resolver.
+ENVIRONMENT = {"RES_OPTIONS": "timeout:1 attempts:1"}
+
+
+class BenchmarkError(Exception):
+    """A job did not do what the measurement needs; there is no figure to report."""
+
+
+def launcher_command(name: str) -> list[str]:
+    """How a user starts this launcher: the console script of the environment that runs the benchmark."""
+    program = Path(sys.executable).with_name(LAUNCHERS[name][0])
+    if not program.exists():
+        raise BenchmarkError(f"no {name} beside {sys.executable}; install elastic-core and torch there")
+    return [str(program), *LAUNCHERS[name][1:]]
+
+
+def launchers(arguments: argparse.Namespace) -> dict[str, list[str]]:
+    """The commands of the launchers asked for, by name; each must be installed."""
+    names = arguments.launchers.split(",")
+    if unknown := set(names) - set(LAUNCHERS):
+        raise BenchmarkError(f"--launchers knows {', '.join(LAUNCHERS)}, not {', '.join(sorted(unknown))}")
+    return {name: launcher_command(name) for name in names}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line that the job printed, and when it was read."""
+
+    at: float
+    text: str
+
+
+class Job:
+    """A launcher that has been started, and its output as it comes. Made by `running`."""
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        self.folder = folder
+        self.started = now()
+        self.process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**ENVIRONMENT, **os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.output: list[str] = []
+        self._lines: queue.Queue[Line] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The launcher's process, which is the agent."""
+        return self.process.pid
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for text in self.process.stdout:
+            self.output.append(text)
+            self._lines.put(Line(now(), text))
+
+    def wait_output_end(self) -> None:
+        """Wait until all that was printed is in `output`; the job has ended, so it cannot take long."""
+        self._reader.join(STOP_LIMIT_S)
+
+    def wait_line(self, accept: Callable[[str], bool], deadline: float) -> Line | None:
+        """The next line that is accepted; None if the job ended, or the deadline passed, without it."""
+        while True:
+            with suppress(queue.Empty):
+                line = self._lines.get(timeout=0.05)
+                if accept(line.text):
+                    return line
+                continue
+            if self.process.poll() is not None or now() > deadline:
+                return None
+
+    def wait_workers(self, count: int, deadline: float, other_than: Sequence[int] = ()) -> dict[int, int]:
+        """Wait until `count` workers run that are not `other_than`; returns process ids by rank."""
+        while True:
+            workers = {rank: pid for rank, pid in workers_of(self.pid).items() if pid not in other_than}
+            if len(workers) == count:
+                return workers
+            if self.process.poll() is not None or now() > deadline:
+                raise BenchmarkError(f"{len(workers)} of {count} workers run.\n{''.join(self.output[-30:])}")
+            time.sleep(LOOK_EVERY_S)
+
+    def wait_exit(self, deadline: float) -> int | None:
+        """The launcher's exit code, or None if it still runs at the deadline."""
+        # Not Popen.wait with a timeout, which looks every 50 ms and would blur what is measured.
+        if wait_gone([self.pid], max(0.0, deadline - now())) is None:
+            return None
+        return self.process.wait()
+
+
+@contextmanager
+def running(command: Sequence[str]) -> Iterator[Job]:
+    """Start a job in a temporary folder of its own; when the block is left, nothing of it runs any more."""
+    with tempfile.TemporaryDirectory(prefix="elastic-benchmark-") as folder:
+        job = Job(command, Path(folder))
+        try:
+            yield job
+        finally:
+            end_descendants()
+            job.process.wait(STOP_LIMIT_S)
+            job.wait_output_end()

@@ -1,0 +1,145 @@
+"""What a benchmark reports, to people and as JSON, and the command line that all of them have."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import signal
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.job import LAUNCHERS, BenchmarkError
+from benchmarks.processes import adopt_orphans, end_descendants
+
+
+@dataclass
+class Row:
+    """One measured quantity, for each launcher that was asked for. `target` says what it should be, in words."""
+
+    what: str
+    unit: str
+    values: Mapping[str, float | None]
+    target: str = ""
+
+    def ratio(self) -> float | None:
+        """elastic / torchrun, where both are there and neither is nothing at all."""
+        elastic, torchrun = self.values.get("elastic"), self.values.get("torchrun")
+        return elastic / torchrun if elastic and torchrun else None
+
+
+@dataclass
+class Report:
+    """The outcome of one benchmark: rows for people, and every single measurement for `--json`."""
+
+    benchmark: str
+    settings: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    measurements: dict[str, Any] = field(default_factory=dict)
+
+    def print(self) -> None:
+        """A table with one line for each row."""
+        print(f"\n{self.benchmark}: " + ", ".join(f"{name} {value}" for name, value in self.settings.items()))
+        print(f"{'':58}{'elastic':>10}{'torchrun':>10}{'ratio':>8}  target")
+        for row in self.rows:
+            cells = [number(row.values.get(name)) for name in LAUNCHERS]
+            ratio = row.ratio()
+            print(
+                f"{f'{row.what} [{row.unit}]':58}{cells[0]:>10}{cells[1]:>10}"
+                f"{'-' if ratio is None else f'{ratio:.2f}':>8}  {row.target}"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, ratios included."""
+        rows = [{**asdict(row), "ratio": row.ratio()} for row in self.rows]
+        return {
+            "benchmark": self.benchmark,
+            "settings": self.settings,
+            "rows": rows,
+            "measurements": self.measurements,
+        }
+
+
+def number(value: float | None) -> str:
+    """Three digits that matter, or a dash for what was not measured."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def median(values: Sequence[float]) -> float | None:
+    """The median, or None of nothing."""
+    return statistics.median(values) if values else None
+
+
+def medians(values: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
+    """The median for each launcher."""
+    return {name: median(of_one) for name, of_one in values.items()}
+
+
+def machine_facts() -> dict[str, Any]:
+    """What a reader needs to know before comparing these figures with others."""
+    versions = {}
+    for name in ("elastic-core", "torch"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 2),
+        **versions,
+    }
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that all benchmarks have."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument(
+        "--launchers", default="elastic,torchrun", help="which to measure, comma-separated (elastic,torchrun)"
+    )
+    made.add_argument("--json", type=Path, metavar="FILE", help="write results, settings and machine facts there")
+    return made
+
+
+def main(measure: Callable[[argparse.Namespace], Report], options: argparse.ArgumentParser) -> int:
+    """Measure, print, write; leave with 1 and the reason when there is no figure to report."""
+    arguments = options.parse_args()
+    facts = machine_facts()
+    try:
+        publish([conduct(measure, arguments)], facts, arguments.json)
+    except BenchmarkError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def conduct(measure: Callable[[argparse.Namespace], Report], arguments: argparse.Namespace) -> Report:
+    """Run one benchmark, print its table, and end whatever it may have left, also on Ctrl-C and SIGTERM."""
+    adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        report = measure(arguments)
+    finally:
+        end_descendants()
+    report.print()
+    return report
+
+
+def publish(reports: Sequence[Report], facts: dict[str, Any], path: Path | None) -> None:
+    """Write `--json`, with the facts of this machine."""
+    if path is not None:
+        content = {"machine": facts, "reports": [report.as_dict() for report in reports]}
+        path.write_text(json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,46 @@
+"""Run several benchmarks with their default settings, one after the other.
+
+python -m benchmarks.run all
+python -m benchmarks.run hello many_workers --json results.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from types import ModuleType
+
+from benchmarks import digits_kill, hello, many_workers
+from benchmarks.job import BenchmarkError
+from benchmarks.report import conduct, machine_facts, parser, publish
+
+BENCHMARKS: dict[str, ModuleType] = {"hello": hello, "many_workers": many_workers, "digits_kill": digits_kill}
+
+
+def names(text: str) -> str:
+    """One name on the command line."""
+    if text != "all" and text not in BENCHMARKS:
+        raise argparse.ArgumentTypeError(f"'{text}' is none of all, {', '.join(BENCHMARKS)}")
+    return text
+
+
+def main() -> int:
+    """Leaves with 1 if a benchmark could not measure; the others run and are written all the same."""
+    options = parser(__doc__)
+    options.add_argument("benchmarks", nargs="+", type=names, metavar="NAME", help=f"all, {', '.join(BENCHMARKS)}")
+    arguments = options.parse_args()
+    facts, reports, failed = machine_facts(), [], False
+    for name in BENCHMARKS if "all" in arguments.benchmarks else arguments.benchmarks:
+        module = BENCHMARKS[name]
+        own = module.options().parse_args(["--launchers", arguments.launchers])
+        try:
+            reports.append(conduct(module.measure, own))
+        except BenchmarkError as error:
+            print(f"error: {name}: {error}", file=sys.stderr)
+            failed = True
+    publish(reports, facts, arguments.json)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

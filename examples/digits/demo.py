@@ -1,0 +1,251 @@
+"""Kill a worker in the middle of a training job, and watch the job come back.
+
+    python demo.py                         under `elastic run`
+    python demo.py --launcher torchrun     the same job under torchrun, for comparison
+
+Starts `train.py` with two workers in a temporary folder, kills rank 1 when half of the epochs are saved, and tells what
+happens. Leaves with 0 only if the job resumed from its checkpoint, finished, and recognises 95 % of the test images.
+It ends what it started, and only that: the launcher it keeps a handle of, and the workers through handles (pidfd)
+taken when they reported, which cannot come to mean another process when a pid is used again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+EPOCHS = 20
+KILL_AFTER = EPOCHS // 2
+VICTIM = 1
+GOOD_ENOUGH = 95.0
+TIME_LIMIT_S = 120.0
+STOP_LIMIT_S = 15.0
+
+# Searched for, not matched whole: a launcher may put a prefix before the lines of its workers.
+WORKER_LINE = re.compile(r"rank (\d+) is process (\d+)")
+RESUMED_LINE = re.compile(r"resumed from epoch (\d+)")
+EPOCH_LINE = re.compile(r"epoch (\d+)/\d+ loss .* restart (\d+)")
+
+
+class DemoError(Exception):
+    """The job did not do what this demo promises."""
+
+
+@dataclass
+class Account:
+    """What has been seen so far, for the summary at the end. Times are seconds since the start."""
+
+    killed_at: float | None = None
+    resumed_from: int | None = None
+    first_epoch_after: int | None = None
+    back_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process that reported itself as a rank, and the handle to signal it by."""
+
+    pid: int
+    handle: int
+
+
+class Job:
+    """A launcher and its workers, as a context manager that leaves none of them behind."""
+
+    def __init__(self, command: list[str], folder: Path) -> None:
+        self._command = command
+        self._folder = folder
+        self._workers: dict[int, Worker] = {}
+        self._handles: list[int] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()
+
+    def __enter__(self) -> Job:
+        self.started = time.monotonic()
+        # Workers look up the names of their peers' addresses. Where no name server answers, each look-up would wait
+        # for 5 s and more; this bounds it, and changes nothing where one does.
+        environment = {"RES_OPTIONS": "timeout:1 attempts:1", **os.environ}
+        self._process = subprocess.Popen(
+            self._command,
+            cwd=self._folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()  # The launcher's own way out: it stops its workers first.
+            try:
+                self._process.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(STOP_LIMIT_S)
+        for handle in self._handles:
+            send_kill(handle)
+            os.close(handle)
+
+    def _read(self) -> None:
+        # In a thread of its own, because a read from a pipe has no time limit and Queue.get has.
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.rstrip())
+        self._lines.put(None)
+
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    def lines(self) -> Iterator[str]:
+        """What launcher and workers print, until the last of them is gone. Raises `DemoError` after `TIME_LIMIT_S`."""
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, TIME_LIMIT_S - self.elapsed()))
+            except queue.Empty:
+                raise DemoError(f"the job is not done after {TIME_LIMIT_S:.0f} s") from None
+            if line is None:
+                return
+            if found := WORKER_LINE.search(line):
+                self._remember(rank=int(found[1]), pid=int(found[2]))
+            yield line
+
+    def _remember(self, rank: int, pid: int) -> None:
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return  # It is gone again already.
+        self._handles.append(handle)
+        self._workers[rank] = Worker(pid, handle)
+
+    def kill(self, rank: int) -> int:
+        """SIGKILL, which cannot be caught, to the newest worker of this rank. Returns its process id."""
+        if rank not in self._workers:
+            raise DemoError(f"rank {rank} has not reported which process it is")
+        send_kill(self._workers[rank].handle)
+        return self._workers[rank].pid
+
+    def wait(self) -> int:
+        """The launcher's exit code; its output has ended, so it cannot take long."""
+        return self._process.wait(STOP_LIMIT_S)
+
+
+def send_kill(handle: int) -> None:
+    """SIGKILL to a process that may have ended."""
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def say(text: str) -> None:
+    """A sentence of the narrator, set off from what the job prints."""
+    bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ("", "")
+    print(f"{bold}>>> {text}{plain}", flush=True)
+
+
+def launcher_command(launcher: str) -> list[str]:
+    """The launcher that is installed beside this Python, with what is asked of it."""
+    program = Path(sys.executable).with_name(launcher)
+    if not program.exists():
+        package = "elastic-core" if launcher == "elastic" else "torch"
+        raise DemoError(f"no {launcher} beside {sys.executable}: pip install {package} into this environment")
+    if launcher == "elastic":
+        return [str(program), "run", "--nproc-per-node=2", "--max-restarts=3", "--log-format", "human"]
+    return [str(program), "--nproc-per-node=2", "--max-restarts=3"]
+
+
+def watch(job: Job) -> Account:
+    """Echo the job's lines, do the deed when half of the epochs are saved, and note how it comes back."""
+    account = Account()
+    for line in job.lines():
+        now = job.elapsed()
+        print(f"{now:7.1f} s  {line}", flush=True)
+        if found := RESUMED_LINE.search(line):
+            account.resumed_from = int(found[1])
+        if not (found := EPOCH_LINE.search(line)):
+            continue
+        epoch, restart = int(found[1]), int(found[2])
+        if account.killed_at is None and epoch >= KILL_AFTER:
+            account.killed_at = job.elapsed()
+            pid = job.kill(VICTIM)
+            say(f"Epoch {epoch} is saved. Rank {VICTIM}, process {pid}, gets a SIGKILL.")
+        elif account.killed_at is not None and account.back_at is None and restart > 0:
+            account.back_at, account.first_epoch_after = now, epoch
+            say(f"Training goes on, {now - account.killed_at:.1f} s after the kill.")
+    return account
+
+
+def judge(account: Account, exit_code: int, metrics: Path) -> float:
+    """The final accuracy. Raises `DemoError` with the first promise that was not kept."""
+    if exit_code != 0:
+        raise DemoError(f"the launcher left with exit code {exit_code}")
+    if account.killed_at is None:
+        raise DemoError(f"epoch {KILL_AFTER} never came, so nobody was killed")
+    if account.back_at is None or account.resumed_from is None:
+        raise DemoError("the job ended well, yet no epoch came from restarted workers")
+    if account.resumed_from < KILL_AFTER:
+        raise DemoError(f"epoch {KILL_AFTER} was saved, and the job resumed from epoch {account.resumed_from}")
+    if not metrics.exists():
+        raise DemoError("the launcher reports success, yet rank 0 wrote no metrics")
+    accuracy = float(json.loads(metrics.read_text())["accuracy"])
+    if accuracy < GOOD_ENOUGH:
+        raise DemoError(f"the final accuracy is {accuracy:.1f} %, less than {GOOD_ENOUGH:.0f} %")
+    return accuracy
+
+
+def show(launcher: str, folder: Path) -> None:
+    """Run the job in `folder` and tell the whole story."""
+    shutil.copy(Path(__file__).with_name("train.py"), folder)
+    command = launcher_command(launcher)
+    command += ["train.py", "--checkpoint", "digits.pt", "--metrics", "metrics.json", "--epochs", str(EPOCHS)]
+    say("Two workers train on handwritten digits. One of them is going to be killed. In a temporary folder:")
+    print(f"\n    {' '.join([launcher, *command[1:]])}\n", flush=True)
+    with Job(command, folder) as job:
+        account = watch(job)
+        accuracy = judge(account, job.wait(), folder / "metrics.json")
+        total = job.elapsed()
+    assert account.killed_at is not None and account.back_at is not None
+    print()
+    say(f"After {account.killed_at:.1f} s rank {VICTIM} was killed.")
+    say(
+        f"{account.back_at - account.killed_at:.1f} s later two new workers, which had to import torch first, had "
+        f"resumed from epoch {account.resumed_from} and finished epoch {account.first_epoch_after}."
+    )
+    say(f"After {total:.1f} s the job was done. Final accuracy: {accuracy:.1f} %.")
+
+
+def main() -> int:
+    """Exit code 0 when everything went as promised, 1 with the reason when not."""
+    parser = argparse.ArgumentParser(description="Kill a worker of a training job and watch the job come back.")
+    parser.add_argument("--launcher", choices=["elastic", "torchrun"], default="elastic")
+    arguments = parser.parse_args()
+    try:
+        with tempfile.TemporaryDirectory(prefix="digits-demo-") as folder:
+            show(arguments.launcher, Path(folder))
+    except DemoError as error:
+        say(f"This did not go well: {error}.")
+        return 1
+    except KeyboardInterrupt:
+        say("Stopped.")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
