@@ -38,15 +38,15 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def probe_torch(kind: str) -> int:
-    """How many devices of `kind` torch finds. Raises ConfigurationError when torch cannot be asked."""
+def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
+    """How many devices of `kind` torch finds. Raises ConfigurationError when it cannot be asked within `timeout`."""
     try:
         answer = subprocess.run(
-            [sys.executable, "-c", _PROBE, kind], capture_output=True, text=True, timeout=_PROBE_TIMEOUT, check=True
+            [sys.executable, "-c", _PROBE, kind], capture_output=True, text=True, timeout=timeout, check=True
         )
         return int(answer.stdout.split()[-1])
     except subprocess.TimeoutExpired:
-        why = f"it did not answer in {_PROBE_TIMEOUT:g} s"
+        why = f"it did not answer in {timeout:g} s"
     except (subprocess.CalledProcessError, OSError, ValueError, IndexError) as error:
         lines = str(getattr(error, "stderr", "")).strip().splitlines()
         why = lines[-1] if lines else str(error)

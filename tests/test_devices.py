@@ -1,0 +1,117 @@
+"""Counting devices: with a torch that the test writes, for a torch that is asked in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from elastic_core.devices import count_workers, probe_torch, usable_cpus
+from elastic_core.errors import ConfigurationError
+
+FOUR_GPUS = """
+class _Four:
+    @staticmethod
+    def is_available():
+        return True
+
+    @staticmethod
+    def device_count():
+        print("a driver that talks")
+        return 4
+
+class _Absent(_Four):
+    @staticmethod
+    def is_available():
+        return False
+
+accelerator = cuda = _Four
+xpu = _Absent
+nn = object()
+"""
+
+
+@pytest.fixture
+def torch_is(tmp_path, monkeypatch):
+    """A function that puts another torch in front of the one that is installed, for processes started later."""
+
+    def torch_is(source):
+        (tmp_path / "torch.py").write_text(source)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    return torch_is
+
+
+def refuse(kind):
+    raise AssertionError(f"asked for {kind}")
+
+
+def test_the_processors_this_process_may_use():
+    assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
+
+
+def test_numbers_and_processors_need_no_probe():
+    assert count_workers(7, refuse) == 7
+    assert count_workers("cpu", refuse) == usable_cpus()
+
+
+@pytest.mark.parametrize(("wanted", "found", "count"), [("gpu", 4, 4), ("xpu", 2, 2), ("auto", 3, 3)])
+def test_devices_are_counted(wanted, found, count):
+    asked = []
+    assert count_workers(wanted, lambda kind: asked.append(kind) or found) == count
+    assert asked == [wanted]
+
+
+def test_auto_without_a_device_counts_processors():
+    assert count_workers("auto", lambda kind: 0) == usable_cpus()
+
+
+def test_a_kind_that_is_not_here_is_an_error():
+    with pytest.raises(ConfigurationError, match="expected a device of the kind 'gpu', found none that torch can use"):
+        count_workers("gpu", lambda kind: 0)
+
+
+def test_torch_is_asked_in_a_process_of_its_own(torch_is):
+    torch_is(FOUR_GPUS)
+    counts = {kind: probe_torch(kind) for kind in ("auto", "gpu", "cuda", "xpu", "nn", "npu")}
+    assert counts == {"auto": 4, "gpu": 4, "cuda": 4, "xpu": 0, "nn": 0, "npu": 0}
+
+
+def test_a_torch_that_cannot_be_asked_is_an_error_with_its_last_words(torch_is):
+    torch_is("raise ImportError('libcuda.so.1: cannot open shared object file')")
+    with pytest.raises(ConfigurationError) as refused:
+        count_workers("gpu")
+    assert str(refused.value) == (
+        "--nproc-per-node: expected torch to count the devices for 'gpu', found that it cannot: ImportError: "
+        "libcuda.so.1: cannot open shared object file; give a number instead"
+    )
+
+
+def test_auto_without_torch_counts_processors(torch_is):
+    torch_is("raise ImportError('no torch')")
+    assert count_workers("auto") == usable_cpus()
+
+
+def test_an_answer_that_is_none(torch_is):
+    torch_is(FOUR_GPUS.replace("return 4", "return None"))
+    with pytest.raises(ConfigurationError, match="found that it cannot: invalid literal"):
+        probe_torch("gpu")
+
+
+def test_a_torch_that_does_not_answer(torch_is):
+    torch_is("import time; time.sleep(600)")
+    with pytest.raises(ConfigurationError, match=r"found that it cannot: it did not answer in 0\.5 s"):
+        probe_torch("gpu", timeout=0.5)
+
+
+def test_no_interpreter_to_ask_with(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(ConfigurationError, match="No such file or directory"):
+        probe_torch("gpu")
+
+
+@pytest.mark.torch
+def test_the_real_torch_can_be_asked():
+    assert probe_torch("cpu") >= 1
+    assert count_workers("auto") >= 1

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from elastic_core import errors
+from elastic_core.errors import (
+    EXIT_CODE_MEANING,
+    ChildFailedError,
+    ConfigurationError,
+    ElasticError,
+    ExitCode,
+    PluginError,
+    Problem,
+    ProcessFailure,
+    SignalException,
+    UnkillableWorkersError,
+)
+
+
+def failure(rank, **fields):
+    return ProcessFailure(**{"local_rank": rank, "pid": 100 + rank, "exitcode": 3, "global_rank": rank, **fields})
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ElasticError, 70),
+        (errors.ConfigurationError, 2),
+        (errors.PluginError, 2),
+        (errors.RendezvousError, 7),
+        (errors.RendezvousStateError, 7),
+        (errors.RendezvousTimeoutError, 3),
+        (errors.RendezvousConnectionError, 4),
+        (errors.RendezvousClosedError, 5),
+        (errors.RendezvousGracefulExitError, 0),
+        (errors.UnkillableWorkersError, 6),
+        (errors.ChildFailedError, 1),
+    ],
+)
+def test_exit_codes(error, code):
+    assert error.exit_code == code
+    assert issubclass(error, ElasticError)
+
+
+def test_every_exit_code_has_a_meaning():
+    assert set(EXIT_CODE_MEANING) == set(ExitCode)
+
+
+def test_a_configuration_error_carries_every_problem():
+    first, second = Problem("--nnodes", "expected a number"), Problem("elastic.toml: role", "empty")
+    error = ConfigurationError(first, second)
+    assert error.problems == (first, second)
+    assert str(error) == "--nnodes: expected a number\nelastic.toml: role: empty"
+    assert isinstance(PluginError(first), ConfigurationError)
+
+
+def test_a_signal_exception_knows_its_signal():
+    assert SignalException("left", signal.SIGTERM).sigval is signal.SIGTERM
+
+
+def test_unkillable_workers_have_no_failures_at_first():
+    assert UnkillableWorkersError("left behind").failures == {}
+
+
+@pytest.mark.parametrize(
+    ("exitcode", "name"), [(3, "<N/A>"), (0, "<N/A>"), (-9, "SIGKILL"), (-11, "SIGSEGV"), (-50, "signal 50")]
+)
+def test_the_name_of_the_signal(exitcode, name):
+    assert failure(0, exitcode=exitcode).signal_name() == name
+
+
+def test_a_failure_as_json():
+    as_dict = failure(1, exitcode=-9, stderr_tail=("a", "b"), error_file_data={"message": "no"}).as_dict()
+    assert json.loads(json.dumps(as_dict)) == as_dict
+    assert (as_dict["signal"], as_dict["stderr_tail"], as_dict["global_rank"]) == ("SIGKILL", ["a", "b"], 1)
+    assert failure(1).as_dict()["signal"] is None
+
+
+def test_the_first_failure_is_a_cause_and_not_an_effect():
+    error = ChildFailedError("train.py", {0: failure(0, timestamp=1.0, caused_by=2), 2: failure(2, timestamp=5.0)})
+    assert error.get_first_failure() == (2, error.failures[2])
+
+
+def test_of_several_causes_the_earliest_and_then_the_lowest_rank_is_first():
+    late, early, same = failure(0, timestamp=9.0), failure(2, timestamp=1.0), failure(1, timestamp=1.0)
+    assert ChildFailedError("train.py", {0: late, 2: early, 1: same}).get_first_failure() == (1, same)
+
+
+def test_effects_alone_still_have_a_first():
+    assert ChildFailedError("x", {3: failure(3, caused_by=0)}).get_first_failure()[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "train.py failed: rank 1: exit code 3"),
+        ({"reason": "killed by SIGKILL", "node": "node7"}, "train.py failed: rank 1 on node7: killed by SIGKILL"),
+    ],
+)
+def test_what_a_failed_job_says(fields, text):
+    assert str(ChildFailedError("train.py", {1: failure(1, **fields)})) == text

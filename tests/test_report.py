@@ -1,0 +1,148 @@
+"""Golden texts: what a person reads when a run does not end well."""
+
+from __future__ import annotations
+
+import signal
+import textwrap
+
+import pytest
+
+from elastic_core.errors import (
+    ChildFailedError,
+    ConfigurationError,
+    ElasticError,
+    PluginError,
+    Problem,
+    ProcessFailure,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousTimeoutError,
+    SignalException,
+    UnkillableWorkersError,
+)
+from elastic_core.report import as_text, exit_code_of
+
+
+def failure(rank, **fields):
+    told = {"global_rank": rank, "node": "node7", "round": 2, "reason": "exit code 1"}
+    return ProcessFailure(**{"local_rank": rank % 8, "pid": 100 + rank, "exitcode": 1, **told, **fields})
+
+
+def golden(text):
+    return textwrap.dedent(text).strip("\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigurationError(), 2),
+        (PluginError(), 2),
+        (RendezvousTimeoutError(), 3),
+        (RendezvousConnectionError(), 4),
+        (RendezvousClosedError(), 5),
+        (RendezvousGracefulExitError(), 0),
+        (UnkillableWorkersError(""), 6),
+        (ElasticError(), 70),
+        (ValueError(), 70),
+        (SignalException("", signal.SIGTERM), 143),
+        (SignalException("", signal.SIGINT), 130),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_exit_codes(error, code):
+    assert exit_code_of(error) == code
+
+
+def test_one_problem_with_the_configuration():
+    error = ConfigurationError(Problem("--nnodes", "expected N or MIN:MAX, found 'x'"))
+    assert as_text(error) == "elastic: --nnodes: expected N or MIN:MAX, found 'x'"
+
+
+def test_several_problems_with_the_configuration():
+    error = ConfigurationError(Problem("--nnodes", "expected a number"), Problem("ELASTIC_ROLE", "found nothing"))
+    assert as_text(error, "job") == golden("""
+        elastic: 2 problems with the configuration
+          - --nnodes: expected a number
+          - ELASTIC_ROLE: found nothing
+        """)
+
+
+def test_a_failure_with_an_error_file_and_others_that_followed():
+    first = failure(
+        9,
+        local_rank=1,
+        error_file="/tmp/e/rank-9.error.json",
+        message="Traceback (most recent call last):\n  ...\nValueError: no such layer",
+    )
+    killed = failure(3, exitcode=-6, reason="killed by SIGABRT (Aborted)", message="x\nsocket closed", caused_by=9)
+    silent = failure(1, caused_by=9)
+    error = ChildFailedError("train.py", {1: silent, 3: killed, 9: first})
+    assert as_text(error, "job", "all 3 restarts are used (--max-restarts)") == golden("""
+        elastic: the job job failed: all 3 restarts are used (--max-restarts)
+
+        First failure: rank 9 (local rank 1, pid 109) on node7, round 2: exit code 1
+          error file /tmp/e/rank-9.error.json:
+            Traceback (most recent call last):
+              ...
+            ValueError: no such layer
+        Failed after it, most likely because of it:
+          rank 1 (local rank 1, pid 101) on node7, round 2: exit code 1
+          rank 3 (local rank 3, pid 103) on node7, round 2: killed by SIGABRT (Aborted) | socket closed
+        """)
+
+
+def test_a_failure_with_last_words_on_stderr():
+    error = ChildFailedError("train.py", {0: failure(0, message="one\ntwo", node="")})
+    assert as_text(error) == golden("""
+        elastic: the job failed
+
+        First failure: rank 0 (local rank 0, pid 100), round 2: exit code 1
+          last lines of its stderr:
+            one
+            two
+        """)
+
+
+def test_a_failure_without_a_word():
+    assert as_text(ChildFailedError("train.py", {0: failure(0)}), "job").endswith(
+        "  It wrote no error file and nothing to stderr."
+    )
+
+
+def test_of_a_long_message_the_last_lines_are_shown():
+    message = "\n".join(f"line {number}" for number in range(100))
+    lines = as_text(ChildFailedError("train.py", {0: failure(0, message=message)})).splitlines()
+    assert (lines[4], lines[-1], len(lines)) == ("    line 60", "    line 99", 44)
+
+
+def test_workers_that_would_not_die_hide_no_failure():
+    error = UnkillableWorkersError("found 1 still there: 7 (python)")
+    assert as_text(error, "job") == "elastic: the job job ended, but not all of it: found 1 still there: 7 (python)"
+    error.failures = {0: failure(0, message="boom")}
+    assert as_text(error, "job").endswith(
+        golden("""
+        First failure: rank 0 (local rank 0, pid 100) on node7, round 2: exit code 1
+          last lines of its stderr:
+            boom
+        """)
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            SignalException("the agent received SIGTERM", signal.SIGTERM),
+            "elastic: the job j ended: the agent received SIGTERM",
+        ),
+        (RendezvousTimeoutError("2 of 4 nodes"), "elastic: the job j ended: 2 of 4 nodes"),
+        (KeyboardInterrupt(), "elastic: the job j ended: interrupted from the keyboard"),
+        (
+            KeyError("x"),
+            "elastic: internal error: KeyError: 'x'; please report it with the traceback above",
+        ),
+    ],
+)
+def test_other_ends(error, text):
+    assert as_text(error, "j") == text

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import pytest
+
+from elastic_core import result_file
+from elastic_core.errors import ChildFailedError, ConfigurationError, ProcessFailure, UnkillableWorkersError
+from elastic_core.history import History
+from elastic_core.interfaces.observer import AgentFinished, RoundFormed, WorkersStarted
+
+FAILURE = ProcessFailure(1, 77, -9, global_rank=1, reason="killed by SIGKILL", stderr_tail=("last",))
+KEYS = {
+    "version": int,
+    "run_id": str,
+    "state": str,
+    "exit_code": int,
+    "reason": str,
+    "error": (dict, type(None)),
+    "restart_count": int,
+    "first_failure": (dict, type(None)),
+    "rounds": list,
+    "workers": list,
+    "failures": list,
+    "restarts": list,
+}
+
+
+@pytest.fixture
+def history():
+    history = History()
+    history.round_formed(RoundFormed("job", 1, 0, 1, 0.1))
+    history.workers_started(WorkersStarted("job", 1, {0: 76, 1: 77}))
+    return history
+
+
+def finish(history, state="SUCCEEDED", reason="every worker succeeded"):
+    history.agent_finished(AgentFinished("job", state, reason, 2))
+    return history
+
+
+def test_a_success(history):
+    content = result_file.outcome("job", 0, None, finish(history))
+    assert {key: content[key] for key in list(KEYS)[:8]} == {
+        "version": 1,
+        "run_id": "job",
+        "state": "SUCCEEDED",
+        "exit_code": 0,
+        "reason": "every worker succeeded",
+        "error": None,
+        "restart_count": 2,
+        "first_failure": None,
+    }
+
+
+def test_a_failure(history):
+    error = ChildFailedError("train.py", {1: FAILURE})
+    content = result_file.outcome("job", 1, error, finish(history, "FAILED", "no restart is allowed"))
+    assert (content["state"], content["exit_code"], content["reason"]) == ("FAILED", 1, "no restart is allowed")
+    assert content["error"] == {"type": "ChildFailedError", "message": "train.py failed: rank 1: killed by SIGKILL"}
+    assert (content["first_failure"]["signal"], content["first_failure"]["stderr_tail"]) == ("SIGKILL", ["last"])
+
+
+def test_workers_that_would_not_die_hide_no_failure(history):
+    error = UnkillableWorkersError("left behind")
+    error.failures = {1: FAILURE}
+    assert result_file.outcome("job", 6, error, history)["first_failure"]["global_rank"] == 1
+
+
+def test_a_run_that_never_became_one():
+    content = result_file.outcome("job", 2, ConfigurationError(), History())
+    assert (content["state"], content["restart_count"], content["rounds"]) == ("FAILED", 0, [])
+    assert content["error"]["type"] == "ConfigurationError"
+
+
+@pytest.mark.parametrize("error", [None, ChildFailedError("x", {1: FAILURE}), ValueError("boom")])
+def test_the_schema(error, history, tmp_path):
+    path = tmp_path / "result.json"
+    result_file.write(path, result_file.outcome("job", 0 if error is None else 1, error, finish(history)))
+    content = json.loads(path.read_text())
+    assert list(content) == list(KEYS)
+    assert all(isinstance(content[key], kind) for key, kind in KEYS.items())
+
+
+def test_a_file_is_replaced_in_one_step(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    with path.open() as reader:
+        result_file.write(path, {"version": 1})
+        assert reader.read() == "old"  # whoever had it open has the whole old one
+    assert json.loads(path.read_text()) == {"version": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    circular = []
+    circular.append(circular)
+    with pytest.raises(ValueError, match="Circular"):
+        result_file.write(path, {"version": circular})
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("result.json", "old")]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    target, link = tmp_path / "kept" / "result.json", tmp_path / "latest.json"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    result_file.check_writable(link)
+    result_file.write(link, {"version": 1})
+    assert link.is_symlink()
+    assert json.loads(target.read_text()) == {"version": 1}
+
+
+def test_a_pipe_or_device_is_written_to_and_stays(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        result_file.check_writable(pipe)
+        result_file.write(pipe, {"version": 1})
+        assert json.loads(os.read(reader, 4096)) == {"version": 1}
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize("name", ["new.json", "old.json"])
+def test_a_place_that_can_be_written(name, tmp_path):
+    (tmp_path / "old.json").write_text("old")
+    result_file.check_writable(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("no/such/result.json", "no such folder"), ("folder", "a place that cannot be written")],
+)
+def test_a_place_that_cannot_be_written(name, found, tmp_path):
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / name
+    with pytest.raises(ConfigurationError) as refused:
+        result_file.check_writable(path)
+    assert str(refused.value) == (
+        f"--result-file: expected a file in a folder that can be written, found {path}: {found}; name another"
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_must_not_be_written(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigurationError, match="a place that cannot be written"):
+        result_file.check_writable(tmp_path / "result.json")
