@@ -1,0 +1,340 @@
+"""Composition with real plugins: what is built, in which order it starts and ends, and what is refused beforehand."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import tempfile
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from elastic_core import compose, launch, log
+from elastic_core.config import settings_from
+from elastic_core.errors import ChildFailedError, ConfigurationError, PluginError
+from elastic_core.hooks.manager import PluginManager
+from elastic_core.interfaces.watchdog import Expiry
+from elastic_core.testing import RecordingObserver
+
+PLUGIN = '''
+"""Brings one of everything, and keeps a diary."""
+
+from elastic_core.builtin.local import LocalRendezvousHandler
+from elastic_core.hooks import HealthEndpointRecord, Option, RendezvousBackendRecord, WatchdogRecord, hookimpl
+from elastic_core.interfaces.health import HealthCheckServer
+from elastic_core.interfaces.watchdog import Watchdog
+
+diary = []
+broken = {}
+kept = {}
+
+
+def step(what):
+    diary.append(what)
+    if what in broken:
+        raise broken[what]
+
+
+class Handler(LocalRendezvousHandler):
+    def next_rendezvous(self):
+        step("join")
+        return super().next_rendezvous()
+
+    def shutdown(self):
+        step("handler.shutdown")
+        return super().shutdown()
+
+
+class Dog(Watchdog):
+    def start(self, on_expiry):
+        kept["on_expiry"] = on_expiry
+        step("watchdog.start")
+
+    def stop(self):
+        step("watchdog.stop")
+
+    def worker_environment(self):
+        return {"DOG": "yes", "BOTH": "dog"}
+
+
+class Health(HealthCheckServer):
+    def start(self):
+        step("health.start")
+
+    def stop(self):
+        step("health.stop")
+
+
+def make_handler(params):
+    kept["params"] = params
+    step("handler")
+    return Handler(params.run_id)
+
+
+def make_watchdog(run_id, options):
+    kept["watchdog"] = (run_id, dict(options))
+    step("watchdog")
+    return Dog()
+
+
+def make_health(alive_callback, port, timeout, options):
+    kept["health"] = (alive_callback(), port, timeout, dict(options))
+    step("health")
+    return Health()
+
+
+@hookimpl
+def elastic_rendezvous_backends():
+    rank = Option("rank", int, None, "the rank")
+    return [
+        RendezvousBackendRecord("diary", "a test", make_handler, (Option("depth", int, 3, "how deep"), rank)),
+        RendezvousBackendRecord("anything", "takes any option", make_handler, None),
+    ]
+
+
+@hookimpl
+def elastic_watchdogs():
+    return [WatchdogRecord("dog", "a test", make_watchdog, (Option("after", float, 60.0, "idle time", "seconds"),))]
+
+
+@hookimpl
+def elastic_health_endpoints():
+    return [HealthEndpointRecord("pulse", "a test", make_health, (Option("loud", bool, False, "whether"),))]
+
+
+@hookimpl
+def elastic_contribute_environment(plan, options):
+    return {"BOTH": "contributed", "ROUND_OF_PLUGIN": str(plan.round), "DEPTH": str(options.get("depth"))}
+
+
+@hookimpl
+def elastic_agent_finished(fact):
+    step("finished " + fact.state)
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """The plugin's module, once a manager has loaded it."""
+    (tmp_path / "diary_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    point = EntryPoint("diary", "diary_plugin", "elastic")
+    manager = PluginManager.load({}, entry_points=[point])
+    assert manager.failures == ()
+    module = sys.modules["diary_plugin"]
+    module.manager = manager
+    yield module
+    del sys.modules["diary_plugin"]
+
+
+ALL = {"rdzv_backend": "diary", "watchdog": "dog", "health": "pulse", "health_port": 8080, "rdzv_id": "job"}
+
+
+def run(plugin, command=("true",), observers=(), options=None, environ=os.environ, **values):
+    settings = settings_from({**ALL, "no_python": True, **values})
+    entry = compose.script_entry(settings, command[0], tuple(command[1:]), environ)
+    return launch.run_job(settings, entry, plugin.manager, environ, observers, options)
+
+
+STARTED = ["handler", "watchdog", "health", "health.start", "watchdog.start"]
+ENDED = ["watchdog.stop", "handler.shutdown", "health.stop"]
+
+
+def test_everything_starts_before_the_rendezvous_and_ends_in_reverse_order(plugin):
+    assert not run(plugin).is_failed()
+    assert plugin.diary == [*STARTED, "join", "finished SUCCEEDED", *ENDED]
+
+
+def test_what_the_factories_receive(plugin):
+    run(
+        plugin,
+        rdzv_conf={"depth": "5"},
+        watchdog_conf={"after": "2.5"},
+        health_conf={"loud": "yes"},
+        rdzv_endpoint="host:1",
+        local_addr="10.0.0.1",
+        node_rank=2,
+    )
+    params = plugin.kept["params"]
+    assert (params.backend, params.endpoint, params.run_id) == ("diary", "host:1", "job")
+    assert (params.min_nodes, params.max_nodes, params.local_addr) == (1, 1, "10.0.0.1")
+    assert params.config == {"depth": 5, "rank": 2}
+    assert plugin.kept["watchdog"] == ("job", {"after": 2.5})
+    alive_at, *rest = plugin.kept["health"]
+    assert alive_at > 1_700_000_000
+    assert rest == [8080, 30.0, {"loud": True}]
+
+
+def test_defaults_of_options_are_filled_in(plugin):
+    run(plugin)
+    assert plugin.kept["params"].config == {"depth": 3, "rank": None}
+
+
+def test_a_backend_that_declares_nothing_gets_what_was_given(plugin):
+    run(plugin, rdzv_backend="anything", rdzv_conf={"whatever": "1"})
+    assert plugin.kept["params"].config == {"whatever": "1"}
+
+
+def test_nothing_that_was_not_asked_for_is_built(plugin):
+    run(plugin, watchdog=None, health=None, health_port=None)
+    assert plugin.diary == ["handler", "join", "finished SUCCEEDED", "handler.shutdown"]
+
+
+def test_the_workers_variables(plugin, tmp_path):
+    seen = tmp_path / "seen"
+    script = f"echo $DOG $BOTH $ROUND_OF_PLUGIN $DEPTH $TORCHELASTIC_RUN_ID > {seen}"
+    run(plugin, ("sh", "-c", script), options={"depth": 9})
+    assert seen.read_text().split() == ["yes", "dog", "1", "9", "job"]
+
+
+def test_a_watchdog_can_end_a_worker(plugin):
+    class Hound(RecordingObserver):
+        def workers_started(self, fact):
+            plugin.kept["on_expiry"](Expiry(fact.pids[0], "step"))
+
+    with pytest.raises(ChildFailedError, match="hang: the watchdog timer 'step' expired"):
+        run(plugin, ("sleep", "600"), observers=(Hound(),))
+
+
+@pytest.mark.parametrize(
+    ("where", "diary"),
+    [
+        ("handler", ["handler"]),
+        ("watchdog", ["handler", "watchdog", "handler.shutdown"]),
+        ("health", ["handler", "watchdog", "health", "watchdog.stop", "handler.shutdown"]),
+        ("health.start", [*STARTED[:4], *ENDED]),
+        ("watchdog.start", [*STARTED, *ENDED]),
+        ("join", [*STARTED, "join", "finished FAILED", *ENDED]),
+    ],
+)
+def test_what_was_built_is_ended_when_something_raises(where, diary, plugin):
+    plugin.broken[where] = RuntimeError("no")
+    with pytest.raises(RuntimeError, match="no"):
+        run(plugin)
+    assert plugin.diary == diary
+
+
+def test_what_breaks_while_it_is_stopped_hides_nothing(plugin, capsys):
+    for part in ENDED:
+        plugin.broken[part] = RuntimeError(f"{part} broke")
+    assert not run(plugin).is_failed()
+    assert plugin.diary[-3:] == ENDED
+    said = capsys.readouterr().err
+    for part in ('"watchdog dog"', '"rendezvous backend diary"', '"health endpoint pulse"'):
+        assert f'plugin failed: part={part} reason="it broke while it was stopped"' in said
+
+
+def test_an_observer_that_raises_does_not_end_the_job(plugin, capsys):
+    class Broken(RecordingObserver):
+        def round_formed(self, fact):
+            raise RuntimeError("cannot bear it")
+
+    assert not run(plugin, observers=(Broken(),)).is_failed()
+    assert "observer failed: fact=RoundFormed" in capsys.readouterr().err
+
+
+def test_a_health_port_that_cannot_be_had(plugin):
+    plugin.broken["health.start"] = OSError(98, "Address already in use")
+    with pytest.raises(ConfigurationError) as refused:
+        run(plugin)
+    assert str(refused.value) == (
+        "--health-port: expected a port on which the health endpoint 'pulse' can answer, found that 8080 cannot be "
+        "had: Address already in use; choose another"
+    )
+
+
+def test_all_that_is_wrong_is_said_at_once_and_nothing_is_built(plugin):
+    with pytest.raises(ConfigurationError) as refused:
+        run(
+            plugin,
+            rdzv_conf={"depht": "1"},
+            watchdog="cat",
+            health_conf={"loud": "perhaps"},
+            event_log_handler="nowhere",
+        )
+    assert [problem.origin for problem in refused.value.problems] == [
+        "--rdzv-conf: depht",
+        "--watchdog",
+        "--health-conf: loud",
+        "--event-log-handler",
+    ]
+    assert plugin.diary == []
+
+
+def test_a_single_error_keeps_its_kind(plugin):
+    with pytest.raises(PluginError, match="there is no rendezvous backend 'nobody' here"):
+        run(plugin, rdzv_backend="nobody")
+
+
+def test_an_agent_that_is_composed_and_never_run_leaves_nothing(plugin):
+    settings = settings_from({**ALL, "no_python": True})
+    entry = compose.script_entry(settings, "true", (), os.environ)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with compose.composed(settings, entry, plugin.manager, os.environ) as agent:
+        assert agent.restart_count == 0
+    assert plugin.diary == [*STARTED, *ENDED]
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A program that notes the words it was started with, and a function that returns them."""
+    program = tmp_path / "program"
+    program.write_text(f'#!/bin/sh\necho "$0" "$@" > {tmp_path}/words\n')
+    program.chmod(0o755)
+    return str(program), lambda: (tmp_path / "words").read_text().split()
+
+
+@pytest.mark.parametrize(
+    ("values", "started_with"),
+    [
+        ({"no_python": False}, ["-u", "train.py", "--lr=1"]),
+        ({"no_python": False, "module": True}, ["-u", "-m", "train.py", "--lr=1"]),
+    ],
+)
+def test_a_script_is_started_by_the_interpreter_that_was_named(values, started_with, plugin, words):
+    program, noted = words
+    run(plugin, ("train.py", "--lr=1"), environ={**os.environ, "PYTHON_EXEC": program}, **values)
+    assert noted() == [program, *started_with]
+
+
+def test_a_command_needs_no_interpreter(plugin, words):
+    program, noted = words
+    run(plugin, (program, "--lr=1"), environ={**os.environ, "PYTHON_EXEC": "/nowhere/python"})
+    assert noted() == [program, "--lr=1"]
+
+
+@pytest.mark.parametrize("values", [{"no_python": False}, {"run_path": True}])
+def test_a_script_is_started_by_our_own_interpreter_else(values, plugin, tmp_path):
+    script, seen = tmp_path / "train.py", tmp_path / "seen"
+    script.write_text(f"import sys\nopen({str(seen)!r}, 'w').write(' '.join([sys.executable, __name__, *sys.argv]))")
+    run(plugin, (str(script), "--lr=1"), **values)
+    assert seen.read_text().split() == [sys.executable, "__main__", str(script), "--lr=1"]
+
+
+def test_names_of_entries():
+    settings = settings_from({"start_method": "fork"})
+    assert compose.function_entry(settings, os.getcwd, ()).name == "getcwd"
+    assert compose.function_entry(settings, functools.partial(print, 1), ()).name.startswith("functools.partial(")
+    assert compose.script_entry(settings_from({"run_path": True}), "train.py", (), {}).name == "train.py"
+
+
+@pytest.mark.parametrize("values", [{"tee": "1"}, {"redirects": "0:3"}, {"duplicate_stdout_filters": ["x"]}])
+def test_files_without_a_folder_get_one_that_is_named(values, plugin, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    log.configure(level="info")
+    try:
+        run(plugin, ("sh", "-c", "echo x"), **values)
+    finally:
+        log.configure(level="warning")
+    (folder,) = tmp_path.glob("elastic-logs-*")
+    assert any(path.is_file() for path in folder.rglob("*"))
+    assert f"log directory made: path={folder}" in capsys.readouterr().err
+
+
+def test_a_binding_that_cannot_be_had_is_a_warning(plugin, capsys):
+    assert not run(plugin, numa_binding="node").is_failed()  # bound where the machine says how, and told where not
+    said = capsys.readouterr().err
+    assert "numa binding skipped" in said or not said
