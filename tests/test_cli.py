@@ -1,0 +1,300 @@
+"""The command line, in this process where nothing must be seen from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from elastic_core import cli, log
+
+ELASTIC = [sys.executable, "-m", "elastic_core"]
+
+
+@pytest.fixture(autouse=True)
+def quiet_afterwards():
+    """`run` configures the log of the process."""
+    yield
+    log.configure(level="warning")
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A function that writes a script and returns its path; no config file is found from the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def script(source):
+        path = tmp_path / "script.py"
+        path.write_text(source)
+        return str(path)
+
+    return script
+
+
+def run(*argv):
+    return cli.main(["run", "--log-level=warning", *argv])
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["--help"], ["-h"], [], ["run", "--help"], ["run", "-h"]])
+def test_asking_for_help_or_version_is_no_error(argv, capsys):
+    assert cli.main(argv) == 0
+    said = capsys.readouterr()
+    assert said.out
+    assert said.err == ""
+
+
+def test_version(capsys):
+    cli.main(["--version"])
+    assert capsys.readouterr().out == f"elastic-core {version('elastic-core')}\n"
+
+
+def test_help_names_every_command(capsys):
+    cli.main(["--help"])
+    said = capsys.readouterr().out
+    assert all(f"\n  {command} " in said for command in ("run", "explain", "plugins"))
+
+
+def test_help_of_run_names_the_flags(capsys):
+    cli.main(["run", "--help"])
+    said = capsys.readouterr().out
+    assert all(flag in said for flag in ("--nnodes", "--nproc-per-node", "--max-restarts", "--result-file"))
+
+
+def test_an_unknown_command(capsys):
+    assert cli.main(["walk"]) == 2
+    assert capsys.readouterr().err == (
+        "elastic: elastic: expected a command (run, explain, plugins), found 'walk'; see elastic --help\n"
+    )
+
+
+def test_run(script, capfd):
+    assert run("--nproc-per-node=2", script("import os; print('rank', os.environ['RANK'])")) == 0
+    assert sorted(capfd.readouterr().out.split("\n")) == ["", "rank 0", "rank 1"]
+
+
+def test_run_with_arguments_of_the_script(script, capfd):
+    assert run(script("import sys; print(sys.argv[1:])"), "--json", "--nnodes=7", "${local_rank}") == 0
+    assert capfd.readouterr().out == "['--json', '--nnodes=7', '0']\n"
+
+
+def test_run_a_script_that_fails(script, capfd):
+    assert run(script("raise ValueError('no such layer')")) == 1
+    said = capfd.readouterr().err
+    assert "failed: rank 0: exit code 1; no restart is allowed (--max-restarts=0)" in said
+    assert "First failure: rank 0 (local rank 0, pid" in said
+    assert "    ValueError: no such layer\n" in said
+
+
+def test_run_with_several_mistakes(script, capsys):
+    assert run("--nnodes=0", "--max-restarts=x", "--no-such-flag", script("")) == 2
+    said = capsys.readouterr().err
+    assert "problems with the configuration" in said
+    assert all(name in said for name in ("--nnodes", "--max-restarts", "--no-such-flag"))
+
+
+def test_run_without_a_script(capsys):
+    assert run() == 2
+    assert "script" in capsys.readouterr().err
+
+
+def test_run_with_a_script_that_is_not_there(capsys):
+    assert run("no-such-script.py") == 2
+    assert "no-such-script.py" in capsys.readouterr().err
+
+
+def test_run_with_an_unknown_backend(script, capsys):
+    assert run("--rdzv-backend=nobody", script("")) == 2
+    assert "there is no rendezvous backend 'nobody' here" in capsys.readouterr().err
+
+
+def test_run_that_is_asked_to_leave(script, capfd):
+    asks = script("import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()")
+    assert run(asks) == 143
+    assert "ended: the agent received SIGTERM and stopped its workers" in capfd.readouterr().err
+
+
+def test_run_that_is_interrupted(script, capfd, tmp_path):
+    asks = script("import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.pause()")
+    result = tmp_path / "result.json"
+    assert run("--signals-to-handle=SIGTERM", f"--result-file={result}", asks) == 130
+    said = capfd.readouterr().err
+    assert said.endswith("ended: interrupted from the keyboard\n")
+    assert "Traceback" not in said
+    assert json.loads(result.read_text())["state"] == "STOPPED"
+
+
+def test_the_log_follows_the_flags(script, capfd):
+    assert cli.main(["run", "--log-format=json", "--log-level=info", script("")]) == 0
+    events = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
+    assert events == ["run started", "round formed", "workers started", "agent finished"]
+
+
+def test_the_log_is_for_people_else(script, capfd):
+    assert cli.main(["run", "--rdzv-id=job", script("")]) == 0
+    first = capfd.readouterr().err.splitlines()[0]
+    assert "info     run started: run_id=job backend=local script=" in first
+
+
+def test_the_result_of_a_success(script, tmp_path):
+    path = tmp_path / "result.json"
+    assert run(f"--result-file={path}", "--rdzv-id=job", script("")) == 0
+    content = json.loads(path.read_text())
+    assert (content["state"], content["exit_code"], content["run_id"], content["error"]) == (
+        "SUCCEEDED",
+        0,
+        "job",
+        None,
+    )
+    assert [fact["round"] for fact in content["rounds"]] == [1]
+
+
+def test_the_result_of_a_failure(script, tmp_path):
+    path = tmp_path / "result.json"
+    assert run(f"--result-file={path}", "--max-restarts=1", script("import sys; sys.exit(3)")) == 1
+    content = json.loads(path.read_text())
+    assert (content["state"], content["exit_code"], content["restart_count"]) == ("FAILED", 1, 1)
+    assert content["reason"] == "rank 0: exit code 3; all 1 restarts are used (--max-restarts)"
+    assert [failure["exitcode"] for failure in content["failures"]] == [3, 3]
+    assert content["first_failure"]["round"] == 2
+    assert content["restarts"][0]["cause"] == "failure"
+
+
+def test_a_result_that_cannot_be_written_is_found_before_the_run(script, tmp_path, capfd):
+    ran = tmp_path / "ran"
+    assert run(f"--result-file={tmp_path}/no/result.json", script(f"open({str(ran)!r}, 'w')")) == 2
+    assert "--result-file: expected a file in a folder that can be written" in capfd.readouterr().err
+    assert not ran.exists()
+
+
+def test_a_result_that_can_no_longer_be_written_does_not_change_how_the_job_ended(script, tmp_path, capfd):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    assert run(f"--result-file={folder}/result.json", script(f"import os; os.rmdir({str(folder)!r})")) == 0
+    said = capfd.readouterr().err
+    assert f"elastic: the outcome could not be written to {folder}/result.json: No such file or directory" in said
+
+
+def test_explain(script, capsys, monkeypatch):
+    script("")
+    monkeypatch.setenv("ELASTIC_MAX_RESTARTS", "4")
+    assert cli.main(["explain", "--nproc-per-node=3"]) == 0
+    said = capsys.readouterr().out
+    assert "--nproc-per-node" in said
+    assert "ELASTIC_MAX_RESTARTS" in said
+
+
+def test_explain_as_json(script, capsys):
+    script("")
+    assert cli.main(["explain", "--json", "--nproc-per-node=3", "script.py"]) == 0
+    assert "nproc_per_node" in json.dumps(json.loads(capsys.readouterr().out))
+
+
+def test_explain_what_is_wrong(capsys):
+    assert cli.main(["explain", "--nnodes=0"]) == 2
+    assert "--nnodes" in capsys.readouterr().err
+
+
+def test_plugins(capsys):
+    assert cli.main(["plugins"]) == 0
+    assert "local" in capsys.readouterr().out
+
+
+def test_plugins_as_json(capsys):
+    assert cli.main(["plugins", "--json"]) == 0
+    assert "local" in json.dumps(json.loads(capsys.readouterr().out))
+
+
+def test_plugins_takes_nothing_else(capsys):
+    assert cli.main(["plugins", "--jsno"]) == 2
+    assert "elastic plugins: expected nothing but --json, found '--jsno'" in capsys.readouterr().err
+
+
+BROKEN_BACKEND = """
+from elastic_core.hooks import RendezvousBackendRecord, hookimpl
+
+
+def make(params):
+    raise ZeroDivisionError("a fault of mine")
+
+
+@hookimpl
+def elastic_rendezvous_backends():
+    return [RendezvousBackendRecord("faulty", "a test", make)]
+"""
+
+
+@pytest.fixture
+def faulty_backend(tmp_path, monkeypatch):
+    info = tmp_path / "faulty-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[elastic]\nfaulty = faulty_plugin\n")
+    (tmp_path / "faulty_plugin.py").write_text(BROKEN_BACKEND)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("faulty_plugin", None)
+
+
+def test_a_fault_of_a_plugin_is_an_internal_error_with_its_traceback(faulty_backend, script, capfd):
+    assert run("--rdzv-backend=faulty", script("")) == 70
+    said = capfd.readouterr().err
+    assert "Traceback (most recent call last)" in said
+    assert "elastic: internal error: ZeroDivisionError: a fault of mine; please report it" in said
+
+
+def test_an_internal_error_of_any_command_has_its_code(tmp_path, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    before = os.getcwd()
+    os.chdir(gone)
+    gone.rmdir()
+    try:
+        assert cli.main(["explain"]) == 70
+    finally:
+        os.chdir(before)
+    assert "internal error: FileNotFoundError" in capsys.readouterr().err
+
+
+# -- seen from outside
+
+
+def outside(*argv, **kwargs):
+    return subprocess.run([*ELASTIC, *argv], text=True, timeout=60, **{"capture_output": True, **kwargs})
+
+
+def test_the_module_is_the_command():
+    done = outside("--version")
+    assert (done.returncode, done.stdout) == (0, f"elastic-core {version('elastic-core')}\n")
+    assert outside("walk").returncode == 2
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = outside("plugins", capture_output=False, stdout=writer, stderr=subprocess.PIPE)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("source", ["import sys; sys.exit(3)", "raise ValueError('x')"])
+def test_a_broken_stderr_does_not_change_the_exit_code(source, script):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = outside("run", script(source), capture_output=False, stdout=subprocess.PIPE, stderr=writer)
+    finally:
+        os.close(writer)
+    assert done.returncode == 1
+
+
+def test_a_closed_stderr_does_not_change_the_exit_code_and_nothing_goes_to_stdout(script):
+    path = script("import sys; sys.exit(3)")
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", *ELASTIC, "run", path]
+    done = subprocess.run(command, text=True, timeout=60, stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (1, "")

@@ -1,0 +1,93 @@
+"""The package as a whole: cheap to import, all its names there, and every module says what it is."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import elastic_core
+
+MODULES = sorted(
+    info.name
+    for info in pkgutil.walk_packages(elastic_core.__path__, "elastic_core.")
+    if not info.name.endswith("__main__")
+)
+HEAVY = {
+    "torch",
+    "structlog",
+    "pluggy",
+    "psutil",
+    "asyncio",
+    "multiprocessing",
+    "subprocess",
+    "socket",
+    "json",
+    "tomllib",
+}
+
+
+def python(*argv, **environ):
+    done = subprocess.run(
+        [sys.executable, *argv], capture_output=True, text=True, timeout=60, env={**os.environ, **environ}
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def imported_by(*argv):
+    """The modules that a run of Python imports, as it tells itself."""
+    lines = python("-X", "importtime", *argv).stderr.splitlines()
+    return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    loaded = set(python("-c", "import sys, elastic_core; print(*sys.modules)").stdout.split())
+    assert "elastic_core" in loaded
+    assert loaded & HEAVY == set()
+    assert {name for name in loaded if name.startswith("elastic_core.")} == set()
+
+
+def test_asking_for_a_name_loads_it():
+    script = "import sys, elastic_core; elastic_core.ExitCode; print('elastic_core.launch' in sys.modules)"
+    assert python("-c", script).stdout == "False\n"
+
+
+def test_the_agent_never_imports_torch_nor_what_it_does_not_need(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("")
+    imported = imported_by("-m", "elastic_core", "run", "--log-level=error", str(script))
+    assert "elastic_core.agent.local" in imported
+    unwanted = {"torch", "etcd3", "grpc", "numpy", "asyncio", "multiprocessing", "structlog"}
+    assert {name for name in imported if name.partition(".")[0] in unwanted} == set()
+
+
+def test_help_and_version_load_next_to_nothing():
+    imported = imported_by("-m", "elastic_core", "--version")
+    assert {name for name in imported if name.startswith("elastic_core.")} <= {
+        "elastic_core.cli",
+        "elastic_core.errors",
+    }
+    assert imported.isdisjoint({"pluggy", "structlog", "psutil", "torch"})
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_says_what_it_is_and_has_the_names_it_promises(name):
+    module = importlib.import_module(name)
+    assert module.__doc__
+    for promised in getattr(module, "__all__", ()):
+        assert hasattr(module, promised)
+
+
+def test_the_names_of_the_package():
+    assert sorted(elastic_core.__all__) == elastic_core.__all__ == dir(elastic_core)
+    assert all(getattr(elastic_core, name).__name__ == name for name in elastic_core.__all__)
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match="module 'elastic_core' has no attribute 'torch'"):
+        elastic_core.torch  # noqa: B018
