@@ -259,6 +259,49 @@ def test_an_internal_error_of_any_command_has_its_code(tmp_path, capsys):
     assert "internal error: FileNotFoundError" in capsys.readouterr().err
 
 
+@pytest.fixture
+def broken_stream():
+    """A text stream whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w")
+    yield stream
+    stream.close()
+
+
+def test_a_broken_stdout_is_no_error(broken_stream, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", broken_stream)
+    assert cli.main(["plugins"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_that_nobody_hears_has_its_code(broken_stream, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", broken_stream)
+    assert cli.main(["walk"]) == 2
+    monkeypatch.setattr(sys, "stderr", None)
+    assert cli.main(["walk"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_plugin_that_does_not_load_is_a_warning(tmp_path, monkeypatch, script, capfd):
+    info = tmp_path / "lame-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lame\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("[elastic]\nlame = no_such_module\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run(script("")) == 0
+    said = capfd.readouterr().err
+    assert "plugin failed:" in said
+    assert "lame" in said
+
+
+def test_the_console_script(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["elastic", "walk"])
+    with pytest.raises(SystemExit) as left:
+        cli.entry_point()
+    assert left.value.code == 2
+
+
 # -- seen from outside
 
 
