@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
     from elastic_core.interfaces.watchdog import Watchdog
     from elastic_core.interfaces.workers import RoundPlan
+    from elastic_core.log import EventName
     from elastic_core.workers.starters import Starter
 
 _HEALTH_TIMEOUT = 30.0  # seconds without a turn of the agent's loop after which an endpoint may call it stuck
@@ -101,10 +102,10 @@ def composed(
     with contextlib.ExitStack() as last, contextlib.ExitStack() as stack:
         clock = clock or SystemClock()
         handler = _handler(settings, manager)
-        stack.callback(_end, f"rendezvous backend {settings.rdzv_backend}", handler.shutdown)
+        stack.callback(_end, "plugin failed", f"rendezvous backend {settings.rdzv_backend}", handler.shutdown)
         watchdog = _watchdog(settings, manager)
         if watchdog is not None:
-            stack.callback(_end, f"watchdog {settings.watchdog}", watchdog.stop)
+            stack.callback(_end, "plugin failed", f"watchdog {settings.watchdog}", watchdog.stop)
         workers = LocalWorkers(entry.starter, _policy(settings, local_world_size), environ, clock)
         stack.callback(workers.close)
         agent = LocalElasticAgent(
@@ -140,12 +141,12 @@ def _event_destination(settings: Settings, manager: PluginManager) -> None:
     check_destination(settings.event_log_handler)
 
 
-def _end(part: str, end: Callable[[], object]) -> None:
+def _end(event: EventName, part: str, end: Callable[[], object]) -> None:
     """What breaks while it is ended must not hide how the job ended."""
     try:
         end()
     except Exception as error:  # noqa: BLE001 - a plugin may raise whatever it likes
-        get_logger().warning("plugin failed", part=part, reason="it broke while it was stopped", exc_info=error)
+        get_logger().warning(event, part=part, reason="it broke while it was stopped", exc_info=error)
 
 
 def _spec(settings: Settings, handler: RendezvousHandler, entry: Entry, local_world_size: int) -> WorkerSpec:
@@ -224,7 +225,7 @@ def _start_health(
         return
     record, options = found
     server = record.factory(agent.alive_at, settings.health_port or 0, _HEALTH_TIMEOUT, options)
-    stack.callback(_end, f"health endpoint {settings.health}", server.stop)
+    stack.callback(_end, "endpoint failed", f"health endpoint {settings.health}", server.stop)
     try:
         server.start()
     except OSError as error:

@@ -221,8 +221,12 @@ def test_what_breaks_while_it_is_stopped_hides_nothing(plugin, capsys):
     assert not run(plugin).is_failed()
     assert plugin.diary[-3:] == ENDED
     said = capsys.readouterr().err
-    for part in ('"watchdog dog"', '"rendezvous backend diary"', '"health endpoint pulse"'):
-        assert f'plugin failed: part={part} reason="it broke while it was stopped"' in said
+    for event, part in (
+        ("plugin failed", "watchdog dog"),
+        ("plugin failed", "rendezvous backend diary"),
+        ("endpoint failed", "health endpoint pulse"),
+    ):
+        assert f'{event}: part="{part}" reason="it broke while it was stopped"' in said
 
 
 def test_an_observer_that_raises_does_not_end_the_job(plugin, capsys):

@@ -121,7 +121,9 @@ class LocalElasticAgent(SimpleElasticAgent):
             left = self._processes.leftovers()
             if left:
                 self._announce_stop(left, signum, grace)
+                begun = self._clock.now()
                 self._end_processes(signum, grace)
+                get_logger().info("workers stopped", seconds=round(self._clock.now() - begun, 3))
         finally:
             self._processes.finish(_OUTPUT_QUIET)
 

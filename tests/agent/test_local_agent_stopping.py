@@ -204,7 +204,9 @@ def test_long_stops_are_told_of(make_node, said):
     node = make_node(workers=Reluctant(fails, clock), clock=clock, shutdown_timeout=5, kill_timeout=100, max_restarts=0)
     assert node.run().is_failed()
     assert node.workers.signals == [TERM, CONT, KILL, KILL]
-    assert 'still waiting: waiting_for="workers to stop" local_ranks=[1] seconds=20 grace=5' in said()
+    lines = said()
+    assert 'still waiting: waiting_for="workers to stop" local_ranks=[1] seconds=20 grace=5' in lines
+    assert "workers stopped: seconds=40" in lines
 
 
 class Stepping(FakeClock):
