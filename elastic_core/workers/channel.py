@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from elastic_core.workers.streams import StreamPlan
 
 # A bare carriage return ends a line too (progress bars), but at the end of the text a line feed may yet follow it.
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r(?=[^\n])|\n)")
+_LINE_END = re.compile(rb"\r\n|\r(?=[^\n])|\n")
 _LONGEST_LINE = 64 * 1024
 
 
@@ -24,61 +24,67 @@ class Channel:
         self._console = console
         self._filtered = filtered
         self._file = FileSink(plan.file, report) if plan.file else None
-        self._tail = TailSink()
+        self._tail = TailSink() if plan.keeps_tail else None
         self._pending = b""
-        self.rest_shown = 0  # how much of an unfinished line the console has seen already
+        self._shows = plan.console
+        self._shown = 0  # how much of the pending text the console has seen already
 
     @property
     def unfinished(self) -> bool:
         """Whether text without a line end waits that the console may show (prefixed lines are shown whole)."""
-        return self._plan.console and not self._plan.prefix and len(self._pending) > self.rest_shown
+        return self._shows and not self._plan.prefix and len(self._pending) > self._shown
 
     def feed(self, data: bytes) -> None:
         """Take what the worker wrote."""
-        unwritten = self._file.write(data) if self._file else b""
         text = self._pending + data
-        end = 0
-        for match in _LINE.finditer(text):
-            self._tail.write_line(match.group())
+        unwritten = self._file.write(data) if self._file else b""
+        if unwritten and not self._shows:
+            self._shows, self._shown = True, len(text) - len(unwritten)  # the file has the rest
+        lines, end = [], 0
+        for match in _LINE_END.finditer(text, max(len(self._pending) - 1, 0)):  # there is none before its last byte
+            lines.append(text[end : match.end()])
             end = match.end()
         if len(text) - end > _LONGEST_LINE:
+            lines.append(text[end:])
             end = len(text)
         self._pending = text[end:]
-        self._show(text[:end], unwritten)
+        self._show(lines)
 
     def show_unfinished(self) -> None:
         """Show a line that nobody finished for a while (a prompt, a counter)."""
-        self._console.write(self._pending[self.rest_shown :])
-        self.rest_shown = len(self._pending)
+        self._console.write(self._pending[self._shown :])
+        self._shown = len(self._pending)
 
     def close(self) -> None:
         """The stream has ended: the last line counts even without a line end."""
         rest, self._pending = self._pending, b""
-        self._tail.write_line(rest)
-        if rest:
-            self._show(rest if not self._plan.prefix else rest + b"\n", b"")
+        self._show([rest] if rest else [])
         if self._file:
             self._file.close()
 
     def tail(self) -> tuple[str, ...]:
-        """The last lines."""
-        return self._tail.lines()
+        """The last lines, if the plan keeps them."""
+        return self._tail.lines() if self._tail else ()
 
-    def _show(self, lines: bytes, unwritten: bytes) -> None:
-        """Whole lines to the console and the filtered file; what the log file refused goes to the console."""
-        if self._plan.console:
+    def _show(self, lines: list[bytes]) -> None:
+        if self._tail:
+            for line in lines:
+                self._tail.write_line(line)
+        if self._shows and lines:
             self._show_on_console(lines)
-        elif unwritten:
-            self._console.write(unwritten)
-        if self._filtered and lines:
-            chosen = [line for line in lines.splitlines(keepends=True) if any(f in line for f in self._plan.filters)]
-            self._filtered.write(b"".join(chosen))
+        if self._filtered:
+            chosen = [line for line in lines if any(text in line for text in self._plan.filters)]
+            self._filtered.write(b"".join(map(_ended, chosen)))
 
-    def _show_on_console(self, lines: bytes) -> None:
-        if not lines:
-            return
+    def _show_on_console(self, lines: list[bytes]) -> None:
+        """Raw without a prefix; with one, every piece on a line of its own, so that no two workers share one."""
         if self._plan.prefix:
-            lines = b"".join(self._plan.prefix + line for line in lines.splitlines(keepends=True))
-        else:
-            lines, self.rest_shown = lines[self.rest_shown :], 0
-        self._console.write(lines)
+            self._console.write(b"".join(self._plan.prefix + _ended(line) for line in lines))
+            return
+        text = b"".join(lines)
+        self._console.write(text[self._shown :])
+        self._shown = max(self._shown - len(text), 0)
+
+
+def _ended(line: bytes) -> bytes:
+    return line if line.endswith((b"\n", b"\r")) else line + b"\n"

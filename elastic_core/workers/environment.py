@@ -27,11 +27,13 @@ def worker_environment(
     policy: EnvironmentPolicy,
     error_file: str,
 ) -> dict[str, str]:
-    """All variables of one worker: the parent's, then what plugins contribute, then ours."""
-    return {**parent, **plan.contributed, **_ours(plan, ranks, parent, error_file), **_device(ranks, parent, policy)}
+    """All variables of one worker: the parent's, then what plugins contribute, then ours. Those of ours that are mere
+    defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING) yield to both."""
+    given = {**parent, **plan.contributed}
+    return {**given, **_ours(plan, ranks, given, error_file), **_device(ranks, given, policy)}
 
 
-def _ours(plan: RoundPlan, ranks: WorkerRanks, parent: Mapping[str, str], error_file: str) -> dict[str, str]:
+def _ours(plan: RoundPlan, ranks: WorkerRanks, given: Mapping[str, str], error_file: str) -> dict[str, str]:
     variables = {
         "RANK": str(ranks.world),
         "LOCAL_RANK": str(ranks.local),
@@ -49,17 +51,17 @@ def _ours(plan: RoundPlan, ranks: WorkerRanks, parent: Mapping[str, str], error_
         "TORCHELASTIC_RUN_ID": plan.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": str(plan.use_agent_store),
         "TORCHELASTIC_ERROR_FILE": error_file,
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": parent.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": given.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
-    if len(plan.ranks) > 1 and "OMP_NUM_THREADS" not in parent:
+    if len(plan.ranks) > 1 and "OMP_NUM_THREADS" not in given:
         variables["OMP_NUM_THREADS"] = "1"  # n workers with a thread per core each would fight for the cores
     return variables
 
 
-def _device(ranks: WorkerRanks, parent: Mapping[str, str], policy: EnvironmentPolicy) -> dict[str, str]:
+def _device(ranks: WorkerRanks, given: Mapping[str, str], policy: EnvironmentPolicy) -> dict[str, str]:
     if not policy.virtual_local_rank:
         return {}
-    visible = parent.get("CUDA_VISIBLE_DEVICES")
+    visible = given.get("CUDA_VISIBLE_DEVICES")
     return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": _own_device(ranks.local, visible)}
 
 

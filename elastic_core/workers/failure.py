@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 _ERROR_FILE_LIMIT = 1024 * 1024
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
-_NO_SCRIPT = re.compile(r".*(can't open file|No module named) ")
-_BAD_FLAG = re.compile(r"\S+: error: ")
+_NO_SCRIPT = re.compile(r".*(can't open file|can't find '__main__' module in|No module named) ")
+_BAD_FLAG = re.compile(r"[^:]+: error: ")  # argparse; compilers put line numbers between colons
+_BAD_OPTION = re.compile(r"Error: ")  # click, which says how to use it first
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one worker's end. `stopped` is true when its
-    exit is what a signal of the agent's asked for; `killed_for` is why the agent killed it, if a watchdog asked for that."""
+    """All that is known of one worker's end. `stopped` is true when its exit is what a signal of the agent's asked for;
+    `killed_for` is why the agent killed it, if a watchdog asked for that."""
 
     exit: WorkerExit
     ranks: WorkerRanks
@@ -59,7 +60,11 @@ def curable(exitcode: int, tail: Sequence[str]) -> bool:
     last = tail[-1] if tail else ""
     if exitcode == 1 and (_SYNTAX.match(last) or (len(tail) == 1 and _NO_SCRIPT.match(last))):
         return False
-    return not (exitcode == 2 and (_BAD_FLAG.match(last) or _NO_SCRIPT.match(last)))
+    return not (exitcode == 2 and (_BAD_FLAG.match(last) or _NO_SCRIPT.match(last) or _bad_option(tail)))
+
+
+def _bad_option(tail: Sequence[str]) -> bool:
+    return bool(_BAD_OPTION.match(tail[-1] if tail else "")) and any(line.startswith("Usage: ") for line in tail)
 
 
 def read_error_file(path: Path) -> dict[str, Any]:
@@ -74,19 +79,19 @@ def read_error_file(path: Path) -> dict[str, Any]:
         return {"message": f"the error file is longer than {_ERROR_FILE_LIMIT} bytes and was not read"}
     try:
         data = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         data = raw.decode(errors="replace")
     return data if isinstance(data, dict) else {"message": str(data)}
 
 
 def error_message(data: dict[str, Any]) -> str:
     """What the error file says: the traceback if it holds one, else its message."""
-    message = data.get("message", "")
+    message = data.get("message") or ""
     if not isinstance(message, dict):
         return str(message)
     extra = message.get("extraInfo")
     stack = extra.get("py_callstack") if isinstance(extra, dict) else None
-    return str(stack or message.get("message", "")).strip()
+    return str(stack or message.get("message") or "").strip()
 
 
 def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import multiprocessing
 import os
@@ -9,21 +11,27 @@ import pickle
 import signal
 import sys
 import traceback
+from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.workers.numa import bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
+    from elastic_core.workers.numa import Cpus
     from elastic_core.workers.process import Child
     from elastic_core.workers.starters import Launch
 
+_ERRORS = "backslashreplace"  # a character that the locale lacks must not end a worker
+_STREAM_NAMES = {1: "stdout", 2: "stderr"}
 START_METHODS = ("spawn", "fork", "forkserver")
-_HANDLED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class FunctionStarter:
@@ -34,14 +42,13 @@ class FunctionStarter:
     """
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], method: str) -> None:
-        self._function = function
-        self._args = args
+        self._call = _Call(function, args) if method == "fork" else _PickledCall(function, args)
         self._context = multiprocessing.get_context(method)
 
     def start(self, launch: Launch) -> Child:
         streams = tuple(_as_connection(fd) for fd in (launch.stdout, launch.stderr))
-        call = (self._function, self._args, launch.environment, streams, str(launch.result))
-        process = self._context.Process(target=_call, args=call)  # type: ignore[attr-defined]
+        everything = (self._call, launch.environment, streams, str(launch.result), launch.cpus)
+        process = self._context.Process(target=_run, args=everything)  # type: ignore[attr-defined]
         try:
             process.start()
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -52,12 +59,45 @@ class FunctionStarter:
                     "the top level of a module, or use the start method fork",
                 )
             ) from error
+        finally:
+            for stream in filter(None, streams):
+                stream.close()  # at once, for a stream ends only when nobody holds its write end
         return _FunctionChild(process, reaped_elsewhere=self._context.get_start_method() == "forkserver")
 
     def result(self, launch: Launch) -> object:
         """Raises EOFError when the child ended before its value was written."""
         with launch.result.open("rb") as file:
             return pickle.load(file)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A function and its arguments."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+    def __call__(self) -> Any:
+        return self.function(*self.args)
+
+
+class _PickledCall(_Call):
+    """The same, unpickled only when it is called: by then the worker's environment and streams are in place, so that
+    the modules it brings in see the one, and a failure to import them goes to the others."""
+
+    def __reduce__(self) -> tuple[Callable[[bytes], _SealedCall], tuple[bytes]]:
+        return _SealedCall, (bytes(ForkingPickler.dumps((self.function, self.args))),)
+
+
+@dataclass(frozen=True)
+class _SealedCall:
+    """A pickled call, as the child receives it."""
+
+    pickled: bytes
+
+    def __call__(self) -> Any:
+        function, args = pickle.loads(self.pickled)
+        return function(*args)
 
 
 class _FunctionChild:
@@ -85,32 +125,60 @@ def _as_connection(fd: int | None) -> Connection | None:
     return Connection(os.dup(fd), readable=False)
 
 
-def _call(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
+def _run(
+    call: Callable[[], Any],
     environment: dict[str, str],
     streams: tuple[Connection | None, Connection | None],
     result: str,
+    cpus: Cpus,
 ) -> None:
     """The child's main: a session of its own first, so that everything after it can be found and ended."""
     os.setsid()
-    for signum in _HANDLED:  # a forked child would run the agent's handlers
-        signal.signal(signum, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for target, stream in zip((1, 2), streams, strict=True):
+    _forget_handlers()
+    for target, stream in zip(_STREAM_NAMES, streams, strict=True):
         if stream is not None:
             os.dup2(stream.fileno(), target)
             stream.close()
+            _attach(_STREAM_NAMES[target], target)
     os.environ.clear()
     os.environ.update(environment)
+    bind(cpus)
     try:
-        value = function(*args)
+        _store(call(), result)
     except Exception as error:
-        _write_error_file(error)
+        with contextlib.suppress(OSError):  # the error itself must not be lost for want of a file
+            _write_error_file(error)
         raise
-    sys.stdout.flush()
+
+
+def _forget_handlers() -> None:
+    """A forked child would run the agent's handlers; ignored signals stay ignored, as they do across exec."""
+    for signum in signal.valid_signals():
+        if callable(signal.getsignal(signum)):
+            signal.signal(signum, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _attach(name: str, fd: int) -> None:
+    """Let Python write to the worker's stream: a forked child may have one of the agent's (a notebook's) in its place.
+    Lines go out at once, as those of scripts do, so that a killed worker has shown what it printed."""
+    stream = getattr(sys, name)
+    if isinstance(stream, io.TextIOWrapper) and stream.fileno() == fd:
+        stream.reconfigure(line_buffering=True)
+    else:
+        setattr(sys, name, io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), errors=_ERRORS, line_buffering=True))
+
+
+def _store(value: Any, result: str) -> None:
+    try:
+        pickled = pickle.dumps(value)
+    except Exception as error:
+        raise TypeError(
+            f"expected a return value that can be pickled, found a {type(value).__qualname__}: {error}; return plain "
+            "data, or write it to a file and return its path"
+        ) from error
     with open(result, "wb") as file:
-        pickle.dump(value, file)
+        file.write(pickled)
 
 
 def _write_error_file(error: Exception) -> None:
@@ -124,8 +192,10 @@ def _write_error_file(error: Exception) -> None:
 
 
 def run_script(path: str, *args: str) -> None:
-    """The function behind `--run-path`: the script runs by `runpy` inside the child's interpreter."""
+    """The function behind `--run-path`: the script runs by `runpy` inside the child's interpreter, and finds the
+    modules beside it."""
     import runpy
 
     sys.argv = [path, *args]
+    sys.path.insert(0, str(Path(path).resolve().parent))
     runpy.run_path(path, run_name="__main__")

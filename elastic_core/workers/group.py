@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
+import signal
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +17,12 @@ from elastic_core.workers import sessions
 from elastic_core.workers.environment import EnvironmentPolicy, worker_environment
 from elastic_core.workers.failure import Evidence, explain, in_causal_order, read_error_file
 from elastic_core.workers.guardian import Guardian
-from elastic_core.workers.numa import NO_BINDING, bound_to
+from elastic_core.workers.limits import cannot_start
+from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.oom import OomWatch, counters_of_this_machine
-from elastic_core.workers.process import adopt
+from elastic_core.workers.process import adopt, make_exits_visible
 from elastic_core.workers.round_output import RoundOutput, make_folder
-from elastic_core.workers.sentinels import best_sentinel
+from elastic_core.workers.sentinels import best_sentinel, wait_readable
 from elastic_core.workers.starters import Launch
 from elastic_core.workers.streams import OutputPolicy, round_folder
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from elastic_core.workers.process import WorkerProcess
     from elastic_core.workers.sentinels import OpenSentinel
     from elastic_core.workers.starters import Starter
+
+
+_END_PATIENCE: Duration = 5.0  # seconds for a killed worker to be gone, when others could not be started
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class LocalWorkers:
         self._starter = starter
         self._policy = policy
         self._parent = parent_environment
+        self._binding = policy.binding.seen_through(parent_environment.get("CUDA_VISIBLE_DEVICES"))
         self._clock = clock or SystemClock()
         self._open_sentinel = open_sentinel or best_sentinel()
         self._counters = counters_of_this_machine() if oom_counters is None else oom_counters
@@ -100,17 +105,19 @@ class LocalWorkers:
         self._values: dict[int, Any] = {}
 
     def start(self, plan: RoundPlan) -> dict[int, int]:
+        make_exits_visible()
         folder = self._open_folder(plan)
         output = RoundOutput(plan, self._policy.output, folder, _report_lost_output)
         current = self._round = _Round(plan, output, OomWatch(self._counters))
         try:
             for ranks in plan.ranks:
                 self._start_one(current, ranks, folder)
-        except BaseException:
-            sessions.end(current.leaders)
-            self.reap()
+        except BaseException as error:
+            self._end_all(current)
             current.output.begin()
             self.finish(timeout=1.0)
+            if isinstance(error, OSError):
+                raise cannot_start(error, len(plan.ranks)) from error
             raise
         output.begin()
         return {local: worker.pid for local, worker in current.workers.items()}
@@ -140,7 +147,7 @@ class LocalWorkers:
         if worker is None or self._round is None:
             return False
         self._round.killed[worker.ranks.local] = reason
-        sessions.end({worker.pid: worker.start})
+        sessions.send_all({worker.pid: worker.start}, signal.SIGKILL)
         return True
 
     def leftovers(self) -> list[Leftover]:
@@ -169,6 +176,7 @@ class LocalWorkers:
         self._failures = explain([self._evidence(current, *ended) for ended in current.exits], current.plan)
         self._values = self._collect_values(current)
         for worker in current.workers.values():
+            worker.release()
             if self._guardian and worker.exitcode is not None:
                 self._guardian.forget(worker.pid)
 
@@ -191,9 +199,14 @@ class LocalWorkers:
         return [worker for worker in workers if worker.exitcode is None]
 
     def _obeyed(self, ended: WorkerExit) -> bool:
-        """Whether the exit is what our own signal asked for."""
+        """Whether the exit is what our own signal asked for; not when the worker was killed for a reason of its own."""
         sent = self._round.signals if self._round else set()
-        return bool(sent) and ended.exitcode in {0, *(-signum for signum in sent), *(128 + signum for signum in sent)}
+        killed = self._round is not None and ended.local_rank in self._round.killed
+        return (
+            bool(sent)
+            and not killed
+            and ended.exitcode in {0, *(-signum for signum in sent), *(128 + signum for signum in sent)}
+        )
 
     def _open_folder(self, plan: RoundPlan) -> Path:
         """Where the round's files go: the log folder if there is one, else the scratch folder."""
@@ -213,16 +226,25 @@ class LocalWorkers:
 
     def _start_one(self, current: _Round, ranks: WorkerRanks, folder: Path) -> None:
         guardian, scratch = self._ensure_helpers()
-        error_file = str(folder / f"rank-{ranks.world}.error.json")
-        variables = worker_environment(current.plan, ranks, self._parent, self._policy.environment, error_file)
+        error_file = folder / f"rank-{ranks.world}.error.json"
+        error_file.unlink(missing_ok=True)  # a former run under the same id may have left its own
+        variables = worker_environment(current.plan, ranks, self._parent, self._policy.environment, str(error_file))
         result = scratch / f"round-{current.plan.round}-rank-{ranks.world}.result"
-        launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result)
-        with bound_to(self._policy.binding.cpus_for(ranks.local, len(current.plan.ranks))):
-            child = self._starter.start(launch)
-        worker = adopt(ranks, child, self._open_sentinel)
+        cpus = self._binding.cpus_for(ranks.local, len(current.plan.ranks))
+        launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, cpus)
+        worker = adopt(ranks, self._starter.start(launch))
         current.workers[ranks.local] = worker
         current.launches[ranks.local] = launch
         guardian.watch(worker.pid, worker.start)
+        worker.watch(self._open_sentinel)
+
+    def _end_all(self, current: _Round) -> None:
+        """Not all could be started: end those that were, and wait until the kernel has taken them down."""
+        sessions.end(current.leaders)
+        for worker in self._running_workers():
+            if worker.sentinel >= 0:
+                wait_readable(worker.sentinel, _END_PATIENCE)
+        self.reap()
 
     def _evidence(self, current: _Round, ended: WorkerExit, timestamp: float, obeyed: bool) -> Evidence:
         error_file = Path(current.launches[ended.local_rank].environment["TORCHELASTIC_ERROR_FILE"])
@@ -247,8 +269,9 @@ class LocalWorkers:
             return self._starter.result(launch)
         except FileNotFoundError:
             return None  # the function left by os._exit or its process by exec
-        except (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError) as error:
-            get_logger().warning("output lost", reason=f"a return value cannot be read: {error}")
+        except Exception as error:  # noqa: BLE001 - to unpickle is to run the user's code
+            reason = f"the return value of local rank {launch.local_rank} cannot be read: {error}"
+            get_logger().warning("output lost", reason=reason)
             return None
 
     def _close_leftover_sentinels(self) -> None:

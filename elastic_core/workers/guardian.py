@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_core.workers import sessions
+from elastic_core.workers import forks, sessions
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
@@ -24,13 +24,14 @@ class Guardian:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", sessions.__file__],
+            [sys.executable, "-I", "-S", Path(sessions.__file__).absolute()],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
+            cwd="/",  # so as not to hold the agent's folder busy
             env={},
         )
-        _close_in_forks(self)
+        forks.drop_in_forks(self)
 
     @property
     def pid(self) -> int:
@@ -46,38 +47,29 @@ class Guardian:
         self._order(f"forget {pid}")
 
     def scratch(self, path: str) -> None:
-        """Remove this folder at the end."""
-        self._order(f"scratch {path}")
+        """Remove this folder at the end. One that would read as two orders is left, for the wrong one might go."""
+        if "\n" not in path:
+            self._order(f"scratch {path}")
 
     def close(self, timeout: Duration = 5.0) -> None:
         """Let the guardian end what it still watches, and wait for it. Idempotent."""
-        self._drop_pipe()
+        self.drop()
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
+    def drop(self) -> None:
+        """Close our end of the pipe; a forked child must not hold it, or the agent's death would go unnoticed."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
     def _order(self, line: str) -> None:
         pipe = self._process.stdin
         if pipe is None or pipe.closed:
             return
         try:
-            os.write(pipe.fileno(), f"{line}\n".encode())
+            os.write(pipe.fileno(), os.fsencode(f"{line}\n"))
         except BrokenPipeError:
             pass
-
-    def _drop_pipe(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-
-
-def _close_in_forks(guardian: Guardian) -> None:
-    """A forked child (start method fork) must not hold the pipe open, or the agent's death would go unnoticed."""
-    reference = weakref.ref(guardian)
-
-    def close() -> None:
-        if (alive := reference()) is not None:
-            alive._drop_pipe()
-
-    os.register_at_fork(after_in_child=close)

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator  # noqa: TC003 - contextmanager reads it
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +18,7 @@ Mode = Literal["node", "socket", "exclusive", "core-complex"]
 MODES: tuple[Mode, ...] = ("node", "socket", "exclusive", "core-complex")
 
 Cpus = frozenset[int]
+NO_CPUS: Cpus = frozenset()  # no binding
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class Cpu:
     socket: int
     core: int
     cache: int
+
+
+_NOWHERE = -1  # a NUMA node that no processor is on
 
 
 @dataclass(frozen=True)
@@ -47,13 +51,25 @@ class Machine:
             return None
         return nodes[local_rank * len(nodes) // max(workers, 1)]
 
+    def seen_through(self, visible: str | None) -> Machine:
+        """The same machine as CUDA numbers its devices under CUDA_VISIBLE_DEVICES: in that order, up to the first
+        that is not there. Devices named otherwise than by index are of unknown place."""
+        if visible is None or not self.device_nodes:
+            return self
+        nodes: list[int] = []
+        for name in filter(None, map(str.strip, visible.split(","))):
+            if name.isdecimal() and int(name) >= len(self.device_nodes):
+                break
+            nodes.append(self.device_nodes[int(name)] if name.isdecimal() else _NOWHERE)
+        return replace(self, device_nodes=tuple(nodes))
+
 
 def choose(mode: Mode, machine: Machine, local_rank: int, workers: int) -> Cpus:
     """The processors for one worker; empty when the picture does not allow a choice."""
     node = machine.node_of(local_rank, workers)
     own = [cpu for cpu in machine.cpus if cpu.node == node]
     if not own:
-        return frozenset()
+        return NO_CPUS
     if mode == "node":
         return frozenset(cpu.number for cpu in own)
     if mode == "socket":
@@ -91,10 +107,22 @@ class Binding:
 
     def cpus_for(self, local_rank: int, workers: int) -> Cpus:
         """The processors for one worker; empty for no binding."""
-        return choose(self.mode, self.machine, local_rank, workers) if self.mode else frozenset()
+        return choose(self.mode, self.machine, local_rank, workers) if self.mode else NO_CPUS
+
+    def seen_through(self, visible: str | None) -> Binding:
+        """The binding for devices numbered as under CUDA_VISIBLE_DEVICES."""
+        return replace(self, machine=self.machine.seen_through(visible))
 
 
 NO_BINDING = Binding()
+
+
+def bind(cpus: Cpus | set[int]) -> None:
+    """Run this thread, and what it starts, on these processors only; empty changes nothing. Fails soft: somebody may
+    take processors from us at any time."""
+    if cpus:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cpus)
 
 
 @contextlib.contextmanager
@@ -104,12 +132,11 @@ def bound_to(cpus: Cpus) -> Iterator[None]:
         yield
         return
     before = os.sched_getaffinity(0)
-    with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, cpus)
+    bind(cpus)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        bind(before)
 
 
 def read_machine(sys_root: Path = Path("/sys"), proc_root: Path = Path("/proc")) -> Machine:

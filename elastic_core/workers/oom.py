@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
-
 
 @dataclass(frozen=True)
 class OomVerdict:
@@ -54,23 +52,25 @@ class OomWatch:
         return NOT_OOM
 
 
-def counters_of_this_machine(own_cgroups: Path = Path("/proc/self/cgroup")) -> tuple[OomCounter, ...]:
-    """The counters that exist here: of our memory cgroup (version 2, then 1), then of the whole machine."""
+def counters_of_this_machine(
+    own_cgroups: Path = Path("/proc/self/cgroup"), cgroup_root: Path = Path("/sys/fs/cgroup")
+) -> tuple[OomCounter, ...]:
+    """The counters that exist here: of our memory cgroup, else of the whole machine, which counts everybody's."""
     try:
         lines = own_cgroups.read_text().splitlines()
     except OSError:
         lines = []
-    found = [*_cgroup_counters(lines), OomCounter(Path("/proc/vmstat"), "counted for the whole machine")]
-    return tuple(counter for counter in found if counter.path.exists())
+    own = tuple(counter for counter in _cgroup_counters(lines, cgroup_root) if counter.path.exists())
+    return own or (OomCounter(Path("/proc/vmstat"), "counted for the whole machine"),)
 
 
-def _cgroup_counters(lines: list[str]) -> list[OomCounter]:
+def _cgroup_counters(lines: list[str], root: Path) -> list[OomCounter]:
     found = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         scope = f"counted for the control group {path}"
         if controllers == "":
-            found.append(OomCounter(_CGROUP_ROOT / path.lstrip("/") / "memory.events", scope))
+            found.append(OomCounter(root / path.lstrip("/") / "memory.events", scope))
         elif "memory" in controllers.split(","):
-            found.append(OomCounter(_CGROUP_ROOT / "memory" / path.lstrip("/") / "memory.oom_control", scope))
+            found.append(OomCounter(root / "memory" / path.lstrip("/") / "memory.oom_control", scope))
     return found

@@ -64,11 +64,10 @@ class OutputPump:
         ready = self._selector.select(_UNFINISHED_LINE_AFTER if waiting else None)
         if not ready:
             self._show_unfinished()
-        for key, _ in ready:
-            if key.fd == self._wake_reader:
-                return False
-            self._read(key.fd)
-        return True
+        fds = {key.fd for key, _ in ready}
+        for fd in fds - {self._wake_reader}:  # even when told to give up: what lies in a pipe is not lost
+            self._read(fd)
+        return self._wake_reader not in fds
 
     def _read(self, fd: int) -> None:
         data = os.read(fd, _CHUNK)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.workers.sessions import start_of
 
 if TYPE_CHECKING:
@@ -29,17 +31,23 @@ class Child(Protocol):
 
 @dataclass
 class WorkerProcess:
-    """A started worker. `start` (clock ticks since boot) and the process id are unique together."""
+    """A started worker. `start` (clock ticks since boot) and the process id are unique together. `sentinel` becomes
+    readable when it has ended; -1 before `watch` and after `reap` or `release`."""
 
     ranks: WorkerRanks
     child: Child
     start: int
-    sentinel: int
+    sentinel: int = -1
     exitcode: int | None = field(default=None)
 
     @property
     def pid(self) -> int:
         return self.child.pid
+
+    def watch(self, open_sentinel: OpenSentinel) -> None:
+        """Open the sentinel. Raises OSError when no file descriptor is left."""
+        own = self.child.own_sentinel()
+        self.sentinel = open_sentinel(self.pid) if own is None else own
 
     def reap(self) -> bool:
         """True once: when the process is found to have ended. Releases the sentinel then."""
@@ -48,11 +56,33 @@ class WorkerProcess:
         self.exitcode = self.child.poll()
         if self.exitcode is None:
             return False
-        os.close(self.sentinel)
+        self.release()
         return True
 
+    def release(self) -> None:
+        """Close the sentinel. Idempotent."""
+        if self.sentinel >= 0:
+            os.close(self.sentinel)
+            self.sentinel = -1
 
-def adopt(ranks: WorkerRanks, child: Child, open_sentinel: OpenSentinel) -> WorkerProcess:
+
+def adopt(ranks: WorkerRanks, child: Child) -> WorkerProcess:
     """Wrap a child that has just been started."""
-    own = child.own_sentinel()
-    return WorkerProcess(ranks, child, start_of(child.pid), open_sentinel(child.pid) if own is None else own)
+    return WorkerProcess(ranks, child, start_of(child.pid))
+
+
+def make_exits_visible() -> None:
+    """Where the agent was started with SIGCHLD ignored, the kernel forgets how children ended, and every failure would
+    look like a success. Undo that; the workers inherit it too. Raises ConfigurationError outside the main thread."""
+    if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
+        return
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    except ValueError as error:
+        raise ConfigurationError(
+            Problem(
+                "SIGCHLD",
+                "expected a process that learns how its children end, found that it ignores SIGCHLD; set "
+                "signal.signal(signal.SIGCHLD, signal.SIG_DFL) in the main thread before launching",
+            )
+        ) from error

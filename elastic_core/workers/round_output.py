@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.workers import forks
 from elastic_core.workers.channel import Channel
+from elastic_core.workers.limits import cannot_start, remedy
 from elastic_core.workers.output import OutputPump
 from elastic_core.workers.sinks import ConsoleSink, FileSink
 from elastic_core.workers.streams import Stream, StreamPlan, plan_stream
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 class RoundOutput:
     """Opened before the workers start; `stdio` gives each its pipes; `begin` when all have started; then `finish`.
 
-    Raises ConfigurationError when a log file cannot be opened.
+    Raises ConfigurationError when a log file cannot be opened, or no more files at all.
     """
 
     def __init__(self, plan: RoundPlan, policy: OutputPolicy, folder: Path, report: Report) -> None:
@@ -35,10 +38,14 @@ class RoundOutput:
         self._by_stream: dict[tuple[int, Stream], Channel] = {}
         try:
             self._open(plan, policy, folder)
+            self._pump = OutputPump(self._channels)
+        except OSError as error:
+            self._abandon()
+            raise (cannot_start(error, len(plan.ranks)) if remedy(error) else _unwritable(error)) from error
         except BaseException:
             self._abandon()
             raise
-        self._pump = OutputPump(self._channels)
+        forks.drop_in_forks(self)
 
     def stdio(self, local_rank: int) -> tuple[int | None, int | None]:
         """The write ends for the worker's stdout and stderr; None to inherit the agent's."""
@@ -62,6 +69,11 @@ class RoundOutput:
         channel = self._by_stream.get((local_rank, Stream.ERR))
         return channel.tail() if channel else ()
 
+    def drop(self) -> None:
+        """In a forked worker: it has its own ends by now, and none of these may outlive its siblings or the agent."""
+        for fd in (*self._write_ends.values(), *self._channels):
+            os.close(fd)
+
     def _open(self, plan: RoundPlan, policy: OutputPolicy, folder: Path) -> None:
         for ranks in plan.ranks:
             for stream in Stream:
@@ -70,12 +82,12 @@ class RoundOutput:
                     self._open_channel(ranks.local, stream, stream_plan)
 
     def _open_channel(self, local_rank: int, stream: Stream, plan: StreamPlan) -> None:
+        channel = Channel(plan, self._consoles[stream], self._filtered_sink(plan), self._report)
         try:
-            filtered = self._filtered_sink(plan)
-            channel = Channel(plan, self._consoles[stream], filtered, self._report)
-        except OSError as error:
-            raise _unwritable(error) from error
-        read_end, self._write_ends[local_rank, stream] = os.pipe()
+            read_end, self._write_ends[local_rank, stream] = os.pipe()
+        except OSError:
+            channel.close()
+            raise
         self._channels[read_end] = self._by_stream[local_rank, stream] = channel
 
     def _filtered_sink(self, plan: StreamPlan) -> FileSink | None:
@@ -95,6 +107,8 @@ class RoundOutput:
         for fd, channel in self._channels.items():
             channel.close()
             os.close(fd)
+        for sink in self._filtered.values():
+            sink.close()
 
 
 def _unwritable(error: OSError) -> ConfigurationError:
@@ -111,15 +125,18 @@ def make_folder(folder: Path, latest: Path | None) -> None:
     """Make the round's folder and point `latest` at it. Raises ConfigurationError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if latest is not None:
-            _point(latest, folder)
     except OSError as error:
         raise _unwritable(error) from error
+    if latest is not None:
+        _point(latest, folder)
 
 
 def _point(link: Path, folder: Path) -> None:
-    """Replace the link in one step, so that whoever follows it always arrives."""
-    fresh = link.with_name(f".{link.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)
-    fresh.replace(link)
+    """Replace the link in one step, so that whoever follows it always arrives. A file system without links, or a
+    folder of that name, costs the convenience and not the job."""
+    fresh = link.with_name(f".{link.name}.{secrets.token_hex(8)}")  # other nodes may share the folder
+    try:
+        fresh.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)
+        fresh.replace(link)
+    except OSError:
+        fresh.unlink(missing_ok=True)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Duration
 
 OpenSentinel = Callable[[int], int]
 """Process id of a child -> a file descriptor to wait on and to close."""
@@ -23,12 +28,23 @@ def thread_sentinel(pid: int) -> int:
         try:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
+            pass  # reaped already, so it has ended
+        try:
+            os.write(writable, b"!")  # closing alone would not do: a forked sibling may hold the pipe open
+        except BrokenPipeError:
             pass
         finally:
             os.close(writable)
 
     threading.Thread(target=wait, name=f"wait-{pid}", daemon=True).start()
     return readable
+
+
+def wait_readable(fd: int, timeout: Duration) -> bool:
+    """Wait at most `timeout` seconds for one sentinel; whether it became readable."""
+    waiter = select.poll()
+    waiter.register(fd, select.POLLIN)
+    return bool(waiter.poll(timeout * 1000))
 
 
 def has_pidfd() -> bool:

@@ -2,7 +2,9 @@
 
 Every worker leads a session of its own. A process belongs to a worker when its session is the worker's and it
 did not start before the worker, whoever its parent is by now; nothing is ever found by name. A process that
-made a session of its own (a daemon) has left on purpose and is not touched.
+made a session of its own (a daemon) has left on purpose and is not touched, and neither is a stranger who was
+given the process id of a worker that has gone. A worker that is still on its way to its session (the interpreter
+of a function boots first) is known by its process id and start alone.
 
 This file is also a program, `python -I -S sessions.py`: the guardian. It needs the standard library only, so
 that it costs milliseconds, and it lives in a session of its own, so that what ends the agent does not end it.
@@ -11,6 +13,7 @@ that it costs milliseconds, and it lives in a session of its own, so that what e
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import sys
@@ -18,7 +21,8 @@ from typing import IO, NamedTuple
 
 _PROC = "/proc"
 _ENDED = "ZX"
-_PASSES = 100  # SIGKILL passes of the guardian: a fork storm is caught, an unkillable process does not hold it
+_PASSES = 100  # SIGKILL passes of `end`: a fork storm is caught, an unkillable process does not hold it
+_PAUSE_MS = 10  # between them: the kernel needs time to take a large process down
 
 
 class ProcessStat(NamedTuple):
@@ -26,12 +30,14 @@ class ProcessStat(NamedTuple):
 
     pid: int
     state: str
+    group: int
     session: int
+    threads: int
     start: int
 
     @property
     def ended(self) -> bool:
-        return self.state in _ENDED
+        return self.state in _ENDED and self.threads <= 1  # the first thread may end long before the others
 
 
 def read_stat(pid: int) -> ProcessStat | None:
@@ -42,7 +48,8 @@ def read_stat(pid: int) -> ProcessStat | None:
     except OSError:
         return None
     fields = text[text.rindex(b")") + 2 :].split()  # the name before it may hold spaces and parentheses
-    return ProcessStat(pid, fields[0].decode(), int(fields[3]), int(fields[19]))
+    group, session, threads, start = (int(fields[index]) for index in (2, 3, 17, 19))
+    return ProcessStat(pid, fields[0].decode(), group, session, threads, start)
 
 
 def start_of(pid: int) -> int:
@@ -52,13 +59,26 @@ def start_of(pid: int) -> int:
 
 
 def members(leaders: dict[int, int]) -> list[ProcessStat]:
-    """The living processes of the sessions led by `leaders` (process id -> start)."""
+    """The living processes of the sessions led by `leaders` (process id -> start), and the leaders themselves."""
+    table = _process_table()
+    own = dict(leaders)
+    for stat in table:
+        if leaders.get(stat.pid, stat.start) != stat.start:
+            del own[stat.pid]  # the id was used again, so the session of that number is a stranger's
+    return [stat for stat in table if not stat.ended and _belongs(stat, own)]
+
+
+def _process_table() -> list[ProcessStat]:
     try:
         names = os.listdir(_PROC)
     except OSError:
-        names = []
+        return []
     stats = (read_stat(int(name)) for name in names if name.isdigit())
-    return [stat for stat in stats if stat and not stat.ended and stat.start >= leaders.get(stat.session, sys.maxsize)]
+    return [stat for stat in stats if stat]
+
+
+def _belongs(stat: ProcessStat, leaders: dict[int, int]) -> bool:
+    return stat.pid in leaders or stat.start >= leaders.get(stat.session, sys.maxsize)
 
 
 def command_of(pid: int) -> str:
@@ -96,31 +116,31 @@ def send_group(leader: int, signum: int) -> None:
 
 
 def send_all(leaders: dict[int, int], signum: int) -> None:
-    """Signal the sessions of `leaders`: their process groups first, then whoever changed group since."""
-    for leader in leaders:
-        send_group(leader, signum)
-    for stat in members(leaders):
-        if not _in_group_of(stat.pid, leaders):
+    """Signal the sessions of `leaders`: whole process groups, so that nobody forks out of it, then whoever is in
+    none of the leaders' groups, or in none yet."""
+    living = members(leaders)
+    groups = {leader for leader, start in leaders.items() if _leads_group(leader, start)}
+    groups |= {stat.group for stat in living if stat.group in leaders}
+    for group in groups:
+        send_group(group, signum)
+    for stat in living:
+        if stat.group not in groups:
             send(stat.pid, signum)
 
 
-def _in_group_of(pid: int, leaders: dict[int, int]) -> bool:
-    try:
-        return os.getpgid(pid) in leaders
-    except ProcessLookupError:
-        return True
+def _leads_group(leader: int, start: int) -> bool:
+    """Whether the group of that number is our leader's; without a process table (start 0) we must believe so."""
+    stat = read_stat(leader)
+    return start == 0 if stat is None else stat.start == start and stat.group == leader
 
 
 def end(leaders: dict[int, int]) -> None:
     """SIGKILL the sessions until nothing of them is left, or it is clear that something will not die."""
-    for leader in leaders:
-        send_group(leader, signal.SIGKILL)
     for _ in range(_PASSES):
-        left = members(leaders)
-        if not left:
+        send_all(leaders, signal.SIGKILL)
+        if not members(leaders):
             return
-        for stat in left:
-            send(stat.pid, signal.SIGKILL)
+        select.poll().poll(_PAUSE_MS)
 
 
 def guard(orders: IO[str]) -> None:

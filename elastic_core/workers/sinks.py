@@ -57,9 +57,15 @@ class ConsoleSink:
             try:
                 rest = rest[os.write(self._fd, rest) :]
             except BlockingIOError:
-                select.select([], [self._fd], [])
+                _wait_writable(self._fd)
             except OSError:
                 self._fd = None
+
+
+def _wait_writable(fd: int) -> None:
+    waiter = select.poll()  # and not select: its file descriptors end at 1023
+    waiter.register(fd, select.POLLOUT)
+    waiter.poll()
 
 
 class TailSink:
@@ -76,4 +82,5 @@ class TailSink:
 
     def lines(self) -> tuple[str, ...]:
         """The lines as text, oldest first."""
-        return tuple(line.decode(errors="replace") for line in self._lines)
+        lines = tuple(self._lines)  # in one step: a pump that was given up may still add to them
+        return tuple(line.decode(errors="replace") for line in lines)

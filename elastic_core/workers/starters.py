@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.workers import limits
 from elastic_core.workers.environment import substitute_local_rank
+from elastic_core.workers.numa import NO_CPUS, Cpus, bound_to
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,13 +20,17 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Launch:
     """One worker about to start. `stdout` and `stderr` are the write ends of pipes, None to inherit the agent's.
-    `result` is where a function's return value goes."""
+    `result` is where a function's return value goes, `cpus` the processors to run on (empty: any)."""
 
     local_rank: int
     environment: dict[str, str]
     stdout: int | None
     stderr: int | None
     result: Path
+    cpus: Cpus = NO_CPUS
+
+
+_REMEDY = "check the path, its permissions and its first line (#!)"
 
 
 class Starter(Protocol):
@@ -48,23 +54,23 @@ class CommandStarter:
     def start(self, launch: Launch) -> Child:
         command = substitute_local_rank(self._command, launch.local_rank)
         try:
-            return _CommandChild(
-                subprocess.Popen(
+            with bound_to(launch.cpus):
+                process = subprocess.Popen(
                     command,
                     env=launch.environment,
                     stdout=launch.stdout,
                     stderr=launch.stderr,
                     start_new_session=True,
                 )
-            )
         except OSError as error:
             raise ConfigurationError(
                 Problem(
                     "entry point",
                     f"expected a program that can be run, found that {command[0]!r} cannot: {error.strerror}; "
-                    "check the path, its permissions and its first line (#!)",
+                    f"{limits.remedy(error) or _REMEDY}",
                 )
             ) from error
+        return _CommandChild(process)
 
     def result(self, launch: Launch) -> object:
         return None

@@ -1,0 +1,31 @@
+"""What a forked child (start method fork) must not keep: pipes whose end means something to the agent."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+
+class Droppable(Protocol):
+    """Holds file descriptors that only the agent may hold."""
+
+    def drop(self) -> None:
+        """Close them, in the child."""
+        ...
+
+
+_owners: weakref.WeakSet[Droppable] = weakref.WeakSet()
+
+
+def drop_in_forks(owner: Droppable) -> None:
+    """Call `owner.drop()` in every child forked from now on, for as long as `owner` lives."""
+    _owners.add(owner)
+
+
+def _drop_all() -> None:
+    for owner in list(_owners):
+        owner.drop()
+
+
+os.register_at_fork(after_in_child=_drop_all)

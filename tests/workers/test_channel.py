@@ -1,0 +1,208 @@
+"""One stream cut into lines: nothing lost, nothing mixed, whatever the pieces it comes in."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.workers.channel import Channel
+from elastic_core.workers.sinks import FileSink
+from elastic_core.workers.streams import StreamPlan
+
+
+class Console:
+    """What was written, one entry per write."""
+
+    def __init__(self):
+        self.writes = []
+
+    def write(self, data):
+        if data:
+            self.writes.append(bytes(data))
+
+    @property
+    def text(self):
+        return b"".join(self.writes)
+
+
+def ignore(path, error):
+    pass
+
+
+def make(filtered=None, report=ignore, **plan):
+    console = Console()
+    return Channel(StreamPlan(**{"captured": True, "keeps_tail": True, **plan}), console, filtered, report), console
+
+
+def test_whole_lines_are_shown_at_once_and_rests_are_kept_back():
+    channel, console = make()
+    channel.feed(b"one\ntwo\nthr")
+    assert console.writes == [b"one\ntwo\n"]
+    channel.feed(b"ee\n")
+    assert console.writes == [b"one\ntwo\n", b"three\n"]
+
+
+def test_every_line_gets_the_prefix_and_the_last_one_an_end():
+    channel, console = make(prefix=b"[0]:")
+    channel.feed(b"one\ntw")
+    channel.feed(b"o\n\nthree")
+    channel.close()
+    assert console.text == b"[0]:one\n[0]:two\n[0]:\n[0]:three\n"
+
+
+def test_without_a_prefix_the_bytes_are_the_worker_s():
+    channel, console = make()
+    channel.feed(b"a\r\nb\rc\n\xff\x00d")
+    channel.close()
+    assert console.text == b"a\r\nb\rc\n\xff\x00d"
+
+
+def test_an_unfinished_line_is_shown_once():
+    channel, console = make()
+    channel.feed(b"continue? ")
+    assert channel.unfinished
+    channel.show_unfinished()
+    assert not channel.unfinished
+    channel.feed(b"[y/")
+    assert channel.unfinished
+    channel.show_unfinished()
+    channel.feed(b"n] y\nnext")
+    channel.close()
+    assert console.writes == [b"continue? ", b"[y/", b"n] y\n", b"next"]
+
+
+def test_lines_with_a_prefix_are_shown_whole():
+    channel, _ = make(prefix=b"[0]:")
+    channel.feed(b"half")
+    assert not channel.unfinished
+
+
+def test_a_hidden_stream_shows_nothing(tmp_path):
+    channel, console = make(console=False, file=tmp_path / "f")
+    channel.feed(b"half")
+    assert not channel.unfinished
+    channel.feed(b" whole\n")
+    channel.close()
+    assert console.text == b""
+    assert (tmp_path / "f").read_bytes() == b"half whole\n"
+
+
+def test_a_progress_bar_is_a_row_of_lines():
+    channel, console = make(prefix=b">")
+    channel.feed(b"\r 10%")
+    channel.feed(b"\r 20%\r")
+    channel.feed(b"\r\n")
+    channel.feed(b"done\r")
+    channel.feed(b"\nend\n")
+    channel.close()
+    assert console.text == b">\r> 10%\r> 20%\r>\r\n>done\r\n>end\n"
+
+
+def test_a_line_without_end_passes_in_pieces(tmp_path):
+    text = os.urandom(1024 * 1024).replace(b"\n", b"x").replace(b"\r", b"x")
+    channel, console = make(file=tmp_path / "f")
+    for start in range(0, len(text), 65536):
+        channel.feed(text[start : start + 65536])
+    channel.close()
+    assert console.text == text
+    assert (tmp_path / "f").read_bytes() == text
+    assert channel.tail()
+
+
+def test_pieces_of_an_endless_line_do_not_share_lines_with_others():
+    channel, console = make(prefix=b"[0]:")
+    for _ in range(4):
+        channel.feed(b"x" * 40_000)
+    channel.close()
+    assert all(write.startswith(b"[0]:") and write.endswith(b"\n") for write in console.writes)
+    assert console.text.count(b"x") == 160_000
+
+
+def test_the_tail_has_the_last_lines_finished_or_not():
+    channel, _ = make()
+    channel.feed(b"one\n\n  two\nthr")
+    channel.feed(b"ee")
+    assert channel.tail() == ("one", "  two")
+    channel.close()
+    assert channel.tail() == ("one", "  two", "three")
+
+
+def test_no_tail_unless_asked():
+    channel, _ = make(keeps_tail=False)
+    channel.feed(b"one\n")
+    channel.close()
+    assert channel.tail() == ()
+
+
+def test_filters_choose_whole_lines_for_a_shared_file(tmp_path):
+    filtered = FileSink(tmp_path / "filtered", ignore)
+    first, _ = make(filtered, filters=(b"loss", b"acc"))
+    second, _ = make(filtered, filters=(b"loss", b"acc"), console=False)
+    first.feed(b"step 1 lo")
+    second.feed(b"nothing\nloss of b")
+    first.feed(b"ss 0.5\nno\nacc")
+    first.close()
+    second.close()
+    assert (tmp_path / "filtered").read_bytes() == b"step 1 loss 0.5\nacc\nloss of b\n"
+
+
+@pytest.mark.parametrize("prefix", [b"", b"[0]:"])
+def test_a_full_device_falls_back_to_the_console(tmp_path, prefix):
+    (tmp_path / "f").symlink_to("/dev/full")
+    reports = []
+    channel, console = make(
+        report=lambda *r: reports.append(r), console=bool(prefix), prefix=prefix, file=tmp_path / "f"
+    )
+    channel.feed(b"one\ntw")
+    channel.feed(b"o\n")
+    channel.feed(b"three")
+    channel.close()
+    assert len(reports) == 1
+    assert console.text.replace(prefix, b"").rstrip() == b"one\ntwo\nthree"
+
+
+def test_what_the_file_has_taken_is_not_shown_again(tmp_path):
+    """A device that fills up in the middle of a line: a fifo stands in for it."""
+    os.mkfifo(tmp_path / "f")
+    reader = os.open(tmp_path / "f", os.O_RDONLY | os.O_NONBLOCK)
+    channel, console = make(console=False, file=tmp_path / "f")
+    channel.feed(b"one\ntw")
+    channel.feed(b"o, th")
+    taken = os.read(reader, 100)
+    os.close(reader)  # from here on, writing fails
+    channel.feed(b"ree\nfour\nfi")
+    assert console.writes == [b"ree\nfour\n"]
+    channel.feed(b"ve\n")
+    channel.close()
+    assert taken + console.text == b"one\ntwo, three\nfour\nfive\n"
+
+
+pieces = st.lists(st.text(alphabet="ab\r\n", max_size=8).map(str.encode), max_size=12)
+
+
+@given(pieces, st.data())
+def test_nothing_is_lost_or_shown_twice(chunks, data):
+    channel, console = make()
+    for chunk in chunks:
+        channel.feed(chunk)
+        if channel.unfinished and data.draw(st.booleans()):
+            channel.show_unfinished()
+    channel.close()
+    assert console.text == b"".join(chunks)
+
+
+@given(pieces)
+def test_lines_are_the_same_however_they_arrive(chunks):
+    text = b"".join(chunks)
+    apart, one = make(prefix=b"|"), make(prefix=b"|")
+    for chunk in chunks:
+        apart[0].feed(chunk)
+    one[0].feed(text)
+    for channel, _ in (apart, one):
+        channel.close()
+    assert apart[1].text == one[1].text
+    assert apart[0].tail() == one[0].tail()
+    assert [line for line in apart[1].text.splitlines(keepends=True) if not line.startswith(b"|")] == []

@@ -1,0 +1,226 @@
+"""What the end of a worker means, without processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.interfaces.workers import WorkerExit, WorkerRanks
+from elastic_core.workers.failure import (
+    Evidence,
+    curable,
+    decode_exit,
+    describe,
+    error_message,
+    explain,
+    in_causal_order,
+    read_error_file,
+)
+from elastic_core.workers.oom import NOT_OOM, OomVerdict
+
+OOM = OomVerdict(True, "counted")
+
+
+@pytest.mark.parametrize(
+    ("exitcode", "oom", "words"),
+    [
+        (0, NOT_OOM, "exit code 0"),
+        (3, NOT_OOM, "exit code 3"),
+        (3, OOM, "exit code 3"),
+        (-signal.SIGSEGV, NOT_OOM, "killed by SIGSEGV (Segmentation fault)"),
+        (-signal.SIGSEGV, OOM, "killed by SIGSEGV (Segmentation fault)"),
+        (-signal.SIGKILL, NOT_OOM, "killed by SIGKILL (Killed)"),
+        (-signal.SIGKILL, OOM, "killed by SIGKILL: out of memory; counted"),
+        (-(signal.SIGRTMIN + 2), NOT_OOM, f"killed by signal {signal.SIGRTMIN + 2} (Real-time signal 2)"),
+    ],
+)
+def test_exit_in_words(exitcode, oom, words):
+    assert decode_exit(exitcode, oom) == words
+
+
+@pytest.mark.parametrize("number", [33, 32])
+def test_a_signal_without_a_name(number):
+    assert decode_exit(-number).startswith(f"killed by signal {number}")
+
+
+def python_says(*args, cwd=None):
+    done = subprocess.run([sys.executable, "-I", *args], capture_output=True, text=True, cwd=cwd)
+    return done.returncode, tuple(line for line in done.stderr.splitlines() if line.strip())
+
+
+@pytest.mark.parametrize("code", ["def f(:\n", "  x = 1\n y = 2\n", "if True:\n\tx = 1\n        y = 2\n"])
+def test_no_restart_mends_syntax(tmp_path, code):
+    (tmp_path / "script.py").write_text(code)
+    assert not curable(*python_says(str(tmp_path / "script.py")))
+
+
+def test_no_restart_finds_a_missing_script(tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert not curable(*python_says(str(tmp_path / "missing.py")))
+    assert not curable(*python_says(str(tmp_path / "empty")))
+
+
+@pytest.mark.parametrize("module", ["no_such_module_at_all", "no_such.module", "json.no_such", "json.nothing.deep"])
+def test_no_restart_finds_a_missing_module(module):
+    assert not curable(*python_says("-m", module))
+
+
+@pytest.mark.parametrize("prog", ["train.py", "train.py sub", "python -m train"])
+def test_no_restart_mends_arguments(tmp_path, prog):
+    (tmp_path / "s.py").write_text(f"import argparse\nargparse.ArgumentParser(prog={prog!r}).parse_args()\n")
+    assert not curable(*python_says(str(tmp_path / "s.py"), "--no-such-flag"))
+
+
+def test_no_restart_mends_arguments_of_click():
+    tail = ("Usage: train.py [OPTIONS]", "Try 'train.py --help' for help.", "Error: No such option: --x")
+    assert not curable(2, tail)
+    assert curable(1, tail)
+    assert curable(2, tail[1:])
+
+
+@pytest.mark.parametrize(
+    ("exitcode", "tail"),
+    [
+        (1, ()),
+        (2, ()),
+        (1, ("RuntimeError: boom",)),
+        (1, ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'x'")),
+        (1, ("SyntaxError: invalid syntax", "and then something else failed")),
+        (2, ("RuntimeError: boom",)),
+        (2, ("file.c:3:1: error: expected ';'",)),
+        (3, ("train.py: error: no",)),
+        (-signal.SIGSEGV, ("SyntaxError: no",)),
+        (-signal.SIGKILL, ()),
+    ],
+)
+def test_ordinary_failures_may_be_cured(exitcode, tail):
+    assert curable(exitcode, tail)
+
+
+def test_ordinary_errors_of_python_may_be_cured():
+    assert curable(*python_says("-c", "raise RuntimeError('no')"))
+    assert curable(*python_says("-c", "import no_such_module_at_all"))
+
+
+# -- error files
+
+
+@pytest.fixture
+def error_file(tmp_path):
+    def error_file(content):
+        path = tmp_path / "error.json"
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+        return read_error_file(path)
+
+    return error_file
+
+
+def test_torch_s_format(error_file):
+    extra = {"py_callstack": "Traceback\n  deep\nValueError: no\n", "timestamp": "1"}
+    data = error_file({"message": {"message": "ValueError: no", "extraInfo": extra}})
+    assert error_message(data) == "Traceback\n  deep\nValueError: no"
+    assert data["message"]["extraInfo"]["timestamp"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"message": "plain text"}, "plain text"),
+        ({"message": {"message": "short", "extraInfo": {"py_callstack": ""}}}, "short"),
+        ({"message": {"message": "short", "extraInfo": "odd"}}, "short"),
+        ({"message": {"message": "short"}}, "short"),
+        ({"message": {"message": None}}, ""),
+        ({"message": {}}, ""),
+        ({"message": None}, ""),
+        ({"message": 7}, "7"),
+        ({"other": 1}, ""),
+        (b'{"message": "cut of', '{"message": "cut of'),
+        (b"\xff\xfe no json", "�� no json"),
+        (b"[" * 100_000, "[" * 100_000),
+        (b"", ""),
+        (["a", 1], "['a', 1]"),
+        ("just text", "just text"),
+        (None, "None"),
+    ],
+)
+def test_whatever_a_dying_worker_wrote_is_described(error_file, content, message):
+    assert error_message(error_file(content)) == message
+
+
+def test_a_huge_file_is_not_read(error_file):
+    assert "longer than 1048576 bytes" in error_message(error_file(b"x" * (1024 * 1024 + 1)))
+    assert error_message(error_file(b"x" * (1024 * 1024))) == "x" * (1024 * 1024)
+
+
+def test_no_file_says_nothing(tmp_path):
+    assert read_error_file(tmp_path / "missing") == {}
+    assert read_error_file(tmp_path) == {}
+
+
+# -- the failures of a round
+
+
+def evidence(local, exitcode, stopped=False, **changes):
+    fields = {
+        "exit": WorkerExit(local, 100 + local, exitcode),
+        "ranks": WorkerRanks(local, 10 + local, local),
+        "tail": (f"last line of {local}",),
+        "error_file": f"/e/{local}",
+        "error_data": {},
+        "timestamp": 5.0,
+        "stopped": stopped,
+    }
+    return Evidence(**{**fields, **changes})
+
+
+def test_the_record_of_a_failure(plan):
+    made = plan(node="n1", round=3, role="trainer")
+    found = describe(evidence(2, 3), made)
+    assert (found.local_rank, found.global_rank, found.pid, found.exitcode) == (2, 12, 102, 3)
+    assert (found.node, found.round, found.role, found.timestamp) == ("n1", 3, "trainer", 5.0)
+    assert (found.reason, found.message, found.error_file) == ("exit code 3", "last line of 2", "<N/A>")
+    assert found.stderr_tail == ("last line of 2",)
+    assert found.curable
+
+
+def test_the_error_file_speaks_before_stderr(plan):
+    found = describe(evidence(0, 1, error_data={"message": "from the file"}), plan())
+    assert (found.message, found.error_file) == ("from the file", "/e/0")
+    assert found.error_file_data == {"message": "from the file"}
+
+
+def test_the_reason_of_a_deliberate_kill_goes_before_the_signal(plan):
+    assert describe(evidence(0, -9, killed_for="hang", oom=OOM), plan()).reason == "hang"
+
+
+def test_the_first_failure_is_the_cause_of_the_rest(plan):
+    found = explain([evidence(3, 0), evidence(2, 1), evidence(0, -6), evidence(1, -15, stopped=True)], plan(4))
+    assert list(found) == [12, 10]
+    assert found[12].caused_by is None
+    assert found[10].caused_by == 12
+
+
+def test_those_who_obeyed_did_not_fail(plan):
+    assert explain([evidence(0, -15, stopped=True), evidence(1, 0)], plan(2)) == {}
+    assert explain([], plan()) == {}
+
+
+exits = st.lists(st.tuples(st.integers(0, 64), st.integers(-64, 255)), unique_by=lambda pair: pair[0])
+
+
+@given(exits)
+def test_causal_order_is_a_permutation_with_signals_first(pairs):
+    before = [WorkerExit(local, local + 1, code) for local, code in pairs]
+    after = in_causal_order(before)
+    assert sorted(after, key=hash) == sorted(before, key=hash)
+    signalled = [ended.exitcode < 0 for ended in after]
+    assert signalled == sorted(signalled, reverse=True)
+    for kind in (True, False):
+        ranks = [ended.local_rank for ended in after if (ended.exitcode < 0) is kind]
+        assert ranks == sorted(ranks)

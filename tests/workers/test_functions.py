@@ -1,0 +1,237 @@
+"""Functions as workers, by every start method."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from elastic_core.errors import ConfigurationError
+from elastic_core.workers.functions import START_METHODS, FunctionStarter, run_script
+from elastic_core.workers.numa import Binding, Cpu, Machine
+
+FUNCTIONS = """
+import os, signal, sys, time
+
+AT_IMPORT = os.environ.get("RANK")
+
+if AT_IMPORT is None:
+    def only_in_the_agent():
+        pass
+
+def give(value):
+    return value
+
+def rank():
+    return {"rank": os.environ["RANK"], "session": os.getsid(0) == os.getpid(), "at import": AT_IMPORT}
+
+def large():
+    return b"x" * 20_000_000
+
+def fail(text):
+    raise ValueError(text)
+
+def fail_with_own_file():
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+        file.write('{"message": "my own"}')
+    raise ValueError("not this")
+
+def fail_without_folder():
+    os.environ["TORCHELASTIC_ERROR_FILE"] = "/no/such/folder/error.json"
+    raise ValueError("still told")
+
+def leave(code):
+    sys.exit(code)
+
+def vanish():
+    os._exit(0)
+
+def give_lambda():
+    return lambda: 0
+
+class Awkward:
+    def __setstate__(self, state):
+        raise RuntimeError("will not be unpickled")
+
+def give_awkward():
+    value = Awkward()
+    value.x = 1
+    return value
+
+def talk():
+    print("to stdout")
+    print("to stderr", file=sys.stderr)
+    os.write(1, b"from below\\n")
+
+def talk_and_die():
+    print("last words")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def handlers():
+    found = [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)]
+    return found == [signal.SIG_DFL] * 3 + [signal.default_int_handler]
+
+def affinity():
+    return os.sched_getaffinity(0)
+"""
+
+
+@pytest.fixture
+def functions(function_module):
+    return function_module(FUNCTIONS)
+
+
+@pytest.fixture(params=START_METHODS)
+def method(request):
+    return request.param
+
+
+@pytest.fixture
+def run(local_workers, call, plan):
+    """Run `function(*args)` in one worker and finish: the workers."""
+
+    def run(function, *args, method="fork", workers=1, **options):
+        rounds = local_workers(call(function, *args, method=method), **options)
+        rounds.run(plan(workers))
+        return rounds.workers
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["give", "large", "rank"])
+def test_values_come_back_by_global_rank(functions, run, method, name):
+    if name == "give":
+        assert run(functions.give, {"a": (1, None)}, method=method).return_values() == {0: {"a": (1, None)}}
+    elif name == "large":
+        assert run(functions.large, method=method).return_values() == {0: b"x" * 20_000_000}
+    else:
+        values = run(functions.rank, method=method, workers=2).return_values()
+        assert [values[rank]["rank"] for rank in (0, 1)] == ["0", "1"]
+        assert [values[rank]["session"] for rank in (0, 1)] == [True, True]
+
+
+def test_modules_of_the_function_see_the_worker_s_environment(functions, run):
+    assert run(functions.rank, method="spawn").return_values()[0]["at import"] == "0"
+
+
+def test_none_is_a_value_too(functions, run, method):
+    assert run(functions.give, None, method=method).return_values() == {0: None}
+
+
+def test_an_exception_is_a_failure_with_its_traceback(functions, run, method, capfd):
+    workers = run(functions.fail, "reason 123", method=method)
+    failure = workers.failures()[0]
+    assert failure.exitcode == 1
+    assert failure.stderr_tail[-1] == "ValueError: reason 123"
+    assert "Traceback" in failure.message
+    assert failure.message.endswith("ValueError: reason 123")
+    assert failure.error_file_data["message"]["message"] == "ValueError: reason 123"
+    assert int(failure.error_file_data["message"]["extraInfo"]["timestamp"]) > 0
+    assert "reason 123" in capfd.readouterr().err
+    assert workers.return_values() == {}
+
+
+def test_a_function_s_own_error_file_stands(functions, run):
+    assert run(functions.fail_with_own_file).failures()[0].message == "my own"
+
+
+def test_no_place_for_the_error_file_hides_nothing(functions, run):
+    assert run(functions.fail_without_folder).failures()[0].stderr_tail[-1] == "ValueError: still told"
+
+
+def test_exit_codes_are_kept(functions, run, method):
+    assert run(functions.leave, 3, method=method).failures()[0].exitcode == 3
+
+
+def test_a_function_that_vanishes_has_no_value(functions, run, method):
+    workers = run(functions.vanish, method=method)
+    assert (workers.return_values(), workers.failures()) == ({0: None}, {})
+
+
+def test_a_value_that_cannot_be_pickled_fails_that_worker_clearly(functions, run, method):
+    workers = run(functions.give_lambda, method=method)
+    failure = workers.failures()[0]
+    assert failure.exitcode == 1
+    assert "expected a return value that can be pickled, found a function" in failure.message
+    assert workers.return_values() == {}
+
+
+def test_a_value_that_cannot_be_read_is_none_with_a_warning(functions, run, capfd):
+    workers = run(functions.give_awkward)
+    assert workers.return_values() == {0: None}
+    assert "will not be unpickled" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_function_that_cannot_be_pickled_is_a_problem_at_once(local_workers, call, plan, method):
+    rounds = local_workers(call(lambda: 0, method=method))
+    with pytest.raises(ConfigurationError, match="can be pickled"):
+        rounds.start(plan(2))
+    assert rounds.workers.running() == []
+
+
+def test_a_function_the_child_cannot_find_fails_with_a_traceback(functions, run):
+    failure = run(functions.only_in_the_agent, method="spawn").failures()[0]
+    assert failure.exitcode == 1
+    assert "only_in_the_agent" in failure.stderr_tail[-1]
+    assert failure.error_file_data
+
+
+def test_streams_of_functions_are_captured(functions, run, method, tmp_path):
+    run(functions.talk, method=method, redirects=lambda rank: 3, log_dir=tmp_path)
+    folder = tmp_path / "job" / "round-1"
+    assert (folder / "rank-0.out").read_text().splitlines() == ["to stdout", "from below"]
+    assert (folder / "rank-0.err").read_text() == "to stderr\n"
+
+
+def test_what_was_printed_before_the_end_is_seen(functions, run, method, tmp_path):
+    workers = run(functions.talk_and_die, method=method, redirects=lambda rank: 1, log_dir=tmp_path)
+    assert workers.failures()[0].exitcode == -signal.SIGKILL
+    assert (tmp_path / "job/round-1/rank-0.out").read_text() == "last words\n"
+
+
+def test_a_forked_child_has_none_of_the_agent_s_handlers(functions, run):
+    before = {signum: signal.signal(signum, lambda *_: None) for signum in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        assert run(functions.handlers).return_values() == {0: True}
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def test_functions_are_bound_to_their_processors(functions, run, method):
+    one = max(os.sched_getaffinity(0))
+    binding = Binding("node", Machine((Cpu(one, 0, 0, 0, 0),)))
+    assert run(functions.affinity, method=method, binding=binding).return_values() == {0: {one}}
+
+
+def test_only_the_fork_server_reaps_for_us(functions, plan, tmp_path, local_workers, call):
+    rounds = local_workers(call(functions.vanish, method="forkserver"))
+    [exited] = rounds.run(plan())
+    assert exited.exitcode == 0
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_script_runs_as_a_function(run, tmp_path, method):
+    (tmp_path / "beside.py").write_text("VALUE = 'beside'\n")
+    (tmp_path / "script.py").write_text(
+        "import json, sys, beside\n"
+        "assert __name__ == '__main__'\n"
+        f"json.dump([sys.argv, beside.VALUE], open({str(tmp_path / 'said')!r}, 'w'))\n"
+    )
+    workers = run(run_script, str(tmp_path / "script.py"), "--flag", method=method)
+    assert workers.failures() == {}
+    assert json.loads((tmp_path / "said").read_text()) == [[str(tmp_path / "script.py"), "--flag"], "beside"]
+
+
+def test_a_script_with_a_syntax_error_is_not_tried_again(run, tmp_path):
+    (tmp_path / "script.py").write_text("def f(:\n")
+    failure = run(run_script, str(tmp_path / "script.py")).failures()[0]
+    assert not failure.curable
+
+
+def test_unknown_methods_are_refused():
+    with pytest.raises(ValueError, match="thread"):
+        FunctionStarter(print, (), "thread")

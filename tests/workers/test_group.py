@@ -1,0 +1,380 @@
+"""LocalWorkers from start to close, over real processes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from elastic_core.errors import ConfigurationError
+from elastic_core.interfaces.workers import WorkerProcesses
+from elastic_core.workers.numa import Binding, Cpu, Machine
+from elastic_core.workers.oom import OomCounter
+from elastic_core.workers.sentinels import thread_sentinel
+from elastic_core.workers.starters import CommandStarter
+
+LONG = 30.0
+SLEEP = "import time; time.sleep(600)"
+EXIT_BY_RANK = "import os, sys; sys.exit(int(sys.argv[1 + int(os.environ['RANK'])]))"
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder(tmp_path, monkeypatch):
+    """Where scratch folders go, so that a test sees what is left of them."""
+    import tempfile
+
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_it_is_what_the_agent_expects(local_workers, python):
+    workers: WorkerProcesses = local_workers(python("pass")).workers
+    assert workers.reap() == []
+    assert workers.running() == []
+    assert workers.leftovers() == []
+    assert list(workers.sentinels()) == []
+    assert not workers.kill(1, "nothing runs")
+    workers.send_signal(signal.SIGTERM)
+    workers.finish(1.0)
+    workers.close()
+
+
+def test_a_round_that_goes_well(local_workers, python, plan):
+    rounds = local_workers(python("pass"))
+    pids = rounds.start(plan(3))
+    assert sorted(pids) == rounds.workers.running() == [0, 1, 2]
+    assert len(rounds.workers.sentinels()) == 3
+    exits = rounds.wait_for_exits(3)
+    assert {(e.local_rank, e.pid, e.exitcode) for e in exits} == {(local, pid, 0) for local, pid in pids.items()}
+    rounds.workers.finish(LONG)
+    assert rounds.workers.failures() == {}
+    assert rounds.workers.return_values() == {0: None, 1: None, 2: None}
+
+
+def test_failures_are_by_global_rank(local_workers, python, plan):
+    rounds = local_workers(python("import sys; print('boom', file=sys.stderr); sys.exit(5)"))
+    rounds.run(plan(1, first_rank=40, node="n7"))
+    [(rank, failure)] = rounds.workers.failures().items()
+    assert (rank, failure.global_rank, failure.local_rank, failure.exitcode) == (40, 40, 0, 5)
+    assert (failure.node, failure.message, failure.reason) == ("n7", "boom", "exit code 5")
+    assert failure.timestamp > 1e9
+
+
+@pytest.mark.parametrize("sentinel", [None, thread_sentinel])
+def test_the_first_to_fail_is_the_cause(local_workers, python, plan, sentinel):
+    code = """
+        import os, signal, sys, time
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(9 if os.environ["RANK"] == "0" else 143))
+        print("ready", flush=True)
+        time.sleep(600)
+    """
+    rounds = local_workers(python(code), sentinel=sentinel)
+    rounds.start(plan(4))
+    [first] = rounds.wait_for_exits(1)
+    assert (first.local_rank, first.exitcode) == (1, -signal.SIGSEGV)
+    rounds.workers.send_signal(signal.SIGTERM)
+    rounds.wait_for_exits(3)
+    rounds.workers.finish(LONG)
+    failures = rounds.workers.failures()
+    assert failures[1].caused_by is None
+    assert {rank: f.caused_by for rank, f in failures.items() if rank != 1} in ({}, {0: 1})  # 0 may not be ready yet
+
+
+def test_those_who_obey_do_not_fail(local_workers, python, plan):
+    rounds = local_workers(python(SLEEP))
+    rounds.start(plan(2))
+    rounds.workers.send_signal(signal.SIGTERM)
+    rounds.workers.send_signal(signal.SIGCONT)
+    assert {e.exitcode for e in rounds.wait_for_exits(2)} == {-signal.SIGTERM}
+    rounds.workers.finish(LONG)
+    assert rounds.workers.failures() == {}
+
+
+def test_a_worker_killed_by_others_fails(local_workers, python, plan):
+    rounds = local_workers(python(SLEEP))
+    pids = rounds.start(plan())
+    os.kill(pids[0], signal.SIGKILL)
+    rounds.wait_for_exits(1)
+    rounds.workers.finish(LONG)
+    assert rounds.workers.failures()[0].reason == "killed by SIGKILL (Killed)"
+
+
+def test_a_kill_for_want_of_memory_is_told_apart(local_workers, python, plan, tmp_path):
+    counter = tmp_path / "memory.events"
+    counter.write_text("oom_kill 1\n")
+    rounds = local_workers(python(SLEEP), oom_counters=(OomCounter(counter, "counted here"),))
+    pids = rounds.start(plan())
+    counter.write_text("oom_kill 2\n")
+    os.kill(pids[0], signal.SIGKILL)
+    rounds.wait_for_exits(1)
+    rounds.workers.finish(LONG)
+    assert "out of memory" in rounds.workers.failures()[0].reason
+
+
+@pytest.mark.parametrize("others_stopped", [False, True])
+def test_a_kill_with_a_reason_fails_for_that_reason(local_workers, python, plan, others_stopped):
+    rounds = local_workers(python(SLEEP))
+    pids = rounds.start(plan(2))
+    assert rounds.workers.kill(pids[1], "it hangs")
+    if others_stopped:
+        rounds.workers.send_signal(signal.SIGKILL)
+    else:
+        assert [e.local_rank for e in rounds.wait_for_exits(1)] == [1]
+        assert not rounds.workers.kill(pids[1], "again")
+        rounds.workers.send_signal(signal.SIGKILL)
+    rounds.wait_for_exits(2 if others_stopped else 1)
+    rounds.workers.finish(LONG)
+    assert {rank: f.reason for rank, f in rounds.workers.failures().items()} == {1: "it hangs"}
+
+
+def test_leftovers_are_found_and_their_ends_announced(local_workers, python, plan):
+    code = """
+        import os, time
+        if os.fork() == 0:
+            time.sleep(600)
+    """
+    rounds = local_workers(python(code))
+    rounds.start(plan(2))
+    rounds.wait_for_exits(2)
+    workers = rounds.workers
+    left = workers.leftovers()
+    assert len(left) == 2
+    assert all("time.sleep" in one.command and one.state in "SR" for one in left)
+    fds = list(workers.leftover_sentinels())
+    assert len(fds) == 2
+    workers.send_signal(signal.SIGKILL)
+    for fd in fds:
+        assert select.select([fd], [], [], LONG)[0]
+    while workers.leftovers():
+        assert workers.leftover_sentinels() is not None
+    assert list(workers.leftover_sentinels()) == []
+    workers.finish(LONG)
+    assert workers.failures() == {}
+
+
+def test_a_worker_that_ended_before_the_others_is_not_confused_with_a_stranger(local_workers, python, plan):
+    rounds = local_workers(python("import os, time; os.environ['RANK'] == '0' or time.sleep(600)"))
+    rounds.start(plan(2))
+    assert [e.local_rank for e in rounds.wait_for_exits(1)] == [0]
+    assert [left.pid for left in rounds.workers.leftovers()]
+    rounds.workers.send_signal(signal.SIGTERM)
+    assert [e.local_rank for e in rounds.wait_for_exits(1)] == [1]
+
+
+def test_rounds_do_not_know_each_other(local_workers, python, plan, tmp_path):
+    logs = tmp_path / "logs"
+    code = """
+        import os, sys
+        print("round", os.environ["TORCHELASTIC_RESTART_COUNT"])
+        sys.exit(int(sys.argv[1]) - int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
+    """
+    rounds = local_workers(python(code, 1), log_dir=logs, redirects=lambda rank: 3)
+    rounds.run(plan(2, first_rank=8, restart_count=0))
+    assert set(rounds.workers.failures()) == {8, 9}
+    rounds.run(plan(2, first_rank=8, round=2, restart_count=1))
+    assert rounds.workers.failures() == {}
+    found = sorted(str(path.relative_to(logs)) for path in logs.rglob("*.*") if path.suffix in (".out", ".err"))
+    assert found == [f"job/round-{n}/rank-{rank}.{kind}" for n in (1, 2) for rank in (8, 9) for kind in ("err", "out")]
+    assert (logs / "latest" / "rank-9.out").read_text() == "round 1\n"
+
+
+def test_an_error_file_of_a_former_run_is_not_believed(local_workers, python, plan, tmp_path):
+    folder = tmp_path / "logs" / "job" / "round-1"
+    folder.mkdir(parents=True)
+    (folder / "rank-0.error.json").write_text('{"message": "long ago"}')
+    rounds = local_workers(python("raise SystemExit(1)"), log_dir=tmp_path / "logs")
+    rounds.run(plan())
+    assert rounds.workers.failures()[0].message == ""
+
+
+def test_the_error_file_of_this_run_is(local_workers, python, plan):
+    code = """
+        import os
+        with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+            file.write('{"message": "from the script"}')
+        raise SystemExit(1)
+    """
+    rounds = local_workers(python(code))
+    rounds.run(plan())
+    assert rounds.workers.failures()[0].message == "from the script"
+
+
+def test_a_log_dir_that_is_a_file_is_a_problem(local_workers, python, plan, tmp_path):
+    (tmp_path / "logs").write_text("")
+    with pytest.raises(ConfigurationError, match="--log-dir"):
+        local_workers(python("pass"), log_dir=tmp_path / "logs").start(plan())
+
+
+def test_when_one_cannot_start_none_runs(local_workers, plan, tmp_path, pipe, running):
+    """Rank 1's command does not exist."""
+    tool = tmp_path / "tool-0"
+    tool.write_text(f"#!/bin/sh\necho $$ >&{pipe[1]}\nsleep 600\n")
+    tool.chmod(0o755)
+    before = open_files()
+    rounds = local_workers(CommandStarter((str(tmp_path / "tool-${local_rank}"),)))
+    with pytest.raises(ConfigurationError, match="tool-1"):
+        rounds.start(plan(2))
+    assert rounds.workers.running() == []
+    assert rounds.workers.leftovers() == []
+    rounds.workers.close()
+    assert open_files() == before
+
+
+def test_when_files_run_out_none_runs(local_workers, python, plan, until):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    rounds = local_workers(python(SLEEP))
+    rounds.start(plan(1))  # the helpers run by now
+    rounds.workers.send_signal(signal.SIGKILL)
+    rounds.wait_for_exits(1)
+    rounds.workers.finish(LONG)
+    before = open_files()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 24, hard))
+    try:
+        with pytest.raises(ConfigurationError, match="ulimit -n"):
+            rounds.start(plan(5, round=2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert rounds.workers.running() == []
+    assert open_files() == before
+    rounds.start(plan(2, round=3))
+    assert len(rounds.workers.running()) == 2
+
+
+def test_nothing_is_left_open_after_many_rounds(local_workers, python, plan, temporary_folder):
+    rounds = local_workers(python(EXIT_BY_RANK, 0, 3), tee=lambda rank: 3, stdout_filters=("x",))
+    rounds.run(plan(2))
+    before = open_files()
+    for number in range(2, 22):
+        rounds.run(plan(2, round=number))
+        assert set(rounds.workers.failures()) == {1}
+    assert open_files() == before
+    assert len(os.listdir(temporary_folder)) == 1
+    rounds.workers.close()
+    rounds.workers.close()
+    assert os.listdir(temporary_folder) == []
+
+
+def test_close_ends_what_finish_left(local_workers, python, plan, running, until):
+    """As after an error of the agent's own."""
+    rounds = local_workers(python(SLEEP))
+    pids = rounds.start(plan(2))
+    rounds.workers.finish(0.01)
+    rounds.workers.close()
+    until(lambda: not any(map(running, pids.values())))
+
+
+def test_a_daemon_that_holds_stderr_does_not_hold_the_agent(
+    local_workers, python, plan, pipe, lines_of, capfd, clean_up
+):
+    code = """
+        import os, sys, time
+        if os.fork() == 0:
+            os.setsid()
+            print(os.getpid(), file=sys.stderr, flush=True)
+            time.sleep(600)
+    """
+    rounds = local_workers(python(code), redirects=lambda rank: 2, log_dir=None)
+    rounds.start(plan())
+    rounds.wait_for_exits(1)
+    rounds.workers.finish(0.3)
+    assert "output lost" in capfd.readouterr().err
+
+
+def test_a_worker_that_closes_its_streams_early(local_workers, python, plan):
+    rounds = local_workers(python("import os, sys; sys.stderr.write('x\\n'); os.close(1); os.close(2); sys.exit(3)"))
+    rounds.run(plan(2))
+    assert {f.message for f in rounds.workers.failures().values()} == {"x"}
+
+
+def test_a_worker_may_call_setsid_and_is_found_all_the_same(local_workers, python, plan):
+    code = """
+        import os, sys, time
+        try:
+            os.setsid()
+        except PermissionError:
+            sys.exit(7)  # it leads its session already
+    """
+    rounds = local_workers(python(code))
+    [ended] = rounds.run(plan())
+    assert ended.exitcode == 7
+
+
+def test_workers_are_bound(local_workers, python, plan, tmp_path):
+    one = max(os.sched_getaffinity(0))
+    binding = Binding("exclusive", Machine((Cpu(one, 0, 0, 0, 0),)))
+    code = "import os; print(sorted(os.sched_getaffinity(0)))"
+    rounds = local_workers(python(code), binding=binding, redirects=lambda rank: 1, log_dir=tmp_path)
+    rounds.run(plan())
+    assert (tmp_path / "latest/rank-0.out").read_text() == f"[{one}]\n"
+
+
+def test_bindings_follow_the_visible_devices(local_workers, python, plan, tmp_path):
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        pytest.skip("one processor has nothing to choose from")
+    machine = Machine((Cpu(cpus[0], 0, 0, 0, 0), Cpu(cpus[1], 1, 0, 1, 1)), device_nodes=(0, 1))
+    code = "import os; print(sorted(os.sched_getaffinity(0)))"
+    rounds = local_workers(
+        python(code),
+        binding=Binding("node", machine),
+        environment={**os.environ, "CUDA_VISIBLE_DEVICES": "1"},
+        redirects=lambda rank: 1,
+        log_dir=tmp_path,
+    )
+    rounds.run(plan())
+    assert (tmp_path / "latest/rank-0.out").read_text() == f"[{cpus[1]}]\n"
+
+
+def test_too_few_devices_stop_those_already_started(local_workers, python, plan):
+    rounds = local_workers(python(SLEEP), virtual_local_rank=True, environment={"CUDA_VISIBLE_DEVICES": "0"})
+    with pytest.raises(ConfigurationError, match="CUDA_VISIBLE_DEVICES"):
+        rounds.start(plan(2))
+    assert rounds.workers.running() == []
+
+
+IGNORING = """
+import os, select, signal, sys
+from elastic_core.workers.group import GroupPolicy, LocalWorkers
+from elastic_core.workers.starters import CommandStarter
+from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
+plan = RoundPlan(1, "job", "here", "default", 0, 1, 1, 1, "h", 1, False, 0, 0, (WorkerRanks(0, 0, 0),))
+workers = LocalWorkers(CommandStarter(("/bin/sh", "-c", "exit 3")), GroupPolicy(), dict(os.environ))
+workers.start(plan)
+select.select(list(workers.sentinels()), [], [])
+print([ended.exitcode for ended in workers.reap()])
+workers.finish(5)
+workers.close()
+"""
+
+
+def test_an_agent_started_with_sigchld_ignored_sees_failures():
+    shell = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", shell, sys.executable, "-c", IGNORING], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.returncode) == ("[3]\n", 0), done.stderr
+
+
+def test_a_function_still_booting_hears_the_signal(local_workers, call, plan, function_module):
+    """Spawned interpreters take a while to reach the session of their own."""
+    module = function_module("import time\ndef wait():\n    time.sleep(600)\n")
+    rounds = local_workers(call(module.wait, method="spawn"))
+    rounds.start(plan(2))
+    assert len(rounds.workers.leftovers()) == 2
+    rounds.workers.send_signal(signal.SIGTERM)
+    assert {e.exitcode for e in rounds.wait_for_exits(2)} == {-signal.SIGTERM}

@@ -1,0 +1,93 @@
+"""The agent's side of the guardian."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+import pytest
+
+from elastic_core.workers.guardian import Guardian
+from elastic_core.workers.sessions import start_of
+
+SLEEP = "import time; time.sleep(600)"
+
+
+@pytest.fixture
+def guardian():
+    made = Guardian()
+    yield made
+    made.close()
+
+
+def test_close_ends_what_is_watched_and_is_idempotent(guardian, spawn):
+    watched, forgotten = spawn(SLEEP), spawn(SLEEP)
+    for process in (watched, forgotten):
+        guardian.watch(process.pid, start_of(process.pid))
+    guardian.forget(forgotten.pid)
+    guardian.close()
+    guardian.close()
+    assert watched.wait() == -signal.SIGKILL
+    assert forgotten.poll() is None
+
+
+def test_orders_after_the_end_are_ignored(guardian):
+    guardian.close()
+    guardian.watch(1, 1)
+
+
+def test_a_lost_guardian_costs_nothing(guardian, until, running):
+    os.kill(guardian.pid, signal.SIGKILL)
+    until(lambda: not running(guardian.pid))
+    guardian.watch(1, 1)
+    guardian.forget(1)
+    guardian.close()
+
+
+def test_a_guardian_that_does_not_answer_is_killed(guardian, running):
+    os.kill(guardian.pid, signal.SIGSTOP)
+    guardian.close(timeout=0.05)
+    assert not running(guardian.pid)
+
+
+def test_it_lives_in_a_session_of_its_own_and_holds_no_folder(guardian, until):
+    until(lambda: os.getsid(guardian.pid) == guardian.pid)
+    assert os.readlink(f"/proc/{guardian.pid}/cwd") == "/"
+
+
+@pytest.mark.parametrize("name", ["with a space", "b\udcffytes"])
+def test_folders_of_any_name_are_removed(guardian, tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    guardian.scratch(str(folder))
+    guardian.close()
+    assert not folder.exists()
+
+
+def test_a_name_that_reads_as_two_orders_removes_nothing(guardian, tmp_path):
+    folder = tmp_path / "one\ntwo"
+    folder.mkdir()
+    (tmp_path / "one").mkdir()
+    guardian.scratch(str(folder))
+    guardian.close()
+    assert folder.exists()
+    assert (tmp_path / "one").exists()
+
+
+def test_a_forked_child_does_not_hold_its_pipe(guardian, spawn, pipe):
+    """The child outlives our end of the pipe; the guardian must see the end all the same."""
+    reader, writer = pipe
+    watched = spawn(SLEEP)
+    guardian.watch(watched.pid, start_of(watched.pid))
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        select.select([reader], [], [], 30)  # until the test has seen what it wants
+        os._exit(0)
+    try:
+        guardian.close(timeout=20)
+        assert watched.wait() == -signal.SIGKILL
+    finally:
+        os.close(writer)
+        os.waitpid(child, 0)

@@ -1,0 +1,26 @@
+"""Advice for errors that a limit explains."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from elastic_core.workers.limits import cannot_start, remedy
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.EMFILE, "ulimit -n"), (errno.EAGAIN, "ulimit -u"), (errno.ENFILE, "fs.file-max")]
+)
+def test_a_limit_comes_with_advice(number, advice):
+    error = OSError(number, os.strerror(number))
+    assert advice in remedy(error)
+    assert advice in str(cannot_start(error, 8))
+    assert "8 workers" in str(cannot_start(error, 8))
+
+
+def test_other_errors_speak_for_themselves():
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+    assert remedy(error) is None
+    assert "Input/output error" in str(cannot_start(error, 1))

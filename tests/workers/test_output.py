@@ -1,0 +1,157 @@
+"""The pump: real pipes in, lines out."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from elastic_core.workers.channel import Channel
+from elastic_core.workers.output import OutputPump
+from elastic_core.workers.sinks import ConsoleSink
+from elastic_core.workers.streams import StreamPlan
+
+QUIET = 30.0
+
+
+def ignore(path, error):
+    pass
+
+
+@pytest.fixture
+def pump(pipe):
+    """A function that starts a pump over `count` new pipes to the console pipe: (pump, write ends, channels)."""
+    ends = []
+
+    def pump(count, console=pipe[1], **plan):
+        sink = ConsoleSink(console)
+        channels, writers = {}, []
+        for number in range(count):
+            reader, writer = os.pipe()
+            made = {"captured": True, "keeps_tail": True, "prefix": b"[%d]:" % number, **plan}
+            channels[reader] = Channel(StreamPlan(**made), sink, None, ignore)
+            writers.append(writer)
+        ends.extend(writers)
+        made = OutputPump(channels)
+        made.start()
+        return made, writers, list(channels.values())
+
+    yield pump
+    for fd in ends:
+        try:
+            os.close(fd)
+        except OSError:
+            pass
+
+
+def drain(fd, into):
+    def read():
+        while chunk := os.read(fd, 65536):
+            into.append(chunk)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    return thread
+
+
+def test_lines_of_eight_writers_stay_whole(pump, pipe):
+    """Every writer tears its lines into odd pieces; the console is a real pipe."""
+    received = []
+    thread = drain(pipe[0], received)
+    made, writers, _ = pump(8)
+
+    def write(number, fd):
+        text = b"".join(b"writer %d line %d %s\n" % (number, line, b"x" * (line % 50)) for line in range(2000))
+        step = 37 + number
+        for start in range(0, len(text), step):
+            os.write(fd, text[start : start + step])
+        os.close(fd)
+
+    threads = [threading.Thread(target=write, args=pair) for pair in enumerate(writers)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert made.finish(QUIET)
+    os.close(pipe[1])
+    thread.join()
+    lines = b"".join(received).splitlines()
+    for number in range(8):
+        own = [line for line in lines if line.startswith(b"[%d]:" % number)]
+        assert own == [b"[%d]:writer %d line %d %s" % (number, number, n, b"x" * (n % 50)) for n in range(2000)]
+    assert len(lines) == 16_000
+
+
+def test_an_unfinished_line_is_shown_after_a_while(pump, pipe, lines_of):
+    made, (writer,), _ = pump(1, prefix=b"")
+    os.write(writer, b"your name? ")
+    assert os.read(pipe[0], 100) == b"your name? "
+    os.write(writer, b"me\n")
+    assert lines_of(pipe[0]) == ["me"]
+    os.close(writer)
+    assert made.finish(QUIET)
+
+
+def test_a_stream_that_somebody_holds_open_is_given_up(pump, pipe):
+    made, writers, channels = pump(2)
+    os.write(writers[0], b"last words")
+    os.write(writers[1], b"whole\n")
+    os.close(writers[1])
+    assert not made.finish(0.2)
+    assert channels[0].tail() == ("last words",)
+    assert channels[1].tail() == ("whole",)
+
+
+def test_finish_goes_on_while_bytes_move(pump, pipe):
+    """More than a timeout of output is waiting when the end is asked for; the slow console is no reason to stop."""
+    received = []
+    made, (writer,), _ = pump(1)
+    text = b"x" * 99 + b"\n"
+
+    def write():
+        for _ in range(20_000):
+            os.write(writer, text)
+        os.close(writer)
+
+    writing = threading.Thread(target=write)
+    reading = drain(pipe[0], received)
+    writing.start()
+    assert made.finish(QUIET)
+    os.close(pipe[1])
+    writing.join()
+    reading.join()
+    assert b"".join(received) == (b"[0]:" + text) * 20_000
+
+
+def test_a_console_without_reader_does_not_hold_up_the_workers(pump, pipe):
+    os.close(pipe[0])
+    made, (writer,), channels = pump(1)
+    for number in range(5000):
+        os.write(writer, b"line %d of some length to fill the pipe many times over\n" % number)
+    os.close(writer)
+    assert made.finish(QUIET)
+    assert channels[0].tail()[-1].startswith("line 4999 ")
+
+
+def test_a_blocked_console_never_blocks_the_agent(pump, pipe):
+    os.set_blocking(pipe[1], True)
+    made, (writer,), channels = pump(1)
+    for _ in range(15):
+        os.write(writer, b"y" * 10_000 + b"\n")  # the console's pipe takes 64 KiB and nobody reads
+    os.close(writer)
+    assert not made.finish(0.2)
+    assert channels[0].tail()
+    received = []
+    reading = drain(pipe[0], received)
+    while b"".join(received).count(b"y") < 150_000:
+        assert reading.is_alive()
+        reading.join(0.01)
+    os.close(pipe[1])
+    reading.join()
+
+
+def test_nothing_to_pump():
+    made = OutputPump({})
+    made.start()
+    assert made.finish(QUIET)

@@ -1,0 +1,183 @@
+"""The output of a round: log folder, pipes, console, files. The console is the test's own stdout and stderr."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from elastic_core.errors import ConfigurationError
+from elastic_core.workers.round_output import RoundOutput, make_folder
+from elastic_core.workers.streams import OutputPolicy
+
+QUIET = 30.0
+
+
+def ignore(path, error):
+    pass
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def opened(plan, tmp_path):
+    def opened(workers=1, report=ignore, **policy):
+        return RoundOutput(plan(workers), OutputPolicy(**policy), tmp_path, report)
+
+    return opened
+
+
+def both(rank):
+    return 3
+
+
+def test_a_lone_worker_inherits_stdout(opened):
+    output = opened()
+    out, err = output.stdio(0)
+    assert out is None
+    os.write(err, b"to stderr\n")
+    output.begin()
+    assert output.finish(QUIET)
+    assert output.tail(0) == ("to stderr",)
+    assert output.tail(7) == ()
+
+
+def test_tee_prefixes_the_console_and_files_stay_raw(opened, tmp_path, capfd):
+    output = opened(2, tee=both)
+    for local in (0, 1):
+        for fd, name in zip(output.stdio(local), ("out", "err"), strict=True):
+            os.write(fd, f"{name} of {local}\nlast".encode())
+    output.begin()
+    assert output.finish(QUIET)
+    shown = capfd.readouterr()
+    assert sorted(shown.out.splitlines()) == [
+        f"[default{n}]:{text}" for n in (0, 1) for text in ("last", f"out of {n}")
+    ]
+    assert sorted(shown.err.splitlines()) == [
+        f"[default{n}]:{text}" for n in (0, 1) for text in ("err of " + str(n), "last")
+    ]
+    assert (tmp_path / "rank-1.out").read_text() == "out of 1\nlast"
+    assert (tmp_path / "rank-1.err").read_text() == "err of 1\nlast"
+
+
+def test_ten_megabytes_written_just_before_the_end_arrive(opened, tmp_path, spawn):
+    output = opened(redirects=both)
+    out, _ = output.stdio(0)
+    os.set_inheritable(out, True)
+    process = spawn(f"import os; os.write({out}, b''); [os.write({out}, b'z' * 9999 + b'\\n') for _ in range(1000)]")
+    output.begin()
+    assert process.wait() == 0
+    assert output.finish(QUIET)
+    assert (tmp_path / "rank-0.out").stat().st_size == 10_000_000
+
+
+def test_a_daemon_that_holds_the_pipe_is_given_up(opened, spawn, pipe, lines_of):
+    output = opened()
+    _, err = output.stdio(0)
+    os.set_inheritable(err, True)
+    code = """
+        import os, sys, time
+        if os.fork() == 0:
+            os.setsid()
+            os.write(int(sys.argv[1]), b"%d\\n" % os.getpid())
+            os.close(int(sys.argv[1]))
+            time.sleep(600)
+        os.write(int(sys.argv[2]), b"bye\\n")
+    """
+    process = spawn(code, pipe[1], err)
+    daemon = int(lines_of(pipe[0])[0])
+    try:
+        output.begin()
+        assert process.wait() == 0
+        assert not output.finish(0.2)
+        assert output.tail(0) == ("bye",)
+    finally:
+        os.kill(daemon, 9)
+
+
+def test_a_full_disk_is_reported_once_and_shown(opened, tmp_path, capfd):
+    (tmp_path / "rank-0.out").symlink_to("/dev/full")
+    reports = []
+    output = opened(report=lambda path, error: reports.append(path), redirects=lambda rank: 1)
+    out, _ = output.stdio(0)
+    for number in range(3):
+        os.write(out, b"line %d\n" % number)
+    output.begin()
+    assert output.finish(QUIET)
+    assert reports == [str(tmp_path / "rank-0.out")]
+    assert capfd.readouterr().out == "line 0\nline 1\nline 2\n"
+
+
+def test_filtered_lines_of_all_ranks_share_a_file(opened, tmp_path, capfd):
+    output = opened(2, stdout_filters=("loss",), ranks_filter=frozenset({0}))
+    for local in (0, 1):
+        os.write(output.stdio(local)[0], b"loss of %d\nother\n" % local)
+    output.begin()
+    assert output.finish(QUIET)
+    assert sorted((tmp_path / "filtered.out").read_text().splitlines()) == ["loss of 0", "loss of 1"]
+    assert capfd.readouterr().out == "loss of 0\nother\n"
+
+
+def test_a_file_that_cannot_be_opened_is_a_problem_of_the_log_dir_and_leaks_nothing(opened, tmp_path):
+    (tmp_path / "rank-1.err").mkdir()
+    before = open_files()
+    with pytest.raises(ConfigurationError, match=r"--log-dir: .*rank-1.err cannot: Is a directory"):
+        opened(2, redirects=both, stdout_filters=("x",))
+    assert open_files() == before
+
+
+def test_too_many_files_are_a_problem_of_the_limit_and_leak_nothing(opened):
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = open_files()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 30, hard))
+    try:
+        with pytest.raises(ConfigurationError, match="ulimit -n"):
+            opened(40, redirects=both, stdout_filters=("x",))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert open_files() == before
+
+
+def test_a_forked_child_keeps_none_of_the_pipes(opened, pipe):
+    output = opened(2)
+    fds = [fd for local in (0, 1) for fd in output.stdio(local)]
+    child = os.fork()
+    if child == 0:
+        closed = 0
+        for fd in fds:
+            try:
+                os.fstat(fd)
+            except OSError:
+                closed += 1
+        os._exit(closed)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(fds)
+    output.begin()
+    assert output.finish(QUIET)
+
+
+# -- folders
+
+
+def test_the_link_follows_the_latest_round(tmp_path):
+    for number in (1, 2):
+        folder = tmp_path / "job" / f"round-{number}"
+        make_folder(folder, tmp_path / "latest")
+        assert (tmp_path / "latest").resolve() == folder
+    assert os.readlink(tmp_path / "latest") == "job/round-2"
+    assert sorted(os.listdir(tmp_path)) == ["job", "latest"]
+
+
+def test_a_folder_in_the_link_s_place_costs_the_link_only(tmp_path):
+    (tmp_path / "latest").mkdir()
+    make_folder(tmp_path / "job", tmp_path / "latest")
+    assert sorted(os.listdir(tmp_path)) == ["job", "latest"]
+
+
+def test_a_file_in_the_folder_s_place_is_a_problem(tmp_path):
+    (tmp_path / "logs").write_text("")
+    with pytest.raises(ConfigurationError, match="--log-dir"):
+        make_folder(tmp_path / "logs" / "job", None)

@@ -1,0 +1,92 @@
+"""Both kinds of sentinel, over real children."""
+
+from __future__ import annotations
+
+import os
+import select
+
+import pytest
+
+from elastic_core.workers.sentinels import (
+    best_sentinel,
+    has_pidfd,
+    pidfd_sentinel,
+    thread_sentinel,
+    wait_readable,
+)
+
+KINDS = [
+    pytest.param(pidfd_sentinel, marks=pytest.mark.skipif(not has_pidfd(), reason="no pidfd here")),
+    thread_sentinel,
+]
+WAITS_FOR_INPUT = "import sys; sys.stdin.read(); raise SystemExit(3)"
+
+
+@pytest.fixture
+def sentinel_of():
+    opened = []
+
+    def sentinel_of(kind, pid):
+        opened.append(kind(pid))
+        return opened[-1]
+
+    yield sentinel_of
+    for fd in opened:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_becomes_readable_at_the_end_and_does_not_reap(spawn, sentinel_of, kind):
+    process = spawn(WAITS_FOR_INPUT, stdin=-1)
+    fd = sentinel_of(kind, process.pid)
+    assert not wait_readable(fd, 0)
+    process.stdin.close()
+    assert wait_readable(fd, 30)
+    assert wait_readable(fd, 0)
+    assert process.wait() == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_readable_for_a_zombie(spawn, sentinel_of, kind):
+    process = spawn("pass")
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert wait_readable(sentinel_of(kind, process.pid), 30)
+
+
+def test_a_child_that_was_reaped_first_has_ended(spawn, sentinel_of):
+    process = spawn("pass")
+    process.wait()
+    assert wait_readable(sentinel_of(thread_sentinel, process.pid), 30)
+
+
+def test_a_forked_sibling_does_not_hide_the_end(spawn, sentinel_of, pipe):
+    """It inherits the write end of the thread's pipe."""
+    process = spawn(WAITS_FOR_INPUT, stdin=-1)
+    fd = sentinel_of(thread_sentinel, process.pid)
+    sibling = os.fork()
+    if sibling == 0:
+        process.stdin.close()
+        os.close(pipe[1])
+        select.select([pipe[0]], [], [], 60)
+        os._exit(0)
+    process.stdin.close()
+    assert wait_readable(fd, 30)
+    os.close(pipe[1])
+    os.waitpid(sibling, 0)
+
+
+def test_nobody_minds_a_sentinel_closed_early(spawn):
+    process = spawn(WAITS_FOR_INPUT, stdin=-1)
+    os.close(thread_sentinel(process.pid))
+    process.stdin.close()
+    assert process.wait() == 3
+
+
+def test_the_best_one_is_the_kernel_s():
+    assert best_sentinel() is (pidfd_sentinel if has_pidfd() else thread_sentinel)
+
+
+def test_without_pidfd_there_is_the_thread(monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    assert not has_pidfd()
+    assert best_sentinel() is thread_sentinel

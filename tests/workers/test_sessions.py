@@ -1,0 +1,351 @@
+"""What a worker consists of, in real process trees; and the guardian as a program."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from elastic_core.workers import sessions
+
+SLEEP = "import time; time.sleep(600)"
+
+# A leader whose child is orphaned by a parent that ends; both report their ids through the pipe in argv[1].
+TREE = """
+import os, sys, time
+report = int(sys.argv[1])
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.write(report, b"grandchild %d\\n" % os.getpid())
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+os.write(report, b"leader %d\\n" % os.getpid())
+time.sleep(600)
+"""
+
+
+def ids(lines):
+    return {name: int(pid) for name, pid in map(str.split, lines)}
+
+
+@pytest.fixture
+def tree(spawn, pipe, lines_of):
+    leader = spawn(TREE, pipe[1])
+    return leader, ids(lines_of(pipe[0], 2))
+
+
+def leaders_of(*processes):
+    return {process.pid: sessions.start_of(process.pid) for process in processes}
+
+
+def pids_of(stats):
+    return {stat.pid for stat in stats}
+
+
+def test_stat_names_state_group_session_and_start():
+    stat = sessions.read_stat(os.getpid())
+    assert stat.pid == os.getpid()
+    assert stat.group == os.getpgid(0)
+    assert stat.session == os.getsid(0)
+    assert stat.threads >= 1
+    assert stat.start == sessions.start_of(os.getpid()) > 0
+    assert not stat.ended
+
+
+def test_stat_survives_names_with_spaces_and_parentheses(spawn, pipe, lines_of):
+    code = "import os, time; open('/proc/self/comm', 'w').write(') S 1 (x'); os.write({}, b'ok\\n'); time.sleep(600)"
+    process = spawn(code.format(pipe[1]))
+    lines_of(pipe[0])
+    assert sessions.read_stat(process.pid).session == process.pid
+
+
+def test_no_process_no_stat(spawn):
+    process = spawn("pass")
+    process.wait()
+    assert sessions.read_stat(process.pid) is None
+    assert sessions.start_of(process.pid) == 0
+    assert sessions.command_of(process.pid) == ""
+    assert sessions.waits_in(process.pid) == ""
+
+
+def test_command_and_wait_are_for_people(spawn, pipe, lines_of, until):
+    process = spawn(f"import os; os.write({pipe[1]}, b'!\\n'); {SLEEP}", "an argument")
+    lines_of(pipe[0])
+    assert "an argument" in sessions.command_of(process.pid)
+    assert isinstance(sessions.waits_in(process.pid), str)
+
+
+def test_members_include_reparented_grandchildren(tree):
+    leader, found = tree
+    assert pids_of(sessions.members(leaders_of(leader))) == {leader.pid, found["grandchild"]}
+
+
+def test_members_outlive_their_leader(tree):
+    leader, found = tree
+    leaders = leaders_of(leader)
+    leader.kill()
+    leader.wait()
+    assert pids_of(sessions.members(leaders)) == {found["grandchild"]}
+    sessions.end(leaders)
+    assert sessions.members(leaders) == []
+
+
+def test_zombies_are_no_members(spawn):
+    process = spawn("pass")
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert sessions.read_stat(process.pid).ended
+    assert sessions.members(leaders_of(process)) == []
+
+
+def test_a_process_whose_first_thread_has_ended_lives_on(spawn, pipe, lines_of, until):
+    exit_thread = {"x86_64": 60, "aarch64": 93}.get(os.uname().machine)
+    if exit_thread is None:
+        pytest.skip("the number of the system call is not known for this architecture")
+    code = f"""
+        import ctypes, os, threading, time
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        os.write({pipe[1]}, b"up\\n")
+        ctypes.CDLL(None).syscall({exit_thread}, 0)
+    """
+    process = spawn(code)
+    lines_of(pipe[0])
+    until(lambda: sessions.read_stat(process.pid).state == "Z", "the first thread to end")
+    leaders = leaders_of(process)
+    assert pids_of(sessions.members(leaders)) == {process.pid}
+    sessions.end(leaders)
+    assert process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_signals_reach_the_whole_tree(tree, until, running, signum):
+    leader, found = tree
+    sessions.send_all(leaders_of(leader), signum)
+    assert leader.wait() == -signum
+    until(lambda: not running(found["grandchild"]), "the grandchild to die")
+
+
+def test_signals_reach_those_who_changed_their_process_group(spawn, pipe, lines_of, until, running):
+    code = """
+        import os, sys, time
+        if os.fork() == 0:
+            os.setpgid(0, 0)
+            os.write(int(sys.argv[1]), b"moved %d\\n" % os.getpid())
+        time.sleep(600)
+    """
+    leader = spawn(code, pipe[1])
+    moved = ids(lines_of(pipe[0]))["moved"]
+    assert os.getpgid(moved) == moved
+    sessions.send_all(leaders_of(leader), signal.SIGTERM)
+    assert leader.wait() == -signal.SIGTERM
+    until(lambda: not running(moved), "the one in another group to die")
+
+
+def test_a_process_with_a_session_of_its_own_is_left_alone(spawn, pipe, lines_of, running, clean_up):
+    code = """
+        import os, sys, time
+        if os.fork() == 0:
+            os.setsid()
+            os.write(int(sys.argv[1]), b"daemon %d\\n" % os.getpid())
+        time.sleep(600)
+    """
+    leader = spawn(code, pipe[1])
+    daemon = ids(lines_of(pipe[0]))["daemon"]
+    clean_up.append(daemon)
+    leaders = leaders_of(leader)
+    assert pids_of(sessions.members(leaders)) == {leader.pid}
+    sessions.end(leaders)
+    assert leader.wait() == -signal.SIGKILL
+    assert running(daemon)
+
+
+def test_a_leader_still_on_its_way_to_its_session_is_reached(spawn):
+    process = spawn(SLEEP, session=False)
+    assert os.getsid(process.pid) != process.pid
+    leaders = leaders_of(process)
+    assert pids_of(sessions.members(leaders)) == {process.pid}
+    sessions.send_all(leaders, signal.SIGTERM)
+    assert process.wait() == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("difference", [-1, 1], ids=["recycled", "older than the worker"])
+def test_a_stranger_with_the_worker_s_number_is_not_touched(tree, running, difference):
+    leader, found = tree
+    leaders = {leader.pid: sessions.start_of(leader.pid) + difference}
+    assert sessions.members(leaders) == []
+    sessions.send_all(leaders, signal.SIGKILL)
+    sessions.end(leaders)
+    assert running(leader.pid)
+    assert running(found["grandchild"])
+
+
+def test_a_process_older_than_the_ended_leader_is_not_touched(tree, running):
+    leader, found = tree
+    leaders = {leader.pid: sessions.start_of(found["grandchild"]) + 1}
+    leader.kill()
+    leader.wait()
+    assert sessions.members(leaders) == []
+    assert running(found["grandchild"])
+
+
+def test_signalling_the_gone_is_no_error(spawn):
+    process = spawn("pass")
+    leaders = leaders_of(process)
+    process.wait()
+    sessions.send(process.pid, signal.SIGTERM)
+    sessions.send_group(process.pid, signal.SIGTERM)
+    sessions.send_all(leaders, signal.SIGTERM)
+    sessions.end(leaders)
+
+
+def test_a_storm_of_forks_is_ended(spawn, pipe, lines_of):
+    code = """
+        import os, sys, time
+        os.write(int(sys.argv[1]), b"begun\\n")
+        for _ in range(500):
+            if os.fork() == 0:
+                os.getpid() % 3 or os.setpgid(0, 0)
+                time.sleep(600)
+        time.sleep(600)
+    """
+    leader = spawn(code, pipe[1])
+    lines_of(pipe[0])
+    leaders = leaders_of(leader)
+    sessions.end(leaders)
+    assert sessions.members(leaders) == []
+
+
+# -- the guardian
+
+
+@pytest.fixture
+def guardian():
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", sessions.__file__], stdin=subprocess.PIPE, text=True, bufsize=1
+    )
+    yield process
+    process.kill()
+    process.wait()
+    process.stdin.close()
+
+
+def order(guardian, *lines):
+    guardian.stdin.write("".join(f"{line}\n" for line in lines))
+
+
+def test_orders_are_followed_when_they_end(tree, tmp_path, until, running):
+    leader, found = tree
+    folder = tmp_path / "scratch folder"
+    (folder / "deep").mkdir(parents=True)
+    start = sessions.start_of(leader.pid)
+    orders = f"watch {leader.pid} {start}\nwatch 999999999 5\nforget 999999999\nforget 7\nnonsense\nscratch {folder}\n"
+    sessions.guard(io.StringIO(orders))
+    assert leader.wait() == -signal.SIGKILL
+    until(lambda: not running(found["grandchild"]))
+    assert not folder.exists()
+
+
+def test_guardian_ends_workers_and_scratch_when_its_orders_end(guardian, tree, tmp_path, until, running):
+    leader, found = tree
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    order(guardian, f"watch {leader.pid} {sessions.start_of(leader.pid)}", f"scratch {folder}")
+    guardian.stdin.close()
+    assert guardian.wait() == 0
+    assert leader.wait() == -signal.SIGKILL
+    until(lambda: not running(found["grandchild"]))
+    assert not folder.exists()
+
+
+def test_guardian_forgets(guardian, tree, running):
+    leader, found = tree
+    order(guardian, f"watch {leader.pid} {sessions.start_of(leader.pid)}", f"forget {leader.pid}")
+    guardian.stdin.close()
+    assert guardian.wait() == 0
+    assert running(leader.pid)
+    assert running(found["grandchild"])
+
+
+def ignores(pid, signum):
+    with open(f"/proc/{pid}/status") as file:
+        mask = next(line.split()[1] for line in file if line.startswith("SigIgn"))
+    return bool(int(mask, 16) >> (signum - 1) & 1)
+
+
+def test_guardian_survives_what_ends_an_agent(guardian, tree, until, running):
+    leader, _ = tree
+    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    until(lambda: all(ignores(guardian.pid, signum) for signum in asked), "the guardian to be ready")
+    for signum in asked:
+        guardian.send_signal(signum)
+    order(guardian, f"watch {leader.pid} {sessions.start_of(leader.pid)}")
+    assert guardian.poll() is None
+    guardian.stdin.close()
+    assert guardian.wait() == 0
+    assert leader.wait() == -signal.SIGKILL
+
+
+AGENT = """
+import os, select, sys
+from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
+from elastic_core.workers.functions import FunctionStarter
+from elastic_core.workers.group import GroupPolicy, LocalWorkers
+from elastic_core.workers.starters import CommandStarter
+
+TREE = {tree!r}
+
+def function():
+    sys.argv = ["tree", sys.argv[1]]
+    exec(TREE)
+
+if sys.argv[2] == "fork":
+    starter = FunctionStarter(function, (), "fork")
+else:
+    starter = CommandStarter(("/bin/sh", "-c", 'exec "$0" -S -c "$1" 2', sys.executable, TREE))
+ranks = (WorkerRanks(0, 0, 0), WorkerRanks(1, 1, 1))
+plan = RoundPlan(1, "job", "here", "default", 0, 1, 2, 2, "127.0.0.1", 1, False, 0, 0, ranks)
+workers = LocalWorkers(starter, GroupPolicy(), dict(os.environ))
+workers.start(plan)
+select.select(list(workers.sentinels()), [], [])
+"""
+
+
+@pytest.mark.parametrize("method", ["subprocess", "fork"])
+def test_workers_and_grandchildren_die_with_a_killed_agent(pipe, lines_of, until, running, tmp_path, method):
+    reader, writer = pipe
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT.format(tree=textwrap.dedent(TREE)), str(writer), method],
+        pass_fds=[writer],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    source = reader if method == "fork" else agent.stderr.fileno()
+    pids = [int(line.split()[1]) for line in lines_of(source, 4)]
+    assert len(os.listdir(tmp_path)) == 1  # the scratch folder
+    agent.kill()
+    agent.wait()
+    until(lambda: not any(map(running, pids)), f"{pids} to die")
+    until(lambda: os.listdir(tmp_path) == [], "the scratch folder to go")
+    agent.stderr.close()
+
+
+def test_nobody_of_a_killed_agent_holds_its_pipes(spawn, pipe, lines_of):
+    """The reader of what the workers wrote sees the end: nobody is left to write."""
+    reader, writer = pipe
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT.format(tree=textwrap.dedent(TREE)), str(writer), "fork"],
+        pass_fds=[writer],
+        stderr=subprocess.DEVNULL,
+    )
+    lines_of(reader, 4)
+    os.close(writer)
+    agent.kill()
+    agent.wait()
+    assert select.select([reader], [], [], 30)[0]
+    assert os.read(reader, 1) == b""

@@ -1,0 +1,152 @@
+"""Sinks over real files and pipes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from elastic_core.workers.sinks import TAIL_BYTES, TAIL_LINES, ConsoleSink, FileSink, TailSink
+
+
+@pytest.fixture
+def reports():
+    return []
+
+
+@pytest.fixture
+def report(reports):
+    return lambda path, error: reports.append((path, error.strerror))
+
+
+def test_files_are_appended_to(tmp_path, report, reports):
+    for text in (b"one", b"two"):
+        sink = FileSink(tmp_path / "log", report)
+        assert sink.write(text) == b""
+        sink.close()
+        sink.close()
+    assert (tmp_path / "log").read_bytes() == b"onetwo"
+    assert reports == []
+
+
+def test_a_closed_file_takes_nothing(tmp_path, report):
+    sink = FileSink(tmp_path / "log", report)
+    sink.close()
+    assert sink.write(b"late") == b"late"
+
+
+def test_a_file_that_cannot_be_opened(tmp_path, report):
+    with pytest.raises(OSError, match="No such file"):
+        FileSink(tmp_path / "no" / "folder", report)
+
+
+def test_a_full_device_is_reported_once_and_hands_everything_back(tmp_path, report, reports):
+    (tmp_path / "log").symlink_to("/dev/full")
+    sink = FileSink(tmp_path / "log", report)
+    assert sink.write(b"first") == b"first"
+    assert sink.write(b"second") == b"second"
+    assert reports == [(str(tmp_path / "log"), "No space left on device")]
+
+
+FULL_DISK = """
+import os, sys
+from pathlib import Path
+from elastic_core.workers.sinks import FileSink
+reports = []
+sink = FileSink(Path(sys.argv[1]) / "log", lambda path, error: reports.append(error.strerror))
+text = os.urandom(200_000)
+rest = sink.write(text)
+kept = (Path(sys.argv[1]) / "log").read_bytes()
+assert 0 < len(kept) < len(text), len(kept)
+assert kept + rest == text
+assert sink.write(b"more") == b"more"
+assert reports == ["No space left on device"], reports
+"""
+
+
+def test_a_disk_that_fills_up_loses_nothing(tmp_path):
+    mount = 'mount -t tmpfs -o size=64k none "$1" || exit 77; exec "$2" -c "$3" "$1"'
+    command = ["unshare", "-m", "sh", "-c", mount, "sh", str(tmp_path), sys.executable, FULL_DISK]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("unshare is not installed")
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(f"a file system of our own may not be mounted here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_slow_console_is_waited_for(pipe):
+    reader, writer = pipe
+    os.set_blocking(writer, False)
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    text = os.urandom(300_000)
+    received = []
+
+    def read():
+        while chunk := os.read(reader, 65536):
+            received.append(chunk)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    ConsoleSink(writer).write(text)
+    os.close(writer)
+    thread.join()
+    assert b"".join(received) == text
+
+
+def test_a_slow_console_of_a_high_number(pipe):
+    """Beyond what select can wait for."""
+    reader, writer = pipe
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1100:
+        pytest.skip("the limit of open files is too low")
+    high = fcntl.fcntl(writer, fcntl.F_DUPFD_CLOEXEC, 1050)
+    os.set_blocking(high, False)
+    filled = threading.Event()
+
+    def read():
+        filled.wait()
+        while os.read(reader, 65536):
+            pass
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        while True:
+            os.write(high, b"x" * 4096)
+    except BlockingIOError:
+        filled.set()
+    ConsoleSink(high).write(b"x" * 200_000)
+    os.close(high)
+    os.close(writer)
+    thread.join()
+
+
+def test_a_console_whose_reader_is_gone_is_quiet(pipe):
+    reader, writer = pipe
+    os.close(reader)
+    sink = ConsoleSink(writer)
+    sink.write(b"nobody")
+    sink.write(b"listens")
+
+
+def test_the_tail_is_limited_in_lines_and_length():
+    tail = TailSink()
+    for number in range(TAIL_LINES + 5):
+        tail.write_line(b"line %d\n" % number)
+    assert tail.lines() == tuple(f"line {number}" for number in range(5, TAIL_LINES + 5))
+    tail.write_line(b"x" * TAIL_BYTES + b"end")
+    assert len(tail.lines()[-1]) <= TAIL_BYTES // TAIL_LINES + 1
+    assert tail.lines()[-1].endswith("end")
+
+
+def test_the_tail_drops_blank_lines_and_line_ends_and_bears_any_bytes():
+    tail = TailSink()
+    for line in (b"\n", b"  \r\n", b"", b"a\r\n", b" b\r", b"\xff\n"):
+        tail.write_line(line)
+    assert tail.lines() == ("a", " b", "�")
