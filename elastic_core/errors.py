@@ -65,8 +65,11 @@ class ConfigurationError(ElasticError):
     exit_code = ExitCode.BAD_CONFIGURATION
 
     def __init__(self, *problems: Problem) -> None:
+        super().__init__(*problems)  # the arguments stay whole, so that the error can be pickled
         self.problems = problems
-        super().__init__("\n".join(str(problem) for problem in problems))
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
 
 
 class PluginError(ConfigurationError):
@@ -122,8 +125,11 @@ class SignalException(ElasticError):
     """The agent received `sigval` and has stopped its workers."""
 
     def __init__(self, msg: str, sigval: signal.Signals) -> None:
-        super().__init__(msg)
+        super().__init__(msg, sigval)
         self.sigval = sigval
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 @dataclass(frozen=True)
@@ -177,14 +183,20 @@ class ChildFailedError(ElasticError):
     exit_code = ExitCode.WORKER_FAILED
 
     def __init__(self, name: str, failures: dict[int, ProcessFailure]) -> None:
+        super().__init__(name, failures)
         self.name = name
         self.failures = failures
+
+    def __str__(self) -> str:
+        if not self.failures:
+            return f"{self.name} failed"
         rank, first = self.get_first_failure()
         where = f" on {first.node}" if first.node else ""
-        super().__init__(f"{name} failed: rank {rank}{where}: {first.reason or f'exit code {first.exitcode}'}")
+        return f"{self.name} failed: rank {rank}{where}: {first.reason or f'exit code {first.exitcode}'}"
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
-        """Global rank and failure of the worker that failed first; the others usually follow from it."""
+        """Global rank and failure of the worker that failed first; the others usually follow from it. Raises
+        ValueError when there is no failure."""
         own = {rank: failure for rank, failure in self.failures.items() if failure.caused_by is None}
         candidates = own or self.failures
         rank = min(candidates, key=lambda r: (candidates[r].timestamp, r))

@@ -64,7 +64,7 @@ EVENTS: Mapping[EventName, str] = {
     "agent finished": "the agent is done, with its final state",
     "signal received": "somebody sent the agent a signal",
     "output lost": "a worker's output could not be written or read to its end",
-    "plugin failed": "a plugin could not be loaded and was taken out",
+    "plugin failed": "a plugin could not be loaded and was taken out, or broke while it was being stopped",
     "observer failed": "a plugin raised while it was told of a fact",
     "contribution failed": "a plugin's variables for the workers were left out",
     "numa binding skipped": "workers run without the binding asked for",

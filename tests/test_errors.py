@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import signal
 
 import pytest
@@ -102,3 +103,23 @@ def test_effects_alone_still_have_a_first():
 )
 def test_what_a_failed_job_says(fields, text):
     assert str(ChildFailedError("train.py", {1: failure(1, **fields)})) == text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigurationError(Problem("--a", "expected b"), Problem("--c", "expected d")),
+        SignalException("left", signal.SIGTERM),
+        ChildFailedError("job", {1: ProcessFailure(1, 4711, -9, global_rank=1, reason="killed")}),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_survive_pickling(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+
+
+def test_a_child_failed_error_without_failures_has_a_text():
+    assert str(ChildFailedError("job", {})) == "job failed"

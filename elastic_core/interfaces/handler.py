@@ -130,7 +130,8 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def shutdown(self) -> bool:
-        """Release what this node holds; does not close the rendezvous. True when all was released. Idempotent."""
+        """Release what this node holds, and let a `next_rendezvous` that blocks come back. Does not close the
+        rendezvous. True when all was released. Idempotent."""
 
     @property
     def use_agent_store(self) -> bool:

@@ -25,7 +25,8 @@ class Store(Protocol):
         ...
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Write `desired` if the value is `expected` (empty: absent). Return the value that stands afterwards."""
+        """Write `desired` if the value is `expected` (empty: absent). Returns the value that stands afterwards, or,
+        where the key is absent and stays so, `expected`, as torch's stores do."""
         ...
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:

@@ -1,0 +1,28 @@
+"""What is tested is what is shipped."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+import elastic_core
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif("TOX_ENV_NAME" not in os.environ, reason="only tox installs the wheel")
+def test_the_wheel_is_tested_and_not_the_checkout():
+    assert ROOT not in Path(elastic_core.__file__).parents
+    assert Path.cwd() != ROOT
+
+
+def test_the_distribution_brings_its_types_and_entry_points_and_nothing_heavy():
+    dist = distribution("elastic-core")
+    assert {point.group for point in dist.entry_points} == {"console_scripts", "elastic"}
+    assert Path(elastic_core.__file__).with_name("py.typed").exists()
+    needed = {line.split(";")[0].split(">")[0].strip() for line in dist.requires or []}
+    assert needed == {"pluggy", "psutil", "structlog", "tomli"}
+    assert dist.metadata["Requires-Python"] == ">=3.10"
