@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import select
 import signal
@@ -276,21 +277,25 @@ def test_close_ends_what_finish_left(local_workers, python, plan, running, until
     until(lambda: not any(map(running, pids.values())))
 
 
-def test_a_daemon_that_holds_stderr_does_not_hold_the_agent(
-    local_workers, python, plan, pipe, lines_of, capfd, clean_up
-):
+def test_a_daemon_that_holds_stderr_does_not_hold_the_agent(local_workers, python, plan, capfd, clean_up):
     code = """
         import os, sys, time
+        reader, writer = os.pipe()
         if os.fork() == 0:
             os.setsid()
-            print(os.getpid(), file=sys.stderr, flush=True)
+            os.write(2, b"daemon %d\\n" % os.getpid())
+            os.close(writer)
             time.sleep(600)
+        os.close(writer)
+        os.read(reader, 1)
     """
-    rounds = local_workers(python(code), redirects=lambda rank: 2, log_dir=None)
+    rounds = local_workers(python(code))
     rounds.start(plan())
     rounds.wait_for_exits(1)
     rounds.workers.finish(0.3)
-    assert "output lost" in capfd.readouterr().err
+    shown = capfd.readouterr().err
+    clean_up.append(int(re.search(r"daemon (\d+)", shown).group(1)))
+    assert "output lost" in shown
 
 
 def test_a_worker_that_closes_its_streams_early(local_workers, python, plan):
@@ -378,3 +383,33 @@ def test_a_function_still_booting_hears_the_signal(local_workers, call, plan, fu
     assert len(rounds.workers.leftovers()) == 2
     rounds.workers.send_signal(signal.SIGTERM)
     assert {e.exitcode for e in rounds.wait_for_exits(2)} == {-signal.SIGTERM}
+
+
+def test_a_worker_without_a_sentinel_ends_with_the_others(local_workers, python, plan, until, running):
+    """As when file descriptors run out between a start and its sentinel."""
+    seen = []
+
+    def sentinel(pid):
+        seen.append(pid)
+        if len(seen) == 2:
+            raise OSError(24, "Too many open files")
+        return thread_sentinel(pid)
+
+    rounds = local_workers(python(SLEEP), sentinel=sentinel)
+    with pytest.raises(ConfigurationError, match="expected to start 3 workers, found: Too many open files"):
+        rounds.start(plan(3))
+    assert len(seen) == 2
+    assert not any(map(running, seen))
+    assert rounds.workers.running() == []
+
+
+def test_a_log_file_that_cannot_be_written_is_told_once(local_workers, python, plan, tmp_path, capfd):
+    folder = tmp_path / "logs" / "job" / "round-1"
+    folder.mkdir(parents=True)
+    (folder / "rank-0.out").symlink_to("/dev/full")
+    rounds = local_workers(python("print('one'); print('two')"), redirects=lambda rank: 1, log_dir=tmp_path / "logs")
+    rounds.run(plan())
+    shown = capfd.readouterr()
+    assert shown.out == "one\ntwo\n"
+    assert shown.err.count("output lost") == 1
+    assert "No space left on device" in shown.err
