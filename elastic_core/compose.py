@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import RoundPlan
     from elastic_core.log import EventName
     from elastic_core.workers.starters import Starter
+    from elastic_core.workers.streams import Placer
 
 _HEALTH_TIMEOUT = 30.0  # seconds without a turn of the agent's loop after which an endpoint may call it stuck
 
@@ -251,6 +252,7 @@ def _contributor(
 
 
 def _policy(settings: Settings, local_world_size: int) -> GroupPolicy:
+    log_dir = _log_dir(settings)
     output = OutputPolicy(
         redirects=settings.redirects.for_rank,
         tee=settings.tee.for_rank,
@@ -258,7 +260,8 @@ def _policy(settings: Settings, local_world_size: int) -> GroupPolicy:
         prefix_template=settings.log_line_prefix_template,
         stdout_filters=settings.duplicate_stdout_filters,
         stderr_filters=settings.duplicate_stderr_filters,
-        log_dir=_log_dir(settings),
+        log_dir=log_dir,
+        placer=_placer(settings, log_dir),
     )
     return GroupPolicy(output, EnvironmentPolicy(settings.virtual_local_rank), _binding(settings, local_world_size))
 
@@ -272,7 +275,25 @@ def _log_dir(settings: Settings) -> Path | None:
     return folder
 
 
+def _placer(settings: Settings, log_dir: Path | None) -> Placer | None:
+    """The plugin that says where logs go, if one was asked for."""
+    if settings.logs_specs is None or log_dir is None:
+        return None
+    from elastic_core.workers import logs_specs
+
+    return logs_specs.load_placer(
+        settings.logs_specs,
+        logs_specs.installed_points(),
+        log_dir,
+        str(settings.redirects),
+        str(settings.tee),
+        settings.local_ranks_filter,
+    )
+
+
 def _writes_files(settings: Settings) -> bool:
+    if settings.logs_specs is not None:
+        return True
     maps = (settings.redirects, settings.tee)
     streams = [*(m.everywhere for m in maps), *(streams for m in maps for _, streams in m.named)]
     return any(streams) or bool(settings.duplicate_stdout_filters or settings.duplicate_stderr_filters)

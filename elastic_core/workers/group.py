@@ -107,11 +107,17 @@ class LocalWorkers:
     def start(self, plan: RoundPlan) -> dict[int, int]:
         make_exits_visible()
         folder = self._open_folder(plan)
-        output = RoundOutput(plan, self._policy.output, folder, _report_lost_output)
+        environments = self._environments(plan, folder)
+        placer = self._policy.output.placer
+        placement = placer(environments) if placer else None
+        output = RoundOutput(plan, self._policy.output, folder, _report_lost_output, placement)
         current = self._round = _Round(plan, output, OomWatch(self._counters))
         try:
             for ranks in plan.ranks:
-                self._start_one(current, ranks, folder)
+                variables = environments[ranks.local]
+                if placement and ranks.local in placement.error_files:
+                    variables["TORCHELASTIC_ERROR_FILE"] = placement.error_files[ranks.local]
+                self._start_one(current, ranks, variables)
         except BaseException as error:
             self._end_all(current)
             current.output.begin()
@@ -224,11 +230,20 @@ class LocalWorkers:
             self._guardian.scratch(str(self._scratch))
         return self._guardian, self._scratch
 
-    def _start_one(self, current: _Round, ranks: WorkerRanks, folder: Path) -> None:
+    def _environments(self, plan: RoundPlan, folder: Path) -> dict[int, dict[str, str]]:
+        """The variables of each worker by local rank."""
+        policy = self._policy.environment
+        return {
+            ranks.local: worker_environment(
+                plan, ranks, self._parent, policy, str(folder / f"rank-{ranks.world}.error.json")
+            )
+            for ranks in plan.ranks
+        }
+
+    def _start_one(self, current: _Round, ranks: WorkerRanks, variables: dict[str, str]) -> None:
         guardian, scratch = self._ensure_helpers()
-        error_file = folder / f"rank-{ranks.world}.error.json"
+        error_file = Path(variables["TORCHELASTIC_ERROR_FILE"])
         error_file.unlink(missing_ok=True)  # a former run under the same id may have left its own
-        variables = worker_environment(current.plan, ranks, self._parent, self._policy.environment, str(error_file))
         result = scratch / f"round-{current.plan.round}-rank-{ranks.world}.result"
         cpus = self._binding.cpus_for(ranks.local, len(current.plan.ranks))
         launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, cpus)

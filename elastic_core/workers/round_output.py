@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
     from elastic_core.interfaces.workers import RoundPlan
     from elastic_core.workers.sinks import Report
-    from elastic_core.workers.streams import OutputPolicy
+    from elastic_core.workers.streams import OutputPolicy, Placement
 
 
 class RoundOutput:
@@ -29,7 +29,9 @@ class RoundOutput:
     Raises ConfigurationError when a log file cannot be opened, or no more files at all.
     """
 
-    def __init__(self, plan: RoundPlan, policy: OutputPolicy, folder: Path, report: Report) -> None:
+    def __init__(
+        self, plan: RoundPlan, policy: OutputPolicy, folder: Path, report: Report, placement: Placement | None = None
+    ) -> None:
         self._report = report
         self._consoles = {stream: ConsoleSink(int(stream)) for stream in Stream}
         self._filtered: dict[Path, FileSink] = {}
@@ -37,7 +39,7 @@ class RoundOutput:
         self._write_ends: dict[tuple[int, Stream], int] = {}
         self._by_stream: dict[tuple[int, Stream], Channel] = {}
         try:
-            self._open(plan, policy, folder)
+            self._open(plan, policy, folder, placement)
             self._pump = OutputPump(self._channels)
         except OSError as error:
             self._abandon()
@@ -74,10 +76,10 @@ class RoundOutput:
         for fd in (*self._write_ends.values(), *self._channels):
             os.close(fd)
 
-    def _open(self, plan: RoundPlan, policy: OutputPolicy, folder: Path) -> None:
+    def _open(self, plan: RoundPlan, policy: OutputPolicy, folder: Path, placement: Placement | None) -> None:
         for ranks in plan.ranks:
             for stream in Stream:
-                stream_plan = plan_stream(stream, ranks, plan, policy, folder)
+                stream_plan = plan_stream(stream, ranks, plan, policy, folder, placement)
                 if stream_plan.captured:
                     self._open_channel(ranks.local, stream, stream_plan)
 

@@ -8,9 +8,9 @@ the one worker has the agent's own, which may be a terminal.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003 - a dataclass field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,20 @@ StreamChoice = Callable[[int], int]
 """Local rank -> bits of `Stream`."""
 
 
+@dataclass(frozen=True)
+class Placement:
+    """Where the files of one round go, chosen by a plugin: paths by local rank and stream. A stream without a file
+    stays on the console; one in `teed` is on both."""
+
+    files: Mapping[tuple[int, Stream], str] = field(default_factory=dict)
+    teed: frozenset[tuple[int, Stream]] = frozenset()
+    error_files: Mapping[int, str] = field(default_factory=dict)
+
+
+Placer = Callable[[Mapping[int, Mapping[str, str]]], Placement]
+"""Called once per round with each worker's environment, by local rank."""
+
+
 def _nothing(local_rank: int) -> int:
     return 0
 
@@ -48,6 +62,7 @@ class OutputPolicy:
     stdout_filters: tuple[str, ...] = ()
     stderr_filters: tuple[str, ...] = ()
     log_dir: Path | None = None
+    placer: Placer | None = None
 
     @property
     def needs_files(self) -> bool:
@@ -68,17 +83,31 @@ class StreamPlan:
     keeps_tail: bool = False
 
 
-def plan_stream(stream: Stream, ranks: WorkerRanks, plan: RoundPlan, policy: OutputPolicy, folder: Path) -> StreamPlan:
-    """The plan for `stream` of the worker with `ranks`. `folder` is the round's log folder."""
-    tee = bool(policy.tee(ranks.local) & stream)
-    to_file = tee or bool(policy.redirects(ranks.local) & stream)
+def plan_stream(
+    stream: Stream,
+    ranks: WorkerRanks,
+    plan: RoundPlan,
+    policy: OutputPolicy,
+    folder: Path,
+    placement: Placement | None = None,
+) -> StreamPlan:
+    """The plan for `stream` of the worker with `ranks`. `folder` is the round's log folder; a `placement` goes before
+    what the policy says of files."""
+    if placement is not None:
+        tee = (ranks.local, stream) in placement.teed
+        file = Path(placement.files[ranks.local, stream]) if (ranks.local, stream) in placement.files else None
+    else:
+        tee = bool(policy.tee(ranks.local) & stream)
+        wanted = tee or bool(policy.redirects(ranks.local) & stream)
+        file = folder / f"rank-{ranks.world}.{stream.suffix}" if wanted else None
+    to_file = file is not None
     shown = not policy.ranks_filter or ranks.local in policy.ranks_filter
     filters = policy.stdout_filters if stream is Stream.OUT else policy.stderr_filters
     return StreamPlan(
         captured=stream is Stream.ERR or to_file or bool(filters) or not shown or len(plan.ranks) > 1,
         console=shown and (tee or not to_file),
         prefix=line_prefix(policy.prefix_template, ranks, plan) if tee else b"",
-        file=folder / f"rank-{ranks.world}.{stream.suffix}" if to_file else None,
+        file=file,
         filtered=folder / f"filtered.{stream.suffix}" if filters else None,
         filters=tuple(text.encode() for text in filters),
         keeps_tail=stream is Stream.ERR,

@@ -61,3 +61,19 @@ def test_torchs_record_keeps_working(elastic):
     first = json.loads((elastic.cwd / "result.json").read_text())["first_failure"]
     assert first["error_file_data"]["message"]["message"] == "RuntimeError: told by record"
     assert Path(first["error_file"]).name == "rank-1.error.json"
+
+
+def test_torchs_own_log_placement(elastic):
+    script = elastic.script(
+        "talk.py",
+        "import os, sys; r = os.environ['RANK']; print('out', r); print('err', r, file=sys.stderr); sys.exit(int(r))\n",
+    )
+    done = elastic.run(
+        "--nproc-per-node=2", "--logs-specs=default", "-r", "3", "-t", "1:1", "--log-dir=logs", "--rdzv-id=job", script
+    )
+    assert done.code == 1
+    (attempt,) = (elastic.cwd / "logs").glob("job_*/attempt_0")
+    assert (attempt / "0" / "stdout.log").read_text() == "out 0\n"
+    assert (attempt / "1" / "stderr.log").read_text() == "err 1\n"
+    assert done.out == "[default1]:out 1\n"
+    assert "err 1" in done.err[done.err.index("elastic: ") :]
