@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from elastic_core.errors import ConfigurationError, ElasticError, ExitCode, Problem
 
@@ -36,7 +36,11 @@ usage: elastic COMMAND [...]
 
 def entry_point() -> None:
     """The console script `elastic`."""
-    sys.exit(main(sys.argv[1:]))
+    _open_standard_streams()
+    code = main(sys.argv[1:])
+    if code == ExitCode.WORKER_WOULD_NOT_DIE:
+        _leave_at_once(code)
+    sys.exit(code)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -112,6 +116,22 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "--help": usage,
     "-h": usage,
 }
+
+
+def _open_standard_streams() -> None:
+    """Started without stdin, stdout or stderr, the agent would get their numbers for its pipes and files, and write the
+    workers' output into them."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    """multiprocessing would wait at exit, without limit, for the very process that would not die."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
 
 
 def _no_command(name: str) -> int:

@@ -341,3 +341,18 @@ def test_a_closed_stderr_does_not_change_the_exit_code_and_nothing_goes_to_stdou
     command = ["sh", "-c", 'exec "$@" 2>&-', "sh", *ELASTIC, "run", path]
     done = subprocess.run(command, text=True, timeout=60, stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_closed_standard_streams_do_not_take_the_workers_output(tmp_path):
+    """Without them, the first pipes and files would get their numbers."""
+    flags = "-r 3 --log-dir=logs --rdzv-id=job --nproc-per-node=2"
+    command = f"exec {sys.executable} -m elastic_core run {flags} --no-python echo x"
+    done = subprocess.run(["sh", "-c", f"{command} <&- >&- 2>&-"], cwd=tmp_path, timeout=60, check=False)
+    assert done.returncode == 0
+    folder = tmp_path / "logs" / "job" / "round-1"
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+        "rank-0.out": "x\n",
+        "rank-0.err": "",
+        "rank-1.out": "x\n",
+        "rank-1.err": "",
+    }

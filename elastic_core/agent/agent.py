@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store
     from elastic_core.interfaces.watchdog import Expiry
 
+_PIDS_IN_A_LINE = 8
+
 
 class ElasticAgent(abc.ABC):
     """Runs the workers of one node to their end."""
@@ -220,7 +222,9 @@ class SimpleElasticAgent(ElasticAgent):
         for worker in worker_group.workers:
             worker.id = pids[worker.local_rank]
         worker_group.state = WorkerState.HEALTHY
-        get_logger().info("workers started", round=worker_group.round, pids=list(pids.values()))
+        get_logger().info(
+            "workers started", round=worker_group.round, workers=len(pids), pids=_few(list(pids.values()))
+        )
         self._observer.workers_started(WorkersStarted(self._run_id, worker_group.round, pids))
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
@@ -317,3 +321,8 @@ def _end_by(error: BaseException) -> tuple[WorkerState, str]:
 
 def _say_waiting_for_nodes(seconds: Duration) -> None:
     get_logger().info("still waiting", waiting_for="other nodes to join", seconds=round(seconds))
+
+
+def _few(pids: list[int]) -> list[int] | str:
+    """All process ids while a line can hold them; with many workers the first and the last."""
+    return pids if len(pids) <= _PIDS_IN_A_LINE else f"{pids[0]} to {pids[-1]}"

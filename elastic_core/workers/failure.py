@@ -50,7 +50,7 @@ def decode_exit(exitcode: int, oom: OomVerdict = NOT_OOM) -> str:
     except ValueError:
         name = f"signal {number}"
     if number == signal.SIGKILL and oom.killed:
-        return f"killed by {name}: out of memory; {oom.explanation}"
+        return f"killed by {name}: out of memory ({oom.explanation})"
     meaning = signal.strsignal(number)
     return f"killed by {name} ({meaning})" if meaning else f"killed by {name}"
 

@@ -48,7 +48,7 @@ class OomWatch:
         """Whether a kill was counted since the start; the narrowest counter speaks first."""
         for counter, before in self._before.items():
             if counter.read() > before:
-                return OomVerdict(True, f"the kernel ended a process for want of memory ({counter.scope})")
+                return OomVerdict(True, f"the kernel counted such a kill {counter.scope}")
         return NOT_OOM
 
 
@@ -61,14 +61,14 @@ def counters_of_this_machine(
     except OSError:
         lines = []
     own = tuple(counter for counter in _cgroup_counters(lines, cgroup_root) if counter.path.exists())
-    return own or (OomCounter(Path("/proc/vmstat"), "counted for the whole machine"),)
+    return own or (OomCounter(Path("/proc/vmstat"), "on this machine"),)
 
 
 def _cgroup_counters(lines: list[str], root: Path) -> list[OomCounter]:
     found = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        scope = f"counted for the control group {path}"
+        scope = f"in the control group {path}"
         if controllers == "":
             found.append(OomCounter(root / path.lstrip("/") / "memory.events", scope))
         elif "memory" in controllers.split(","):

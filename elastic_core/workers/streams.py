@@ -64,11 +64,6 @@ class OutputPolicy:
     log_dir: Path | None = None
     placer: Placer | None = None
 
-    @property
-    def needs_files(self) -> bool:
-        """Whether some rank may write a log file; ranks are not known here, so a map counts as a yes."""
-        return bool(self.stdout_filters or self.stderr_filters) or self.log_dir is not None
-
 
 @dataclass(frozen=True)
 class StreamPlan:

@@ -36,7 +36,7 @@ OOM = OomVerdict(True, "counted")
         (-signal.SIGSEGV, NOT_OOM, "killed by SIGSEGV (Segmentation fault)"),
         (-signal.SIGSEGV, OOM, "killed by SIGSEGV (Segmentation fault)"),
         (-signal.SIGKILL, NOT_OOM, "killed by SIGKILL (Killed)"),
-        (-signal.SIGKILL, OOM, "killed by SIGKILL: out of memory; counted"),
+        (-signal.SIGKILL, OOM, "killed by SIGKILL: out of memory (counted)"),
         (-(signal.SIGRTMIN + 2), NOT_OOM, f"killed by signal {signal.SIGRTMIN + 2} (Real-time signal 2)"),
     ],
 )

@@ -87,10 +87,3 @@ def test_prefix_knows_its_names_and_leaves_others(plan):
 )
 def test_the_folder_stays_under_the_log_dir(plan, run_id, name):
     assert round_folder(FOLDER, plan(run_id=run_id, round=4)) == FOLDER / name / "round-4"
-
-
-@pytest.mark.parametrize(
-    ("policy", "needs"), [({}, False), ({"stdout_filters": ("x",)}, True), ({"log_dir": FOLDER}, True)]
-)
-def test_files_are_needed_when_somebody_asked_for_them(policy, needs):
-    assert OutputPolicy(**policy).needs_files is needs
