@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import Leftover, WorkerProcesses
 
 _OUTPUT_QUIET: Duration = 5.0  # seconds without a byte after which a stream that stays open is given up
+_AFTERGLOW: Duration = (
+    0.3  # seconds for helpers of ended workers (multiprocessing's tracker) to notice and end themselves
+)
 _LOOK_AGAIN: Duration = 0.05  # only where the platform cannot tell of the end of a process that is not our child
 
 
@@ -118,7 +121,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         """End everything the round consists of, then read its output to the end. A finished round leaves nothing
         to do but to end what its workers left behind."""
         try:
-            left = self._processes.leftovers()
+            left = self._left_behind()
             if left:
                 self._announce_stop(left, signum, grace)
                 begun = self._clock.now()
@@ -126,6 +129,13 @@ class LocalElasticAgent(SimpleElasticAgent):
                 get_logger().info("workers stopped", seconds=round(self._clock.now() - begun, 3))
         finally:
             self._processes.finish(_OUTPUT_QUIET)
+
+    def _left_behind(self) -> list[Leftover]:
+        """What has to be ended: everything while workers run; after them only what does not follow them by itself."""
+        until = later(self._clock.now(), _AFTERGLOW)
+        while (left := self._processes.leftovers()) and not self._processes.running() and self._clock.now() < until:
+            self._wait_for_ends(until)
+        return left
 
     def _announce_stop(self, left: list[Leftover], signum: signal.Signals, grace: Duration) -> None:
         log = get_logger()

@@ -238,3 +238,19 @@ def test_numa_binding_that_cannot_be_done_is_a_warning(elastic):
 def test_a_worker_reads_the_agents_standard_input(elastic):
     script = elastic.script("read.py", "import sys; print('read', repr(sys.stdin.read()))\n")
     assert elastic.run(script).out == "read ''\n"
+
+
+def test_helpers_that_end_with_their_worker_are_not_reported(elastic):
+    """multiprocessing leaves a tracker behind that ends itself when it notices."""
+    script = elastic.script(
+        "tracked.py",
+        """
+        from multiprocessing import resource_tracker
+
+        resource_tracker.ensure_running()
+        print("tracked")
+        """,
+    )
+    done = elastic.run(script)
+    assert (done.code, done.out) == (0, "tracked\n")
+    assert "leftover processes" not in done.err
