@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import enum
 import signal
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class ExitCode(enum.IntEnum):
@@ -40,9 +44,11 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
 
 
 class ElasticError(Exception):
-    """Root of everything that elastic-core raises on purpose."""
+    """Root of everything that elastic-core raises on purpose. `failures` are those of workers that came before it, by
+    global rank: what made the agent stop or restart them."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL_ERROR
+    failures: Mapping[int, ProcessFailure] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -111,14 +117,9 @@ class RendezvousGracefulExitError(RendezvousError):
 
 
 class UnkillableWorkersError(ElasticError):
-    """Processes survived SIGKILL and the bounded wait after it; they are named and left behind. `failures` (by
-    global rank) are what made the agent stop them, empty when it was something else."""
+    """Processes survived SIGKILL and the bounded wait after it; they are named and left behind."""
 
     exit_code = ExitCode.WORKER_WOULD_NOT_DIE
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.failures: dict[int, ProcessFailure] = {}
 
 
 class SignalException(ElasticError):
@@ -171,10 +172,10 @@ class ProcessFailure:
 
     def as_dict(self) -> dict[str, Any]:
         """The failure for JSON reports."""
-        fields = asdict(self)
-        fields["stderr_tail"] = list(self.stderr_tail)
-        fields["signal"] = self.signal_name() if self.exitcode < 0 else None
-        return fields
+        shown = {item.name: getattr(self, item.name) for item in fields(self)}  # what a script wrote may be deep
+        shown["stderr_tail"] = list(self.stderr_tail)
+        shown["signal"] = self.signal_name() if self.exitcode < 0 else None
+        return shown
 
 
 class ChildFailedError(ElasticError):
@@ -182,7 +183,7 @@ class ChildFailedError(ElasticError):
 
     exit_code = ExitCode.WORKER_FAILED
 
-    def __init__(self, name: str, failures: dict[int, ProcessFailure]) -> None:
+    def __init__(self, name: str, failures: Mapping[int, ProcessFailure]) -> None:
         super().__init__(name, failures)
         self.name = name
         self.failures = failures
@@ -201,3 +202,9 @@ class ChildFailedError(ElasticError):
         candidates = own or self.failures
         rank = min(candidates, key=lambda r: (candidates[r].timestamp, r))
         return rank, candidates[rank]
+
+
+def failures_of(error: BaseException | None) -> Mapping[int, ProcessFailure]:
+    """The workers' failures that an error carries, by global rank; empty for one that carries none."""
+    failures: Mapping[int, ProcessFailure] = getattr(error, "failures", {})
+    return failures

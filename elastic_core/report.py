@@ -12,6 +12,7 @@ from elastic_core.errors import (
     ExitCode,
     SignalException,
     UnkillableWorkersError,
+    failures_of,
 )
 
 if TYPE_CHECKING:
@@ -33,14 +34,16 @@ def exit_code_of(error: BaseException) -> int:
 
 def as_text(error: BaseException, run_id: str = "", reason: str = "") -> str:
     """The paragraph for the terminal. `reason` is why the agent ended it (budget used up, ...)."""
-    name = f" {run_id}" if run_id else ""
+    return "\n".join([_headline(error, f" {run_id}" if run_id else "", reason), *_failures(failures_of(error))])
+
+
+def _headline(error: BaseException, name: str, reason: str) -> str:
     if isinstance(error, ConfigurationError):
         return _configuration(error)
     if isinstance(error, ChildFailedError):
-        why = f": {reason}" if reason else ""
-        return "\n".join([f"elastic: the job{name} failed{why}", *_failures(error.failures)])
+        return f"elastic: the job{name} failed" + (f": {reason}" if reason else "")
     if isinstance(error, UnkillableWorkersError):
-        return "\n".join([f"elastic: the job{name} ended, but not all of it: {error}", *_failures(error.failures)])
+        return f"elastic: the job{name} ended, but not all of it: {error}"
     if isinstance(error, KeyboardInterrupt):
         return f"elastic: the job{name} ended: interrupted from the keyboard"
     if isinstance(error, ElasticError):

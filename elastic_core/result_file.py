@@ -6,7 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.errors import ChildFailedError, ConfigurationError, ExitCode, Problem, UnkillableWorkersError
+from elastic_core.errors import ChildFailedError, ConfigurationError, ExitCode, Problem, failures_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,13 +49,18 @@ def outcome(run_id: str, exit_code: int, error: BaseException | None, history: H
 
 
 def _first_failure(error: BaseException | None) -> dict[str, Any] | None:
-    failures = error.failures if isinstance(error, (ChildFailedError, UnkillableWorkersError)) else {}
+    failures = failures_of(error)
     return ChildFailedError("", failures).get_first_failure()[1].as_dict() if failures else None
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """In one step: whoever reads the file finds a whole one. Raises OSError."""
-    text = json.dumps(content, indent=2, default=str) + "\n"
+    """In one step: whoever reads the file finds a whole one.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError, TypeError, RecursionError: something in `content` cannot be told in JSON.
+    """
+    text = _as_json(content) + "\n"
     if _is_special(path):
         path.write_text(text)
         return
@@ -66,6 +71,12 @@ def write(path: Path, content: dict[str, Any]) -> None:
         fresh.replace(target)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def _as_json(content: dict[str, Any]) -> str:
+    """JSON that every reader takes: numbers it has no word for, which a script may have written, become text."""
+    told = json.loads(json.dumps(content, default=str), parse_constant=str)
+    return json.dumps(told, indent=2, allow_nan=False)
 
 
 def _is_special(path: Path) -> bool:

@@ -146,3 +146,12 @@ def test_workers_that_would_not_die_hide_no_failure():
 )
 def test_other_ends(error, text):
     assert as_text(error, "j") == text
+
+
+def test_an_error_that_follows_a_failure_shows_both():
+    error = ConfigurationError(Problem("--log-dir", "expected room on the disk, found none"))
+    error.failures = {0: ProcessFailure(0, 4711, 3, global_rank=0, round=1, reason="exit code 3", message="no space")}
+    text = as_text(error, "job")
+    assert text.startswith("elastic: --log-dir: expected room on the disk")
+    assert "First failure: rank 0 (local rank 0, pid 4711), round 1: exit code 3" in text
+    assert "    no space" in text

@@ -13,8 +13,14 @@ from elastic_core.agent.progress import Progress
 from elastic_core.agent.spec import DEFAULT_ROLE, Worker, WorkerGroup
 from elastic_core.agent.state import RunResult, WorkerState
 from elastic_core.agent.supervise import Action, Decision, Observation, supervise
-from elastic_core.clock import SystemClock, later
-from elastic_core.errors import RendezvousError, RendezvousGracefulExitError, RendezvousStateError, SignalException
+from elastic_core.clock import Duration, Instant, SystemClock, later
+from elastic_core.errors import (
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    SignalException,
+    failures_of,
+)
 from elastic_core.interfaces.observer import (
     AgentFinished,
     RestartDecided,
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from elastic_core.agent.spec import WorkerSpec
-    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.clock import Clock
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.handler import RendezvousInfo
     from elastic_core.interfaces.observer import Observer
@@ -37,6 +43,8 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.watchdog import Expiry
 
 _PIDS_IN_A_LINE = 8
+_SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the loop spin
+_SAME_REQUEST: Duration = 0.5  # seconds; a terminal and a wrapper (tox, timeout) both pass on what was asked once
 
 
 class ElasticAgent(abc.ABC):
@@ -74,6 +82,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._budget = RestartBudget(spec.max_restarts)
         self._inbox = Inbox(self._clock)
         self._signals: list[signal.Signals] = []
+        self._asked_at = Instant(0.0)
+        self._urged = False
         self._joined: Joined | None = None
         self._expired: list[Expiry] = []
         self._last_turn = self._clock.timestamp()
@@ -87,8 +97,9 @@ class SimpleElasticAgent(ElasticAgent):
         return self._budget.failures
 
     def receive_signal(self, signum: int) -> None:
-        """Ask the agent to stop its workers and leave. A second signal ends their grace period. Any thread, and
-        from signal handlers. Raises ValueError for a number that is no signal's."""
+        """Ask the agent to stop its workers and leave. A second one ends their grace period, unless it is the same
+        within half a second. Any thread, and from signal handlers. Raises ValueError for a number that is no
+        signal's."""
         self._inbox.post(Signalled(signal.Signals(signum)))
 
     def timer_expired(self, expiry: Expiry) -> None:
@@ -130,11 +141,19 @@ class SimpleElasticAgent(ElasticAgent):
             self._tell_failures(result.failures)
             if decision.action is Action.RESTART:
                 self._begin_restart(group, decision)
-                self._restart_workers(group)
+                self._restart_after(result, group)
             elif decision.action is Action.LEAVE:
                 self._leave(group)
             elif decision.action is not Action.CONTINUE:
                 return self._end(group, result, decision)
+
+    def _restart_after(self, result: RunResult, group: WorkerGroup) -> None:
+        """What goes wrong while restarting must not hide the failure that made the restart necessary."""
+        try:
+            self._restart_workers(group)
+        except Exception as error:
+            error.failures = failures_of(error) or result.failures  # type: ignore[attr-defined]
+            raise
 
     def _observe(self, group: WorkerGroup, result: RunResult) -> Observation:
         waiting = self._spec.rdzv_handler.num_nodes_waiting() if WorkerState.is_running(group.state) else 0
@@ -195,7 +214,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _wait_for_news(self) -> None:
         """Return when `_monitor_workers` may have something to say. Here: after the monitor interval."""
-        self._wait((), later(self._clock.now(), self._spec.monitor_interval))
+        self._wait((), later(self._clock.now(), max(self._spec.monitor_interval, _SHORTEST_INTERVAL)))
 
     def _wait(self, fds: Collection[int], until: Instant | None) -> None:
         """Wait in the inbox and sort what came."""
@@ -205,12 +224,20 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _take(self, item: Item) -> None:
         if isinstance(item, Signalled):
-            get_logger().warning("signal received", signal=item.signum.name)
-            self._signals.append(item.signum)
+            self._take_signal(item.signum)
         elif isinstance(item, Joined):
             self._joined = item
         else:
             self._expired.append(item.expiry)
+
+    def _take_signal(self, signum: signal.Signals) -> None:
+        get_logger().warning("signal received", signal=signum.name)
+        now = self._clock.now()
+        if not self._signals:
+            self._asked_at = now
+        elif signum != self._signals[0] or now - self._asked_at >= _SAME_REQUEST:
+            self._urged = True
+        self._signals.append(signum)
 
     # -- rounds
 

@@ -111,3 +111,10 @@ class Inbox:
         while self._items:
             items.append(self._items.popleft())
         return items
+
+
+def is_readable(fd: int) -> bool:
+    """Whether the descriptor is readable now."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))

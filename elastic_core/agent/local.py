@@ -6,6 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.agent import SimpleElasticAgent
+from elastic_core.agent.inbox import is_readable
 from elastic_core.agent.progress import Progress
 from elastic_core.agent.state import RunResult, WorkerState
 from elastic_core.agent.stopping import Step, StopPlan
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
     from elastic_core.interfaces.workers import Leftover, WorkerProcesses
 
-_OUTPUT_QUIET: Duration = 5.0  # seconds without a byte after which a stream that stays open is given up
+_CONSOLE_PATIENCE: Duration = 30.0  # seconds that a console may take nothing before the rest of the output is given up
+_HURRIED_PATIENCE: Duration = 2.0  # the same when a signal has asked the agent to leave
 _AFTERGLOW: Duration = (
     0.3  # seconds for helpers of ended workers (multiprocessing's tracker) to notice and end themselves
 )
@@ -122,13 +124,29 @@ class LocalElasticAgent(SimpleElasticAgent):
         to do but to end what its workers left behind."""
         try:
             left = self._left_behind()
-            if left:
+            if left or self._processes.running():
                 self._announce_stop(left, signum, grace)
                 begun = self._clock.now()
                 self._end_processes(signum, grace)
                 get_logger().info("workers stopped", seconds=round(self._clock.now() - begun, 3))
+            self._deliver_output()
         finally:
-            self._processes.finish(_OUTPUT_QUIET)
+            self._processes.finish()
+
+    def _deliver_output(self) -> None:
+        """Wait for the console as long as it takes any, within reason; a signal that comes meanwhile ends the wait."""
+        done = self._processes.drain()
+        signals = len(self._signals)
+        patience = _HURRIED_PATIENCE if signals else _CONSOLE_PATIENCE
+        delivered, deadline = -1, self._clock.now()
+        progress = Progress.starting(self._clock.now(), _say_waiting_for_console)
+        while done is not None and not is_readable(done) and len(self._signals) == signals:
+            now = self._clock.now()
+            if delivered != self._processes.delivered():
+                delivered, deadline = self._processes.delivered(), later(now, patience)
+            elif now >= deadline:
+                return
+            self._wait([done], min(deadline, progress.look(now)))
 
     def _left_behind(self) -> list[Leftover]:
         """What has to be ended: everything while workers run; after them only what does not follow them by itself."""
@@ -153,7 +171,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._processes.send_signal(signal.SIGCONT)  # a stopped process cannot answer the request to end
         while self._unfinished():
             now = self._clock.now()
-            step = plan.step(now, urged=len(self._signals) > 1)
+            step = plan.step(now, urged=self._urged)
             if step is Step.GIVE_UP:
                 self._give_up()
                 return
@@ -201,3 +219,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
 def _names(left: list[Leftover]) -> str:
     return "; ".join(f"{p.pid} ({p.command}) in state {p.state}, in {p.waits_in or 'unknown'}" for p in left)
+
+
+def _say_waiting_for_console(seconds: Duration) -> None:
+    get_logger().info("still waiting", waiting_for="the console to take the workers' output", seconds=round(seconds))

@@ -28,7 +28,7 @@ class WorkerSpec:
         entrypoint: a command or a function, for names in messages.
         args: its arguments.
         max_restarts: failures of the group that are forgiven.
-        monitor_interval: seconds between two looks at the workers by an agent that has no way to be told.
+        monitor_interval: seconds between two looks at the workers by an agent that has no way to be told; 0 or more.
         shutdown_timeout: grace in seconds on every stop path, between SIGTERM and SIGKILL.
         kill_timeout: seconds after SIGKILL until a process is reported as one that will not die.
 
@@ -51,8 +51,8 @@ class WorkerSpec:
             raise ValueError(f"expected at least one worker on the node, found {self.local_world_size}")
         if self.max_restarts < 0:
             raise ValueError(f"expected max_restarts of 0 or more, found {self.max_restarts}")
-        if self.monitor_interval <= 0:
-            raise ValueError(f"expected a monitor_interval of more than 0 s, found {self.monitor_interval}")
+        if self.monitor_interval < 0:
+            raise ValueError(f"expected a monitor_interval of 0 s or more, found {self.monitor_interval}")
 
     def get_entrypoint_name(self) -> str:
         """The entry point for people: a function's qualified name, else the command."""

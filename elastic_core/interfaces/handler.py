@@ -6,11 +6,10 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.text import truth
+
 if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store
-
-_TRUE = {"1", "true", "t", "yes", "y", "on"}
-_FALSE = {"0", "false", "f", "no", "n", "off"}
 
 
 class RendezvousParameters:
@@ -59,12 +58,12 @@ class RendezvousParameters:
     def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
         """The option `key` as a truth value. Raises ValueError when it is none."""
         value = self.get(key, default)
-        if value is None or isinstance(value, bool):
-            return value
-        text = str(value).lower()
-        if text in _TRUE | _FALSE:
-            return text in _TRUE
-        raise ValueError(f"expected true or false for the option {key!r}, found {value!r}")
+        if value is None:
+            return None
+        found = truth(value)
+        if found is None:
+            raise ValueError(f"expected true or false for the option {key!r}, found {value!r}")
+        return found
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
         """The option `key` as a whole number. Raises ValueError when it is none."""

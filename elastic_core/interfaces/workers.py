@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from elastic_core.clock import Duration
     from elastic_core.errors import ProcessFailure
 
 
@@ -102,8 +101,17 @@ class WorkerProcesses(Protocol):
         """File descriptors of which one becomes readable when a leftover has ended; empty where unsupported."""
         ...
 
-    def finish(self, timeout: Duration) -> None:
-        """Read all output to its end (at most `timeout` seconds) and release what the round held."""
+    def drain(self) -> int | None:
+        """No process of the round is left: read the rest of its output. A descriptor that becomes readable when all of
+        it is delivered; None when there is nothing to wait for. Idempotent."""
+        ...
+
+    def delivered(self) -> int:
+        """A count that grows for as long as output is being delivered: tells a slow console from a stalled one."""
+        ...
+
+    def finish(self) -> None:
+        """Release what the round held. Output that is not delivered by now is given up, with a line that says so."""
         ...
 
     def failures(self) -> dict[int, ProcessFailure]:

@@ -13,7 +13,6 @@ from elastic_core.interfaces.workers import Leftover, WorkerExit
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from elastic_core.clock import Duration
     from elastic_core.interfaces.workers import RoundPlan
 
 _FIRST_PID = 1000
@@ -116,7 +115,13 @@ class FakeWorkers:
     def leftover_sentinels(self) -> Collection[int]:
         return []
 
-    def finish(self, timeout: Duration) -> None:
+    def drain(self) -> int | None:
+        return None
+
+    def delivered(self) -> int:
+        return 0
+
+    def finish(self) -> None:
         with self._lock:
             if not self._running and not self._ended:
                 return  # finished already, or never started: what the last round came to stands

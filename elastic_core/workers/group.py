@@ -20,6 +20,7 @@ from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.limits import cannot_start
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.oom import OomWatch, counters_of_this_machine
+from elastic_core.workers.output import Delivery
 from elastic_core.workers.process import adopt, make_exits_visible
 from elastic_core.workers.round_output import RoundOutput, make_folder
 from elastic_core.workers.sentinels import best_sentinel, wait_readable
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
 
 
 _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to be gone, when others could not be started
+
+_INCOMPLETE = {
+    Delivery.HELD: "a process that left its worker's session holds a stream open; what it writes from now on is not shown",
+    Delivery.STALLED: "the console did not take it",
+}
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ class LocalWorkers:
         except BaseException as error:
             self._end_all(current)
             current.output.begin()
-            self.finish(timeout=1.0)
+            self.finish()
             if isinstance(error, OSError):
                 raise cannot_start(error, len(plan.ranks)) from error
             raise
@@ -172,13 +178,19 @@ class LocalWorkers:
                 continue  # gone meanwhile, or a platform without pidfd: then the caller looks again later
         return self._leftover_sentinels
 
-    def finish(self, timeout: Duration) -> None:
+    def drain(self) -> int | None:
+        return self._round.output.drain() if self._round else None
+
+    def delivered(self) -> int:
+        return self._round.output.delivered() if self._round else 0
+
+    def finish(self) -> None:
         current, self._round = self._round, None
         if current is None:
             return
         self._close_leftover_sentinels()
-        if not current.output.finish(timeout):
-            get_logger().warning("output lost", reason="a process outside the workers' sessions holds a stream open")
+        if (why := _INCOMPLETE.get(current.output.finish())) is not None:
+            get_logger().warning("output lost", reason=why)
         self._failures = explain([self._evidence(current, *ended) for ended in current.exits], current.plan)
         self._values = self._collect_values(current)
         for worker in current.workers.values():

@@ -6,7 +6,9 @@ write to it, as it would without us, and never the agent.
 
 from __future__ import annotations
 
+import enum
 import os
+import select
 import selectors
 import threading
 from typing import TYPE_CHECKING
@@ -18,64 +20,105 @@ if TYPE_CHECKING:
     from elastic_core.workers.channel import Channel
 
 _CHUNK = 64 * 1024
+_LARGEST_PIPE = 1024 * 1024  # bytes; what one pipe can hold at most unless root raises the limit
 _UNFINISHED_LINE_AFTER: Duration = 0.1  # seconds of quiet after which an unfinished line is shown
+_LAST_MOMENT: Duration = 1.0  # seconds that `finish` grants a pump that is about to end
+
+
+class Delivery(enum.Enum):
+    """What came of the output. HELD: a process outside the workers' sessions still had a stream open; all that had
+    been written was delivered. STALLED: the console did not take the rest."""
+
+    COMPLETE = "complete"
+    HELD = "held"
+    STALLED = "stalled"
 
 
 class OutputPump:
-    """Takes over the read ends of the pipes in `channels` (file descriptor -> channel) and closes them."""
+    """Takes over the read ends of the pipes in `channels` (file descriptor -> channel) and closes them.
+
+    Call `start`; when everybody who may write has gone, `end`; when `done` has become readable, or it has been waited
+    for long enough, `finish`.
+    """
 
     def __init__(self, channels: Mapping[int, Channel]) -> None:
         self._channels = dict(channels)
-        self._moved = 0
+        self._held = False
+        self._ending = False
+        self.moved = 0
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = os.pipe()
+        self.done, self._done_writer = os.pipe()
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
         for fd in self._channels:
             self._selector.register(fd, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
 
     def start(self) -> None:
-        """Begin to move output."""
+        """Begin to move output. Raises RuntimeError when the machine has no thread left."""
         self._thread.start()
 
-    def finish(self, timeout: Duration) -> bool:
-        """Wait until every stream has ended. As long as bytes still move, the wait goes on; after `timeout` seconds
-        without any, give up on the streams that somebody holds open. False when something was given up."""
-        moved = -1
-        while self._thread.is_alive() and moved != self._moved:
-            moved = self._moved
-            self._thread.join(timeout)
-        complete = not self._thread.is_alive()
-        os.close(self._wake_writer)
-        self._thread.join(timeout)
-        return complete
+    def end(self) -> None:
+        """Read what lies in the pipes, and no further: who writes now is none of ours. Idempotent."""
+        if not self._ending:
+            self._ending = True
+            os.close(self._wake_writer)
+
+    def finish(self) -> Delivery:
+        """Release the pump; a pump that is stuck in the console is left to itself. Once, after `end`."""
+        if self._thread.ident is None:  # it could not be started
+            self._run()
+        else:
+            self._thread.join(_LAST_MOMENT)
+        os.close(self.done)
+        if self._thread.is_alive():
+            return Delivery.STALLED
+        return Delivery.HELD if self._held else Delivery.COMPLETE
+
+    def owned(self) -> list[int]:
+        """The descriptors that are still open and the pump's."""
+        return [*self._channels, self._wake_reader, self._done_writer]
 
     def _run(self) -> None:
         while self._channels and self._turn():
             pass
         for fd in list(self._channels):
-            self._end(fd)
+            self._drain(fd)
         self._selector.close()
         os.close(self._wake_reader)
+        os.close(self._done_writer)
 
     def _turn(self) -> bool:
-        """One wait and what came of it; False when told to give up."""
+        """One wait and what came of it; False when told to end."""
         waiting = any(channel.unfinished for channel in self._channels.values())
         ready = self._selector.select(_UNFINISHED_LINE_AFTER if waiting else None)
         if not ready:
             self._show_unfinished()
         fds = {key.fd for key, _ in ready}
-        for fd in fds - {self._wake_reader}:  # even when told to give up: what lies in a pipe is not lost
+        for fd in fds - {self._wake_reader}:
             self._read(fd)
         return self._wake_reader not in fds
 
-    def _read(self, fd: int) -> None:
+    def _read(self, fd: int) -> int:
+        """Move one chunk; its length, 0 at the end of the stream."""
         data = os.read(fd, _CHUNK)
-        self._moved += len(data)
+        self.moved += len(data)
         if data:
             self._channels[fd].feed(data)
         else:
             self._end(fd)
+        return len(data)
+
+    def _drain(self, fd: int) -> None:
+        """Move what was in the pipe when everybody had gone: a pipe's content at most, however fast others write."""
+        left = _LARGEST_PIPE
+        while left > 0 and _readable(fd):
+            moved = self._read(fd)
+            if not moved:
+                return
+            left -= moved
+        self._held = True
+        self._end(fd)
 
     def _end(self, fd: int) -> None:
         self._selector.unregister(fd)
@@ -86,3 +129,9 @@ class OutputPump:
         for channel in self._channels.values():
             if channel.unfinished:
                 channel.show_unfinished()
+
+
+def _readable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))

@@ -17,8 +17,8 @@ from elastic_core.workers.streams import Stream, StreamPlan, plan_stream
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from elastic_core.clock import Duration
     from elastic_core.interfaces.workers import RoundPlan
+    from elastic_core.workers.output import Delivery
     from elastic_core.workers.sinks import Report
     from elastic_core.workers.streams import OutputPolicy, Placement
 
@@ -59,12 +59,23 @@ class RoundOutput:
         self._close_write_ends()
         self._pump.start()
 
-    def finish(self, timeout: Duration) -> bool:
-        """Read to the end; see `OutputPump.finish`."""
-        complete = self._pump.finish(timeout)
+    def drain(self) -> int:
+        """Everybody who may write has gone: read the rest. A descriptor that becomes readable when it is delivered."""
+        self._pump.end()
+        return self._pump.done
+
+    def delivered(self) -> int:
+        """Bytes read and bytes taken by the console so far; it grows for as long as output still moves."""
+        return self._pump.moved + sum(console.written for console in self._consoles.values())
+
+    def finish(self) -> Delivery:
+        """Release everything; see `OutputPump.finish`."""
+        self._close_write_ends()
+        self._pump.end()
+        delivery = self._pump.finish()
         for sink in self._filtered.values():
             sink.close()
-        return complete
+        return delivery
 
     def tail(self, local_rank: int) -> tuple[str, ...]:
         """The last stderr lines of the worker; complete after `finish`."""
@@ -73,7 +84,7 @@ class RoundOutput:
 
     def drop(self) -> None:
         """In a forked worker: it has its own ends by now, and none of these may outlive its siblings or the agent."""
-        for fd in (*self._write_ends.values(), *self._channels):
+        for fd in (*self._write_ends.values(), *self._pump.owned()):
             os.close(fd)
 
     def _open(self, plan: RoundPlan, policy: OutputPolicy, folder: Path, placement: Placement | None) -> None:

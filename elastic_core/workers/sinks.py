@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 TAIL_LINES = 20
 TAIL_BYTES = 16 * 1024
+_PIPE_BUF = select.PIPE_BUF
 
 Report = Callable[[str, OSError], None]
 """Called once with the path of a file that can no longer be written, and the error."""
@@ -49,17 +50,26 @@ class ConsoleSink:
 
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
+        self.written = 0  # bytes; tells a slow reader from one that has stopped
 
     def write(self, data: bytes) -> None:
         """Write all of `data`, waiting for a slow reader."""
         rest = memoryview(data)
         while rest and self._fd is not None:
             try:
-                rest = rest[os.write(self._fd, rest) :]
+                done = os.write(self._fd, rest[: _piece(rest)])
+                self.written += done
+                rest = rest[done:]
             except BlockingIOError:
                 _wait_writable(self._fd)
             except OSError:
                 self._fd = None
+
+
+def _piece(data: memoryview) -> int:
+    """How much to write at once: whole lines, but no more than a pipe takes or refuses as one if that can be."""
+    end = bytes(data[:_PIPE_BUF]).rfind(b"\n") + 1 if len(data) > _PIPE_BUF else len(data)
+    return end or _PIPE_BUF
 
 
 def _wait_writable(fd: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 
@@ -9,7 +10,14 @@ import pytest
 
 from elastic_core import log, report
 from elastic_core.clock import SystemClock
-from elastic_core.errors import ExitCode, SignalException, UnkillableWorkersError
+from elastic_core.errors import (
+    ConfigurationError,
+    ExitCode,
+    Problem,
+    SignalException,
+    UnkillableWorkersError,
+    failures_of,
+)
 from elastic_core.interfaces.workers import Leftover
 from elastic_core.testing import FakeClock, FakeWorkers
 
@@ -77,14 +85,15 @@ def test_a_signal_goes_before_a_failure_seen_at_the_same_moment(make_node):
 
 
 class UrgedOn(FakeWorkers):
-    """Deaf workers; whoever asks them to end is asked once more himself."""
+    """Deaf workers; whoever asks them to end is asked once more himself, by `again`."""
 
     receive_signal = None
+    again = signal.SIGINT
 
     def send_signal(self, signum):
         super().send_signal(signum)
         if signum == CONT:
-            self.receive_signal(TERM)
+            self.receive_signal(self.again)
 
 
 def test_a_second_signal_ends_the_grace_period(make_node):
@@ -96,6 +105,91 @@ def test_a_second_signal_ends_the_grace_period(make_node):
         node.run()
     assert SystemClock().now() - begun < 30
     assert workers.signals == [TERM, CONT, KILL]
+
+
+def test_the_same_signal_at_once_is_one_request(make_node):
+    """A terminal and a wrapper both pass on what was asked once: no reason to cut the grace period short."""
+    workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
+    workers.again = TERM
+    node = make_node(workers=workers, shutdown_timeout=0.3)
+    workers.receive_signal = node.agent.receive_signal
+    begun = SystemClock().now()
+    with pytest.raises(SignalException):
+        node.run()
+    assert SystemClock().now() - begun >= 0.3
+
+
+class Unlisted(FakeWorkers):
+    """As on a platform without a process table: nobody can say what is left."""
+
+    def leftovers(self):
+        return []
+
+
+def test_without_a_process_table_the_survivors_of_a_failure_are_stopped_all_the_same(make_node):
+    node = make_node(workers=Unlisted(fails), max_restarts=1)
+    assert node.run().is_failed()
+    assert node.workers.signals == [TERM, CONT] * 2
+
+
+class SlowConsole(FakeWorkers):
+    """The output of a round is delivered when `deliver` writes to the pipe, and never if nobody does."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.reader, self.writer = os.pipe()
+        self.waits = 0
+
+    def drain(self):
+        self.waits += 1
+        self.on_drain()
+        return self.reader
+
+    def deliver(self):
+        os.write(self.writer, b"!")
+
+    def close(self):
+        if not self.closed:
+            os.close(self.reader)
+            os.close(self.writer)
+        super().close()
+
+
+def test_output_that_is_being_delivered_is_waited_for(make_node):
+    workers = SlowConsole(lambda plan, workers: [workers.end(rank, 0) for rank in (0, 1)])
+    timer = threading.Timer(0.2, workers.deliver)
+    workers.on_drain = lambda: timer.start() if workers.waits == 1 else None
+    node = make_node(workers=workers)
+    assert node.run().state.value == "SUCCEEDED"
+    timer.join()
+
+
+def test_a_signal_ends_the_wait_for_a_console_that_takes_nothing(make_node):
+    workers = SlowConsole(lambda plan, workers: [workers.end(rank, 0) for rank in (0, 1)])
+    timer = threading.Timer(0.1, lambda: node.agent.receive_signal(TERM))
+    workers.on_drain = lambda: timer.start() if workers.waits == 1 else None
+    node = make_node(workers=workers)
+    begun = SystemClock().now()
+    with pytest.raises(SignalException):
+        node.run()
+    assert SystemClock().now() - begun < 25  # the patience without a signal is 30 s
+    timer.join()
+
+
+class StartsOnce(FakeWorkers):
+    """The second round cannot start: the disk under the log folder is full, say."""
+
+    def start(self, plan):
+        if plan.round > 1:
+            raise ConfigurationError(Problem("--log-dir", "expected room on the disk, found none"))
+        return super().start(plan)
+
+
+def test_what_goes_wrong_in_a_restart_does_not_hide_the_failure_before_it(make_node):
+    node = make_node(workers=StartsOnce(fails), max_restarts=3)
+    with pytest.raises(ConfigurationError) as left:
+        node.run()
+    assert list(failures_of(left.value)) == [0]
 
 
 def test_deaf_workers_are_killed_after_the_grace_period(make_node):
@@ -166,7 +260,8 @@ class SlowToDie(FakeWorkers):
         self.left = 3
 
     def leftovers(self):
-        self.left = max(self.left - 1, 0)
+        if self.signals:
+            self.left = max(self.left - 1, 0)
         return [Leftover(4711, "S", "sleep 1000")] * min(self.left, 1)
 
 

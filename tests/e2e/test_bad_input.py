@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -297,3 +298,63 @@ def memory_group():
             continue
         return path
     return None
+
+
+def test_a_daemon_that_never_stops_writing_does_not_hold_the_agent(elastic, read_fifo):
+    """It left its worker's session, and the job with it: neither awaited nor ended."""
+    fifo, read = read_fifo
+    script = elastic.script(
+        "daemon.py",
+        f"""
+        import os, sys, time
+        if os.fork() == 0:
+            os.setsid()
+            with open({fifo!r}, "w") as fifo:
+                print(os.getpid(), file=fifo, flush=True)
+            while True:
+                os.write(2, b"tick\\n")
+                time.sleep(0.01)
+        print("the worker is done", file=sys.stderr)
+        """,
+    )
+    process = elastic.start("run", script)
+    daemon = int(read(1)[0])
+    try:
+        process.wait(30)  # its pipes are the daemon's no longer, so they can be read to the end
+    finally:
+        os.kill(daemon, signal.SIGKILL)
+    done = elastic.finish(process)
+    assert done.code == 0
+    assert "the worker is done" in done.err
+    assert "a process that left its worker's session holds a stream open" in done.err
+
+
+def test_a_console_that_takes_its_time_gets_everything(elastic):
+    script = elastic.script("much.py", "for n in range(20_000):\n    print('line', n)\n")
+    process = elastic.start("run", "--nproc-per-node=2", script)
+    handle = os.pidfd_open(process.pid)
+    assert not select.select([handle], [], [], 2)[0]  # nobody reads its stdout: it waits, and loses nothing
+    os.close(handle)
+    done = elastic.finish(process)
+    assert done.code == 0
+    assert done.out.count("\n") == 40_000
+    assert "output lost" not in done.err
+
+
+def test_an_error_in_a_restart_is_told_with_the_failure_before_it(elastic):
+    script = elastic.script(
+        "spoil.py",
+        """
+        import os, sys
+        open("logs/job/round-2", "w").close()
+        print("the real reason", file=sys.stderr)
+        sys.exit(3)
+        """,
+    )
+    done = elastic.run(
+        "--max-restarts=2", "--log-dir=logs", "-r1", "--rdzv-id=job", "--result-file=result.json", script
+    )
+    assert done.code == BAD
+    assert "--log-dir" in paragraph(done.err)
+    assert "First failure: rank 0" in paragraph(done.err)
+    assert "the real reason" in paragraph(done.err)

@@ -205,7 +205,7 @@ def test_a_second_signal_ends_the_grace_period(elastic, read_fifo):
     read(1)
     process.send_signal(signal.SIGTERM)
     assert read(1) == ["told 15"]
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
     assert elastic.finish(process).code == 128 + signal.SIGTERM
 
 

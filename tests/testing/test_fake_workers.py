@@ -58,7 +58,7 @@ def test_a_round_that_goes_well(make):
     workers.end(0, 0)
     assert workers.reap() == [WorkerExit(0, 1000, 0)]
     assert (workers.sentinels(), workers.leftovers(), workers.leftover_sentinels()) == ([], [], [])
-    workers.finish(1.0)
+    workers.finish()
     assert (workers.failures(), workers.return_values()) == ({}, {4: None, 5: None})
 
 
@@ -74,7 +74,7 @@ def test_failures_by_global_rank_in_the_order_of_ending(make):
     workers.start(plan())
     workers.end(1, 3)
     workers.end(0, -11)
-    workers.finish(1.0)
+    workers.finish()
     failures = workers.failures()
     assert list(failures) == [5, 4]
     assert (failures[5].reason, failures[5].caused_by, failures[5].local_rank, failures[5].role) == (
@@ -94,7 +94,7 @@ def test_signals_end_workers_and_their_ends_are_no_failures(make):
     workers.send_signal(signal.SIGTERM)
     assert rings(workers)
     assert [ended.exitcode for ended in workers.reap()] == [-15, -15]
-    workers.finish(1.0)
+    workers.finish()
     assert (workers.failures(), workers.return_values(), workers.signals) == ({}, {}, [18, 15])
 
 
@@ -112,7 +112,7 @@ def test_killing_one_worker_is_a_failure_with_that_reason(make):
     workers.start(plan())
     assert workers.kill(1001, "hang")
     assert not workers.kill(1001, "again")
-    workers.finish(1.0)
+    workers.finish()
     assert [(rank, failure.reason, failure.exitcode) for rank, failure in workers.failures().items()] == [
         (5, "hang", -9)
     ]
@@ -122,20 +122,20 @@ def test_a_finished_round_leaves_nothing_to_the_next(make):
     workers = make(immortal=[0])
     workers.start(plan())
     workers.end(1, 3)
-    workers.finish(1.0)
+    workers.finish()
     assert (workers.running(), workers.leftovers(), workers.reap(), workers.sentinels()) == ([], [], [], [])
-    workers.finish(1.0)
+    workers.finish()
     assert list(workers.failures()) == [5]  # what it came to stands until the next round is finished
     assert workers.start(plan(2)) == {0: 2000, 1: 2001}
     assert (workers.reap(), rings(workers)) == ([], False)
     workers.end(0, 0)
-    workers.finish(1.0)
+    workers.finish()
     assert (workers.failures(), [plan.round for plan in workers.plans]) == ({}, [1, 2])
 
 
 def test_finishing_before_the_first_round_does_nothing(make):
     workers = make()
-    workers.finish(1.0)
+    workers.finish()
     assert (workers.failures(), workers.return_values()) == ({}, {})
 
 

@@ -167,8 +167,15 @@ class Rounds:
         """A round to its end; the exits in order."""
         self.start(plan)
         exits = self.wait_for_exits(len(plan.ranks))
-        self.workers.finish(LONG)
+        self.finish()
         return exits
+
+    def finish(self):
+        """As the agent does: wait for the output, then release the round."""
+        done = self.workers.drain()
+        if done is not None:
+            select.select([done], [], [], LONG)
+        self.workers.finish()
 
 
 @pytest.fixture
@@ -204,7 +211,7 @@ def local_workers():
     yield local_workers
     for workers in made:
         workers.send_signal(signal.SIGKILL)
-        workers.finish(1.0)
+        workers.finish()
         workers.close()
 
 

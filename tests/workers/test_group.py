@@ -16,7 +16,7 @@ from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.workers import WorkerProcesses
 from elastic_core.workers.numa import Binding, Cpu, Machine
 from elastic_core.workers.oom import OomCounter
-from elastic_core.workers.sentinels import thread_sentinel
+from elastic_core.workers.sentinels import thread_sentinel, wait_readable
 from elastic_core.workers.starters import CommandStarter
 
 LONG = 30.0
@@ -47,7 +47,7 @@ def test_it_is_what_the_agent_expects(local_workers, python):
     assert list(workers.sentinels()) == []
     assert not workers.kill(1, "nothing runs")
     workers.send_signal(signal.SIGTERM)
-    workers.finish(1.0)
+    workers.finish()
     workers.close()
 
 
@@ -58,7 +58,7 @@ def test_a_round_that_goes_well(local_workers, python, plan):
     assert len(rounds.workers.sentinels()) == 3
     exits = rounds.wait_for_exits(3)
     assert {(e.local_rank, e.pid, e.exitcode) for e in exits} == {(local, pid, 0) for local, pid in pids.items()}
-    rounds.workers.finish(LONG)
+    rounds.finish()
     assert rounds.workers.failures() == {}
     assert rounds.workers.return_values() == {0: None, 1: None, 2: None}
 
@@ -88,7 +88,7 @@ def test_the_first_to_fail_is_the_cause(local_workers, python, plan, sentinel):
     assert (first.local_rank, first.exitcode) == (1, -signal.SIGSEGV)
     rounds.workers.send_signal(signal.SIGTERM)
     rounds.wait_for_exits(3)
-    rounds.workers.finish(LONG)
+    rounds.finish()
     failures = rounds.workers.failures()
     assert failures[1].caused_by is None
     assert {rank: f.caused_by for rank, f in failures.items() if rank != 1} in ({}, {0: 1})  # 0 may not be ready yet
@@ -100,7 +100,7 @@ def test_those_who_obey_do_not_fail(local_workers, python, plan):
     rounds.workers.send_signal(signal.SIGTERM)
     rounds.workers.send_signal(signal.SIGCONT)
     assert {e.exitcode for e in rounds.wait_for_exits(2)} == {-signal.SIGTERM}
-    rounds.workers.finish(LONG)
+    rounds.finish()
     assert rounds.workers.failures() == {}
 
 
@@ -109,7 +109,7 @@ def test_a_worker_killed_by_others_fails(local_workers, python, plan):
     pids = rounds.start(plan())
     os.kill(pids[0], signal.SIGKILL)
     rounds.wait_for_exits(1)
-    rounds.workers.finish(LONG)
+    rounds.finish()
     assert rounds.workers.failures()[0].reason == "killed by SIGKILL (Killed)"
 
 
@@ -121,7 +121,7 @@ def test_a_kill_for_want_of_memory_is_told_apart(local_workers, python, plan, tm
     counter.write_text("oom_kill 2\n")
     os.kill(pids[0], signal.SIGKILL)
     rounds.wait_for_exits(1)
-    rounds.workers.finish(LONG)
+    rounds.finish()
     assert "out of memory" in rounds.workers.failures()[0].reason
 
 
@@ -137,7 +137,7 @@ def test_a_kill_with_a_reason_fails_for_that_reason(local_workers, python, plan,
         assert not rounds.workers.kill(pids[1], "again")
         rounds.workers.send_signal(signal.SIGKILL)
     rounds.wait_for_exits(2 if others_stopped else 1)
-    rounds.workers.finish(LONG)
+    rounds.finish()
     assert {rank: f.reason for rank, f in rounds.workers.failures().items()} == {1: "it hangs"}
 
 
@@ -162,7 +162,8 @@ def test_leftovers_are_found_and_their_ends_announced(local_workers, python, pla
     while workers.leftovers():
         assert workers.leftover_sentinels() is not None
     assert list(workers.leftover_sentinels()) == []
-    workers.finish(LONG)
+    wait_readable(workers.drain(), LONG)
+    workers.finish()
     assert workers.failures() == {}
 
 
@@ -240,7 +241,7 @@ def test_when_files_run_out_none_runs(local_workers, python, plan, until):
     rounds.start(plan(1))  # the helpers run by now
     rounds.workers.send_signal(signal.SIGKILL)
     rounds.wait_for_exits(1)
-    rounds.workers.finish(LONG)
+    rounds.finish()
     before = open_files()
     resource.setrlimit(resource.RLIMIT_NOFILE, (before + 24, hard))
     try:
@@ -272,7 +273,7 @@ def test_close_ends_what_finish_left(local_workers, python, plan, running, until
     """As after an error of the agent's own."""
     rounds = local_workers(python(SLEEP))
     pids = rounds.start(plan(2))
-    rounds.workers.finish(0.01)
+    rounds.workers.finish()
     rounds.workers.close()
     until(lambda: not any(map(running, pids.values())))
 
@@ -292,7 +293,7 @@ def test_a_daemon_that_holds_stderr_does_not_hold_the_agent(local_workers, pytho
     rounds = local_workers(python(code))
     rounds.start(plan())
     rounds.wait_for_exits(1)
-    rounds.workers.finish(0.3)
+    rounds.finish()
     shown = capfd.readouterr().err
     clean_up.append(int(re.search(r"daemon (\d+)", shown).group(1)))
     assert "output lost" in shown
@@ -360,7 +361,7 @@ workers = LocalWorkers(CommandStarter(("/bin/sh", "-c", "exit 3")), GroupPolicy(
 workers.start(plan)
 select.select(list(workers.sentinels()), [], [])
 print([ended.exitcode for ended in workers.reap()])
-workers.finish(5)
+workers.finish()
 workers.close()
 """
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 
 import pytest
 
 from elastic_core.workers.channel import Channel
-from elastic_core.workers.output import OutputPump
+from elastic_core.workers.output import Delivery, OutputPump
+from elastic_core.workers.sentinels import wait_readable
 from elastic_core.workers.sinks import ConsoleSink
 from elastic_core.workers.streams import StreamPlan
 
@@ -17,6 +19,12 @@ QUIET = 30.0
 
 def ignore(path, error):
     pass
+
+
+def finish(pump, patience=QUIET):
+    pump.end()
+    wait_readable(pump.done, patience)
+    return pump.finish()
 
 
 @pytest.fixture
@@ -73,7 +81,7 @@ def test_lines_of_eight_writers_stay_whole(pump, pipe):
         one.start()
     for one in threads:
         one.join()
-    assert made.finish(QUIET)
+    assert finish(made) is Delivery.COMPLETE
     os.close(pipe[1])
     thread.join()
     lines = b"".join(received).splitlines()
@@ -90,7 +98,7 @@ def test_an_unfinished_line_is_shown_after_a_while(pump, pipe, lines_of):
     os.write(writer, b"me\n")
     assert lines_of(pipe[0]) == ["me"]
     os.close(writer)
-    assert made.finish(QUIET)
+    assert finish(made) is Delivery.COMPLETE
 
 
 def test_a_stream_that_somebody_holds_open_is_given_up(pump, pipe):
@@ -98,13 +106,40 @@ def test_a_stream_that_somebody_holds_open_is_given_up(pump, pipe):
     os.write(writers[0], b"last words")
     os.write(writers[1], b"whole\n")
     os.close(writers[1])
-    assert not made.finish(0.2)
+    assert finish(made) is Delivery.HELD
     assert channels[0].tail() == ("last words",)
     assert channels[1].tail() == ("whole",)
 
 
-def test_finish_goes_on_while_bytes_move(pump, pipe):
-    """More than a timeout of output is waiting when the end is asked for; the slow console is no reason to stop."""
+def test_a_holder_that_never_stops_writing_is_given_up(pump, pipe):
+    """A daemon that a worker left behind: what was in the pipe is delivered, what it writes for ever is not awaited."""
+    received = []
+    reading = drain(pipe[0], received)
+    made, (writer,), _ = pump(1)
+    os.write(writer, b"the worker's last words\n")
+    process = subprocess.Popen(["yes"], stdout=writer)
+    os.close(writer)
+    try:
+        assert finish(made) is Delivery.HELD
+    finally:
+        process.kill()
+        process.wait()
+    os.close(pipe[1])
+    reading.join()
+    assert b"[0]:the worker's last words\n" in b"".join(received)
+
+
+def test_a_pump_that_was_never_started_delivers_all_the_same(pipe):
+    reader, writer = os.pipe()
+    made = OutputPump({reader: Channel(StreamPlan(captured=True), ConsoleSink(pipe[1]), None, ignore)})
+    os.write(writer, b"hello\n")
+    os.close(writer)
+    made.end()
+    assert made.finish() is Delivery.COMPLETE
+    assert os.read(pipe[0], 100) == b"hello\n"
+
+
+def test_what_was_written_before_the_end_is_delivered_however_much_it_is(pump, pipe):
     received = []
     made, (writer,), _ = pump(1)
     text = b"x" * 99 + b"\n"
@@ -117,9 +152,9 @@ def test_finish_goes_on_while_bytes_move(pump, pipe):
     writing = threading.Thread(target=write)
     reading = drain(pipe[0], received)
     writing.start()
-    assert made.finish(QUIET)
+    writing.join()  # as when the workers have ended
+    assert finish(made) is Delivery.COMPLETE
     os.close(pipe[1])
-    writing.join()
     reading.join()
     assert b"".join(received) == (b"[0]:" + text) * 20_000
 
@@ -130,7 +165,7 @@ def test_a_console_without_reader_does_not_hold_up_the_workers(pump, pipe):
     for number in range(5000):
         os.write(writer, b"line %d of some length to fill the pipe many times over\n" % number)
     os.close(writer)
-    assert made.finish(QUIET)
+    assert finish(made) is Delivery.COMPLETE
     assert channels[0].tail()[-1].startswith("line 4999 ")
 
 
@@ -140,7 +175,7 @@ def test_a_blocked_console_never_blocks_the_agent(pump, pipe):
     for _ in range(12):
         os.write(writer, b"y" * 10_000 + b"\n")  # the console's pipe takes 64 KiB and nobody reads
     os.close(writer)
-    assert not made.finish(0.2)
+    assert finish(made, 0.2) is Delivery.STALLED
     assert channels[0].tail()
     received = []
     reading = drain(pipe[0], received)
@@ -154,4 +189,4 @@ def test_a_blocked_console_never_blocks_the_agent(pump, pipe):
 def test_nothing_to_pump():
     made = OutputPump({})
     made.start()
-    assert made.finish(QUIET)
+    assert finish(made) is Delivery.COMPLETE

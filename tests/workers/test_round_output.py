@@ -7,7 +7,9 @@ import os
 import pytest
 
 from elastic_core.errors import ConfigurationError
+from elastic_core.workers.output import Delivery
 from elastic_core.workers.round_output import RoundOutput, make_folder
+from elastic_core.workers.sentinels import wait_readable
 from elastic_core.workers.streams import OutputPolicy
 
 QUIET = 30.0
@@ -29,6 +31,11 @@ def opened(plan, tmp_path):
     return opened
 
 
+def finish(output):
+    wait_readable(output.drain(), QUIET)
+    return output.finish()
+
+
 def both(rank):
     return 3
 
@@ -39,7 +46,7 @@ def test_a_lone_worker_inherits_stdout(opened):
     assert out is None
     os.write(err, b"to stderr\n")
     output.begin()
-    assert output.finish(QUIET)
+    assert finish(output) is Delivery.COMPLETE
     assert output.tail(0) == ("to stderr",)
     assert output.tail(7) == ()
 
@@ -50,7 +57,7 @@ def test_tee_prefixes_the_console_and_files_stay_raw(opened, tmp_path, capfd):
         for fd, name in zip(output.stdio(local), ("out", "err"), strict=True):
             os.write(fd, f"{name} of {local}\nlast".encode())
     output.begin()
-    assert output.finish(QUIET)
+    assert finish(output) is Delivery.COMPLETE
     shown = capfd.readouterr()
     assert sorted(shown.out.splitlines()) == [
         f"[default{n}]:{text}" for n in (0, 1) for text in ("last", f"out of {n}")
@@ -69,7 +76,7 @@ def test_ten_megabytes_written_just_before_the_end_arrive(opened, tmp_path, spaw
     process = spawn(f"import os; os.write({out}, b''); [os.write({out}, b'z' * 9999 + b'\\n') for _ in range(1000)]")
     output.begin()
     assert process.wait() == 0
-    assert output.finish(QUIET)
+    assert finish(output) is Delivery.COMPLETE
     assert (tmp_path / "rank-0.out").stat().st_size == 10_000_000
 
 
@@ -91,7 +98,7 @@ def test_a_daemon_that_holds_the_pipe_is_given_up(opened, spawn, pipe, lines_of)
     try:
         output.begin()
         assert process.wait() == 0
-        assert not output.finish(0.2)
+        assert finish(output) is Delivery.HELD
         assert output.tail(0) == ("bye",)
     finally:
         os.kill(daemon, 9)
@@ -105,7 +112,7 @@ def test_a_full_disk_is_reported_once_and_shown(opened, tmp_path, capfd):
     for number in range(3):
         os.write(out, b"line %d\n" % number)
     output.begin()
-    assert output.finish(QUIET)
+    assert finish(output) is Delivery.COMPLETE
     assert reports == [str(tmp_path / "rank-0.out")]
     assert capfd.readouterr().out == "line 0\nline 1\nline 2\n"
 
@@ -115,7 +122,7 @@ def test_filtered_lines_of_all_ranks_share_a_file(opened, tmp_path, capfd):
     for local in (0, 1):
         os.write(output.stdio(local)[0], b"loss of %d\nother\n" % local)
     output.begin()
-    assert output.finish(QUIET)
+    assert finish(output) is Delivery.COMPLETE
     assert sorted((tmp_path / "filtered.out").read_text().splitlines()) == ["loss of 0", "loss of 1"]
     assert capfd.readouterr().out == "loss of 0\nother\n"
 
@@ -156,7 +163,7 @@ def test_a_forked_child_keeps_none_of_the_pipes(opened, pipe):
         os._exit(closed)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(fds)
     output.begin()
-    assert output.finish(QUIET)
+    assert finish(output) is Delivery.COMPLETE
 
 
 # -- folders
