@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elastic_core.config.sources import Findings, Found, nearest
+from elastic_core.config.sources import Findings, Found
 from elastic_core.errors import Problem
+from elastic_core.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,8 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.config.sources import Findings, Found, nearest, suggestion
+from elastic_core.config.sources import Findings, Found, suggestion
 from elastic_core.errors import Problem
+from elastic_core.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

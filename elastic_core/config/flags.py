@@ -11,8 +11,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from elastic_core.config.sources import Findings, Found, nearest, suggestion
+from elastic_core.config.sources import Findings, Found, suggestion
 from elastic_core.errors import Problem
+from elastic_core.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from elastic_core.text import truth
+
 T = TypeVar("T")
 Parser = Callable[[object], T]
 
-_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
-_FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -60,14 +60,10 @@ def parse_path(raw: object) -> Path:
 
 def parse_boolean(raw: object) -> bool:
     """A truth value as people spell it."""
-    if isinstance(raw, bool):
-        return raw
-    text = str(raw).strip().lower()
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise unexpected("true or false (also 1/0, yes/no, on/off)", raw)
+    value = truth(raw)
+    if value is None:
+        raise unexpected("true or false (also 1/0, yes/no, on/off)", raw)
+    return value
 
 
 def _whole_number(raw: object) -> int | None:

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from elastic_core.errors import Problem
 
 
@@ -25,16 +23,6 @@ class Findings:
 
     found: dict[str, Found] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-
-
-def nearest(name: str, valid: Iterable[str], likeness: float = 0.6) -> str | None:
-    """The valid name that a misspelt one was probably meant to be; `likeness` runs from 0 (any) to 1 (equal)."""
-    from difflib import get_close_matches  # only misspelt names pay for it
-
-    names = list(valid)
-    close = get_close_matches(name, names, n=1, cutoff=likeness)
-    longer = [candidate for candidate in names if len(name) > 3 and candidate.startswith(name)]
-    return next(iter([*close, *longer]), None)
 
 
 def suggestion(near: str | None, otherwise: str) -> str:

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import Problem
 from elastic_core.hooks.names import did_you_mean
+from elastic_core.text import truth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from elastic_core.hooks.records import Option
-
-TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
-FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
 
 
 def type_options(
@@ -75,18 +73,18 @@ def _unknown(written: str, known: list[str]) -> str:
 def _typed(option: Option, value: object) -> str | int | float | bool:
     """The value in the option's type. Raises ValueError that says what was expected."""
     if option.type is bool:
-        return _truth(value)
+        return _boolean(value)
     if option.type is str:
         return _text(value)
     unit = f" of {option.unit}" if option.unit else ""
     return _whole(value, unit) if option.type is int else _number(value, unit)
 
 
-def _truth(value: object) -> bool:
-    text = str(value).strip().lower()
-    if text in TRUE | FALSE:
-        return text in TRUE
-    raise ValueError(f"expected true or false, found {value!r}")
+def _boolean(value: object) -> bool:
+    found = truth(value)
+    if found is None:
+        raise ValueError(f"expected true or false, found {value!r}")
+    return found
 
 
 def _text(value: object) -> str:

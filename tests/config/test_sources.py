@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from elastic_core.config import SPECS, NodeRange
 from elastic_core.config.environment import SPECIAL, from_environment
-from elastic_core.config.sources import nearest
 from elastic_core.hooks.records import Option
 
 FILE = 'role = "file"'
@@ -248,12 +247,6 @@ def test_problems_of_all_sources_come_together(desk):
     desk.write("nnode = 1")
     problems = desk.problems("--max-restarts x missing.py", {"ELASTIC_ROLES": "a", "PET_TEE": "9"})
     assert set(problems) == {"--max-restarts", "ELASTIC_ROLES", "PET_TEE", "elastic.toml: nnode", "script"}
-
-
-def test_nearest():
-    assert nearest("nnode", ["nnodes", "role"]) == "nnodes"
-    assert nearest("nproc", ["nproc_per_node"]) == "nproc_per_node"
-    assert nearest("zzz", ["nnodes"]) is None
 
 
 def test_folders_and_files_that_cannot_be_read(desk, tmp_path_factory):

@@ -1,0 +1,31 @@
+"""Words that people write: the spellings of true and false, and the name that a misspelt one was meant to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
+_FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
+
+
+def truth(value: object) -> bool | None:
+    """The truth value that `value` spells, in any case; None when it spells none."""
+    word = str(value).strip().lower()
+    return True if word in _TRUE else False if word in _FALSE else None
+
+
+def nearest(name: str, valid: Iterable[str], likeness: float = 0.6) -> str | None:
+    """The valid name that a misspelt one was probably meant to be, case aside, else one that begins with it.
+
+    `likeness` runs from 0 (any) to 1 (equal).
+    """
+    from difflib import get_close_matches  # only misspelt names pay for it
+
+    by_lower = {candidate.lower(): candidate for candidate in sorted(valid)}
+    wanted = name.lower()
+    close = get_close_matches(wanted, list(by_lower), n=1, cutoff=likeness)
+    longer = [candidate for candidate in by_lower if len(wanted) > 3 and candidate.startswith(wanted)]
+    return next((by_lower[candidate] for candidate in (*close, *longer)), None)
