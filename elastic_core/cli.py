@@ -75,9 +75,9 @@ def explain(argv: Sequence[str]) -> int:
     from elastic_core import config
 
     manager = _load_plugins()
-    as_json, rest = _take_json(argv)
-    reading = _read(rest, manager, require_script=False)
     added = manager.added_options()
+    as_json, rest = config.take_switch("json", argv, added)
+    reading = _read(rest, manager, require_script=False)
     _print(_to_json(config.as_dict(reading, added)) if as_json else config.as_text(reading, added))
     return ExitCode.SUCCESS
 
@@ -86,7 +86,8 @@ def plugins(argv: Sequence[str]) -> int:
     """`elastic plugins`."""
     from elastic_core.hooks import listing
 
-    as_json, rest = _take_json(argv)
+    as_json = list(argv[:1]) == ["--json"]
+    rest = argv[1:] if as_json else argv
     if rest:
         raise ConfigurationError(Problem("elastic plugins", f"expected nothing but --json, found {' '.join(rest)!r}"))
     manager = _load_plugins()
@@ -140,9 +141,10 @@ def _no_command(name: str) -> int:
 
 
 def _load_plugins() -> PluginManager:
+    from elastic_core.config import RESERVED
     from elastic_core.hooks.manager import PluginManager
 
-    return PluginManager.load(os.environ)
+    return PluginManager.load(os.environ, reserved=RESERVED)
 
 
 def _asked_for_help(argv: Sequence[str], manager: PluginManager) -> bool:
@@ -165,8 +167,12 @@ def _configure_log(reading: Reading, manager: PluginManager) -> None:
     from elastic_core import log
 
     log.configure("json" if reading.settings.log_format == "json" else "human", reading.settings.log_level)
+    logger = log.get_logger()
     for failure in manager.failures:  # not used, perhaps never wanted: worth a line, no reason to stop
-        log.get_logger().warning("plugin failed", **failure.source.as_dict(), reason=failure.reason)
+        logger.warning("plugin failed", **failure.source.as_dict(), reason=failure.reason)
+    for conflict in manager.option_conflicts():
+        for source in conflict.losers:
+            logger.warning("plugin failed", **source.as_dict(), option=conflict.name, reason=f"left out: {conflict}")
 
 
 def _run(reading: Reading, manager: PluginManager, history: History) -> int:
@@ -181,8 +187,9 @@ def _run_with_result_file(reading: Reading, manager: PluginManager, history: His
     code, error = _run_job(reading, manager, history)
     try:
         result_file.write(path, result_file.outcome(reading.settings.rdzv_id or "", code, error, history))
-    except OSError as failed:
-        _complain(f"elastic: the outcome could not be written to {path}: {failed.strerror}; the job itself is done")
+    except Exception as failed:  # noqa: BLE001 - the job is over, and its exit code stands
+        why = (isinstance(failed, OSError) and failed.strerror) or f"{type(failed).__name__}: {failed}"
+        _complain(f"elastic: the outcome could not be written to {path}: {why}; the job itself is done")
     return code
 
 
@@ -210,11 +217,6 @@ def _explain_failure(error: BaseException, run_id: str = "", reason: str = "") -
     if report.exit_code_of(error) != ExitCode.SUCCESS:
         _complain(report.as_text(error, run_id, reason))
     return report.exit_code_of(error)
-
-
-def _take_json(argv: Sequence[str]) -> tuple[bool, list[str]]:
-    """`--json` counts only as the first word, for later it may be the script's."""
-    return (True, list(argv[1:])) if argv[:1] == ["--json"] else (False, list(argv))
 
 
 def _to_json(content: object) -> str:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 import pytest
 
-from elastic_core import cli, log
+from elastic_core import cli, log, result_file
 
 ELASTIC = [sys.executable, "-m", "elastic_core"]
 
@@ -178,6 +178,33 @@ def test_a_result_that_can_no_longer_be_written_does_not_change_how_the_job_ende
     assert f"elastic: the outcome could not be written to {folder}/result.json: No such file or directory" in said
 
 
+@pytest.mark.parametrize("error", [ValueError("circular"), TypeError("no key"), RecursionError("too deep")])
+@pytest.mark.parametrize(("source", "code"), [("", 0), ("import sys; sys.exit(3)", 1)])
+def test_a_result_that_cannot_be_told_does_not_change_how_the_job_ended(
+    error, source, code, script, tmp_path, capfd, monkeypatch
+):
+    def refuse(path, content):
+        raise error
+
+    monkeypatch.setattr(result_file, "write", refuse)
+    path = tmp_path / "result.json"
+    assert run(f"--result-file={path}", script(source)) == code
+    said = capfd.readouterr().err
+    assert f"elastic: the outcome could not be written to {path}: {type(error).__name__}: {error}; the job" in said
+    assert "Traceback" not in said
+
+
+def test_what_a_script_wrote_need_not_be_json(script, tmp_path):
+    path = tmp_path / "result.json"
+    writes = 'import os, sys; open(os.environ["TORCHELASTIC_ERROR_FILE"], "w").write(\'{"loss": NaN}\'); sys.exit(3)'
+    assert run(f"--result-file={path}", script(writes)) == 1
+    assert json.loads(path.read_text())["first_failure"]["error_file_data"] == {"loss": "NaN"}
+
+
+def test_torchruns_interval_of_nothing(script):
+    assert run("--monitor-interval=0", script("")) == 0
+
+
 def test_explain(script, capsys, monkeypatch):
     script("")
     monkeypatch.setenv("ELASTIC_MAX_RESTARTS", "4")
@@ -187,10 +214,28 @@ def test_explain(script, capsys, monkeypatch):
     assert "ELASTIC_MAX_RESTARTS" in said
 
 
-def test_explain_as_json(script, capsys):
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--json --nproc-per-node=3 script.py",
+        "--nproc-per-node=3 --json script.py --x",
+        "--nproc-per-node 3 --json -- script.py --json",
+        "--nproc-per-node=3 --json",
+    ],
+)
+def test_explain_as_json(line, script, capsys):
     script("")
-    assert cli.main(["explain", "--json", "--nproc-per-node=3", "script.py"]) == 0
-    assert "nproc_per_node" in json.dumps(json.loads(capsys.readouterr().out))
+    assert cli.main(["explain", *line.split()]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["settings"]["nproc_per_node"]["value"] == 3
+    assert told["script"] == ("script.py" if "script.py" in line else None)
+    assert told["script_args"] == line.partition("script.py")[2].split()
+
+
+def test_a_word_of_the_scripts_is_not_ours(script, capsys):
+    script("")
+    assert cli.main(["explain", "--", "script.py", "--json"]) == 0
+    assert "script: script.py --json" in capsys.readouterr().out
 
 
 def test_explain_what_is_wrong(capsys):
@@ -293,6 +338,40 @@ def test_a_plugin_that_does_not_load_is_a_warning(tmp_path, monkeypatch, script,
     said = capfd.readouterr().err
     assert "plugin failed:" in said
     assert "lame" in said
+
+
+GREEDY = """
+from elastic_core.hooks import Option, hookimpl
+
+
+@hookimpl
+def elastic_add_options():
+    return [Option("max-restarts", int, 9, "ours"), Option("team", str, "blue", "a test")]
+"""
+
+
+@pytest.fixture
+def greedy_plugin(tmp_path, monkeypatch):
+    info = tmp_path / "greedy-1.4.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy\nVersion: 1.4\n")
+    (info / "entry_points.txt").write_text("[elastic]\ngreedy = greedy_plugin\n")
+    (tmp_path / "greedy_plugin.py").write_text(GREEDY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("greedy_plugin", None)
+
+
+def test_an_option_of_a_plugin_that_is_named_like_a_setting_is_left_out_and_told(greedy_plugin, script, capfd):
+    assert run("--max-restarts=0", "--team=red", script("")) == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "plugin failed: plugin=greedy distribution=greedy version=1.4 option=max-restarts" in line
+    assert "ELASTIC_DISABLE_PLUGINS=greedy" in line
+    assert cli.main(["plugins"]) == 0
+    assert "  option max-restarts: run (elastic-core " in capfd.readouterr().out
+    assert cli.main(["explain", "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (list(told["plugin_options"]), told["settings"]["max_restarts"]["value"]) == (["team"], 0)
 
 
 def test_the_console_script(monkeypatch, capsys):

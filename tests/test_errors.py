@@ -123,3 +123,10 @@ def test_errors_survive_pickling(error):
 
 def test_a_child_failed_error_without_failures_has_a_text():
     assert str(ChildFailedError("job", {})) == "job failed"
+
+
+def test_a_failure_as_json_is_not_copied_in_depth():
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert failure(0, error_file_data={"deep": deep}).as_dict()["error_file_data"]["deep"] is deep

@@ -104,6 +104,18 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("result.json", "old")]
 
 
+def test_numbers_that_json_has_no_word_for_become_text(tmp_path):
+    path = tmp_path / "result.json"
+    data = {"loss": float("nan"), "norms": [float("inf"), -float("inf"), 1e300]}
+    result_file.write(path, {"first_failure": ProcessFailure(0, 7, 1, error_file_data=data).as_dict()})
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    content = json.loads(path.read_text(), parse_constant=refuse)
+    assert content["first_failure"]["error_file_data"] == {"loss": "NaN", "norms": ["Infinity", "-Infinity", 1e300]}
+
+
 def test_a_link_stays_a_link(tmp_path):
     target, link = tmp_path / "kept" / "result.json", tmp_path / "latest.json"
     target.parent.mkdir()

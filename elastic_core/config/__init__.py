@@ -4,14 +4,25 @@ Start with `settings` (the table), then `reading` (how the sources come together
 """
 
 from elastic_core.config.explain import as_dict, as_text
-from elastic_core.config.reading import Reading, asks_for_help, random_run_id, read, settings_from
+from elastic_core.config.reading import (
+    RESERVED,
+    Reading,
+    asks_for_help,
+    random_run_id,
+    read,
+    settings_from,
+    take_switch,
+)
 from elastic_core.config.settings import SPECS, Settings
+from elastic_core.config.sources import Found
 from elastic_core.config.spec import Spec
 from elastic_core.config.usage import help_text
 from elastic_core.config.values import NodeRange, StreamMap, Streams
 
 __all__ = [
+    "Found",
     "NodeRange",
+    "RESERVED",
     "Reading",
     "SPECS",
     "Settings",
@@ -25,4 +36,5 @@ __all__ = [
     "random_run_id",
     "read",
     "settings_from",
+    "take_switch",
 ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.config.environment import fallbacks, from_environment
 from elastic_core.config.file import from_file
 from elastic_core.config.flags import CommandLine, scan
+from elastic_core.config.parsing import parse_boolean
 from elastic_core.config.resolve import DEFAULT, resolve
 from elastic_core.config.rules import broken_rules
 from elastic_core.config.script import script_problem
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from elastic_core.hooks.records import Option
+
+
+RESERVED: frozenset[str] = frozenset(
+    {*SPECS, *(alias for spec in SPECS.values() for alias in spec.aliases), "help", "json", "disable_plugins"}
+)
+"""Names that no plugin's option may have, in any spelling: those of our settings, keys, flags and variables."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +77,21 @@ def read(
         argv: the words after `elastic run`. `-h` and `--help` are skipped; see `asks_for_help`.
         environ: the environment; no other is looked at.
         cwd: the absolute folder from which config file and script are looked up.
-        added_options: options that plugins add: flags, `ELASTIC_` variables and file keys like our own.
+        added_options: options that plugins add: flags, `ELASTIC_` variables and file keys like our own. One whose
+            name is `RESERVED` is left out.
         new_run_id: makes up the run id of a single node.
         require_script: false for `elastic explain`, which starts nothing: neither presence nor existence is checked.
 
     Raises:
         ConfigurationError: with every problem of this reading, in the order of the sources.
     """
-    added, problems = _added_specs(added_options)
-    specs = {**SPECS, **added}
+    added_options = _apart(added_options)
+    specs = {**SPECS, **specs_of_options(added_options)}
     line = scan(argv, specs)
     environment = from_environment(environ, specs)
     file = from_file(line.found.get("config") or environment.found.get("config"), cwd, specs)
     weakest = fallbacks(environ, specs)
-    problems += [*line.problems, *environment.problems, *file.problems]
+    problems = [*line.problems, *environment.problems, *file.problems]
     found = {**weakest.found, **file.found, **environment.found, **line.found}
     values, unreadable = _parse(found, specs)
     origins = {name: found[name].origin if name in found else DEFAULT for name in specs}
@@ -105,18 +113,28 @@ def read(
 
 def asks_for_help(argv: Sequence[str], added_options: Sequence[Option] = ()) -> bool:
     """Whether `-h` or `--help` stands among our flags (after the script it belongs to the script)."""
-    return scan(argv, {**SPECS, **_added_specs(added_options)[0]}).help
+    return scan(argv, {**SPECS, **specs_of_options(_apart(added_options))}).help
+
+
+def take_switch(name: str, argv: Sequence[str], added_options: Sequence[Option] = ()) -> tuple[bool, list[str]]:
+    """Whether the switch `--name`, which is no setting, stands among our flags; and the words without it."""
+    switch = Spec(name, parse_boolean, False, "configuration", "")
+    line = scan(argv, {**SPECS, **specs_of_options(_apart(added_options)), name: switch})
+    ours = len(argv) - len(line.script_args) - (line.script is not None)
+    flags = [word for word in argv[:ours] if word != switch.flag]
+    return len(flags) < ours, [*flags, *argv[ours:]]
 
 
 def settings_from(values: Mapping[str, object], new_run_id: Callable[[], str] = random_run_id) -> Settings:
     """Settings from Python values, under the rules of every other source: typed, checked and resolved.
 
-    Values may be finished ones or text, such as `nnodes="1:4"`. Those not given have their defaults.
+    Values may be finished ones or text, such as `nnodes="1:4"`; a `Found` says where it comes from. Those not given
+    have their defaults.
 
     Raises:
-        ConfigurationError: with every problem; origins are the settings' names.
+        ConfigurationError: with every problem; origins are the settings' names where the values do not say.
     """
-    found = {name: Found(raw, name) for name, raw in values.items()}
+    found = {name: raw if isinstance(raw, Found) else Found(raw, name) for name, raw in values.items()}
     problems = [Problem(name, "expected the name of a setting, found an unknown one") for name in found.keys() - SPECS]
     parsed, unreadable = _parse(found, SPECS)
     origins = {name: name if name in found else DEFAULT for name in SPECS}
@@ -136,14 +154,9 @@ def _as_declared(origins: Mapping[str, str], options: Sequence[Option]) -> dict[
     return {names.get(name, name): origin for name, origin in origins.items()}
 
 
-def _added_specs(options: Sequence[Option]) -> tuple[dict[str, Spec], list[Problem]]:
-    specs = specs_of_options(options)
-    problems = []
-    for name in sorted(SPECS.keys() & specs.keys()):
-        spec = specs.pop(name)
-        message = "expected a plugin's option to have a name of its own, found one of ours; disable that plugin"
-        problems.append(Problem(spec.flag, message))
-    return specs, problems
+def _apart(options: Sequence[Option]) -> list[Option]:
+    """Those with names of their own; the manager of plugins tells of the others."""
+    return [option for option in options if _key(option).lower() not in RESERVED]
 
 
 def _parse(found: Mapping[str, Found], specs: Mapping[str, Spec]) -> tuple[dict[str, Any], dict[str, Problem]]:

@@ -99,7 +99,7 @@ def _lines(listing: dict[str, Any]) -> Iterator[str]:
     yield from _section(f"Backends written for torchrun ({HANDLERS_GROUP}), loaded when selected", handlers)
     yield from _section("Failed to load", failed)
     yield from _section(f"Blocked by {DISABLE_VARIABLE}", blocked + absent)
-    yield from _section("Conflicts (an error when the name is selected)", conflicts)
+    yield from _section("Conflicts (an error when the name is selected; such an option is left out)", conflicts)
 
 
 def _release(item: dict[str, Any]) -> str:

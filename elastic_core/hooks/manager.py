@@ -16,6 +16,7 @@ from elastic_core.hooks import selection, spec
 from elastic_core.hooks.contribution import merged_environment
 from elastic_core.hooks.discovery import (
     BUILTINS,
+    CORE,
     GROUP,
     HANDLERS_GROUP,
     BlockList,
@@ -27,6 +28,7 @@ from elastic_core.hooks.discovery import (
     described_error,
     failure_of,
     installed_entry_points,
+    own_version,
     with_builtins,
 )
 from elastic_core.hooks.kinds import KINDS, kind_of
@@ -79,6 +81,7 @@ class PluginManager:
         handlers: Iterable[Candidate] = (),
         block_list: BlockList | None = None,
         failures: Iterable[Failure] = (),
+        reserved: Iterable[str] = (),
     ) -> None:
         block_list = block_list or BlockList()
         plugins, handlers = list(plugins), list(handlers)
@@ -86,6 +89,8 @@ class PluginManager:
         self.blocked: tuple[Source, ...] = tuple(sorted(set(filter(block_list.blocks, sources))))
         self.unknown_blocks: tuple[str, ...] = block_list.unknown(sources)
         self._failures = list(failures)
+        core = Source(CORE, "run", own_version())
+        self._reserved = {normalised(name): core for name in reserved}
         self._admitted: dict[str, Candidate] = {}
         self._provided: list[Provided[Record]] = []
         self._options: list[Provided[Option]] = []
@@ -102,6 +107,7 @@ class PluginManager:
         environ: Mapping[str, str],
         builtins: Iterable[str] = BUILTINS,
         entry_points: Iterable[EntryPoint] | None = None,
+        reserved: Iterable[str] = (),
     ) -> PluginManager:
         """Load every plugin that is installed and not blocked. Never raises for what a plugin does.
 
@@ -109,10 +115,11 @@ class PluginManager:
             environ: where `ELASTIC_DISABLE_PLUGINS` is read.
             builtins: modules of the core to load when no entry point brings them.
             entry_points: instead of those that are installed; entries of other groups are passed over.
+            reserved: names that the options which plugins add must not have.
         """
         points, failures = installed_entry_points() if entry_points is None else (list(entry_points), [])
         plugins = with_builtins(candidates(points, GROUP), builtins)
-        return cls(plugins, candidates(points, HANDLERS_GROUP), BlockList.of(environ), failures)
+        return cls(plugins, candidates(points, HANDLERS_GROUP), BlockList.of(environ), failures, reserved)
 
     def _admit(self, candidate: Candidate) -> None:
         """Take the plugin in whole, or record why not."""
@@ -219,19 +226,19 @@ class PluginManager:
         return self.provided(kind, name, origin).record
 
     def conflicts(self) -> tuple[Conflict, ...]:
-        """Every name that several plugins provide: records of each kind, then added options."""
+        """Every name that several plugins provide, by kind of record, and then `option_conflicts`."""
         found = [conflict for kind in KINDS for conflict in selection.conflicts(kind, self.records(kind.record))]
-        return (*found, *selection.option_conflicts(self._options))
+        return (*found, *self.option_conflicts())
 
     def added_options(self) -> list[Option]:
         """The options that plugins add to `elastic run`, ordered by name. Those in conflict are left out."""
-        contested = {conflict.name for conflict in selection.option_conflicts(self._options)}
+        contested = {conflict.name for conflict in self.option_conflicts()}
         options = [item.record for item in self._options if normalised(item.record.name) not in contested]
         return sorted(options, key=lambda option: option.name)
 
     def option_conflicts(self) -> tuple[Conflict, ...]:
-        """The added options that several plugins bring, `-` and `_` being the same."""
-        return selection.option_conflicts(self._options)
+        """The added options that several plugins bring, or whose name is reserved, `-` and `_` being the same."""
+        return selection.option_conflicts(self._options, self._reserved)
 
     def added_by(self, source: Source) -> tuple[Option, ...]:
         """The options that one plugin adds."""

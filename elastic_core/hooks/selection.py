@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from elastic_core.errors import PluginError, Problem
-from elastic_core.hooks.discovery import DISABLE_VARIABLE, Failure, Source
+from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Failure, Source
 from elastic_core.hooks.names import did_you_mean, normalised
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from elastic_core.hooks.kinds import Kind
     from elastic_core.hooks.records import Option, Record
@@ -35,6 +35,11 @@ class Conflict:
     name: str
     sources: tuple[Source, ...]
 
+    @property
+    def losers(self) -> tuple[Source, ...]:
+        """Those whose fault it can be: all but the core."""
+        return tuple(source for source in self.sources if source.distribution != CORE) or self.sources
+
     def __str__(self) -> str:
         providers = " and ".join(source.described for source in self.sources)
         return f"the {self.noun} {self.name!r} is provided by {providers}; uninstall one, or block one: {self.remedy}"
@@ -43,7 +48,7 @@ class Conflict:
     def remedy(self) -> str:
         """A value of the block list that ends the conflict, as a shell assignment."""
         distributions = {normalised(source.distribution) for source in self.sources}
-        last = self.sources[-1]
+        last = self.losers[-1]
         return f"{DISABLE_VARIABLE}={last.distribution if len(distributions) > 1 else last.plugin}"
 
 
@@ -57,9 +62,12 @@ def conflicts(kind: Kind, provided: Iterable[Provided[Record]]) -> tuple[Conflic
     return _contested(kind.noun, ((name, item.source) for item in provided for name in names_of(item.record)))
 
 
-def option_conflicts(options: Iterable[Provided[Option]]) -> tuple[Conflict, ...]:
-    """The options of `elastic run` that several plugins add, under their normalised names."""
-    return _contested("option", ((normalised(item.record.name), item.source) for item in options))
+def option_conflicts(options: Sequence[Provided[Option]], reserved: Mapping[str, Source]) -> tuple[Conflict, ...]:
+    """The options of `elastic run` that several plugins add, or that have a `reserved` name, under their normalised
+    names (as those of `reserved` must be)."""
+    added = [(normalised(item.record.name), item.source) for item in options]
+    taken = {name: reserved[name] for name, _ in added if name in reserved}
+    return _contested("option", [*added, *taken.items()])
 
 
 def _contested(noun: str, pairs: Iterable[tuple[str, Source]]) -> tuple[Conflict, ...]:

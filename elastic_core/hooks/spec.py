@@ -52,7 +52,7 @@ def elastic_add_options() -> list[Option]:  # type: ignore[empty-body]
     `elastic plugins` shows it, and the other plugins live.
 
     Each option becomes a flag, a variable and a configuration key like those of the core. Two plugins that add the
-    same name both lose it, and the conflict is shown.
+    same name both lose it, one that is named like an option of the core loses it, and the conflict is shown.
 
     A whole plugin::
 

@@ -1,6 +1,6 @@
 import pytest
 
-from elastic_core.config import SPECS, NodeRange, Streams, asks_for_help
+from elastic_core.config import SPECS, NodeRange, Streams, asks_for_help, take_switch
 from elastic_core.hooks.records import Option
 
 
@@ -85,9 +85,27 @@ def test_options_of_plugins_are_flags_with_types(desk):
     assert asks_for_help(["--drain-after", "3", "-h"], options)
 
 
-def test_an_option_of_a_plugin_must_not_take_one_of_our_names(desk):
-    problems = desk.problems(added_options=(Option("nnodes", int, 1, "mine"),))
-    assert "name of its own" in problems["--nnodes"]
+@pytest.mark.parametrize("name", ["nnodes", "Max-Restarts", "backend", "help", "json", "disable-plugins"])
+def test_an_option_of_a_plugin_does_not_take_one_of_our_names(desk, name):
+    options = (Option(name, int, 7, "mine"), Option("team", str, "blue", "a test"))
+    reading = desk.read("--max-restarts 2 train.py", added_options=options)
+    assert reading.added == {"team": "blue"}
+    assert (reading.settings.nnodes, reading.settings.max_restarts) == (NodeRange(1, 1), 2)
+    assert asks_for_help(["--help"], options)
+
+
+@pytest.mark.parametrize(
+    ("line", "found", "rest"),
+    [
+        ("--json --nnodes 1 train.py --json", True, "--nnodes 1 train.py --json"),
+        ("--nnodes 1 -m --json train", True, "--nnodes 1 -m train"),
+        ("train.py --json", False, "train.py --json"),
+        ("-- --json", False, "-- --json"),
+        ("--json", True, ""),
+    ],
+)
+def test_a_switch_that_is_no_setting(line, found, rest):
+    assert take_switch("json", line.split()) == (found, rest.split())
 
 
 @pytest.mark.torch

@@ -29,3 +29,13 @@ def test_an_option_that_two_add_is_left_out_and_told(install_plugin):
     assert [conflict.name for conflict in manager.option_conflicts()] == ["own-of-the-team", "the-team"]
     assert manager.conflicts() == manager.option_conflicts()
     assert "plugin 'a' of a 1.0 and plugin 'b' of b 1.0" in str(manager.option_conflicts()[0])
+
+
+def test_an_option_with_a_reserved_name_is_left_out_and_told(install_plugin):
+    points = [*install_plugin("b", option_source("Max-Restarts")), *install_plugin("a", option_source("team"))]
+    manager = PluginManager.load({}, builtins=(), entry_points=points, reserved=["max_restarts", "nnodes"])
+    assert [option.name for option in manager.added_options()] == ["own-of-Max-Restarts", "own-of-team", "team"]
+    (conflict,) = manager.option_conflicts()
+    assert manager.conflicts() == (conflict,)
+    assert (conflict.name, [source.distribution for source in conflict.losers]) == ("max-restarts", ["b"])
+    assert str(conflict).endswith("uninstall one, or block one: ELASTIC_DISABLE_PLUGINS=b")

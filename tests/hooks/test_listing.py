@@ -71,7 +71,7 @@ def test_the_dictionary_is_json_and_holds_everything(manager):
         "Blocked by ELASTIC_DISABLE_PLUGINS:",
         "  unwanted (unwanted 1.0)",
         "  ghost (not installed)",
-        "Conflicts (an error when the name is selected):",
+        "Conflicts (an error when the name is selected; such an option is left out):",
         "  rendezvous backend redis: full (full 1.2) and rival (rival 1.0)",
     ],
 )
