@@ -15,7 +15,7 @@ from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hoo
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from elastic_core.interfaces.handler import RendezvousParameters
 
@@ -73,17 +73,27 @@ class LocalRendezvousHandler(RendezvousHandler):
 
 
 def create_handler(params: RendezvousParameters) -> LocalRendezvousHandler:
-    """Raises ConfigurationError when the job has more than one node."""
-    if params.max_nodes > 1:
-        raise ConfigurationError(
-            Problem(
-                "--rdzv-backend",
-                f"expected a job of one node for the backend 'local', found up to {params.max_nodes}; use --nnodes=1, "
-                "or a backend on which several nodes can meet, such as c10d",
-            )
-        )
-    address = params.local_addr or params.get("master_addr", _LOOPBACK)
+    """Raises ConfigurationError when the job has more than one node, or a place where nodes would meet."""
+    problems = list(_problems(params))
+    if problems:
+        raise ConfigurationError(*problems)
+    address = params.get("master_addr") or params.local_addr or _LOOPBACK
     return LocalRendezvousHandler(params.run_id, address, params.get_as_int("master_port"))
+
+
+def _problems(params: RendezvousParameters) -> Iterator[Problem]:
+    if params.max_nodes > 1:
+        yield Problem(
+            "--rdzv-backend",
+            f"expected a job of one node for the backend 'local', found up to {params.max_nodes}; use --nnodes=1, "
+            "or a backend on which several nodes can meet, such as c10d",
+        )
+    if params.endpoint:
+        yield Problem(
+            "--rdzv-endpoint",
+            f"expected none for the backend 'local', which meets nobody, found {params.endpoint!r}; drop it (the port "
+            "of the workers' store is --master-port), or choose a backend that uses it, such as c10d",
+        )
 
 
 def _create_memory_store(options: Mapping[str, Any]) -> MemoryStore:
@@ -98,7 +108,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
             summary="one node on its own; rank 0's worker hosts the store",
             factory=create_handler,
             options=(
-                Option("master_addr", str, _LOOPBACK, "address at which the workers find rank 0's store"),
+                Option("master_addr", str, None, f"address of rank 0's store; unset: --local-addr, else {_LOOPBACK}"),
                 Option("master_port", int, None, "port of rank 0's store; unset: a free one, new for every round"),
             ),
         )

@@ -20,6 +20,8 @@ DEFAULT = "default"
 STATIC_PORT = 29500
 """The master port of the static backend when none is given."""
 
+_LOOPBACK = "127.0.0.1"
+
 Origins = Mapping[str, str]
 Changes = Mapping[str, tuple[Any, str]]
 
@@ -66,7 +68,7 @@ def _standalone(settings: Settings, _: Origins) -> Changes:
     return changes
 
 
-def _backend(settings: Settings, origins: Origins) -> Changes:
+def _backend(settings: Settings, _: Origins) -> Changes:
     if settings.rdzv_backend:
         return {}
     if settings.rdzv_endpoint:
@@ -74,7 +76,7 @@ def _backend(settings: Settings, origins: Origins) -> Changes:
     if settings.nnodes.max == 1:
         return {"rdzv_backend": ("local", "one node and no endpoint")}
     fixed = settings.nnodes.min == settings.nnodes.max
-    if fixed and origins.get("master_addr", DEFAULT) != DEFAULT:
+    if fixed and settings.master_addr is not None:
         # What torchrun does, and what launchers that set PET_MASTER_ADDR rely on.
         return {"rdzv_backend": ("static", "several nodes, a master address and no endpoint")}
     return {"rdzv_backend": ("c10d", "several nodes")}
@@ -83,7 +85,7 @@ def _backend(settings: Settings, origins: Origins) -> Changes:
 def _endpoint(settings: Settings, _: Origins) -> Changes:
     if settings.rdzv_backend != "static" or settings.rdzv_endpoint:
         return {}
-    host = settings.master_addr
+    host = settings.master_addr or _LOOPBACK
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
     port = STATIC_PORT if settings.master_port is None else settings.master_port
     return {"rdzv_endpoint": (f"{host}:{port}", "--master-addr and --master-port")}

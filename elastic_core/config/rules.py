@@ -43,6 +43,15 @@ def _id_for_several(settings: Settings) -> str | None:
     return "expected a name for a job of several nodes, found none; give --rdzv-id, the same on every node"
 
 
+def _rank_among_nodes(settings: Settings) -> str | None:
+    if settings.node_rank is None or settings.node_rank < settings.nnodes.max:
+        return None
+    return (
+        f"expected a rank below the number of nodes, 0 to {settings.nnodes.max - 1} with --nnodes={settings.nnodes},"
+        f" found {settings.node_rank}; ranks count from 0"
+    )
+
+
 def _port_with_health(settings: Settings) -> str | None:
     if settings.health is not None and settings.health_port is None:
         return f"expected a port for the health endpoint {settings.health!r}, found none; give --health-port"
@@ -54,6 +63,7 @@ _RULES: tuple[tuple[str, tuple[str, ...], Rule], ...] = (
     ("--standalone", ("standalone", "nnodes"), _standalone_is_one_node),
     ("--rdzv-endpoint", ("standalone", "nnodes", "rdzv_endpoint", "rdzv_backend"), _endpoint_for_several),
     ("--rdzv-id", ("standalone", "nnodes", "rdzv_id"), _id_for_several),
+    ("--node-rank", ("standalone", "node_rank", "nnodes"), _rank_among_nodes),
     ("--health-port", ("health", "health_port"), _port_with_health),
 )
 

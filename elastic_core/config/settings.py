@@ -59,11 +59,12 @@ class Settings:
     node_rank: int | None = setting(
         None, _count, "nodes", "rank of this node: binding with the static backend, else a hint that is honoured", "N"
     )
-    master_addr: str = setting(
-        "127.0.0.1",
+    master_addr: str | None = setting(
+        None,
         parse_filled_text,
         "nodes",
-        "address of the store of rank 0, for the backends local and static",
+        "address of the store of rank 0, for the backends local and static; unset: 127.0.0.1, with local the address of"
+        " --local-addr if there is one",
         "HOST",
     )
     master_port: int | None = setting(

@@ -16,8 +16,8 @@ from elastic_core.interfaces.handler import RendezvousParameters
 def create():
     made = []
 
-    def create(min_nodes=1, max_nodes=1, local_addr=None, **config):
-        parameters = RendezvousParameters("local", "", "job", min_nodes, max_nodes, local_addr, **config)
+    def create(min_nodes=1, max_nodes=1, local_addr=None, endpoint="", **config):
+        parameters = RendezvousParameters("local", endpoint, "job", min_nodes, max_nodes, local_addr, **config)
         made.append(local.create_handler(parameters))
         return made[-1]
 
@@ -74,7 +74,9 @@ def test_a_busy_port_is_a_configuration_error(create):
     [
         ({}, "127.0.0.1"),
         ({"master_addr": "10.0.0.1"}, "10.0.0.1"),
-        ({"master_addr": "10.0.0.1", "local_addr": "10.0.0.2"}, "10.0.0.2"),
+        ({"local_addr": "10.0.0.2"}, "10.0.0.2"),
+        ({"master_addr": None, "local_addr": "10.0.0.2"}, "10.0.0.2"),
+        ({"master_addr": "10.0.0.1", "local_addr": "10.0.0.2"}, "10.0.0.1"),
     ],
 )
 def test_the_address_the_workers_are_told(create, given, address):
@@ -100,6 +102,13 @@ def test_shutdown_gives_the_port_back(create):
 def test_several_nodes_are_refused(create):
     with pytest.raises(ConfigurationError, match="expected a job of one node for the backend 'local', found up to 4"):
         create(1, 4)
+
+
+def test_an_endpoint_is_refused_and_not_ignored(create):
+    with pytest.raises(ConfigurationError) as refused:
+        create(1, 2, endpoint="host:29400")
+    assert [problem.origin for problem in refused.value.problems] == ["--rdzv-backend", "--rdzv-endpoint"]
+    assert "found 'host:29400'; drop it" in refused.value.problems[1].message
 
 
 def test_it_enters_by_the_plugins_door():

@@ -84,3 +84,14 @@ def test_settings_from_python(tmp_path):
 
 def test_run_ids_made_up_differ():
     assert settings_from({}).rdzv_id != settings_from({}).rdzv_id
+
+
+@pytest.mark.parametrize("line", ["--node-rank 1", "--nnodes 2 --node-rank 2 --master-addr head"])
+def test_a_rank_that_no_node_has(desk, line):
+    problems = desk.problems(f"{line} train.py")
+    assert set(problems) == {"--node-rank"}
+    assert "ranks count from 0" in problems["--node-rank"]
+
+
+def test_the_last_rank_there_is(desk):
+    assert desk.read("--nnodes 2 --node-rank 1 --master-addr head train.py").settings.node_rank == 1
