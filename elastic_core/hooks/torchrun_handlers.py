@@ -1,34 +1,116 @@
 """Rendezvous backends written for torchrun (group `torchrun.handlers`), offered as backends of ours.
 
 Such an entry point loads to a callable; calling it gives the creator, which takes the parameters and returns the
-handler. Nothing of it is imported before a user selects it: these modules import torch at their top.
+handler. Nothing of it is imported before a user selects it: these modules import torch at their top. What they raise
+are torch's errors, which are told by their names and become ours.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.errors import PluginError, Problem
+from elastic_core.errors import (
+    ElasticError,
+    PluginError,
+    Problem,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
 from elastic_core.hooks.discovery import HANDLERS_GROUP, described_error
 from elastic_core.hooks.names import normalised
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.hooks.selection import Provided, names_of
+from elastic_core.interfaces.handler import RendezvousHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from elastic_core.hooks.discovery import Candidate
-    from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
+    from elastic_core.interfaces.handler import RendezvousInfo, RendezvousParameters
 
 SUMMARY = f"written for torchrun ({HANDLERS_GROUP})"
+
+_OURS: dict[str, type[RendezvousError]] = {
+    ours.__name__: ours
+    for ours in (
+        RendezvousClosedError,
+        RendezvousConnectionError,
+        RendezvousError,
+        RendezvousGracefulExitError,
+        RendezvousStateError,
+        RendezvousTimeoutError,
+    )
+}
+
+
+class TorchrunHandler(RendezvousHandler):
+    """A handler that was written for torchrun, as one of ours: the same answers, our errors.
+
+    Args:
+        foreign: has the methods of torch's RendezvousHandler; older ones know no `use_agent_store`.
+    """
+
+    def __init__(self, foreign: Any) -> None:
+        self._foreign = foreign
+
+    def get_backend(self) -> str:
+        return str(self._foreign.get_backend())
+
+    def get_run_id(self) -> str:
+        return str(self._foreign.get_run_id())
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        with _our_errors():
+            info: RendezvousInfo = self._foreign.next_rendezvous()
+            return info
+
+    def is_closed(self) -> bool:
+        with _our_errors():
+            return bool(self._foreign.is_closed())
+
+    def set_closed(self) -> None:
+        with _our_errors():
+            self._foreign.set_closed()
+
+    def num_nodes_waiting(self) -> int:
+        with _our_errors():
+            return int(self._foreign.num_nodes_waiting())
+
+    def shutdown(self) -> bool:
+        with _our_errors():
+            return bool(self._foreign.shutdown())
+
+    @property
+    def use_agent_store(self) -> bool:
+        return bool(getattr(self._foreign, "use_agent_store", False))
+
+
+@contextlib.contextmanager
+def _our_errors() -> Iterator[None]:
+    """Raise the error of ours that has the name of what is raised, or of one of its base classes."""
+    try:
+        yield
+    except ElasticError:
+        raise
+    except Exception as error:
+        ours = next((_OURS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _OURS), None)
+        if ours is None:
+            raise
+        raise ours(str(error)) from error
 
 
 def provided_handler(candidate: Candidate) -> Provided[RendezvousBackendRecord]:
     """The entry point as a backend that takes any option, as text."""
 
     def create(params: RendezvousParameters) -> RendezvousHandler:
-        handler: RendezvousHandler = _creator(candidate)(params)
-        return handler
+        creator = _creator(candidate)
+        with _our_errors():
+            return TorchrunHandler(creator(params))
 
     return Provided(RendezvousBackendRecord(candidate.source.plugin, SUMMARY, create, options=None), candidate.source)
 

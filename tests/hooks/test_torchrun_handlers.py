@@ -1,18 +1,90 @@
 from __future__ import annotations
 
+import importlib
 import sys
 
 import pytest
 
-from elastic_core.errors import PluginError
+from elastic_core.errors import (
+    PluginError,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
 
 HANDLER = """
+    class RendezvousError(Exception):
+        pass
+
+    class RendezvousClosedError(RendezvousError):
+        pass
+
+    class RendezvousTimeoutError(RendezvousError):
+        pass
+
+    class RendezvousConnectionError(RendezvousError):
+        pass
+
+    class RendezvousStateError(RendezvousError):
+        pass
+
+    class RendezvousGracefulExitError(RendezvousError):
+        pass
+
+    class QuorumLost(RendezvousStateError):
+        pass
+
+    raises = {}
+    calls = []
+
+    def step(what, answer=None):
+        calls.append(what)
+        if what in raises:
+            raise raises[what]
+        return answer
+
     class Handler:
+        use_agent_store = True
+
         def __init__(self, params):
             self.params = params
+            step("create")
+
+        def get_backend(self):
+            return "old"
+
+        def get_run_id(self):
+            return self.params.run_id
+
+        def next_rendezvous(self):
+            return step("next_rendezvous", ("the", "round"))
+
+        def is_closed(self):
+            return step("is_closed", False)
+
+        def set_closed(self):
+            step("set_closed")
+
+        def num_nodes_waiting(self):
+            return step("num_nodes_waiting", 3)
+
+        def shutdown(self):
+            return step("shutdown", True)
+
+    class OlderHandler(Handler):
+        def __getattribute__(self, name):
+            if name == "use_agent_store":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    def make_older():
+        return OlderHandler
 
     def make_creator():
         return Handler
@@ -45,7 +117,89 @@ def handler_points(install):
 def test_it_is_a_backend_that_takes_any_option(handler_points):
     record = load(handler_points()).select(RendezvousBackendRecord, "old")
     assert record.options is None
-    assert record.factory(PARAMS).params is PARAMS
+    handler = record.factory(PARAMS)
+    assert isinstance(handler, RendezvousHandler)
+    assert (handler.get_backend(), handler.get_run_id()) == ("old", "job")
+
+
+@pytest.fixture
+def foreign(handler_points):
+    """A function that makes a handler of ours over a foreign one; and the foreign module, after that."""
+
+    def foreign(target="make_creator", **raises):
+        points = handler_points(target)
+        module = importlib.import_module("old_dist_handler")
+        module.raises.update({call: getattr(module, name)("why: 7 of 8") for call, name in raises.items()})
+        return load(points).select(RendezvousBackendRecord, "old").factory(PARAMS), module
+
+    return foreign
+
+
+def test_everything_passes_through(foreign):
+    handler, module = foreign()
+    assert handler.next_rendezvous() == ("the", "round")
+    assert (handler.is_closed(), handler.set_closed(), handler.num_nodes_waiting()) == (False, None, 3)
+    assert (handler.use_agent_store, handler.shutdown()) == (True, True)
+    assert module.calls == ["create", "next_rendezvous", "is_closed", "set_closed", "num_nodes_waiting", "shutdown"]
+
+
+def test_an_older_handler_knows_no_store_of_the_agents(foreign):
+    handler, _ = foreign("make_older")
+    assert handler.use_agent_store is False
+
+
+ERRORS = {
+    "RendezvousClosedError": RendezvousClosedError,
+    "RendezvousTimeoutError": RendezvousTimeoutError,
+    "RendezvousConnectionError": RendezvousConnectionError,
+    "RendezvousStateError": RendezvousStateError,
+    "RendezvousGracefulExitError": RendezvousGracefulExitError,
+    "RendezvousError": RendezvousError,
+    "QuorumLost": RendezvousStateError,
+}
+
+
+@pytest.mark.parametrize(("name", "ours"), ERRORS.items())
+def test_an_error_becomes_ours_by_its_name_or_that_of_a_base(foreign, name, ours):
+    handler, module = foreign(next_rendezvous=name)
+    with pytest.raises(RendezvousError) as raised:
+        handler.next_rendezvous()
+    assert (type(raised.value), str(raised.value)) == (ours, "why: 7 of 8")
+    assert raised.value.__cause__ is module.raises["next_rendezvous"]
+
+
+@pytest.mark.parametrize("call", ["is_closed", "set_closed", "num_nodes_waiting", "shutdown"])
+def test_errors_of_every_call_become_ours(foreign, call):
+    handler, _ = foreign(**{call: "RendezvousConnectionError"})
+    with pytest.raises(RendezvousConnectionError, match="why: 7 of 8"):
+        getattr(handler, call)()
+
+
+def test_an_error_while_it_is_made_becomes_ours(foreign):
+    with pytest.raises(RendezvousConnectionError, match="why: 7 of 8"):
+        foreign(create="RendezvousConnectionError")
+
+
+def test_other_errors_stay_what_they_are(foreign):
+    handler, module = foreign()
+    own = RendezvousTimeoutError("ours already")
+    for error in (ZeroDivisionError("a fault"), own):
+        module.raises["next_rendezvous"] = error
+        with pytest.raises(type(error)) as raised:
+            handler.next_rendezvous()
+        assert raised.value is error
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", [name for name in ERRORS if name != "QuorumLost"])
+def test_torchs_own_errors_become_ours(foreign, name):
+    import torch.distributed.elastic.rendezvous as torchs
+
+    handler, module = foreign()
+    module.raises["next_rendezvous"] = getattr(torchs, name)("why")
+    with pytest.raises(ERRORS[name], match="why") as raised:
+        handler.next_rendezvous()
+    assert type(raised.value) is ERRORS[name]
 
 
 def test_it_is_not_imported_before_it_is_made(handler_points):
