@@ -23,7 +23,7 @@ from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.log import get_logger
 from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
-from elastic_core.workers.numa import MODES, NO_BINDING, Binding, read_machine
+from elastic_core.workers.numa import MODES, NO_BINDING, Binding, Machine, read_machine
 from elastic_core.workers.starters import CommandStarter
 from elastic_core.workers.streams import OutputPolicy
 
@@ -107,7 +107,8 @@ def composed(
         watchdog = _watchdog(settings, manager)
         if watchdog is not None:
             stack.callback(_end, "plugin failed", f"watchdog {settings.watchdog}", watchdog.stop)
-        workers = LocalWorkers(entry.starter, _policy(settings, local_world_size), environ, clock)
+        policy = _policy(settings, local_world_size, environ, stack)
+        workers = LocalWorkers(entry.starter, policy, environ, clock)
         stack.callback(workers.close)
         agent = LocalElasticAgent(
             _spec(settings, handler, entry, local_world_size),
@@ -251,8 +252,10 @@ def _contributor(
     return contribute
 
 
-def _policy(settings: Settings, local_world_size: int) -> GroupPolicy:
-    log_dir = _log_dir(settings)
+def _policy(
+    settings: Settings, local_world_size: int, environ: Mapping[str, str], stack: contextlib.ExitStack
+) -> GroupPolicy:
+    log_dir = _log_dir(settings, stack)
     output = OutputPolicy(
         redirects=settings.redirects.for_rank,
         tee=settings.tee.for_rank,
@@ -263,16 +266,24 @@ def _policy(settings: Settings, local_world_size: int) -> GroupPolicy:
         log_dir=log_dir,
         placer=_placer(settings, log_dir),
     )
-    return GroupPolicy(output, EnvironmentPolicy(settings.virtual_local_rank), _binding(settings, local_world_size))
+    binding = _binding(settings, local_world_size, environ.get("CUDA_VISIBLE_DEVICES"))
+    return GroupPolicy(output, EnvironmentPolicy(settings.virtual_local_rank), binding)
 
 
-def _log_dir(settings: Settings) -> Path | None:
-    """The folder asked for; a new one, and a line that says where, if files were asked for without naming one."""
+def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
+    """The folder asked for; a new one, and a line that says where, if files were asked for without naming one. It does
+    not stay if nothing was written into it."""
     if settings.log_dir is not None or not _writes_files(settings):
         return settings.log_dir
     folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
+    stack.callback(_remove_if_empty, folder)
     get_logger().info("log directory made", path=str(folder), reason="files were asked for without --log-dir")
     return folder
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _placer(settings: Settings, log_dir: Path | None) -> Placer | None:
@@ -299,12 +310,25 @@ def _writes_files(settings: Settings) -> bool:
     return any(streams) or bool(settings.duplicate_stdout_filters or settings.duplicate_stderr_filters)
 
 
-def _binding(settings: Settings, local_world_size: int) -> Binding:
+def _binding(settings: Settings, local_world_size: int, visible: str | None) -> Binding:
+    """The binding asked for, and a line for those who cannot have it. `visible` is CUDA_VISIBLE_DEVICES."""
     mode = next((mode for mode in MODES if mode == settings.numa_binding), None)
     if mode is None:
         return NO_BINDING
     binding = Binding(mode, read_machine())
-    if not binding.cpus_for(0, local_world_size):
-        get_logger().warning("numa binding skipped", mode=mode, reason="the kernel does not show what it needs")
-        return NO_BINDING
+    seen = binding.seen_through(visible)
+    unbound = [rank for rank in range(local_world_size) if not seen.cpus_for(rank, local_world_size)]
+    if unbound:
+        reason = why_unbound(seen.machine, unbound[0], local_world_size)
+        get_logger().warning("numa binding skipped", mode=mode, local_ranks=unbound, reason=reason)
     return binding
+
+
+def why_unbound(machine: Machine, local_rank: int, workers: int) -> str:
+    """Why a worker cannot be bound to processors of this machine, for people."""
+    if not machine.cpus:
+        return "the kernel does not show the NUMA layout of the processors"
+    node = machine.node_of(local_rank, workers)
+    if not any(cpu.node == node for cpu in machine.cpus):
+        return "the place of the worker's device is unknown, or none of the processors there may be used"
+    return f"NUMA node {node} has fewer cores that may be used than workers"

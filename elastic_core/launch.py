@@ -6,13 +6,15 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from elastic_core import metrics
 from elastic_core.compose import Entry, composed, function_entry, script_entry
-from elastic_core.config import random_run_id, settings_from
-from elastic_core.errors import ChildFailedError
+from elastic_core.config import Found, random_run_id, settings_from
+from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 
@@ -27,21 +29,27 @@ if TYPE_CHECKING:
 
 @dataclass
 class LaunchConfig:
-    """What to launch, for Python programs. Field names and meaning are those of torch's class of that name; values
-    left at None take the command line's defaults.
+    """What to launch, for Python programs. Names, order and meaning of the fields are those of torch's class of that
+    name, as far as it has them. The defaults are this class's, not the command line's: here `max_restarts` is 3.
+    Fields left at None take the command line's.
 
     Args:
         min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
         nproc_per_node: workers on this node.
+        logs_specs: the name of an entry point in group `torchrun.logs_specs` (torch has an object here).
         run_id: the job; made up for a single node when empty.
         rdzv_timeout: seconds until joining fails; handed to backends that have an option `join_timeout`.
         max_restarts: failures that are forgiven.
-        shutdown_timeout: grace in seconds.
+        log_line_prefix_template: None is TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if that is set.
+        metrics_cfg: `{"destination": "console"}` or `"null"` says where metrics go from now on (`metrics.configure`);
+            None leaves that as it is.
+        shutdown_timeout: grace in seconds; None is TORCH_ELASTIC_SHUTDOWN_TIMEOUT if that is set.
     """
 
     min_nodes: int
     max_nodes: int
     nproc_per_node: int | str
+    logs_specs: str | None = None
     run_id: str = ""
     role: str = "default"
     rdzv_endpoint: str = ""
@@ -52,6 +60,7 @@ class LaunchConfig:
     monitor_interval: float = 0.1
     start_method: str = "spawn"
     log_line_prefix_template: str | None = None
+    metrics_cfg: dict[str, str] | None = None
     local_addr: str | None = None
     event_log_handler: str = "null"
     signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
@@ -64,20 +73,32 @@ class LaunchConfig:
     tee: str | None = None
     numa_binding: str | None = None
 
-    def settings(self) -> Settings:
-        """The same as settings, save `rdzv_timeout`. Raises ConfigurationError with everything that is wrong."""
-        values = {
+    def settings(self, environ: Mapping[str, str] | None = None) -> Settings:
+        """The same as settings, save `rdzv_timeout` and `metrics_cfg`. `environ` is asked for what is left at None.
+
+        Raises:
+            ConfigurationError: with everything that is wrong.
+        """
+        environ = environ or {}
+        variables = {name: Found(environ[key], key) for name, key in _VARIABLES.items() if environ.get(key)}
+        values: dict[str, object] = {
             "nnodes": f"{self.min_nodes}:{self.max_nodes}",
             "rdzv_id": self.run_id or None,
             "rdzv_conf": self.rdzv_configs or None,
             **{name: getattr(self, name) or None for name in _TEXTS},
             **{name: getattr(self, name) for name in _VALUES},
         }
-        return settings_from({name: value for name, value in values.items() if value is not None}, random_run_id)
+        given = {name: value for name, value in values.items() if value is not None}
+        return settings_from({**variables, **given}, random_run_id)
 
 
 _TEXTS = ("rdzv_backend", "rdzv_endpoint", "local_addr", "log_dir", "redirects", "tee", "numa_binding")
+_VARIABLES = {
+    "log_line_prefix_template": "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+    "shutdown_timeout": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+}
 _VALUES = (
+    "logs_specs",
     "nproc_per_node",
     "role",
     "max_restarts",
@@ -117,13 +138,25 @@ class elastic_launch:  # noqa: N801 - the name users of torch know
 def launch_agent(config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: list[Any]) -> dict[int, Any]:
     """Run the job on this node; see `elastic_launch`."""
     manager = PluginManager.load(os.environ)
-    settings = _with_join_timeout(config.settings(), config.rdzv_timeout, manager)
+    settings = _with_join_timeout(config.settings(os.environ), config.rdzv_timeout, manager)
+    _configure_metrics(config.metrics_cfg)
     if isinstance(entrypoint, str):
         command = _as_command(settings)
         entry = script_entry(command, entrypoint, tuple(map(str, args)), os.environ)
     else:
         entry = function_entry(settings, entrypoint, tuple(args))
     return run_job(settings, entry, manager, os.environ).return_values
+
+
+def _configure_metrics(wanted: Mapping[str, str] | None) -> None:
+    if wanted is None:
+        return
+    handlers = {"null": metrics.NullMetricHandler, "console": metrics.ConsoleMetricHandler}
+    destination = wanted.get("destination", "null")
+    if destination not in handlers:
+        message = f"expected the destination {' or '.join(handlers)}, found {destination!r}; for another, call "
+        raise ConfigurationError(Problem("metrics_cfg", message + "elastic_core.metrics.configure(handler) yourself"))
+    metrics.configure(handlers[destination]())
 
 
 def _with_join_timeout(settings: Settings, seconds: int, manager: PluginManager) -> Settings:
@@ -185,11 +218,24 @@ def _signals_to(agent: LocalElasticAgent, signals: tuple[signal.Signals, ...]) -
 
 
 def _hand_up(failure: ProcessFailure, environ: Mapping[str, str]) -> None:
-    """An agent that is itself a worker of another one passes its first failure on in its error file."""
+    """An agent that is itself a worker of another one passes its first failure on in its error file. Only in a file: a
+    pipe might have no reader, and the job is over. What cannot be written hides no failure."""
     path = environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
     extra = {"py_callstack": failure.message, "timestamp": str(int(failure.timestamp))}
     data = failure.error_file_data or {"message": {"message": failure.reason, "extraInfo": extra}}
-    with contextlib.suppress(OSError), open(path, "w") as file:
-        json.dump(data, file)
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        text = json.dumps(data)
+        with open(path, "w", opener=_open_file) as file:
+            file.write(text)
+
+
+def _open_file(path: str, flags: int) -> int:
+    """For `open`: emptied only when it is known to be a file. Raises OSError when it is none."""
+    fd = os.open(path, (flags & ~os.O_TRUNC) | os.O_NONBLOCK, 0o666)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        os.ftruncate(fd, 0)
+        return fd
+    os.close(fd)
+    raise OSError(f"expected a file at {path}")

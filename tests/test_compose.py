@@ -16,6 +16,7 @@ from elastic_core.errors import ChildFailedError, ConfigurationError, PluginErro
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.watchdog import Expiry
 from elastic_core.testing import RecordingObserver
+from elastic_core.workers.numa import Cpu, Machine, read_machine
 
 PLUGIN = '''
 """Brings one of everything, and keeps a diary."""
@@ -154,11 +155,12 @@ def test_what_the_factories_receive(plugin):
         health_conf={"loud": "yes"},
         rdzv_endpoint="host:1",
         local_addr="10.0.0.1",
+        nnodes="1:3",
         node_rank=2,
     )
     params = plugin.kept["params"]
     assert (params.backend, params.endpoint, params.run_id) == ("diary", "host:1", "job")
-    assert (params.min_nodes, params.max_nodes, params.local_addr) == (1, 1, "10.0.0.1")
+    assert (params.min_nodes, params.max_nodes, params.local_addr) == (1, 3, "10.0.0.1")
     assert params.config == {"depth": 5, "rank": 2}
     assert plugin.kept["watchdog"] == ("job", {"after": 2.5})
     alive_at, *rest = plugin.kept["health"]
@@ -338,7 +340,52 @@ def test_files_without_a_folder_get_one_that_is_named(values, plugin, capsys, tm
     assert f"log directory made: path={folder}" in capsys.readouterr().err
 
 
-def test_a_binding_that_cannot_be_had_is_a_warning(plugin, capsys):
-    assert not run(plugin, numa_binding="node").is_failed()  # bound where the machine says how, and told where not
+@pytest.mark.parametrize(
+    ("values", "broken"),
+    [
+        ({"logs_specs": "nobody"}, None),
+        ({"redirects": "3"}, "watchdog"),
+        ({"redirects": "3"}, "join"),
+    ],
+)
+def test_a_folder_into_which_nothing_was_written_does_not_stay(values, broken, plugin, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    if broken:
+        plugin.broken[broken] = RuntimeError("no")
+    with pytest.raises((RuntimeError, PluginError)):
+        run(plugin, **values)
+    assert not list(tmp_path.glob("elastic-logs-*"))
+
+
+@pytest.fixture
+def one_processor():
+    """This process, and what it starts, may use one processor only."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+def test_a_binding_that_one_worker_cannot_have_is_a_warning(plugin, capsys, one_processor):
+    """Where the kernel shows no layout, no worker is bound; else one of two has the only core for itself."""
+    assert not run(plugin, numa_binding="exclusive", nproc_per_node=2).is_failed()
     said = capsys.readouterr().err
-    assert "numa binding skipped" in said or not said
+    assert "numa binding skipped: mode=exclusive local_ranks=" in said
+    reason = "fewer cores that may be used than workers" if read_machine().cpus else "the kernel does not show"
+    assert reason in said
+
+
+TWO_NODES = tuple(Cpu(number, node=number // 4, socket=0, core=number // 2, cache=0) for number in range(8))
+
+
+@pytest.mark.parametrize(
+    ("machine", "reason"),
+    [
+        (Machine(), "the kernel does not show the NUMA layout of the processors"),
+        (Machine(TWO_NODES, (0, 7)), "the place of the worker's device is unknown, or none of the processors there"),
+        (Machine(TWO_NODES, (0, 1)), "NUMA node 1 has fewer cores that may be used than workers"),
+    ],
+)
+def test_why_a_worker_cannot_be_bound(machine, reason):
+    assert compose.why_unbound(machine, 1, 2).startswith(reason)

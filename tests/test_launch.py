@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pickle
@@ -12,7 +13,7 @@ import time
 
 import pytest
 
-from elastic_core import ChildFailedError, LaunchConfig, SignalException, elastic_launch, launch_agent
+from elastic_core import ChildFailedError, LaunchConfig, SignalException, elastic_launch, launch_agent, metrics
 from elastic_core.config import NodeRange
 from elastic_core.errors import ConfigurationError, PluginError
 
@@ -192,6 +193,30 @@ def test_an_error_file_that_cannot_be_written_hides_no_failure(script, monkeypat
         python(script("import sys; sys.exit(3)"))
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_an_error_file_that_is_a_pipe_holds_nobody_up(read, script, monkeypatch, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(pipe))
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK) if read else None
+    try:
+        with pytest.raises(ChildFailedError, match="exit code 3"):
+            python(script("import sys; sys.exit(3)"))
+        assert reader is None or os.read(reader, 10) == b""
+    finally:
+        if reader is not None:
+            os.close(reader)
+
+
+def test_an_error_file_of_an_earlier_run_is_replaced(script, monkeypatch, tmp_path):
+    path = tmp_path / "error.json"
+    path.write_text("x" * 10_000)
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    with pytest.raises(ChildFailedError):
+        python(script("import sys; sys.exit(3)"))
+    assert json.loads(path.read_text())["message"]["message"] == "exit code 3"
+
+
 def test_the_error_file_of_an_agent_at_the_top(script, monkeypatch, tmp_path):
     path = tmp_path / "error.json"
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
@@ -215,6 +240,7 @@ def test_every_field_becomes_a_setting(tmp_path):
         min_nodes=1,
         max_nodes=4,
         nproc_per_node="cpu",
+        logs_specs="central",
         run_id="job",
         role="actor",
         rdzv_endpoint="host:29400",
@@ -248,7 +274,77 @@ def test_every_field_becomes_a_setting(tmp_path):
     assert settings.duplicate_stderr_filters == ("d",)
     assert (settings.virtual_local_rank, settings.shutdown_timeout, settings.log_dir) == (True, 4.0, tmp_path)
     assert (settings.redirects.for_rank(0), settings.tee.for_rank(0), settings.tee.for_rank(1)) == (1, 2, 0)
-    assert settings.numa_binding == "node"
+    assert (settings.numa_binding, settings.logs_specs) == ("node", "central")
+
+
+TORCHS_ORDER = [
+    "min_nodes",
+    "max_nodes",
+    "nproc_per_node",
+    "logs_specs",
+    "run_id",
+    "role",
+    "rdzv_endpoint",
+    "rdzv_backend",
+    "rdzv_configs",
+    "rdzv_timeout",
+    "max_restarts",
+    "monitor_interval",
+    "start_method",
+    "log_line_prefix_template",
+    "metrics_cfg",
+    "local_addr",
+    "event_log_handler",
+]
+
+
+def test_the_order_of_the_fields_is_torchs():
+    assert [field.name for field in dataclasses.fields(LaunchConfig)][: len(TORCHS_ORDER)] == TORCHS_ORDER
+
+
+@pytest.mark.torch
+def test_the_order_of_the_fields_is_still_torchs():
+    from torch.distributed.launcher.api import LaunchConfig as TorchsConfig
+
+    theirs = [field.name for field in dataclasses.fields(TorchsConfig)]
+    assert theirs[: len(TORCHS_ORDER)] == TORCHS_ORDER
+
+
+ENVIRON = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${rank}>"}
+
+
+def test_torchs_variables_count_where_a_field_is_none():
+    settings = LaunchConfig(1, 1, 1).settings(ENVIRON)
+    assert (settings.shutdown_timeout, settings.log_line_prefix_template) == (7.0, "<${rank}>")
+    settings = LaunchConfig(1, 1, 1, shutdown_timeout=4, log_line_prefix_template="[]").settings(ENVIRON)
+    assert (settings.shutdown_timeout, settings.log_line_prefix_template) == (4.0, "[]")
+
+
+def test_a_launch_reads_torchs_variables_and_names_them(monkeypatch):
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon")
+    with pytest.raises(ConfigurationError, match=r"^TORCH_ELASTIC_SHUTDOWN_TIMEOUT: expected seconds.*found 'soon'"):
+        elastic_launch(config(), "true")()
+
+
+@pytest.fixture
+def silent_metrics():
+    yield
+    metrics.configure(metrics.NullMetricHandler())
+
+
+def test_where_metrics_go(silent_metrics, capsys):
+    assert elastic_launch(config(metrics_cfg={"destination": "console"}), "true")() == {0: None}
+    metrics.put_metric("loss", 3)
+    assert elastic_launch(config(), "true")() == {0: None}  # leaves it as it is
+    metrics.put_metric("loss", 4)
+    assert elastic_launch(config(metrics_cfg={}), "true")() == {0: None}
+    metrics.put_metric("loss", 5)
+    assert [line.split("loss=")[1] for line in capsys.readouterr().out.splitlines()] == ["3", "4"]
+
+
+def test_metrics_to_nowhere_we_know():
+    with pytest.raises(ConfigurationError, match="metrics_cfg: expected the destination null or console, found 'file'"):
+        elastic_launch(config(metrics_cfg={"destination": "file"}), "true")()
 
 
 def test_the_defaults_are_torchs_where_torch_has_them():
