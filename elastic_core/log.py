@@ -2,13 +2,16 @@
 
 structlog's global configuration belongs to the application that hosts us: it is neither read nor changed. structlog
 is imported when the first line is written, because importing it costs more than loading all of our own modules.
-Nothing here raises into the agent, broken stderr included, except for an event that is not on the list.
+Nothing here raises into the agent, broken stderr included, except for an event that is not on the list. Nothing
+here holds it up for long either: lines that a stalled reader does not take are dropped and counted.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
+import stat
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
@@ -31,6 +34,7 @@ EventName = Literal[
     "workers stopped",
     "leftover processes",
     "process would not die",
+    "guardian lost",
     "restart decided",
     "no restart",
     "agent finished",
@@ -45,6 +49,7 @@ EventName = Literal[
     "endpoint failed",
     "metric lost",
     "event lost",
+    "lines dropped",
 ]
 """The names, for the type checker: a wrong one in a line that seldom runs is found before it runs."""
 
@@ -59,12 +64,13 @@ EVENTS: Mapping[EventName, str] = {
     "workers stopped": "no worker of this node runs any more",
     "leftover processes": "processes that workers started still ran after the workers and are being ended",
     "process would not die": "a process survived SIGKILL and was left behind",
+    "guardian lost": "the process that ends the workers if the agent is killed has itself been ended",
     "restart decided": "the group starts again, for the reason given",
     "no restart": "the group failed and does not start again, for the reason given",
     "agent finished": "the agent is done, with its final state",
     "signal received": "somebody sent the agent a signal",
     "output lost": "a worker's output could not be written or read to its end",
-    "plugin failed": "a plugin could not be loaded and was taken out, or broke while it was being stopped",
+    "plugin failed": "a plugin could not be loaded, lost an option to another, or broke while it was being stopped",
     "observer failed": "a plugin raised while it was told of a fact",
     "contribution failed": "a plugin's variables for the workers were left out",
     "numa binding skipped": "workers run without the binding asked for",
@@ -73,12 +79,14 @@ EVENTS: Mapping[EventName, str] = {
     "endpoint failed": "the health endpoint could not start or broke",
     "metric lost": "a metric handler raised",
     "event lost": "an event handler raised",
+    "lines dropped": "so many lines of this log were not written, because nobody read them",
 }
 """Every event that can be logged, and what it means."""
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 Format = Literal["human", "json"]
 _COLOURS = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
+_PATIENCE = 500  # milliseconds that a line waits for its reader; one that has not read until then is waited for no more
 _lock = threading.RLock()
 
 
@@ -150,10 +158,14 @@ def configure(
 
 
 class _Sink:
-    """What structlog hands finished lines to."""
+    """What structlog hands finished lines to. A pipe or terminal whose reader has stalled (a pager, Ctrl-S) must not
+    hold up the agent: what it does not take in time is dropped."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
+        self._stalled = False
+        self._cut = False
+        self._dropped = 0
 
     @property
     def stream(self) -> TextIO | None:
@@ -170,12 +182,57 @@ class _Sink:
             return
         try:
             with _lock:
-                stream.write(line + "\n")
-                stream.flush()
+                self._write(stream, line + "\n")
         except Exception:  # noqa: BLE001 - nobody is left to be told, and the job matters more than its log
             pass
 
     debug = info = warning = error = critical = write
+
+    def take_dropped(self) -> int:
+        """How many lines were dropped, once there is room for saying so; after that they are told."""
+        with _lock:
+            stream = self.stream
+            if not self._dropped or stream is None or not self._takes(stream):
+                return 0
+            dropped, self._dropped = self._dropped, 0
+            return dropped
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        if self._cut:
+            text = "\n" + text
+        for begun, piece in enumerate(_pieces(text)):
+            if not self._takes(stream):
+                self._cut = self._cut or begun > 0
+                self._dropped += 1
+                return
+            stream.write(piece)
+            stream.flush()
+        self._cut = False
+
+    def _takes(self, stream: TextIO) -> bool:
+        """Whether a piece can be written without blocking, for which a reader has `_PATIENCE` unless it has stalled."""
+        fd = _pollable(stream)
+        if fd is None:
+            return True
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        self._stalled = not poll.poll(0 if self._stalled else _PATIENCE)
+        return not self._stalled
+
+
+def _pollable(stream: TextIO) -> int | None:
+    """The descriptor of a pipe, socket or terminal; None for files and what is none, which make nobody wait."""
+    try:
+        fd = stream.fileno()
+        return None if stat.S_ISREG(os.fstat(fd).st_mode) else fd
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _pieces(text: str) -> list[str]:
+    """What a pipe that can be written takes at once; a character beyond ASCII may take ten bytes (`\\U0001f525`)."""
+    size = select.PIPE_BUF if text.isascii() else select.PIPE_BUF // 10
+    return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 class _Output:
@@ -193,6 +250,12 @@ class _Output:
             raise ValueError(f"{event!r} is not on the list of events; add it to elastic_core.log.EVENTS")
         if LEVELS[level] < self._threshold:
             return
+        dropped = self._sink.take_dropped()
+        if dropped:
+            self._render("warning", "lines dropped", {"lines": dropped})
+        self._render(level, event, fields)
+
+    def _render(self, level: str, event: str, fields: dict[str, Any]) -> None:
         try:
             if self._logger is None:
                 self._logger = self._make_logger()

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
+import time
 from typing import get_args
 
 import pytest
@@ -241,3 +244,110 @@ def test_structlog_is_imported_with_the_first_line_only():
     command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{code}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False True"
+
+
+class Pipe:
+    """A pipe with nobody at its reading end until `read` is called. `stream` is its other end."""
+
+    def __init__(self):
+        self.reader, writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        self.stream = os.fdopen(writer, "w", encoding="utf-8")
+
+    def fill(self):
+        os.set_blocking(self.stream.fileno(), False)
+        try:
+            while True:
+                os.write(self.stream.fileno(), b"." * select.PIPE_BUF)
+        except BlockingIOError:
+            os.set_blocking(self.stream.fileno(), True)
+
+    def read(self, most=1 << 20):
+        return os.read(self.reader, most).decode()
+
+
+@pytest.fixture
+def pipe():
+    pipe = Pipe()
+    yield pipe
+    os.close(pipe.reader)
+    pipe.stream.close()
+
+
+@pytest.mark.parametrize("style", ["human", "json"])
+def test_a_stalled_reader_holds_nobody_up_and_is_told_what_it_missed(output, pipe, style):
+    output(style, stream=pipe.stream)
+    pipe.fill()
+    begun = time.monotonic()
+    for _ in range(100):
+        log.get_logger().info("run started")
+    assert time.monotonic() - begun < 10  # half a second for the first, and nothing for the others
+    pipe.read()
+    for _ in range(2):
+        log.get_logger().info("round formed")
+    told, *rest = pipe.read().splitlines()
+    assert "lines dropped" in told and "100" in told
+    assert len(rest) == 2 and all("round formed" in line for line in rest)
+    if style == "json":
+        assert json.loads(told).items() >= {"event": "lines dropped", "level": "warning", "lines": 100}.items()
+
+
+def test_a_reader_that_is_only_slow_misses_nothing(output, pipe):
+    output("json", stream=pipe.stream)
+    pipe.fill()
+    entered = threading.Event()
+
+    def read():
+        entered.set()
+        pipe.read()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert entered.wait(30)
+    log.get_logger().info("run started")
+    reader.join()
+    log.get_logger().info("round formed")
+    lines = pipe.read().strip(".").splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["run started", "round formed"]
+
+
+@pytest.mark.parametrize("character", ["x", "\U0001f525"])
+def test_a_line_that_is_cut_off_does_not_spoil_the_next(output, pipe, character):
+    output("human", stream=pipe.stream)
+    pipe.fill()
+    pipe.read(select.PIPE_BUF)  # room for a piece of the line
+    log.get_logger().error("worker failed", reason=character * 100_000)
+    first = pipe.read()
+    log.get_logger().info("round formed")
+    assert "worker failed: reason=" + character in first.strip(".")
+    assert not first.endswith("\n")
+    cut, told, line = pipe.read().splitlines()
+    assert cut == ""
+    assert told.endswith("lines dropped: lines=1")
+    assert line.endswith("round formed")
+
+
+def test_a_long_line_reaches_a_reader_whole(output, pipe):
+    output("human", stream=pipe.stream)
+    log.get_logger().error("worker failed", reason="x" * 20_000)
+    assert pipe.read().endswith("reason=" + "x" * 20_000 + "\n")
+
+
+def test_files_are_written_directly(output, tmp_path):
+    path = tmp_path / "agent.log"
+    with path.open("w") as stream:
+        output(stream=stream)
+        log.get_logger().error("worker failed", reason="x" * 20_000)
+        assert len(path.read_text().splitlines()) == 1
+
+
+def test_a_pipe_whose_reader_has_gone_never_raises(output):
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w", buffering=1)
+    output(stream=stream)
+    log.get_logger().error("worker failed")
+    os.close(writer)
+    log.get_logger().error("worker failed")
+    with contextlib.suppress(OSError):
+        stream.close()
