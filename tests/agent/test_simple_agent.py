@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 
@@ -60,6 +61,14 @@ def make_agent(scripted_handler):
     yield make_agent
     for agent in made:
         agent.close()
+
+
+def test_an_interval_of_nothing_does_not_make_it_spin(scripted_handler):
+    looks = 50
+    agent = PolledAgent(WorkerSpec("default", 2, scripted_handler(), monitor_interval=0), [RUNS] * looks + [DONE])
+    begun = time.monotonic()
+    assert agent.run() == DONE
+    assert time.monotonic() - begun >= looks * 0.001
 
 
 SHUTDOWN = ("shutdown", signal.SIGTERM, 30.0)

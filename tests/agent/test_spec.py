@@ -23,7 +23,7 @@ def test_only_a_failed_result_has_failed():
     [
         ({"local_world_size": 0}, "at least one worker on the node, found 0"),
         ({"max_restarts": -1}, "max_restarts of 0 or more, found -1"),
-        ({"monitor_interval": 0.0}, "monitor_interval of more than 0 s, found 0.0"),
+        ({"monitor_interval": -0.1}, "monitor_interval of 0 s or more, found -0.1"),
     ],
 )
 def test_bounds(wrong, message, scripted_handler):

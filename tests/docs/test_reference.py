@@ -16,7 +16,7 @@ from elastic_core.workers.environment import EnvironmentPolicy, worker_environme
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
+PAGES = sorted([*DOCS.rglob("*.md"), *(ROOT / name for name in ("README.md", "SECURITY.md", "plugins/README.md"))])
 
 
 def generator():
@@ -40,7 +40,10 @@ def test_every_variable_of_a_worker_is_documented_and_no_other():
 
 
 def test_every_log_event_is_used():
-    sources = "\n".join(path.read_text() for path in (ROOT / "elastic_core").rglob("*.py") if path.name != "log.py")
+    sources = [path.read_text() for path in (ROOT / "elastic_core").rglob("*.py") if path.name != "log.py"]
+    lists, uses = (ROOT / "elastic_core" / "log.py").read_text().split("\nLEVELS:")
+    assert '"run started"' in lists
+    sources = "\n".join([*sources, uses])
     assert [name for name in EVENTS if f'"{name}"' not in sources] == []
 
 
@@ -49,6 +52,19 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+PLACEHOLDER = re.compile(r"^[A-Z][A-Z_]+$|\b(?:TODO|FIXME|XXX|TBD)\b", re.M)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_nothing_is_left_to_be_filled_in(page):
+    assert PLACEHOLDER.findall(page.read_text()) == []
+
+
+@pytest.mark.parametrize("text", ["one\nTABLE\ntwo", "TO_DO", "a line. TODO: more", "FIXME"])
+def test_placeholders_are_found(text):
+    assert PLACEHOLDER.search(text)
 
 
 def test_paths_in_the_docs_exist():

@@ -53,13 +53,13 @@ class Elastic:
         path.write_text(textwrap.dedent(code))
         return str(path)
 
-    def start(self, *args: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *args: str, stdin: int = subprocess.DEVNULL, **environment: str) -> subprocess.Popen[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_"))}
         process = subprocess.Popen(
             [sys.executable, "-m", "elastic_core", *args],
             cwd=self.cwd,
             env={**kept, MARK: self.mark, **environment},
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -85,7 +85,7 @@ def elastic(tmp_path):
         if process.poll() is None:
             process.kill()
         process.wait(10)
-        for pipe in (process.stdout, process.stderr):
+        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
             pipe.close()
     left = living_with(runner.mark)
     for line in left:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -187,15 +190,29 @@ def test_a_signal_stops_the_workers_and_sets_the_exit_code(elastic, read_fifo, s
     assert done.err.count("workers started") == 1
 
 
-def test_only_the_signals_asked_for_are_handled(elastic, read_fifo):
+WAIT = "import os, time; print(os.getpid(), file=open({fifo!r}, 'w'), flush=True); time.sleep(600)\n"
+
+
+def test_a_signal_asked_for_is_handled(elastic, read_fifo):
     fifo, read = read_fifo
-    script = elastic.script(
-        "wait.py", f"import time; print('ready', file=open({fifo!r}, 'w'), flush=True); time.sleep(600)\n"
-    )
-    process = elastic.start("run", "--signals-to-handle=SIGUSR1", script)
+    process = elastic.start("run", "--signals-to-handle=SIGUSR1", elastic.script("wait.py", WAIT.format(fifo=fifo)))
     read(1)
     process.send_signal(signal.SIGUSR1)
     assert elastic.finish(process).code == 128 + signal.SIGUSR1
+
+
+def test_only_the_signals_asked_for_are_handled(elastic, read_fifo):
+    """Another one does what it does by default: it ends the agent, and the guardian ends the worker."""
+    fifo, read = read_fifo
+    process = elastic.start("run", "--signals-to-handle=SIGUSR1", elastic.script("wait.py", WAIT.format(fifo=fifo)))
+    (pid,) = read(1)
+    worker = os.pidfd_open(int(pid))
+    try:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == -signal.SIGTERM
+        assert select.select([worker], [], [], 60)[0], "the worker outlived its agent"
+    finally:
+        os.close(worker)
 
 
 def test_a_second_signal_ends_the_grace_period(elastic, read_fifo):
@@ -231,13 +248,22 @@ def test_the_config_file_and_explain(elastic):
 
 
 def test_numa_binding_that_cannot_be_done_is_a_warning(elastic):
-    done = elastic.run("--numa-binding=exclusive", "--nproc-per-node=40", "--no-python", "true")
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})  # the agent inherits it: two workers cannot each have a core of their own
+    try:
+        done = elastic.run("--numa-binding=exclusive", "--nproc-per-node=2", "--no-python", "true")
+    finally:
+        os.sched_setaffinity(0, before)
     assert done.code == 0
+    assert "numa binding skipped: mode=exclusive" in done.err
 
 
 def test_a_worker_reads_the_agents_standard_input(elastic):
-    script = elastic.script("read.py", "import sys; print('read', repr(sys.stdin.read()))\n")
-    assert elastic.run(script).out == "read ''\n"
+    script = elastic.script("read.py", "import sys; print('read', repr(sys.stdin.readline()))\n")
+    process = elastic.start("run", script, stdin=subprocess.PIPE)
+    process.stdin.write("a line for rank 0\n")
+    process.stdin.flush()
+    assert elastic.finish(process).out == "read 'a line for rank 0\\n'\n"
 
 
 def test_helpers_that_end_with_their_worker_are_not_reported(elastic):
