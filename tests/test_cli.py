@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -413,6 +414,21 @@ def test_a_broken_stderr_does_not_change_the_exit_code(source, script):
     finally:
         os.close(writer)
     assert done.returncode == 1
+
+
+def test_a_stalled_stderr_does_not_hold_the_job_up(script):
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"." * 4096)
+        os.set_blocking(writer, True)
+        done = outside("run", script("print('done')"), capture_output=False, stdout=subprocess.PIPE, stderr=writer)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert (done.returncode, done.stdout) == (0, "done\n")
 
 
 def test_a_closed_stderr_does_not_change_the_exit_code_and_nothing_goes_to_stdout(script):
