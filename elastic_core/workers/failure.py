@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 import signal
+import stat
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ProcessFailure
 from elastic_core.workers.oom import NOT_OOM, OomVerdict
+from elastic_core.workers.process import REAPED_BY_OTHERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from elastic_core.interfaces.workers import RoundPlan, WorkerExit, WorkerRanks
 
 _ERROR_FILE_LIMIT = 1024 * 1024
+_DEEPEST = 50  # levels of an error file; what handles it later walks down by recursion
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
+_FRAME = re.compile(r'\s*File "(.*)", line \d+, in ')
+_OF_PYTHON = re.compile(r"<frozen .*>|.*[/\\]runpy\.py")  # what runs a module by its name; no file before Python 3.11
 _NO_SCRIPT = re.compile(r".*(can't open file|can't find '__main__' module in|No module named) ")
 _BAD_FLAG = re.compile(r"[^:]+: error: ")  # argparse; compilers put line numbers between colons
 _BAD_OPTION = re.compile(r"Error: ")  # click, which says how to use it first
@@ -42,6 +50,8 @@ class Evidence:
 
 def decode_exit(exitcode: int, oom: OomVerdict = NOT_OOM) -> str:
     """The exit code in words: `exit code 3`, `killed by SIGSEGV (Segmentation fault)`."""
+    if exitcode == REAPED_BY_OTHERS:
+        return "ended, and other code in the agent's process, which waits for all children, took its exit code"
     if exitcode >= 0:
         return f"exit code {exitcode}"
     number = -exitcode
@@ -58,9 +68,16 @@ def decode_exit(exitcode: int, oom: OomVerdict = NOT_OOM) -> str:
 def curable(exitcode: int, tail: Sequence[str]) -> bool:
     """Whether a restart might help. It cannot when Python refused the script or the script refused its arguments."""
     last = tail[-1] if tail else ""
-    if exitcode == 1 and (_SYNTAX.match(last) or (len(tail) == 1 and _NO_SCRIPT.match(last))):
+    if exitcode == 1 and (_refused(tail) or (len(tail) == 1 and _NO_SCRIPT.match(last))):
         return False
     return not (exitcode == 2 and (_BAD_FLAG.match(last) or _NO_SCRIPT.match(last) or _bad_option(tail)))
+
+
+def _refused(tail: Sequence[str]) -> bool:
+    """Whether Python could not read the script or module it was told to run. A syntax error that code of the user's
+    runs into (a file being replaced, a bad reply that is evaluated) has frames of that code and may pass."""
+    frames = [found[1] for found in map(_FRAME.match, tail) if found]
+    return bool(tail and _SYNTAX.match(tail[-1])) and all(_OF_PYTHON.fullmatch(name) for name in frames)
 
 
 def _bad_option(tail: Sequence[str]) -> bool:
@@ -68,20 +85,57 @@ def _bad_option(tail: Sequence[str]) -> bool:
 
 
 def read_error_file(path: Path) -> dict[str, Any]:
-    """The JSON that torch's `@record` (or the script) wrote; empty when there is none. A broken or huge file is
-    described, never trusted: the worker wrote it while it was dying."""
+    """The JSON that torch's `@record` (or the script) wrote; empty when there is none. What is broken, huge, deep or no
+    file at all is described, never trusted: the worker left it while it was dying. Holds nothing that JSON has not."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(_ERROR_FILE_LIMIT + 1)
-    except OSError:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would keep us for ever
+        try:
+            return _read(fd)
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
         return {}
+    except OSError as error:
+        return {"message": f"the error file cannot be read: {error.strerror}"}
+
+
+def _read(fd: int) -> dict[str, Any]:
+    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    if kind != stat.S_IFREG:
+        return {"message": f"the error file is {_KINDS.get(kind, 'no regular file')} and was not read"}
+    with open(fd, "rb", closefd=False) as file:
+        raw = file.read(_ERROR_FILE_LIMIT + 1)
     if len(raw) > _ERROR_FILE_LIMIT:
         return {"message": f"the error file is longer than {_ERROR_FILE_LIMIT} bytes and was not read"}
+    return _parsed(raw)
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
     try:
-        data = json.loads(raw)
+        data = json.loads(raw, parse_constant=str, parse_float=_number)
     except (ValueError, RecursionError):
         data = raw.decode(errors="replace")
+    if _is_deep(data):
+        return {"message": f"the error file is nested deeper than {_DEEPEST} levels and was not read"}
     return data if isinstance(data, dict) else {"message": str(data)}
+
+
+def _number(text: str) -> float | str:
+    """A number, or its text where it is beyond all numbers: JSON has no infinity."""
+    return number if math.isfinite(number := float(text)) else text
+
+
+def _is_deep(data: Any) -> bool:
+    level = [data]
+    for _ in range(_DEEPEST):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return False
+    return True
+
+
+def _children(node: Any) -> Iterable[Any]:
+    return node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
 
 
 def error_message(data: dict[str, Any]) -> str:

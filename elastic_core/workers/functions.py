@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.workers.numa import bind
+from elastic_core.workers.process import reap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 _ERRORS = "backslashreplace"  # a character that the locale lacks must not end a worker
 _STREAM_NAMES = {1: "stdout", 2: "stderr"}
-START_METHODS = ("spawn", "fork", "forkserver")
 
 
 class FunctionStarter:
@@ -109,7 +109,8 @@ class _FunctionChild:
         self.pid = process.pid or 0
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        exitcode = self._process.exitcode
+        return reap(self.pid) if exitcode is None and not self._reaped_elsewhere else exitcode
 
     def own_sentinel(self) -> int | None:
         # The fork server reaps its children and passes the exit code on afterwards: only its pipe tells when.
@@ -198,4 +199,11 @@ def run_script(path: str, *args: str) -> None:
 
     sys.argv = [path, *args]
     sys.path.insert(0, str(Path(path).resolve().parent))
-    runpy.run_path(path, run_name="__main__")
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SyntaxError as error:
+        if any(frame.filename.startswith(path) for frame in traceback.extract_tb(error.__traceback__)):
+            raise
+        # The script itself: told without the frames of ours, as by Python when it is given such a script.
+        sys.stderr.write("".join(traceback.format_exception_only(error)))
+        sys.exit(1)

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from elastic_core.workers.sentinels import OpenSentinel
 
 
+REAPED_BY_OTHERS = 256
+"""Stands for the exit code of a child that somebody else waited for; no process can leave with it."""
+
+
 class Child(Protocol):
     """What both `subprocess` and `multiprocessing` can tell of a child."""
 
@@ -64,6 +68,16 @@ class WorkerProcess:
         if self.sentinel >= 0:
             os.close(self.sentinel)
             self.sentinel = -1
+
+
+def reap(pid: int) -> int | None:
+    """The exit code of a child that has ended, None while it runs. Where the host program waits for all children
+    (`waitpid(-1)`) the code may be lost; `subprocess` would call that a success and `multiprocessing` never answer."""
+    try:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return REAPED_BY_OTHERS
+    return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def adopt(ranks: WorkerRanks, child: Child) -> WorkerProcess:

@@ -17,7 +17,10 @@ OpenSentinel = Callable[[int], int]
 
 def pidfd_sentinel(pid: int) -> int:
     """The kernel's own handle (Linux 5.3). Raises OSError or AttributeError where there is none."""
-    return os.pidfd_open(pid)
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return thread_sentinel(pid)  # ended, and reaped by others: readable at once
 
 
 def thread_sentinel(pid: int) -> int:

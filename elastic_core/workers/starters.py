@@ -10,6 +10,7 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.workers import limits
 from elastic_core.workers.environment import substitute_local_rank
 from elastic_core.workers.numa import NO_CPUS, Cpus, bound_to
+from elastic_core.workers.process import reap
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +85,9 @@ class _CommandChild:
         self.pid = process.pid
 
     def poll(self) -> int | None:
-        return self._process.poll()
+        if self._process.returncode is None:
+            self._process.returncode = reap(self.pid)
+        return self._process.returncode
 
     def own_sentinel(self) -> int | None:
         return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -23,6 +25,7 @@ from elastic_core.workers.failure import (
     read_error_file,
 )
 from elastic_core.workers.oom import NOT_OOM, OomVerdict
+from elastic_core.workers.process import REAPED_BY_OTHERS
 
 OOM = OomVerdict(True, "counted")
 
@@ -49,8 +52,14 @@ def test_a_signal_without_a_name(number):
     assert decode_exit(-number).startswith(f"killed by signal {number}")
 
 
+def test_an_exit_code_that_is_lost_is_no_success_and_no_number():
+    assert "took its exit code" in decode_exit(REAPED_BY_OTHERS)
+    assert curable(REAPED_BY_OTHERS, ())
+
+
 def python_says(*args, cwd=None):
-    done = subprocess.run([sys.executable, "-I", *args], capture_output=True, text=True, cwd=cwd)
+    options = ["-I"] if cwd is None else ["-s", "-E"]  # modules of that folder are to be found
+    done = subprocess.run([sys.executable, *options, *args], capture_output=True, text=True, cwd=cwd)
     return done.returncode, tuple(line for line in done.stderr.splitlines() if line.strip())
 
 
@@ -58,6 +67,54 @@ def python_says(*args, cwd=None):
 def test_no_restart_mends_syntax(tmp_path, code):
     (tmp_path / "script.py").write_text(code)
     assert not curable(*python_says(str(tmp_path / "script.py")))
+
+
+BROKEN = {
+    "broken.py": "def f(:\n",
+    "bad_bytes.py": b"# \xff\n",
+    "main/__main__.py": "x x\n",
+    "main/__init__.py": "",
+    "package/__init__.py": "x x\n",
+    "package/train.py": "",
+    "imports.py": "import broken\n",
+    "imports_by_name.py": "import importlib\nimportlib.import_module('broken')\n",
+    "imports_deep_down.py": "def f(n):\n  if n: f(n - 1)\n  else: import broken\nf(1)\nf(40)\n",
+    "evaluates.py": "import ast\nast.literal_eval('[1, 2')\n",
+    "executes.py": "exec('a b')\n",
+    "raises.py": "raise SyntaxError('a reply that makes no sense')\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, content in BROKEN.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["broken.py", "-m broken", "bad_bytes.py", "main", "-m main", "-m package.train", "-c if"],
+)
+def test_no_restart_mends_what_python_refuses_to_run(folder, command):
+    exitcode, tail = python_says(*command.split(), cwd=folder)
+    assert "SyntaxError: " in tail[-1]
+    assert not curable(exitcode, tail)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("imports.py", "-m imports", "imports_by_name.py", "imports_deep_down.py"),
+        *("evaluates.py", "-m evaluates", "executes.py", "raises.py"),
+    ],
+)
+def test_a_syntax_error_that_running_code_meets_may_pass(folder, command):
+    exitcode, tail = python_says(*command.split(), cwd=folder)
+    assert "SyntaxError: " in tail[-1]
+    assert curable(exitcode, tail)
+    assert curable(exitcode, tail[-20:])
 
 
 def test_no_restart_finds_a_missing_script(tmp_path):
@@ -143,6 +200,8 @@ def test_torch_s_format(error_file):
         (b'{"message": "cut of', '{"message": "cut of'),
         (b"\xff\xfe no json", "�� no json"),
         (b"[" * 100_000, "[" * 100_000),
+        (b"[" * 600 + b"]" * 600, "the error file is nested deeper than 50 levels and was not read"),
+        (b'{"message": ' + b"[" * 48 + b"]" * 48 + b"}", "[" * 48 + "]" * 48),
         (b"", ""),
         (["a", 1], "['a', 1]"),
         ("just text", "just text"),
@@ -158,9 +217,27 @@ def test_a_huge_file_is_not_read(error_file):
     assert error_message(error_file(b"x" * (1024 * 1024))) == "x" * (1024 * 1024)
 
 
+def test_numbers_that_json_does_not_know_become_text(error_file):
+    data = error_file(b'{"message": "no", "loss": NaN, "more": [Infinity, -Infinity, 1e999, 1.5]}')
+    assert data == {"message": "no", "loss": "NaN", "more": ["Infinity", "-Infinity", "1e999", 1.5]}
+
+
 def test_no_file_says_nothing(tmp_path):
     assert read_error_file(tmp_path / "missing") == {}
-    assert read_error_file(tmp_path) == {}
+
+
+def test_what_is_no_file_is_described_and_does_not_hold_the_agent(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    (tmp_path / "circle").symlink_to("circle")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+    found = {name: error_message(read_error_file(tmp_path / name)) for name in ("pipe", "device", "circle", "socket")}
+    assert found["pipe"] == "the error file is a named pipe and was not read"
+    assert found["device"] == "the error file is a device and was not read"
+    assert "cannot be read: Too many levels of symbolic links" in found["circle"]
+    assert "cannot be read: " in found["socket"]
+    assert error_message(read_error_file(tmp_path)) == "the error file is a folder and was not read"
 
 
 # -- the failures of a round

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.workers.functions import START_METHODS, FunctionStarter, run_script
+from elastic_core.workers.functions import FunctionStarter, run_script
 from elastic_core.workers.numa import Binding, Cpu, Machine
 
 FUNCTIONS = """
@@ -83,7 +83,7 @@ def functions(function_module):
     return function_module(FUNCTIONS)
 
 
-@pytest.fixture(params=START_METHODS)
+@pytest.fixture(params=["spawn", "fork", "forkserver"])
 def method(request):
     return request.param
 
@@ -230,6 +230,24 @@ def test_a_script_with_a_syntax_error_is_not_tried_again(run, tmp_path):
     (tmp_path / "script.py").write_text("def f(:\n")
     failure = run(run_script, str(tmp_path / "script.py")).failures()[0]
     assert not failure.curable
+
+
+def test_a_syntax_error_that_a_script_meets_may_pass(run, tmp_path):
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "script.py").write_text("import broken\n")
+    failure = run(run_script, str(tmp_path / "script.py")).failures()[0]
+    assert "Traceback" in failure.message
+    assert failure.curable
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_that_others_reaped_has_failed(functions, local_workers, call, plan, method):
+    rounds = local_workers(call(functions.vanish, method=method))
+    [pid] = rounds.start(plan()).values()
+    os.waitpid(pid, 0)  # as a host program does that waits for all its children
+    rounds.wait_for_exits(1)
+    rounds.finish()
+    assert "took its exit code" in rounds.workers.failures()[0].reason
 
 
 def test_unknown_methods_are_refused():

@@ -10,7 +10,7 @@ import pytest
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.workers import WorkerRanks
-from elastic_core.workers.process import adopt, make_exits_visible
+from elastic_core.workers.process import REAPED_BY_OTHERS, adopt, make_exits_visible, reap
 from elastic_core.workers.sentinels import thread_sentinel, wait_readable
 from elastic_core.workers.sessions import start_of
 
@@ -51,6 +51,24 @@ def test_a_child_s_own_sentinel_goes_before_others(spawn):
     worker.release()
     worker.release()
     os.close(writer)
+
+
+def test_a_child_is_reaped_with_its_code_or_that_of_its_signal(spawn):
+    process = spawn("import sys; sys.exit(sys.stdin.read() == '' and 4)", stdin=-1)
+    assert reap(process.pid) is None
+    process.stdin.close()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert reap(process.pid) == 4
+    killed = spawn("import time; time.sleep(600)")
+    killed.kill()
+    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
+    assert reap(killed.pid) == -signal.SIGKILL
+
+
+def test_a_child_that_others_waited_for_has_no_code(spawn):
+    process = spawn("pass")
+    process.wait()
+    assert reap(process.pid) == REAPED_BY_OTHERS
 
 
 @pytest.fixture

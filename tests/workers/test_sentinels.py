@@ -53,10 +53,11 @@ def test_it_is_readable_for_a_zombie(spawn, sentinel_of, kind):
     assert wait_readable(sentinel_of(kind, process.pid), 30)
 
 
-def test_a_child_that_was_reaped_first_has_ended(spawn, sentinel_of):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_child_that_was_reaped_first_has_ended(spawn, sentinel_of, kind):
     process = spawn("pass")
     process.wait()
-    assert wait_readable(sentinel_of(thread_sentinel, process.pid), 30)
+    assert wait_readable(sentinel_of(kind, process.pid), 30)
 
 
 def test_a_forked_sibling_does_not_hide_the_end(spawn, sentinel_of, pipe):
