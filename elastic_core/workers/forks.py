@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from typing import Protocol
@@ -25,7 +26,8 @@ def drop_in_forks(owner: Droppable) -> None:
 
 def _drop_all() -> None:
     for owner in list(_owners):
-        owner.drop()
+        with contextlib.suppress(OSError):  # one that fails must not keep the others from it
+            owner.drop()
 
 
 os.register_at_fork(after_in_child=_drop_all)

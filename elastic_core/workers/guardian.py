@@ -13,23 +13,31 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elastic_core.log import get_logger
 from elastic_core.workers import forks, sessions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from elastic_core.clock import Duration
+
+_FOR_THE_LOADER = ("LD_", "DYLD_")  # an interpreter may need them to find its libraries
 
 
 class Guardian:
-    """Starts the guardian process; `close` ends it. Losing the guardian costs safety, never the job."""
+    """Starts the guardian process; `close` ends it. Losing the guardian costs safety, never the job.
 
-    def __init__(self) -> None:
+    Of `environment` it gets what the dynamic loader reads, and nothing else. Raises OSError when it cannot be started.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", Path(sessions.__file__).absolute()],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
             cwd="/",  # so as not to hold the agent's folder busy
-            env={},
+            env={name: value for name, value in environment.items() if name.startswith(_FOR_THE_LOADER)},
         )
         forks.drop_in_forks(self)
 
@@ -72,4 +80,9 @@ class Guardian:
         try:
             os.write(pipe.fileno(), os.fsencode(f"{line}\n"))
         except BrokenPipeError:
-            pass
+            self.drop()  # nothing is left to write to, and one line about it is enough
+            get_logger().warning(
+                "guardian lost",
+                pid=self.pid,
+                consequence="if the agent is killed now, nobody ends its workers and temporary files for it",
+            )

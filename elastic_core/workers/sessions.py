@@ -6,27 +6,35 @@ made a session of its own (a daemon) has left on purpose and is not touched, and
 given the process id of a worker that has gone. A worker that is still on its way to its session (the interpreter
 of a function boots first) is known by its process id and start alone.
 
+What runs is read from /proc. On a system without it psutil knows; and where psutil is missing too, as for the
+guardian, the leaders and the process groups that they made are all that can be found.
+
 This file is also a program, `python -I -S sessions.py`: the guardian. It needs the standard library only, so
 that it costs milliseconds, and it lives in a session of its own, so that what ends the agent does not end it.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import shutil
 import signal
 import sys
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _PROC = "/proc"
+UNKNOWN = -1  # in place of a start that cannot be had
 _ENDED = "ZX"
 _PASSES = 100  # SIGKILL passes of `end`: a fork storm is caught, an unkillable process does not hold it
 _PAUSE_MS = 10  # between them: the kernel needs time to take a large process down
 
 
 class ProcessStat(NamedTuple):
-    """A line of the kernel's process table. `start` is in clock ticks since boot: with `pid` it is unique."""
+    """A line of the process table. `start` (clock ticks since boot in /proc) makes `pid` unique, unless UNKNOWN."""
 
     pid: int
     state: str
@@ -40,41 +48,114 @@ class ProcessStat(NamedTuple):
         return self.state in _ENDED and self.threads <= 1  # the first thread may end long before the others
 
 
-def read_stat(pid: int) -> ProcessStat | None:
-    """The process's line, or None when there is no such process (or no process table to read)."""
+class Table(Protocol):
+    """Where to learn of processes."""
+
+    def pids(self) -> Iterable[int]:
+        """All processes; empty where only those that are asked for by their id can be seen."""
+        ...
+
+    def stat(self, pid: int) -> ProcessStat | None:
+        """The process's line; None when there is no such process."""
+        ...
+
+
+class ProcTable:
+    """The kernel's own, as files."""
+
+    def pids(self) -> Iterable[int]:
+        return [int(name) for name in os.listdir(_PROC) if name.isdigit()]
+
+    def stat(self, pid: int) -> ProcessStat | None:
+        try:
+            with open(f"{_PROC}/{pid}/stat", "rb") as file:
+                text = file.read()
+        except OSError:
+            return None
+        fields = text[text.rindex(b")") + 2 :].split()  # the name before it may hold spaces and parentheses
+        group, session, threads, start = (int(fields[index]) for index in (2, 3, 17, 19))
+        return ProcessStat(pid, fields[0].decode(), group, session, threads, start)
+
+
+class PsutilTable:
+    """For systems without /proc. `start` is in hundredths of a second."""
+
+    def pids(self) -> Iterable[int]:
+        import psutil
+
+        return psutil.pids()
+
+    def stat(self, pid: int) -> ProcessStat | None:
+        import psutil
+
+        try:
+            process = psutil.Process(pid)
+            state = "Z" if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) else "?"
+            return ProcessStat(pid, state, os.getpgid(pid), os.getsid(pid), 1, int(process.create_time() * 100))
+        except (psutil.Error, OSError):
+            return None  # gone, or somebody else's and so none of ours
+
+
+class NoTable:
+    """When nobody tells: a process is known by its id, and one that has gone by the process group that it made."""
+
+    def pids(self) -> Iterable[int]:
+        return ()
+
+    def stat(self, pid: int) -> ProcessStat | None:
+        group = _group_left_of(pid)
+        return None if group is None else ProcessStat(pid, "?", group, group, 1, UNKNOWN)
+
+
+def _group_left_of(pid: int) -> int | None:
+    """The process group of a process, or the one that it made and left behind; None when there is neither."""
     try:
-        with open(f"{_PROC}/{pid}/stat", "rb") as file:
-            text = file.read()
-    except OSError:
+        os.kill(pid, 0)
+        return os.getpgid(pid)
+    except PermissionError:
+        return pid  # it runs under another user by now
+    except ProcessLookupError:
+        pass
+    try:
+        os.killpg(pid, 0)
+    except PermissionError:
+        return pid
+    except ProcessLookupError:
         return None
-    fields = text[text.rindex(b")") + 2 :].split()  # the name before it may hold spaces and parentheses
-    group, session, threads, start = (int(fields[index]) for index in (2, 3, 17, 19))
-    return ProcessStat(pid, fields[0].decode(), group, session, threads, start)
+    return pid
 
 
-def start_of(pid: int) -> int:
-    """When the process started, in clock ticks since boot; 0 where the kernel does not say."""
-    stat = read_stat(pid)
+@functools.cache
+def best_table() -> Table:
+    """The first of them that works here."""
+    if ProcTable().stat(os.getpid()):
+        return ProcTable()
+    try:
+        return PsutilTable() if PsutilTable().stat(os.getpid()) else NoTable()
+    except ImportError:
+        return NoTable()
+
+
+def start_of(pid: int, table: Table | None = None) -> int:
+    """When the process started, in the units of the table; 0 when there is no such process."""
+    stat = (table or best_table()).stat(pid)
     return stat.start if stat else 0
 
 
-def members(leaders: dict[int, int]) -> list[ProcessStat]:
+def members(leaders: dict[int, int], table: Table | None = None) -> list[ProcessStat]:
     """The living processes of the sessions led by `leaders` (process id -> start), and the leaders themselves."""
-    table = _process_table()
+    table = table or best_table()
+    found = [table.stat(pid) for pid in {*leaders, *table.pids()}]
+    stats = [stat for stat in found if stat]
     own = dict(leaders)
-    for stat in table:
-        if leaders.get(stat.pid, stat.start) != stat.start:
+    for stat in stats:
+        if stat.pid in leaders and not _is(stat, leaders[stat.pid]):
             del own[stat.pid]  # the id was used again, so the session of that number is a stranger's
-    return [stat for stat in table if not stat.ended and _belongs(stat, own)]
+    return [stat for stat in stats if not stat.ended and _belongs(stat, own)]
 
 
-def _process_table() -> list[ProcessStat]:
-    try:
-        names = os.listdir(_PROC)
-    except OSError:
-        return []
-    stats = (read_stat(int(name)) for name in names if name.isdigit())
-    return [stat for stat in stats if stat]
+def _is(stat: ProcessStat, start: int) -> bool:
+    return start == stat.start or UNKNOWN in (start, stat.start)
 
 
 def _belongs(stat: ProcessStat, leaders: dict[int, int]) -> bool:
@@ -115,11 +196,12 @@ def send_group(leader: int, signum: int) -> None:
         pass
 
 
-def send_all(leaders: dict[int, int], signum: int) -> None:
+def send_all(leaders: dict[int, int], signum: int, table: Table | None = None) -> None:
     """Signal the sessions of `leaders`: whole process groups, so that nobody forks out of it, then whoever is in
     none of the leaders' groups, or in none yet."""
-    living = members(leaders)
-    groups = {leader for leader, start in leaders.items() if _leads_group(leader, start)}
+    table = table or best_table()
+    living = members(leaders, table)
+    groups = {leader for leader, start in leaders.items() if _leads_group(table.stat(leader), start)}
     groups |= {stat.group for stat in living if stat.group in leaders}
     for group in groups:
         send_group(group, signum)
@@ -128,22 +210,21 @@ def send_all(leaders: dict[int, int], signum: int) -> None:
             send(stat.pid, signum)
 
 
-def _leads_group(leader: int, start: int) -> bool:
-    """Whether the group of that number is our leader's; without a process table (start 0) we must believe so."""
-    stat = read_stat(leader)
-    return start == 0 if stat is None else stat.start == start and stat.group == leader
+def _leads_group(stat: ProcessStat | None, start: int) -> bool:
+    """Whether the group of the leader's number is our leader's."""
+    return stat is not None and _is(stat, start) and stat.group == stat.pid
 
 
-def end(leaders: dict[int, int]) -> None:
+def end(leaders: dict[int, int], table: Table | None = None) -> None:
     """SIGKILL the sessions until nothing of them is left, or it is clear that something will not die."""
     for _ in range(_PASSES):
-        send_all(leaders, signal.SIGKILL)
-        if not members(leaders):
+        send_all(leaders, signal.SIGKILL, table)
+        if not members(leaders, table):
             return
         select.poll().poll(_PAUSE_MS)
 
 
-def guard(orders: IO[str]) -> None:
+def guard(orders: IO[str], table: Table | None = None) -> None:
     """Follow `watch PID START`, `forget PID` and `scratch PATH` to the end of `orders`, then end what is watched.
 
     The end comes when the agent closes the pipe or dies, however it dies.
@@ -159,7 +240,7 @@ def guard(orders: IO[str]) -> None:
             leaders.pop(int(rest), None)
         elif verb == "scratch":
             scratch.append(rest)
-    end(leaders)
+    end(leaders, table)
     for path in scratch:
         shutil.rmtree(path, ignore_errors=True)
 

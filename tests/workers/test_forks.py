@@ -44,3 +44,16 @@ def test_owners_that_are_gone_are_not_asked(pipe, fork):
     fork()
     os.close(pipe[1])
     assert os.read(pipe[0], 100) == b""
+
+
+class Failing:
+    def drop(self):
+        raise OSError("closed already")
+
+
+def test_one_that_fails_does_not_keep_the_others(pipe, fork, lines_of):
+    owners = [Failing(), Owner(pipe[1]), Failing()]
+    for owner in owners:
+        drop_in_forks(owner)
+    child = fork()
+    assert lines_of(pipe[0]) == [f"dropped in {child}"]

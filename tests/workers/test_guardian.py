@@ -37,12 +37,24 @@ def test_orders_after_the_end_are_ignored(guardian):
     guardian.watch(1, 1)
 
 
-def test_a_lost_guardian_costs_nothing(guardian, until, running):
+def test_a_lost_guardian_costs_one_line(guardian, until, running, capfd):
     os.kill(guardian.pid, signal.SIGKILL)
     until(lambda: not running(guardian.pid))
     guardian.watch(1, 1)
     guardian.forget(1)
     guardian.close()
+    assert capfd.readouterr().err.count("guardian lost") == 1
+
+
+def test_it_gets_what_the_loader_of_its_interpreter_needs_and_nothing_else():
+    given = {"LD_LIBRARY_PATH": "/opt/python/lib", "SECRET": "x", "HOME": "/root", "OLD_LD_": "y"}
+    guardian = Guardian(given)
+    try:
+        with open(f"/proc/{guardian.pid}/environ") as file:
+            found = file.read()
+        assert found == "LD_LIBRARY_PATH=/opt/python/lib\0"
+    finally:
+        guardian.close()
 
 
 def test_a_guardian_that_does_not_answer_is_killed(guardian, running):

@@ -50,7 +50,7 @@ def pids_of(stats):
 
 
 def test_stat_names_state_group_session_and_start():
-    stat = sessions.read_stat(os.getpid())
+    stat = sessions.ProcTable().stat(os.getpid())
     assert stat.pid == os.getpid()
     assert stat.group == os.getpgid(0)
     assert stat.session == os.getsid(0)
@@ -63,13 +63,13 @@ def test_stat_survives_names_with_spaces_and_parentheses(spawn, pipe, lines_of):
     code = "import os, time; open('/proc/self/comm', 'w').write(') S 1 (x'); os.write({}, b'ok\\n'); time.sleep(600)"
     process = spawn(code.format(pipe[1]))
     lines_of(pipe[0])
-    assert sessions.read_stat(process.pid).session == process.pid
+    assert sessions.ProcTable().stat(process.pid).session == process.pid
 
 
 def test_no_process_no_stat(spawn):
     process = spawn("pass")
     process.wait()
-    assert sessions.read_stat(process.pid) is None
+    assert sessions.ProcTable().stat(process.pid) is None
     assert sessions.start_of(process.pid) == 0
     assert sessions.command_of(process.pid) == ""
     assert sessions.waits_in(process.pid) == ""
@@ -100,7 +100,7 @@ def test_members_outlive_their_leader(tree):
 def test_zombies_are_no_members(spawn):
     process = spawn("pass")
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert sessions.read_stat(process.pid).ended
+    assert sessions.ProcTable().stat(process.pid).ended
     assert sessions.members(leaders_of(process)) == []
 
 
@@ -116,7 +116,7 @@ def test_a_process_whose_first_thread_has_ended_lives_on(spawn, pipe, lines_of, 
     """
     process = spawn(code)
     lines_of(pipe[0])
-    until(lambda: sessions.read_stat(process.pid).state == "Z", "the first thread to end")
+    until(lambda: sessions.ProcTable().stat(process.pid).state == "Z", "the first thread to end")
     leaders = leaders_of(process)
     assert pids_of(sessions.members(leaders)) == {process.pid}
     sessions.end(leaders)
@@ -219,6 +219,98 @@ def test_a_storm_of_forks_is_ended(spawn, pipe, lines_of):
     leaders = leaders_of(leader)
     sessions.end(leaders)
     assert sessions.members(leaders) == []
+
+
+# -- systems without /proc
+
+
+@pytest.fixture(params=[sessions.PsutilTable, sessions.NoTable])
+def table(request):
+    return request.param()
+
+
+def test_without_proc_psutil_knows_the_same(tree):
+    leader, found = tree
+    table = sessions.PsutilTable()
+    leaders = {leader.pid: sessions.start_of(leader.pid, table)}
+    members = sessions.members(leaders, table)
+    assert pids_of(members) == {leader.pid, found["grandchild"]}
+    assert {(stat.group, stat.session) for stat in members} == {(leader.pid, leader.pid)}
+    leader.kill()
+    leader.wait()
+    assert pids_of(sessions.members(leaders, table)) == {found["grandchild"]}
+    sessions.end(leaders, table)
+    assert sessions.members(leaders, table) == []
+
+
+def test_psutil_tells_strangers_and_zombies_apart(spawn):
+    table = sessions.PsutilTable()
+    process = spawn("pass")
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    start = sessions.start_of(process.pid, table)
+    assert table.stat(process.pid).ended
+    assert sessions.members({process.pid: start}, table) == []
+    stranger = spawn(SLEEP)
+    leaders = {stranger.pid: sessions.start_of(stranger.pid, table) - 1}
+    assert sessions.members(leaders, table) == []
+    sessions.send_all(leaders, signal.SIGKILL, table)
+    assert stranger.poll() is None
+
+
+def test_without_any_table_the_leaders_and_their_groups_count(tree, until, running):
+    leader, found = tree
+    table = sessions.NoTable()
+    leaders = {leader.pid: sessions.start_of(leader.pid, table)}
+    assert leaders == {leader.pid: sessions.UNKNOWN}
+    assert pids_of(sessions.members(leaders, table)) == {leader.pid}
+    leader.kill()
+    leader.wait()
+    assert pids_of(sessions.members(leaders, table)) == {leader.pid}  # its group lives on
+    sessions.send_all(leaders, signal.SIGKILL, table)
+    until(lambda: not running(found["grandchild"]), "the grandchild to die")
+
+
+def test_starts_of_another_table_are_believed_where_there_is_none(spawn):
+    """The agent has psutil, its guardian has not."""
+    leader = spawn(SLEEP)
+    start = sessions.start_of(leader.pid, sessions.PsutilTable())
+    sessions.guard(io.StringIO(f"watch {leader.pid} {start}\n"), sessions.NoTable())
+    assert leader.wait() == -signal.SIGKILL
+
+
+def test_a_leader_on_its_way_to_its_session_is_reached_without_proc(spawn, table):
+    process = spawn(SLEEP, session=False)
+    leaders = {process.pid: sessions.start_of(process.pid, table)}
+    assert pids_of(sessions.members(leaders, table)) == {process.pid}
+    sessions.send_all(leaders, signal.SIGTERM, table)
+    assert process.wait() == -signal.SIGTERM
+
+
+def test_the_gone_are_gone_without_proc(spawn, table):
+    process = spawn("pass")
+    leaders = {process.pid: sessions.start_of(process.pid, table)}
+    process.wait()
+    assert sessions.start_of(process.pid, table) == 0
+    assert sessions.members(leaders, table) == []
+    sessions.end(leaders, table)
+
+
+HIDDEN = """
+import subprocess, sys
+from elastic_core.workers import sessions
+assert sessions.start_of(1) == sessions.UNKNOWN, sessions.best_table()
+worker = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], start_new_session=True)
+sessions.end({worker.pid: sessions.start_of(worker.pid)})
+print(worker.wait())
+"""
+
+
+def test_it_works_where_proc_is_empty():
+    hide = ["unshare", "--mount", "--map-root-user", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    if subprocess.run([*hide, "true"], capture_output=True).returncode != 0:
+        pytest.skip("/proc cannot be hidden here")
+    done = subprocess.run([*hide, sys.executable, "-c", HIDDEN], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("-9\n", "")
 
 
 # -- the guardian
