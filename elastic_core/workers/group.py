@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -17,18 +19,18 @@ from elastic_core.workers import sessions
 from elastic_core.workers.environment import EnvironmentPolicy, worker_environment
 from elastic_core.workers.failure import Evidence, explain, in_causal_order, read_error_file
 from elastic_core.workers.guardian import Guardian
-from elastic_core.workers.limits import cannot_start
+from elastic_core.workers.limits import cannot_start, remedy
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.oom import OomWatch, counters_of_this_machine
 from elastic_core.workers.output import Delivery
 from elastic_core.workers.process import adopt, make_exits_visible
-from elastic_core.workers.round_output import RoundOutput, make_folder
+from elastic_core.workers.round_output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.sentinels import best_sentinel, wait_readable
 from elastic_core.workers.starters import Launch
-from elastic_core.workers.streams import OutputPolicy, round_folder
+from elastic_core.workers.streams import FILTERED, OutputPolicy, round_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.errors import ProcessFailure
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
 _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to be gone, when others could not be started
 
 _INCOMPLETE = {
-    Delivery.HELD: "a process that left its worker's session holds a stream open; what it writes from now on is not shown",
+    Delivery.HELD: "a process that left its worker's session holds a stream open; what it writes from now on is "
+    "not shown",
     Delivery.STALLED: "the console did not take it",
 }
 
@@ -124,14 +127,16 @@ class LocalWorkers:
                 if placement and ranks.local in placement.error_files:
                     variables["TORCHELASTIC_ERROR_FILE"] = placement.error_files[ranks.local]
                 self._start_one(current, ranks, variables)
+            with _threads_counted():
+                output.begin()
         except BaseException as error:
             self._end_all(current)
-            current.output.begin()
+            with contextlib.suppress(RuntimeError):  # it has begun, or there is no thread for it: `finish` does without
+                output.begin()
             self.finish()
             if isinstance(error, OSError):
                 raise cannot_start(error, len(plan.ranks)) from error
             raise
-        output.begin()
         return {local: worker.pid for local, worker in current.workers.items()}
 
     def sentinels(self) -> Collection[int]:
@@ -228,7 +233,10 @@ class LocalWorkers:
 
     def _open_folder(self, plan: RoundPlan) -> Path:
         """Where the round's files go: the log folder if there is one, else the scratch folder."""
-        _, scratch = self._ensure_helpers()
+        try:
+            _, scratch = self._ensure_helpers()
+        except OSError as error:
+            raise cannot_start(error, len(plan.ranks)) from error
         log_dir = self._policy.output.log_dir
         folder = round_folder(log_dir or scratch, plan)
         make_folder(folder, log_dir / "latest" if log_dir else None)
@@ -238,7 +246,7 @@ class LocalWorkers:
         if self._guardian is None:
             self._guardian = Guardian()
         if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="elastic-"))
+            self._scratch = _temporary_folder()
             self._guardian.scratch(str(self._scratch))
         return self._guardian, self._scratch
 
@@ -255,7 +263,7 @@ class LocalWorkers:
     def _start_one(self, current: _Round, ranks: WorkerRanks, variables: dict[str, str]) -> None:
         guardian, scratch = self._ensure_helpers()
         error_file = Path(variables["TORCHELASTIC_ERROR_FILE"])
-        error_file.unlink(missing_ok=True)  # a former run under the same id may have left its own
+        _forget(error_file, self._policy.output)
         result = scratch / f"round-{current.plan.round}-rank-{ranks.world}.result"
         cpus = self._binding.cpus_for(ranks.local, len(current.plan.ranks))
         launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, cpus)
@@ -263,7 +271,8 @@ class LocalWorkers:
         current.workers[ranks.local] = worker
         current.launches[ranks.local] = launch
         guardian.watch(worker.pid, worker.start)
-        worker.watch(self._open_sentinel)
+        with _threads_counted():
+            worker.watch(self._open_sentinel)
 
     def _end_all(self, current: _Round) -> None:
         """Not all could be started: end those that were, and wait until the kernel has taken them down."""
@@ -307,10 +316,35 @@ class LocalWorkers:
         self._leftover_sentinels = []
 
 
+def _temporary_folder() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="elastic-"))
+    except OSError as error:
+        if remedy(error):
+            raise
+        raise unwritable(error, log_dir=False) from error
+
+
+def _forget(error_file: Path, policy: OutputPolicy) -> None:
+    """A former run under the same id may have left its own."""
+    try:
+        error_file.unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(error, log_dir=bool(policy.log_dir or policy.placer)) from error
+
+
+@contextlib.contextmanager
+def _threads_counted() -> Iterator[None]:
+    """What Python reports when no thread can be started is no OSError, although it comes from the same limits."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, f"{error}") from error
+
+
 def _report_lost_output(path: str, error: OSError) -> None:
+    filtered = Path(path).stem == FILTERED
+    rest = "is only where the workers' other lines go" if filtered else "goes to the console"
     get_logger().error(
-        "output lost",
-        file=path,
-        reason=error.strerror,
-        consequence="the log file ends here; what follows goes to the console",
+        "output lost", file=path, reason=error.strerror, consequence=f"the file ends here; what follows {rest}"
     )

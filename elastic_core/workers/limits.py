@@ -22,7 +22,8 @@ def remedy(error: OSError) -> str | None:
 
 def cannot_start(error: OSError, workers: int) -> ConfigurationError:
     """For an error in the middle of starting `workers` workers."""
-    advice = remedy(error) or "see the error above this one"
+    found = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    advice = remedy(error) or "the log of the kernel (`dmesg`) may say more"
     return ConfigurationError(
-        Problem("--nproc-per-node", f"expected to start {workers} workers, found: {error.strerror}; {advice}")
+        Problem("--nproc-per-node", f"expected to start {workers} workers, found: {found}; {advice}")
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from typing import TYPE_CHECKING
@@ -41,9 +42,11 @@ class RoundOutput:
         try:
             self._open(plan, policy, folder, placement)
             self._pump = OutputPump(self._channels)
+            self._pipes = {_identity(fd) for fd in (*self._write_ends.values(), *self._pump.owned())}
         except OSError as error:
             self._abandon()
-            raise (cannot_start(error, len(plan.ranks)) if remedy(error) else _unwritable(error)) from error
+            asked_for = bool(policy.log_dir or policy.placer)
+            raise (cannot_start(error, len(plan.ranks)) if remedy(error) else unwritable(error, asked_for)) from error
         except BaseException:
             self._abandon()
             raise
@@ -83,9 +86,12 @@ class RoundOutput:
         return channel.tail() if channel else ()
 
     def drop(self) -> None:
-        """In a forked worker: it has its own ends by now, and none of these may outlive its siblings or the agent."""
+        """In a forked child: a worker has its own ends by now, and none of these may outlive its siblings or the agent.
+        The pump works on while others fork, so a number may have been closed and be somebody else's by now."""
         for fd in (*self._write_ends.values(), *self._pump.owned()):
-            os.close(fd)
+            with contextlib.suppress(OSError):
+                if _identity(fd) in self._pipes:
+                    os.close(fd)
 
     def _open(self, plan: RoundPlan, policy: OutputPolicy, folder: Path, placement: Placement | None) -> None:
         for ranks in plan.ranks:
@@ -124,22 +130,30 @@ class RoundOutput:
             sink.close()
 
 
-def _unwritable(error: OSError) -> ConfigurationError:
+def _identity(fd: int) -> tuple[int, int]:
+    """What the kernel knows a pipe by; the same for both of its ends."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
+    """For a file or folder that cannot be made. Without a log folder of the user's it is a temporary one."""
+    found = f"found that {error.filename} cannot" if error.filename else "found none"
     return ConfigurationError(
         Problem(
-            "--log-dir",
-            f"expected a folder that can be written, found that {error.filename} cannot: {error.strerror}; "
-            "choose another folder or mend its permissions",
+            "--log-dir" if log_dir else "TMPDIR",
+            f"expected a folder that can be written, {found}: {error.strerror or error}; "
+            "choose another folder, or see to its permissions and free space",
         )
     )
 
 
 def make_folder(folder: Path, latest: Path | None) -> None:
-    """Make the round's folder and point `latest` at it. Raises ConfigurationError."""
+    """Make the round's folder and point `latest` at it; None for a temporary folder. Raises ConfigurationError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(error) from error
+        raise unwritable(error, log_dir=latest is not None) from error
     if latest is not None:
         _point(latest, folder)
 

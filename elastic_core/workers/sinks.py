@@ -1,4 +1,4 @@
-"""Sinks: where a worker's bytes end up. A sink that breaks says so once; its bytes then go to the console."""
+"""Sinks: where a worker's bytes end up. A file that breaks says so once and hands back what it could not take."""
 
 from __future__ import annotations
 

@@ -29,6 +29,9 @@ class Stream(enum.IntEnum):
         return self.name.lower()
 
 
+FILTERED = "filtered"
+"""The stem of the files that gather the chosen lines of all workers."""
+
 StreamChoice = Callable[[int], int]
 """Local rank -> bits of `Stream`."""
 
@@ -103,7 +106,7 @@ def plan_stream(
         console=shown and (tee or not to_file),
         prefix=line_prefix(policy.prefix_template, ranks, plan) if tee else b"",
         file=file,
-        filtered=folder / f"filtered.{stream.suffix}" if filters else None,
+        filtered=folder / f"{FILTERED}.{stream.suffix}" if filters else None,
         filters=tuple(text.encode() for text in filters),
         keeps_tail=stream is Stream.ERR,
     )

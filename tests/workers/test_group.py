@@ -6,9 +6,11 @@ import os
 import re
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -414,3 +416,114 @@ def test_a_log_file_that_cannot_be_written_is_told_once(local_workers, python, p
     assert shown.out == "one\ntwo\n"
     assert shown.err.count("output lost") == 1
     assert "No space left on device" in shown.err
+    assert "what follows goes to the console" in shown.err
+
+
+def test_a_filtered_file_that_cannot_be_written_promises_no_console(local_workers, python, plan, tmp_path, capfd):
+    folder = tmp_path / "logs" / "job" / "round-1"
+    folder.mkdir(parents=True)
+    (folder / "filtered.out").symlink_to("/dev/full")
+    rounds = local_workers(
+        python("print('one')"), log_dir=tmp_path / "logs", redirects=lambda rank: 1, stdout_filters=("one",)
+    )
+    rounds.run(plan())
+    shown = capfd.readouterr()
+    assert (folder / "rank-0.out").read_text() == "one\n"
+    assert shown.out == ""
+    assert "what follows is only where the workers' other lines go" in shown.err
+
+
+# -- what stands in the way before the first worker
+
+
+def test_too_many_files_for_the_helpers_is_a_problem(local_workers, python, plan):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    rounds = local_workers(python("pass"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files(), hard))
+    try:
+        with pytest.raises(ConfigurationError, match=r"expected to start 3 workers, found: .*ulimit -n"):
+            rounds.start(plan(3))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert {ended.exitcode for ended in rounds.run(plan(3))} == {0}
+
+
+def test_no_temporary_folder_is_a_problem(local_workers, python, plan, temporary_folder):
+    temporary_folder.rmdir()
+    with pytest.raises(ConfigurationError, match=f"TMPDIR: .*{temporary_folder}.* cannot: No such file or directory"):
+        local_workers(python("pass")).start(plan())
+
+
+def test_a_temporary_folder_that_is_spoilt_is_not_the_log_dir_s_fault(local_workers, python, plan, temporary_folder):
+    rounds = local_workers(python("pass"))
+    rounds.run(plan())
+    [scratch] = temporary_folder.iterdir()
+    shutil.rmtree(scratch)
+    scratch.write_text("")
+    with pytest.raises(ConfigurationError, match="TMPDIR: expected a folder that can be written"):
+        rounds.start(plan(round=2))
+
+
+def test_an_error_file_that_cannot_be_replaced_is_a_problem_of_its_folder(local_workers, python, plan, tmp_path):
+    (tmp_path / "job" / "round-1" / "rank-0.error.json").mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match=r"--log-dir: .*error\.json cannot"):
+        local_workers(python("pass"), log_dir=tmp_path).start(plan())
+
+
+@pytest.fixture
+def no_threads():
+    """Their stacks would be larger than the address space."""
+    before = threading.stack_size(1 << 47)
+    yield
+    threading.stack_size(before)
+
+
+@pytest.mark.parametrize("sentinel", [None, thread_sentinel])
+def test_when_threads_run_out_none_runs(local_workers, python, plan, sentinel, no_threads, running):
+    started = []
+
+    class Recording(CommandStarter):
+        def start(self, launch):
+            child = super().start(launch)
+            started.append(child.pid)
+            return child
+
+    rounds = local_workers(Recording((sys.executable, "-S", "-c", SLEEP)), sentinel=sentinel)
+    with pytest.raises(ConfigurationError, match=r"found: can't start new thread; .*ulimit -u"):
+        rounds.start(plan(2))
+    assert len(started) == (2 if sentinel is None else 1)
+    assert not any(map(running, started))
+    assert rounds.workers.running() == []
+
+
+# -- a host program that waits for all children
+
+
+def test_a_worker_that_others_reaped_has_failed(local_workers, python, plan):
+    rounds = local_workers(python("raise SystemExit(3)"))
+    [pid] = rounds.start(plan()).values()
+    os.waitpid(pid, 0)
+    [ended] = rounds.wait_for_exits(1)
+    rounds.finish()
+    assert ended.exitcode != 0
+    assert "took its exit code" in rounds.workers.failures()[0].reason
+
+
+HOST = """
+import os, signal
+
+def reap(*_):
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+signal.signal(signal.SIGCHLD, reap)
+"""
+
+
+def test_a_host_that_reaps_in_a_handler_sees_failures():
+    code = HOST + IGNORING.replace("[ended.exitcode for", "[ended.exitcode != 0 for")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("[True]\n", 0), done.stderr

@@ -24,3 +24,9 @@ def test_other_errors_speak_for_themselves():
     error = OSError(errno.EIO, os.strerror(errno.EIO))
     assert remedy(error) is None
     assert "Input/output error" in str(cannot_start(error, 1))
+    assert "above" not in str(cannot_start(error, 1))
+
+
+def test_the_file_and_an_error_without_a_number_are_named():
+    assert "No such file or directory: python;" in str(cannot_start(FileNotFoundError(2, os.strerror(2), "python"), 1))
+    assert "found: in words;" in str(cannot_start(OSError("in words"), 1))

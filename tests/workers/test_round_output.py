@@ -8,7 +8,7 @@ import pytest
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.workers.output import Delivery
-from elastic_core.workers.round_output import RoundOutput, make_folder
+from elastic_core.workers.round_output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.sentinels import wait_readable
 from elastic_core.workers.streams import OutputPolicy
 
@@ -127,11 +127,13 @@ def test_filtered_lines_of_all_ranks_share_a_file(opened, tmp_path, capfd):
     assert capfd.readouterr().out == "loss of 0\nother\n"
 
 
-def test_a_file_that_cannot_be_opened_is_a_problem_of_the_log_dir_and_leaks_nothing(opened, tmp_path):
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_a_file_that_cannot_be_opened_is_a_problem_of_its_folder_and_leaks_nothing(opened, tmp_path, asked_for):
     (tmp_path / "rank-1.err").mkdir()
     before = open_files()
-    with pytest.raises(ConfigurationError, match=r"--log-dir: .*rank-1.err cannot: Is a directory"):
-        opened(2, redirects=both, stdout_filters=("x",))
+    blamed = "--log-dir" if asked_for else "TMPDIR"
+    with pytest.raises(ConfigurationError, match=rf"{blamed}: .*rank-1.err cannot: Is a directory"):
+        opened(2, redirects=both, stdout_filters=("x",), log_dir=tmp_path if asked_for else None)
     assert open_files() == before
 
 
@@ -149,21 +151,35 @@ def test_too_many_files_are_a_problem_of_the_limit_and_leak_nothing(opened):
     assert open_files() == before
 
 
-def test_a_forked_child_keeps_none_of_the_pipes(opened, pipe):
-    output = opened(2)
-    fds = [fd for local in (0, 1) for fd in output.stdio(local)]
+def open_in_a_child(fds):
+    """How many of them a child finds open that is forked now."""
     child = os.fork()
     if child == 0:
-        closed = 0
-        for fd in fds:
-            try:
-                os.fstat(fd)
-            except OSError:
-                closed += 1
-        os._exit(closed)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(fds)
+        os._exit(sum(os.path.exists(f"/proc/self/fd/{fd}") for fd in fds))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_forked_child_keeps_none_of_the_pipes(opened):
+    output = opened(2)
+    fds = [fd for local in (0, 1) for fd in output.stdio(local)]
+    assert open_in_a_child(fds) == 0
     output.begin()
     assert finish(output) is Delivery.COMPLETE
+
+
+def test_a_forked_child_keeps_what_is_somebody_else_s_by_now(opened):
+    """The streams have ended, and the numbers of their pipes are in use again."""
+    output = opened(2)
+    output.begin()
+    wait_readable(output.drain(), QUIET)
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]  # the lowest numbers that are free
+    try:
+        assert open_in_a_child(others) == len(others)
+        assert finish(output) is Delivery.COMPLETE
+        assert open_in_a_child(others) == len(others)
+    finally:
+        for fd in others:
+            os.close(fd)
 
 
 # -- folders
@@ -186,5 +202,14 @@ def test_a_folder_in_the_link_s_place_costs_the_link_only(tmp_path):
 
 def test_a_file_in_the_folder_s_place_is_a_problem(tmp_path):
     (tmp_path / "logs").write_text("")
-    with pytest.raises(ConfigurationError, match="--log-dir"):
+    with pytest.raises(ConfigurationError, match=r"--log-dir: .*logs/job cannot: Not a directory"):
+        make_folder(tmp_path / "logs" / "job", tmp_path / "logs" / "latest")
+    with pytest.raises(ConfigurationError, match=r"TMPDIR: .*logs/job cannot: Not a directory"):
         make_folder(tmp_path / "logs" / "job", None)
+
+
+def test_no_folder_at_all_is_a_problem():
+    error = FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+    assert str(unwritable(error, log_dir=False)).startswith(
+        "TMPDIR: expected a folder that can be written, found none: No usable temporary directory found in ['/tmp']; "
+    )
