@@ -112,6 +112,13 @@ class Job:
                 raise BenchmarkError(f"{len(workers)} of {count} workers run.\n{''.join(self.output[-30:])}")
             time.sleep(LOOK_EVERY_S)
 
+    def stop(self) -> None:
+        """Ask the launcher to leave and wait for it, so that it can tidy up (its temporary folder, its helpers). One
+        that does not leave is left to others."""
+        self.process.terminate()  # does nothing to a process that has been waited for
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_LIMIT_S)
+
     def wait_exit(self, deadline: float) -> int | None:
         """The launcher's exit code, or None if it still runs at the deadline."""
         # Not Popen.wait with a timeout, which looks every 50 ms and would blur what is measured.
@@ -128,6 +135,7 @@ def running(command: Sequence[str]) -> Iterator[Job]:
         try:
             yield job
         finally:
+            job.stop()
             end_descendants()
             job.process.wait(STOP_LIMIT_S)
             job.wait_output_end()

@@ -6,7 +6,8 @@
 Starts `train.py` with two workers in a temporary folder, kills rank 1 when half of the epochs are saved, and tells what
 happens. Leaves with 0 only if the job resumed from its checkpoint, finished, and recognises 95 % of the test images.
 It ends what it started, and only that: the launcher it keeps a handle of, and the workers through handles (pidfd)
-taken when they reported, which cannot come to mean another process when a pid is used again.
+taken when they reported, which cannot come to mean another process when a pid is used again. Where the system has no
+such handles, or forbids them, it signals by pid, and only while the process of that pid started when the worker did.
 """
 
 from __future__ import annotations
@@ -57,10 +58,37 @@ class Account:
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that reported itself as a rank, and the handle to signal it by."""
+    """A process that reported itself as a rank. `handle` is None where the system gives none."""
 
     pid: int
-    handle: int
+    handle: int | None
+    start: str
+
+    @classmethod
+    def of(cls, pid: int) -> Worker:
+        """The process that has this pid now. Raises `ProcessLookupError` when there is none."""
+        start = start_time(pid)
+        try:
+            return cls(pid, os.pidfd_open(pid), start)
+        except ProcessLookupError:
+            raise
+        except (AttributeError, OSError):
+            return cls(pid, None, start)
+
+    def kill(self) -> None:
+        """SIGKILL, which cannot be caught. That the process has ended is no error."""
+        try:
+            if self.handle is not None:
+                signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+            elif start_time(self.pid) == self.start:
+                os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def release(self) -> None:
+        """Give the handle back."""
+        if self.handle is not None:
+            os.close(self.handle)
 
 
 class Job:
@@ -70,7 +98,7 @@ class Job:
         self._command = command
         self._folder = folder
         self._workers: dict[int, Worker] = {}
-        self._handles: list[int] = []
+        self._all_workers: list[Worker] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
 
     def __enter__(self) -> Job:
@@ -97,9 +125,9 @@ class Job:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait(STOP_LIMIT_S)
-        for handle in self._handles:
-            send_kill(handle)
-            os.close(handle)
+        for worker in self._all_workers:
+            worker.kill()
+            worker.release()
 
     def _read(self) -> None:
         # In a thread of its own, because a read from a pipe has no time limit and Queue.get has.
@@ -127,17 +155,17 @@ class Job:
 
     def _remember(self, rank: int, pid: int) -> None:
         try:
-            handle = os.pidfd_open(pid)
+            worker = Worker.of(pid)
         except ProcessLookupError:
             return  # It is gone again already.
-        self._handles.append(handle)
-        self._workers[rank] = Worker(pid, handle)
+        self._all_workers.append(worker)
+        self._workers[rank] = worker
 
     def kill(self, rank: int) -> int:
-        """SIGKILL, which cannot be caught, to the newest worker of this rank. Returns its process id."""
+        """Kill the newest worker of this rank. Returns its process id."""
         if rank not in self._workers:
             raise DemoError(f"rank {rank} has not reported which process it is")
-        send_kill(self._workers[rank].handle)
+        self._workers[rank].kill()
         return self._workers[rank].pid
 
     def wait(self) -> int:
@@ -145,12 +173,14 @@ class Job:
         return self._process.wait(STOP_LIMIT_S)
 
 
-def send_kill(handle: int) -> None:
-    """SIGKILL to a process that may have ended."""
+def start_time(pid: int) -> str:
+    """When the process started, in the kernel's words; empty where it does not say. Raises `ProcessLookupError`."""
+    os.kill(pid, 0)
     try:
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]  # The name before it may contain anything.
 
 
 def say(text: str) -> None:

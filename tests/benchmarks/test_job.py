@@ -1,0 +1,57 @@
+"""A job under watch is asked to leave before it is killed, so that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+LAUNCHER = """
+import os, signal, subprocess, sys, time
+folder = sys.argv[1]
+os.mkdir(folder)
+
+def leave(*_):
+    os.rmdir(folder)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, leave if sys.argv[2] == "obeys" else signal.SIG_IGN)
+helper = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(helper.pid, flush=True)
+time.sleep(600)
+"""
+
+BENCHMARK = """
+import sys
+import benchmarks.job as job_module
+from benchmarks.processes import adopt_orphans, now
+job_module.STOP_LIMIT_S = float(sys.argv[1])
+adopt_orphans()
+with job_module.running([sys.executable, "-S", "-c", *sys.argv[2:]]) as job:
+    print(job.wait_line(lambda line: True, now() + 30).text.strip())
+"""
+
+
+def run(folder, manner, limit):
+    command = [sys.executable, "-c", textwrap.dedent(BENCHMARK), str(limit), textwrap.dedent(LAUNCHER)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, str(folder), manner], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    return int(done.stdout)
+
+
+def test_the_launcher_tidies_up_before_the_rest_is_killed(tmp_path):
+    helper = run(tmp_path / "scratch", "obeys", 30)
+    assert not (tmp_path / "scratch").exists()
+    assert not os.path.exists(f"/proc/{helper}")
+
+
+def test_a_launcher_that_will_not_leave_is_killed_with_all_that_it_started(tmp_path):
+    helper = run(tmp_path / "scratch", "ignores", 0.2)
+    assert (tmp_path / "scratch").exists()
+    assert not os.path.exists(f"/proc/{helper}")
