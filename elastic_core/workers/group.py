@@ -130,9 +130,11 @@ class LocalWorkers:
             with _threads_counted():
                 output.begin()
         except BaseException as error:
-            self._end_all(current)
-            with contextlib.suppress(RuntimeError):  # it has begun, or there is no thread for it: `finish` does without
+            # First, for it gives back file descriptors, and without one the process table cannot be read. It may have
+            # begun already, or find no thread: `finish` does without.
+            with contextlib.suppress(RuntimeError):
                 output.begin()
+            self._end_all(current)
             self.finish()
             if isinstance(error, OSError):
                 raise cannot_start(error, len(plan.ranks)) from error

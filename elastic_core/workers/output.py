@@ -6,6 +6,7 @@ write to it, as it would without us, and never the agent.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import select
@@ -46,12 +47,13 @@ class OutputPump:
         self._held = False
         self._ending = False
         self.moved = 0
-        self._selector = selectors.DefaultSelector()
-        self._wake_reader, self._wake_writer = os.pipe()
-        self.done, self._done_writer = os.pipe()
-        self._selector.register(self._wake_reader, selectors.EVENT_READ)
-        for fd in self._channels:
-            self._selector.register(fd, selectors.EVENT_READ)
+        with contextlib.ExitStack() as undo:  # file descriptors may run out at any of these
+            self._selector = undo.enter_context(selectors.DefaultSelector())
+            self._wake_reader, self._wake_writer = _pipe(undo)
+            self.done, self._done_writer = _pipe(undo)
+            for fd in (self._wake_reader, *self._channels):
+                self._selector.register(fd, selectors.EVENT_READ)
+            undo.pop_all()
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
 
     def start(self) -> None:
@@ -129,6 +131,13 @@ class OutputPump:
         for channel in self._channels.values():
             if channel.unfinished:
                 channel.show_unfinished()
+
+
+def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
+    ends = os.pipe()
+    for fd in ends:
+        undo.callback(os.close, fd)
+    return ends
 
 
 def _readable(fd: int) -> bool:

@@ -237,7 +237,8 @@ def test_when_one_cannot_start_none_runs(local_workers, plan, tmp_path, pipe, ru
     assert open_files() == before
 
 
-def test_when_files_run_out_none_runs(local_workers, python, plan, until):
+@pytest.mark.parametrize("left", range(8, 27, 3))
+def test_wherever_files_run_out_none_runs_and_none_leaks(local_workers, python, plan, left):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     rounds = local_workers(python(SLEEP))
     rounds.start(plan(1))  # the helpers run by now
@@ -245,7 +246,7 @@ def test_when_files_run_out_none_runs(local_workers, python, plan, until):
     rounds.wait_for_exits(1)
     rounds.finish()
     before = open_files()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 24, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + left, hard))
     try:
         with pytest.raises(ConfigurationError, match="ulimit -n"):
             rounds.start(plan(5, round=2))
