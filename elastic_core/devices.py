@@ -10,19 +10,25 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from elastic_core.agent.progress import Progress
+from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_core.clock import Duration
+    from elastic_core.clock import Clock, Duration, Instant
 
 _FLAG = "--nproc-per-node"
 _PROBE_TIMEOUT: Duration = 120.0
 
-# Prints how many devices of the kind in argv[1] torch can use; "auto" takes whatever accelerator there is.
+# Prints how many devices of the kind in argv[1] torch can use; "auto" takes whatever accelerator there is. Its stdin is
+# a pipe that nobody writes to: it ends when the agent does, and the probe with it.
 _PROBE = """
-import sys, torch
+import os, sys, threading
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
+import torch
 kind = sys.argv[1]
 if kind == "auto":
     print(torch.accelerator.device_count() if torch.accelerator.is_available() else 0)
@@ -41,10 +47,7 @@ def usable_cpus() -> int:
 def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
     """How many devices of `kind` torch finds. Raises ConfigurationError when it cannot be asked within `timeout`."""
     try:
-        answer = subprocess.run(
-            [sys.executable, "-c", _PROBE, kind], capture_output=True, text=True, timeout=timeout, check=True
-        )
-        return int(answer.stdout.split()[-1])
+        return int(_ask(kind, timeout).split()[-1])
     except subprocess.TimeoutExpired:
         why = f"it did not answer in {timeout:g} s"
     except (subprocess.CalledProcessError, OSError, ValueError, IndexError) as error:
@@ -56,6 +59,45 @@ def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
             f"expected torch to count the devices for {kind!r}, found that it cannot: {why}; give a number instead",
         )
     )
+
+
+def _ask(kind: str, timeout: Duration) -> str:
+    """What the probe prints. Tells that it is being waited for. Raises what `subprocess.run` raises."""
+    clock = SystemClock()
+    begun = clock.now()
+    progress = Progress.starting(begun, _say_waiting)
+    reader, writer = os.pipe()
+    try:
+        command = [sys.executable, "-c", _PROBE, kind]
+        with subprocess.Popen(
+            command, stdin=reader, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as probe:
+            try:
+                out, err = _communicate(probe, progress, clock, later(begun, timeout))
+            except BaseException:
+                probe.kill()
+                raise
+        if probe.returncode:
+            raise subprocess.CalledProcessError(probe.returncode, command, out, err)
+        return out
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def _communicate(probe: subprocess.Popen[str], progress: Progress, clock: Clock, deadline: Instant) -> tuple[str, str]:
+    while True:
+        now = clock.now()
+        until = min(progress.look(now), deadline)
+        try:
+            return probe.communicate(timeout=max(until - now, 0.0))
+        except subprocess.TimeoutExpired:
+            if clock.now() >= deadline:
+                raise
+
+
+def _say_waiting(seconds: Duration) -> None:
+    get_logger().info("still waiting", waiting_for="torch to count its devices", seconds=round(seconds))
 
 
 def count_workers(wanted: int | str, probe: Callable[[str], int] = probe_torch) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
+import subprocess
 import sys
 
 import pytest
 
+from elastic_core import log
 from elastic_core.devices import count_workers, probe_torch, usable_cpus
 from elastic_core.errors import ConfigurationError
 
@@ -103,6 +106,32 @@ def test_a_torch_that_does_not_answer(torch_is):
     torch_is("import time; time.sleep(600)")
     with pytest.raises(ConfigurationError, match=r"found that it cannot: it did not answer in 0\.5 s"):
         probe_torch("gpu", timeout=0.5)
+
+
+def test_a_slow_answer_is_waited_for_with_a_line(torch_is, capfd):
+    torch_is(FOUR_GPUS + "import time; time.sleep(3.5)")
+    log.configure("human", "info")
+    try:
+        assert probe_torch("gpu", timeout=60) == 4
+    finally:
+        log.configure("human", "warning")
+    assert 'still waiting: waiting_for="torch to count its devices" seconds=3' in capfd.readouterr().err
+
+
+def test_the_probe_ends_when_who_asked_is_killed(torch_is, tmp_path):
+    """Whoever asked may be terminated while torch is being imported."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    torch_is(f"import os, time; open({str(fifo)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
+    asking = subprocess.Popen([sys.executable, "-c", "from elastic_core.devices import *; probe_torch('gpu')"])
+    with open(fifo) as told:
+        probe = os.pidfd_open(int(told.read()))
+    asking.kill()
+    asking.wait()
+    try:
+        assert select.select([probe], [], [], 30)[0]
+    finally:
+        os.close(probe)
 
 
 def test_no_interpreter_to_ask_with(monkeypatch):
