@@ -15,12 +15,12 @@ from elastic_core.clock import SystemClock
 from elastic_core.devices import count_workers
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.events import check_destination
-from elastic_core.history import EventRecorder, Everyone
 from elastic_core.hooks.notify import Notifier
 from elastic_core.hooks.options import type_options
 from elastic_core.hooks.records import HealthEndpointRecord, RendezvousBackendRecord, WatchdogRecord
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.log import get_logger
+from elastic_core.observers import EventRecorder, Everyone
 from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
 from elastic_core.workers.numa import MODES, NO_BINDING, Binding, Machine, read_machine

@@ -1,3 +1,5 @@
+"""History and the observers that pass on: the same facts told to each."""
+
 from __future__ import annotations
 
 import json
@@ -6,7 +8,7 @@ import pytest
 
 from elastic_core import events
 from elastic_core.errors import ConfigurationError, ProcessFailure
-from elastic_core.history import EventRecorder, Everyone, History
+from elastic_core.history import History
 from elastic_core.interfaces.observer import (
     AgentFinished,
     Observer,
@@ -15,6 +17,7 @@ from elastic_core.interfaces.observer import (
     WorkerFailed,
     WorkersStarted,
 )
+from elastic_core.observers import EventRecorder, Everyone
 from elastic_core.testing import RecordingObserver
 
 FAILURE = ProcessFailure(1, 77, 3, global_rank=1, reason="exit code 3")
