@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
+import enum
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.interfaces.bootstrap import RendezvousStoreInfo
 from elastic_core.text import truth
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from elastic_core.clock import Duration, Instant
+    from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.node import Node, Round
     from elastic_core.interfaces.store import Store
+
+__all__ = [
+    "Outcome",
+    "RendezvousHandler",
+    "RendezvousInfo",
+    "RendezvousParameters",
+    "RendezvousStoreInfo",
+    "RoundHandler",
+    "Verdict",
+]
 
 
 class RendezvousParameters:
@@ -21,6 +38,7 @@ class RendezvousParameters:
         run_id: the job; never empty.
         min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
         local_addr: the address this node advertises; None lets the backend find it.
+        node: what this node tells the others; None for handlers that are made without an agent.
         config: the backend's own options, as text or already typed.
 
     Raises:
@@ -35,6 +53,7 @@ class RendezvousParameters:
         min_nodes: int,
         max_nodes: int,
         local_addr: str | None = None,
+        node: Node | None = None,
         **config: Any,
     ) -> None:
         if not backend:
@@ -49,6 +68,7 @@ class RendezvousParameters:
         self.min_nodes = min_nodes
         self.max_nodes = max_nodes
         self.local_addr = local_addr
+        self.node = node
         self.config = config
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -77,21 +97,47 @@ class RendezvousParameters:
 
 
 @dataclass(frozen=True)
-class RendezvousStoreInfo:
-    """Where the workers of a round find their store: `MASTER_ADDR` and `MASTER_PORT`."""
-
-    master_addr: str
-    master_port: int
-
-
-@dataclass(frozen=True)
 class RendezvousInfo:
-    """One round, as seen by one node: the round's store, this node's rank among `world_size` nodes."""
+    """One round, as seen by one node: the round's store, this node's rank among `world_size` nodes. `formed` is what
+    all members agree on; None from handlers that do not tell (those written for torchrun)."""
 
     store: Store
     rank: int
     world_size: int
     bootstrap_store_info: RendezvousStoreInfo
+    formed: Round | None = None
+
+
+class Outcome(enum.Enum):
+    """What has become of the round that a node is in.
+
+    RESTART: it ended, take part in the next one. CLOSED: the job is over. FENCED: the store was out of reach for as
+    long as the others need to call this node gone. DRAINED: somebody asked this node to leave.
+    """
+
+    RESTART = "restart"
+    CLOSED = "closed"
+    FENCED = "fenced"
+    DRAINED = "drained"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome and its reason in words.
+
+    Args:
+        failed: for RESTART, whether a worker's failure is the cause (else the membership changed).
+        succeeded: for CLOSED, whether the job ended well.
+        by: for CLOSED, the node that closed it.
+        failures: what is known of the workers' failures, of all nodes, by global rank.
+    """
+
+    outcome: Outcome
+    reason: str
+    failed: bool = False
+    succeeded: bool = False
+    by: str = ""
+    failures: Mapping[int, ProcessFailure] = field(default_factory=dict)
 
 
 class RendezvousHandler(abc.ABC):
@@ -136,3 +182,42 @@ class RendezvousHandler(abc.ABC):
     def use_agent_store(self) -> bool:
         """Whether the workers use the store that the agent of rank 0 hosts; else rank 0's worker hosts it."""
         return False
+
+
+class RoundHandler(RendezvousHandler):
+    """A handler that also follows the round it has handed out: it tells of its end by push, and counts the job's
+    restarts for all nodes together. What an agent reports is carried out in the background, through outages of the
+    store; the methods below return at once unless they say otherwise, and may be called from any thread."""
+
+    @abc.abstractmethod
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """`listener` is called, from any thread, when `verdict` may have changed. It returns at once."""
+
+    @abc.abstractmethod
+    def verdict(self) -> Verdict | None:
+        """What has become of the round that `next_rendezvous` returned last; None while it goes on."""
+
+    @abc.abstractmethod
+    def ask_again(self) -> Instant | None:
+        """When `verdict` wants to be asked again even without news: an outage of the store that lasts until then has
+        fenced this node off. None for never."""
+
+    @abc.abstractmethod
+    def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
+        """Workers of this node failed: the round ends for everybody. If the budget is used up, or a restart cannot
+        cure it, the job is closed; `next_rendezvous` then raises RendezvousClosedError."""
+
+    @abc.abstractmethod
+    def report_success(self) -> None:
+        """All workers of this node succeeded. When those of all members have, the job is closed, and the verdict says
+        so."""
+
+    @abc.abstractmethod
+    def leave(self, reason: str, timeout: Duration) -> bool:
+        """Tell the others that this node goes, so that they re-form at once. Blocks for `timeout` seconds at most;
+        whether it could be told. The rendezvous stays open."""
+
+    @abc.abstractmethod
+    def progress(self) -> str:
+        """For people who wait for a round: how many nodes are there and who is missing, as far as it is known; empty
+        when nothing is."""

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from elastic_core.builtin.port import PortReservation
+from elastic_core.port import PortReservation
 from elastic_core.errors import ConfigurationError
 
 

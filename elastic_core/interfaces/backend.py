@@ -1,0 +1,129 @@
+"""What a rendezvous backend is: a place for one small state, and, where it can do more, for entries that live and push.
+
+A backend of two methods, `get_state` and `set_state`, works: the core keeps the entries of the nodes inside the
+state and asks for it again and again, with backoff. A `RosterBackend` keeps entries apart and tells of changes; it
+is what makes a thousand nodes cheap.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Duration
+    from elastic_core.interfaces.handler import RendezvousStoreInfo
+    from elastic_core.interfaces.store import Store
+
+Token = Any
+"""Names one write of the state; only the backend that made it looks into it."""
+
+
+class RendezvousBackend(abc.ABC):
+    """Holds the state of one job behind a compare-and-swap. The names and their meaning are torch's.
+
+    Every method may raise RendezvousConnectionError (the store cannot be reached now; the call may be repeated) and
+    RendezvousStateError (what is stored there cannot be ours).
+    """
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The name it is selected by."""
+
+    @abc.abstractmethod
+    def get_state(self) -> tuple[bytes, Token] | None:
+        """The state and the token of its last write; None when there is none yet."""
+
+    @abc.abstractmethod
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        """Write `state` if the last write is still the one that `token` names (None: if there is no state yet).
+
+        Returns the state that stands afterwards, its token, and whether this call wrote it; None when the backend
+        cannot tell what stands. The token of a write is never that of another.
+        """
+
+
+@dataclass(frozen=True)
+class Announced:
+    """One live entry as the backend shows it.
+
+    Args:
+        key: the node's key, unique for every start of an agent.
+        entry: what it announced last.
+        beats: a number that changes with every beat, timed by the observer on its own clock; None when the backend
+            itself drops the entries of nodes that are gone (a lease).
+    """
+
+    key: str
+    entry: bytes
+    beats: int | None
+
+
+class RosterBackend(RendezvousBackend):
+    """A backend that keeps each node's entry under a key of its own, and pushes.
+
+    `wait_for_state` and `wait_for_roster` are each called from one thread of their own, all other methods from one
+    more; `close` from any.
+    """
+
+    @abc.abstractmethod
+    def announce(self, key: str, entry: bytes) -> int:
+        """Create the entry of `key`, or replace it. It is alive from now on, and whoever waits for the roster wakes.
+
+        Returns how many entries are about older than the first one of this key; 0 for the oldest. May overestimate.
+        """
+
+    @abc.abstractmethod
+    def withdraw(self, key: str) -> None:
+        """Remove the entry, if there is one; whoever waits for the roster wakes."""
+
+    @abc.abstractmethod
+    def beat(self, key: str, leading: bool, look: bool) -> int | None:
+        """Tell that the node lives. Who leads (runs `decide`) also counts up the leaders' counter.
+
+        Returns the leaders' counter if `leading` or `look`, else None.
+        """
+
+    @abc.abstractmethod
+    def roster(self) -> tuple[Announced, ...]:
+        """All entries, those announced first (by the first entry of their key) first. What it has not changed since
+        the last call it may remember; beats are fresh."""
+
+    @abc.abstractmethod
+    def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
+        """Block until the state is another than the one `token` names (None: until there is one), or for `timeout`
+        seconds. Whether it changed; may be wrong in saying so, but not in denying it."""
+
+    @abc.abstractmethod
+    def wait_for_roster(self, timeout: Duration) -> bool:
+        """Block until an entry was announced or withdrawn since the last `roster`, or for `timeout` seconds. Whether
+        one was; may be wrong in saying so."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release connections and let waiting calls come back with False. Idempotent. A store hosted here ends too."""
+
+
+class RoundStores(abc.ABC):
+    """Gives every round a store of its own for the workers. One node's side of it; used from one thread."""
+
+    @property
+    @abc.abstractmethod
+    def hosted_by_agent(self) -> bool:
+        """Whether rank 0's agent hosts the workers' store; else rank 0's worker does."""
+
+    @abc.abstractmethod
+    def reserve(self) -> RendezvousStoreInfo:
+        """Where the workers' store will be if this node becomes rank 0. Held until `open` or `release`. A new
+        reservation replaces the one before, and ends what an earlier round hosted here."""
+
+    @abc.abstractmethod
+    def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
+        """The store of round `number`, whose workers find theirs at `host`. `is_host`: this node is rank 0, and
+        `host` is what it reserved."""
+
+    @abc.abstractmethod
+    def release(self) -> None:
+        """Let go of everything. Idempotent."""

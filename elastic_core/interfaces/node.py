@@ -1,0 +1,60 @@
+"""What a node tells the others about itself, and what a round says of its members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of the job, as its agent describes it.
+
+    Args:
+        name: the node id, unique among the nodes of the job; what people see and `elastic drain` takes.
+        host: the machine's name; nodes without history are ranked by it, in natural order (node7 before node66).
+        role: the role of its workers.
+        local_world_size: how many workers it runs, at least 1.
+        rank_hint: the group rank it would like to have (`--node-rank`); None for any.
+        max_restarts: failures of the job that are forgiven.
+        labels: anything else, for people and for policies.
+    """
+
+    name: str
+    host: str = ""
+    role: str = "default"
+    local_world_size: int = 1
+    rank_hint: int | None = None
+    max_restarts: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node that takes part in a round; its group rank is its place among the round's members."""
+
+    node: str
+    host: str
+    address: str
+    role: str
+    local_world_size: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """What all members of a round agree on.
+
+    Args:
+        number: grows by one from round to round, the first is 1.
+        members: in the order of their group ranks.
+        restart_count: failures of the job that were forgiven so far; the same on every node.
+        reason: why it formed just then.
+    """
+
+    number: int
+    members: tuple[Member, ...]
+    restart_count: int = 0
+    reason: str = ""
