@@ -1,0 +1,228 @@
+"""State and entries as bytes: JSON with a version, never pickle. What comes from the network is checked field by field
+and bounded; what cannot be ours is a RendezvousStateError that says what was expected and what was found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from elastic_core.errors import ProcessFailure, RendezvousStateError
+from elastic_core.interfaces.node import Member
+from elastic_core.rendezvous.entry import Entry
+from elastic_core.rendezvous.state import Cause, Closed, End, Report, Seat, State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VERSION = 1
+LONGEST_STATE = 16 * 1024 * 1024
+LONGEST_ENTRY = 64 * 1024
+_LONGEST_TEXT = 4096
+_MOST_REPORTS = 8
+_MOST_FAILURES = 8
+_TAIL_LINES = 20
+
+_FAILURE_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "local_rank": int,
+    "pid": int,
+    "exitcode": int,
+    "error_file": str,
+    "message": str,
+    "timestamp": (int, float),
+    "global_rank": int,
+    "role": str,
+    "node": str,
+    "round": int,
+    "reason": str,
+    "caused_by": (int, type(None)),
+    "curable": bool,
+}
+_ENTRY_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "key": str,
+    "node": str,
+    "host": str,
+    "address": str,
+    "port": int,
+    "role": str,
+    "local_world_size": int,
+    "rank_hint": (int, type(None)),
+    "max_restarts": int,
+    "labels": dict,
+    "after": int,
+    "done": int,
+}
+
+
+def encoded_state(state: State) -> bytes:
+    """The state as bytes."""
+    document = {
+        "version": VERSION,
+        "round": state.round,
+        "open": state.open,
+        "seats": [_seat(seat) for seat in state.seats],
+        "gone": state.gone,
+        "done": state.done,
+        "draining": state.draining,
+        "end": state.end and _end(state.end),
+        "restarts": state.restarts,
+        "max_restarts": state.max_restarts,
+        "closed": state.closed and [state.closed.by, state.closed.reason, state.closed.succeeded],
+        "reason": state.reason,
+        "absent": state.absent,
+        "refused": state.refused,
+    }
+    return _dumped(document)
+
+
+def decoded_state(data: bytes) -> State:
+    """The state that the bytes hold.
+
+    Raises:
+        RendezvousStateError: they are of another version, or not ours.
+    """
+    document = _loaded(data, LONGEST_STATE, "state")
+    try:
+        closed, end = document["closed"], document["end"]
+        return State(
+            round=_typed(document["round"], int),
+            open=_typed(document["open"], bool),
+            seats=tuple(_seat_of(item) for item in document["seats"]),
+            gone=_texts(document["gone"]),
+            done=_texts(document["done"]),
+            draining=_texts(document["draining"]),
+            end=None if end is None else _end_of(end),
+            restarts=_typed(document["restarts"], int),
+            max_restarts=_typed(document["max_restarts"], int),
+            closed=None if closed is None else _closed_of(closed),
+            reason=_typed(document["reason"], str),
+            absent=tuple((_typed(key, str), _typed(number, int)) for key, number in document["absent"]),
+            refused=tuple((_typed(key, str), _typed(why, str)) for key, why in document["refused"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        _refuse("state", f"a field that is missing or of the wrong type ({error})", data, error)
+
+
+def encoded_entry(entry: Entry) -> bytes:
+    """The entry as bytes."""
+    return _dumped({"version": VERSION, **{name: _plain(getattr(entry, name)) for name in _ENTRY_TYPES}})
+
+
+def decoded_entry(data: bytes) -> Entry:
+    """The entry that the bytes hold.
+
+    Raises:
+        RendezvousStateError: they are of another version, or not ours.
+    """
+    document = _loaded(data, LONGEST_ENTRY, "entry")
+    try:
+        values = {name: _typed(document[name], kind) for name, kind in _ENTRY_TYPES.items()}
+        labels = {_typed(name, str): _typed(value, str) for name, value in values.pop("labels").items()}
+        return Entry(**values, labels=labels)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        _refuse("entry", f"a field that is missing or of the wrong type ({error})", data, error)
+
+
+def _loaded(data: bytes, longest: int, what: str) -> dict[str, Any]:
+    if len(data) > longest:
+        _refuse(what, f"{len(data)} bytes, more than the {longest} that it may have", data)
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        _refuse(what, "what is no JSON", data, error)
+    if not isinstance(document, dict):
+        _refuse(what, f"JSON that is no object but {type(document).__name__}", data)
+    if document.get("version") != VERSION:
+        _refuse(what, f"version {document.get('version')!r}", data)
+    return document
+
+
+def _refuse(what: str, found: str, data: bytes, error: Exception | None = None) -> NoReturn:
+    raise RendezvousStateError(
+        f"expected a rendezvous {what} of version {VERSION}, found {found}: {data[:80]!r}; every node of a job needs "
+        "the same version of elastic-core, and no other program may use the same endpoint and --rdzv-id"
+    ) from error
+
+
+def _dumped(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode("ascii")
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if hasattr(value, "items") else value
+
+
+def _typed(value: Any, kind: type | tuple[type, ...]) -> Any:
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
+        raise TypeError(f"expected {' or '.join(k.__name__ for k in kinds)}, found {value!r:.60}")
+    return value
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(_typed(value, str) for value in _typed(values, list))
+
+
+def _seat(seat: Seat) -> list[Any]:
+    member = seat.member
+    return [seat.key, member.node, member.host, member.address, seat.port, member.role, member.local_world_size]
+
+
+def _seat_of(item: Any) -> Seat:
+    key, node, host, address, port, role, size = item
+    for text in (key, node, host, address, role):
+        if type(text) is not str:
+            raise TypeError(f"expected text in a member, found {text!r:.60}")
+    if type(port) is not int or type(size) is not int or size < 1:
+        raise TypeError(f"expected a port and a number of workers in a member, found {port!r:.60} and {size!r:.60}")
+    return Seat(key, Member(node, host, address, role, size), port)
+
+
+def _end(end: End) -> dict[str, Any]:
+    return {
+        "cause": end.cause.value,
+        "by": end.by,
+        "reason": end.reason[:_LONGEST_TEXT],
+        "counted": end.counted,
+        "reports": [_report(report) for report in end.reports[:_MOST_REPORTS]],
+    }
+
+
+def _end_of(item: Any) -> End:
+    reports = tuple(_report_of(report) for report in item["reports"])
+    by, reason = _typed(item["by"], str), _typed(item["reason"], str)
+    return End(Cause(item["cause"]), by, reason, reports, _typed(item["counted"], bool))
+
+
+def _closed_of(item: Any) -> Closed:
+    by, reason, succeeded = item
+    return Closed(_typed(by, str), _typed(reason, str), _typed(succeeded, bool))
+
+
+def _report(report: Report) -> list[Any]:
+    failures = [_failure(failure) for failure in report.failures[:_MOST_FAILURES]]
+    return [report.key, report.node, report.certain, failures]
+
+
+def _report_of(item: Any) -> Report:
+    key, node, certain, failures = item
+    found = tuple(_failure_of(failure) for failure in failures)
+    return Report(_typed(key, str), _typed(node, str), found, _typed(certain, bool))
+
+
+def bounded(failure: ProcessFailure) -> ProcessFailure:
+    """The failure as the others will see it: its texts cut to a bearable length, the end being what counts."""
+    values = {item.name: getattr(failure, item.name) for item in fields(failure)}
+    texts = {name: value[-_LONGEST_TEXT:] for name, value in values.items() if isinstance(value, str)}
+    tail = tuple(line[:_LONGEST_TEXT] for line in failure.stderr_tail[-_TAIL_LINES:])
+    return ProcessFailure(**{**values, **texts, "stderr_tail": tail, "error_file_data": {}})
+
+
+def _failure(failure: ProcessFailure) -> dict[str, Any]:
+    shown = {name: getattr(failure, name) for name in _FAILURE_TYPES}
+    return {**shown, "stderr_tail": list(failure.stderr_tail)}
+
+
+def _failure_of(item: Any) -> ProcessFailure:
+    values = {name: _typed(item[name], kind) for name, kind in _FAILURE_TYPES.items()}
+    return ProcessFailure(**values, stderr_tail=_texts(item["stderr_tail"]))

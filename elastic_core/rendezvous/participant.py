@@ -1,0 +1,101 @@
+"""What the state means for one node: whether the round it wants has formed, and what became of the one it is in. Pure."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from elastic_core.interfaces.handler import Outcome, Verdict
+from elastic_core.rendezvous.state import Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_core.errors import ProcessFailure
+    from elastic_core.rendezvous.state import State
+
+
+class Standing(enum.Enum):
+    """Where a node stands that wants the next round.
+
+    MEMBER: it has formed, with the node in it. GATHERING: none runs. WAITING: one runs that will end for this node.
+    SPARE: one runs that is full. CLOSED, DRAINED, REFUSED: there will be none for it.
+    """
+
+    MEMBER = "member"
+    GATHERING = "gathering"
+    WAITING = "waiting"
+    SPARE = "spare"
+    CLOSED = "closed"
+    DRAINED = "drained"
+    REFUSED = "refused"
+
+
+def standing(state: State, key: str, after: int, max_nodes: int) -> Standing:
+    """Where the node stands that was last in round `after`."""
+    if state.closed:
+        return Standing.CLOSED
+    if state.refusal(key):
+        return Standing.REFUSED
+    if state.open and state.round > after and state.seat(key):
+        return Standing.MEMBER
+    if key in state.draining:
+        return Standing.DRAINED
+    if not state.open:
+        return Standing.GATHERING
+    return Standing.SPARE if len(state.surviving) >= max_nodes else Standing.WAITING
+
+
+def verdict(state: State, key: str, number: int) -> Verdict | None:
+    """What has become of round `number`, of which the node is a member; None while it runs."""
+    failures = first_failures(state)
+    if state.closed:
+        return Verdict(
+            Outcome.CLOSED,
+            state.closed.reason,
+            succeeded=state.closed.succeeded,
+            by=state.closed.by,
+            failures={} if state.closed.succeeded else failures,
+        )
+    if key in state.draining:
+        return Verdict(Outcome.DRAINED, "somebody asked this node to leave (drain)")
+    if state.round == number and state.open:
+        return None
+    if state.round > number or state.end is None:
+        return Verdict(Outcome.RESTART, f"round {state.round} formed without this node, which was held to be gone")
+    failed = state.end.cause is Cause.FAILURE
+    return Verdict(Outcome.RESTART, state.end.reason, failed, failures=failures if failed else {})
+
+
+def first_failures(state: State) -> Mapping[int, ProcessFailure]:
+    """The workers' failures that ended the last round, by global rank, of all nodes that told."""
+    reports = state.end.reports if state.end else ()
+    return {failure.global_rank: failure for report in reports for failure in report.failures}
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Who runs `decide`: position 0 leads; the next ones step in when the leaders' counter stands still, the sooner the
+    nearer they are, so that not all do at once."""
+
+    position: int
+
+    @property
+    def patience(self) -> float:
+        """How many windows of silence until this node steps in."""
+        return 1.0 + 0.25 * min(self.position - 1, 12)
+
+    @property
+    def near(self) -> bool:
+        """Whether it should look at the leaders' counter with every beat."""
+        return self.position <= 2
+
+
+def lead(state: State, key: str, older: int) -> Lead:
+    """The node's place in the line: members that live first, in rank order, then all others by age. `older`: how many
+    entries are older, about."""
+    for position, seat in enumerate(state.surviving):
+        if seat.key == key:
+            return Lead(position)
+    return Lead(len(state.surviving) + older)

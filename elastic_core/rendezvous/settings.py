@@ -1,0 +1,89 @@
+"""What a rendezvous is told beforehand: bounds, timeouts, beats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Duration
+
+JOIN: Duration = 600.0
+LAST_CALL: Duration = 5.0
+CLOSE: Duration = 60.0
+HEARTBEAT: Duration = 2.0
+KEEP_ALIVE_INTERVAL: Duration = 1.0
+KEEP_ALIVE_MAX_ATTEMPT = 5
+
+
+def in_seconds(duration: timedelta | float) -> Duration:
+    """Seconds, of a timedelta or of a number that is seconds already."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+
+
+class RendezvousTimeout:
+    """How long each part may take. Timedeltas or seconds; read as seconds. The idea and the names are torch's.
+
+    Args:
+        join: for a round to form, counted for every round; waiting for a running round to end does not count.
+        last_call: from the moment that `min_nodes` have joined a new job, for those that come a little later.
+        close: for the members of an ended round to stop their workers and come back, before the others go on.
+        heartbeat: for one beat to be answered, before an outage of the store is logged.
+
+    Raises:
+        ValueError: one of them is not above 0 (`last_call` may be 0).
+    """
+
+    def __init__(
+        self,
+        join: timedelta | float = JOIN,
+        last_call: timedelta | float = LAST_CALL,
+        close: timedelta | float = CLOSE,
+        heartbeat: timedelta | float = HEARTBEAT,
+    ) -> None:
+        self.join = in_seconds(join)
+        self.last_call = in_seconds(last_call)
+        self.close = in_seconds(close)
+        self.heartbeat = in_seconds(heartbeat)
+        for name in ("join", "close", "heartbeat"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"expected a {name} timeout above 0 s, found {getattr(self, name)}")
+        if self.last_call < 0:
+            raise ValueError(f"expected a last_call timeout of 0 s or more, found {self.last_call}")
+
+
+@dataclass(frozen=True)
+class RendezvousSettings:
+    """The settings of one rendezvous, the same on every node of the job.
+
+    Args:
+        keep_alive_interval: seconds between two beats.
+        keep_alive_max_attempt: beats that may fail to appear before a node is called gone; at least 2.
+
+    Raises:
+        ValueError: a bound does not hold.
+    """
+
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    timeout: RendezvousTimeout
+    keep_alive_interval: Duration = KEEP_ALIVE_INTERVAL
+    keep_alive_max_attempt: int = KEEP_ALIVE_MAX_ATTEMPT
+
+    def __post_init__(self) -> None:
+        if not self.run_id:
+            raise ValueError("expected a run id, found an empty one; set --rdzv-id")
+        if not 1 <= self.min_nodes <= self.max_nodes:
+            raise ValueError(f"expected 1 <= min_nodes <= max_nodes, found {self.min_nodes} and {self.max_nodes}")
+        if self.keep_alive_interval <= 0:
+            raise ValueError(f"expected a keep_alive_interval above 0 s, found {self.keep_alive_interval}")
+        if self.keep_alive_max_attempt < 2:
+            raise ValueError(f"expected a keep_alive_max_attempt of 2 or more, found {self.keep_alive_max_attempt}")
+
+    @property
+    def window(self) -> Duration:
+        """Seconds without a beat after which a node is called gone, and without a store after which it fences
+        itself off."""
+        return self.keep_alive_interval * self.keep_alive_max_attempt
