@@ -126,6 +126,7 @@ def _impostors(roster: Roster, settings: RendezvousSettings, now: Instant) -> li
     """Younger agents of a name that is taken, with the reason. By now the older one would be late if it were gone."""
     older: dict[str, Entry] = {}
     found = []
+    patience = settings.window + 2 * settings.keep_alive_interval
     for seen in roster:
         first = older.setdefault(seen.entry.node, seen.entry) if not seen.late else None
         if (

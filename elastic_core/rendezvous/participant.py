@@ -1,4 +1,4 @@
-"""What the state means for one node: whether the round it wants has formed, and what became of the one it is in. Pure."""
+"""What the state means for one node: has the round it wants formed, and what became of the one it is in. Pure."""
 
 from __future__ import annotations
 

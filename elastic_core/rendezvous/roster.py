@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import Instant
-
 if TYPE_CHECKING:
+    from elastic_core.clock import Instant
     from elastic_core.rendezvous.entry import Entry
     from elastic_core.rendezvous.state import State
 
@@ -22,8 +21,8 @@ class Seen:
     """
 
     entry: Entry
-    late: bool = False
-    since: Instant = Instant(0.0)
+    late: bool
+    since: Instant
 
 
 Roster = tuple[Seen, ...]
