@@ -66,6 +66,10 @@ class LocalRendezvousHandler(RendezvousHandler):
         self._release()
         return True
 
+    @property
+    def polled(self) -> bool:
+        return False
+
     def _release(self) -> None:
         if self._reservation is not None:
             self._reservation.release()

@@ -129,7 +129,8 @@ class Verdict:
         failed: for RESTART, whether a worker's failure is the cause (else the membership changed).
         succeeded: for CLOSED, whether the job ended well.
         by: for CLOSED, the node that closed it.
-        failures: what is known of the workers' failures, of all nodes, by global rank.
+        failures: what is known of the workers' failures, of all nodes, by global rank; the one that is held to be the
+            first of all comes first.
     """
 
     outcome: Outcome
@@ -183,11 +184,21 @@ class RendezvousHandler(abc.ABC):
         """Whether the workers use the store that the agent of rank 0 hosts; else rank 0's worker hosts it."""
         return False
 
+    @property
+    def polled(self) -> bool:
+        """Whether the agent has to ask `num_nodes_waiting` again and again, about once a second, while workers run;
+        not where nobody can come, or where the handler tells by itself."""
+        return True
+
 
 class RoundHandler(RendezvousHandler):
     """A handler that also follows the round it has handed out: it tells of its end by push, and counts the job's
     restarts for all nodes together. What an agent reports is carried out in the background, through outages of the
     store; the methods below return at once unless they say otherwise, and may be called from any thread."""
+
+    @property
+    def polled(self) -> bool:
+        return False
 
     @abc.abstractmethod
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -205,7 +216,10 @@ class RoundHandler(RendezvousHandler):
     @abc.abstractmethod
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
         """Workers of this node failed: the round ends for everybody. If the budget is used up, or a restart cannot
-        cure it, the job is closed; `next_rendezvous` then raises RendezvousClosedError."""
+        cure it, the job is closed; `next_rendezvous` then raises RendezvousClosedError.
+
+        Called as soon as an exit is seen, with what is known then, and again when the workers have been stopped, with
+        all that there is; the second call replaces the first. Called also when the round has ended already."""
 
     @abc.abstractmethod
     def report_success(self) -> None:
@@ -219,5 +233,5 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def progress(self) -> str:
-        """For people who wait for a round: how many nodes are there and who is missing, as far as it is known; empty
-        when nothing is."""
+        """For people who wait, for a round to form or for the others to succeed: how many nodes are there and who is
+        missing, as far as it is known; empty when nothing is."""

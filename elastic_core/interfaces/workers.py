@@ -114,6 +114,10 @@ class WorkerProcesses(Protocol):
         """Release what the round held. Output that is not delivered by now is given up, with a line that says so."""
         ...
 
+    def failures_so_far(self) -> dict[int, ProcessFailure]:
+        """While the round runs: the workers that have failed, by global rank. Their last lines may be missing yet."""
+        ...
+
     def failures(self) -> dict[int, ProcessFailure]:
         """After `finish`: the workers of the round that failed, by global rank."""
         ...

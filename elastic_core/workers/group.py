@@ -198,12 +198,15 @@ class LocalWorkers:
         self._close_leftover_sentinels()
         if (why := _INCOMPLETE.get(current.output.finish())) is not None:
             get_logger().warning("output lost", reason=why)
-        self._failures = explain([self._evidence(current, *ended) for ended in current.exits], current.plan)
+        self._failures = self._explained(current)
         self._values = self._collect_values(current)
         for worker in current.workers.values():
             worker.release()
             if self._guardian and worker.exitcode is not None:
                 self._guardian.forget(worker.pid)
+
+    def failures_so_far(self) -> dict[int, ProcessFailure]:
+        return self._explained(self._round) if self._round else {}
 
     def failures(self) -> dict[int, ProcessFailure]:
         return self._failures
@@ -283,6 +286,9 @@ class LocalWorkers:
             if worker.sentinel >= 0:
                 wait_readable(worker.sentinel, _END_PATIENCE)
         self.reap()
+
+    def _explained(self, current: _Round) -> dict[int, ProcessFailure]:
+        return explain([self._evidence(current, *ended) for ended in current.exits], current.plan)
 
     def _evidence(self, current: _Round, ended: WorkerExit, timestamp: float, obeyed: bool) -> Evidence:
         error_file = Path(current.launches[ended.local_rank].environment["TORCHELASTIC_ERROR_FILE"])

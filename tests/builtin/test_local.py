@@ -43,6 +43,7 @@ def test_a_round_of_one(create):
     assert is_held(info.bootstrap_store_info.master_port)
     assert (handler.get_backend(), handler.get_run_id()) == ("local", "job")
     assert (handler.num_nodes_waiting(), handler.use_agent_store, handler.is_closed()) == (0, False, False)
+    assert not handler.polled  # nobody can come
 
 
 def test_every_round_has_a_store_and_a_port_of_its_own(create):

@@ -86,6 +86,16 @@ def test_failures_by_global_rank_in_the_order_of_ending(make):
     assert (failures[4].exitcode, failures[4].caused_by, failures[4].round, failures[4].node) == (-11, 5, 1, "node7")
 
 
+def test_failures_are_known_while_others_run(make):
+    workers = make()
+    assert workers.failures_so_far() == {}
+    workers.start(plan())
+    assert workers.failures_so_far() == {}
+    workers.end(1, 3)
+    assert {rank: failure.reason for rank, failure in workers.failures_so_far().items()} == {5: "exit code 3"}
+    assert workers.failures() == {}
+
+
 def test_signals_end_workers_and_their_ends_are_no_failures(make):
     workers = make()
     workers.start(plan())
