@@ -1,0 +1,155 @@
+"""Ways to get connections to one store: over TCP to an endpoint, or by sharing a store that somebody made."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from elastic_c10d.attempt import Attempt
+from elastic_c10d.connection import Connection, socket_of
+from elastic_c10d.faults import first_line
+from elastic_c10d.torch_import import distributed
+from elastic_core.errors import RendezvousConnectionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.distributed import Store
+
+    from elastic_core.clock import Duration
+
+READ_TIMEOUT: Duration = 60.0
+CONNECT_TIMEOUT: Duration = 30.0
+
+
+class Connector(Protocol):
+    """Makes connections to one store. `connect` is called from several threads."""
+
+    @property
+    def where(self) -> str:
+        """The store, for messages."""
+        ...
+
+    def connect(self, aside: bool = False) -> Connection:
+        """A connection. `aside`: one for waiting, beside a main one that stands or has just failed: no long patience.
+
+        Raises:
+            RendezvousConnectionError: there is none to be had within the connector's own bounds, or it was closed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let connecting come back with an error, now and later. Ends what is hosted here. Idempotent."""
+        ...
+
+
+class SharedConnector:
+    """Everybody gets the same store, which must be safe to use from several threads, as FileStore and HashStore are."""
+
+    def __init__(self, store: Store, where: str = "") -> None:
+        self._connection = Connection(store, pushes=False, where=where or type(store).__name__)
+
+    @property
+    def where(self) -> str:
+        return self._connection.where
+
+    def connect(self, aside: bool = False) -> Connection:
+        return self._connection
+
+    def close(self) -> None:
+        """Nothing is ours."""
+
+
+class BorrowedTcpConnector:
+    """Starts with a TCPStore that somebody else made, possibly beneath PrefixStores; makes further ones like it."""
+
+    def __init__(self, store: Store, base: Store) -> None:
+        self._first: Store | None = store
+        self._store, self._base = store, base
+        self._dialler = Dialler()
+        self._host, self._port = str(_attribute(base, "host")), int(_attribute(base, "port"))
+
+    @property
+    def where(self) -> str:
+        return f"{self._host}:{self._port}"
+
+    def connect(self, aside: bool = False) -> Connection:
+        if not aside and self._first is not None:
+            first, self._first = self._first, None
+            return Connection(first, pushes=True, where=self.where)
+        if self._store is self._base:
+            return self._dialler.dial(self._host, self._port, self.where, CONNECT_TIMEOUT)
+        return self._dialler.run(self._store.clone, self._port, self.where, CONNECT_TIMEOUT)
+
+    def close(self) -> None:
+        self._dialler.stop.set()
+
+
+class Dialler:
+    """Makes TCPStore clients, each in a thread of its own, since torch's constructor waits for ever for a listener that
+    does not answer. One that got stuck is waited for again by the next call to the same place, not doubled.
+
+    Args:
+        read_timeout: seconds after which an unanswered operation fails.
+    """
+
+    def __init__(self, read_timeout: Duration = READ_TIMEOUT) -> None:
+        self.stop = threading.Event()
+        self._read_timeout = read_timeout
+        self._stuck: dict[str, Attempt[Store]] = {}
+
+    def dial(self, host: str, port: int, where: str, timeout: Duration) -> Connection:
+        """A new connection to `host`, which should be known to listen.
+
+        Raises:
+            RendezvousConnectionError: it does not answer as a TCPStore within `timeout` seconds, or `stop` was set.
+        """
+
+        def make() -> Store:
+            limit = timedelta(seconds=timeout)
+            store: Store = distributed().TCPStore(host, port, None, False, limit, wait_for_workers=False)
+            return store
+
+        return self.run(make, port, where, timeout)
+
+    def run(self, make: Callable[[], Store], port: int, where: str, timeout: Duration) -> Connection:
+        """As `dial`, with the store made by `make`."""
+        attempt = self._stuck.pop(where, None) or Attempt(make)
+        if not attempt.wait(timeout, self.stop):
+            self._stuck[where] = attempt
+            raise RendezvousConnectionError(self._silence(where, timeout))
+        try:
+            store = attempt.result()
+        except RuntimeError as error:
+            raise RendezvousConnectionError(f"connecting to {where} failed: {first_line(error)}") from error
+        return self._finished(store, port, where)
+
+    def _finished(self, store: Store, port: int, where: str) -> Connection:
+        connection = Connection(store, True, where, socket_of(store, port))
+        connection.bound(self._read_timeout)
+        connection.watch(self._read_timeout)
+        return connection
+
+    def _silence(self, where: str, timeout: Duration) -> str:
+        if self.stop.is_set():
+            return f"connecting to {where} was given up: this side was closed"
+        return (
+            f"something listens at {where} but does not answer as a TCPStore (waited {timeout:g} s): "
+            "wrong port, or the store is paused"
+        )
+
+
+def connector_of(store: Store) -> BorrowedTcpConnector | SharedConnector:
+    """The connector that fits a store which somebody else made."""
+    base = store
+    while hasattr(base, "underlying_store"):
+        base = base.underlying_store
+    if isinstance(base, distributed().TCPStore):
+        return BorrowedTcpConnector(store, base)
+    return SharedConnector(store)
+
+
+def _attribute(store: Store, name: str) -> str | int:
+    value: str | int = getattr(store, name)
+    return value
