@@ -101,6 +101,11 @@ class RosterBackend(RendezvousBackend):
         """Block until an entry was announced or withdrawn since the last `roster`, or for `timeout` seconds. Whether
         one was; may be wrong in saying so."""
 
+    @property
+    def hosts_store(self) -> bool:
+        """Whether the store itself lives in this process, so that it is better to leave last."""
+        return False
+
     @abc.abstractmethod
     def close(self) -> None:
         """Release connections and let waiting calls come back with False. Idempotent. A store hosted here ends too."""

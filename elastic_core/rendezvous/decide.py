@@ -129,11 +129,7 @@ def _impostors(roster: Roster, settings: RendezvousSettings, now: Instant) -> li
     patience = settings.window + 2 * settings.keep_alive_interval
     for seen in roster:
         first = older.setdefault(seen.entry.node, seen.entry) if not seen.late else None
-        if (
-            first
-            and first.key != seen.entry.key
-            and now - seen.since > settings.window + 2 * settings.keep_alive_interval
-        ):
+        if first and first.key != seen.entry.key and now - seen.since > patience:
             found.append(
                 (seen.entry.key, f"the name {first.node} is taken by a live agent at {first.address or first.host}")
             )

@@ -1,0 +1,87 @@
+"""From parameters to a handler: what a plugin's factory calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.hooks import Option
+from elastic_core.rendezvous.handler import DynamicRendezvousHandler, anonymous_node
+from elastic_core.rendezvous.round_stores import PrefixedStores
+from elastic_core.rendezvous.settings import (
+    CLOSE,
+    HEARTBEAT,
+    JOIN,
+    KEEP_ALIVE_INTERVAL,
+    KEEP_ALIVE_MAX_ATTEMPT,
+    LAST_CALL,
+    RendezvousSettings,
+    RendezvousTimeout,
+)
+
+if TYPE_CHECKING:
+    from elastic_core.interfaces.backend import RendezvousBackend, RoundStores
+    from elastic_core.interfaces.handler import RendezvousParameters
+    from elastic_core.interfaces.store import Store
+
+OPTIONS: tuple[Option, ...] = (
+    Option("join_timeout", float, JOIN, "for a round to form; not counted while another round runs", "seconds"),
+    Option(
+        "last_call_timeout",
+        float,
+        LAST_CALL,
+        "wait for more nodes of a new job once the least number is there",
+        "seconds",
+    ),
+    Option("close_timeout", float, CLOSE, "for the members of an ended round to come back", "seconds"),
+    Option("heartbeat_timeout", float, HEARTBEAT, "silence of the store before that is logged", "seconds"),
+    Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "between two beats of a node", "seconds"),
+    Option("keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "beats that may be missing before a node is gone"),
+)
+"""The options that every backend of dynamic rounds takes."""
+
+
+def settings_of(params: RendezvousParameters) -> RendezvousSettings:
+    """The settings that the parameters hold; options that are not there have their defaults.
+
+    Raises:
+        ConfigurationError: a bound does not hold.
+    """
+    value = {option.name: params.get(option.name) for option in OPTIONS}
+    known = {name: option.default if value[name] is None else value[name] for name, option in _BY_NAME.items()}
+    try:
+        timeout = RendezvousTimeout(
+            float(known["join_timeout"] or 0),
+            float(known["last_call_timeout"] or 0),
+            float(known["close_timeout"] or 0),
+            float(known["heartbeat_timeout"] or 0),
+        )
+        return RendezvousSettings(
+            params.run_id,
+            params.min_nodes,
+            params.max_nodes,
+            timeout,
+            float(known["keep_alive_interval"] or 0),
+            int(known["keep_alive_max_attempt"] or 0),
+        )
+    except ValueError as error:
+        raise ConfigurationError(Problem("--rdzv-conf", str(error))) from error
+
+
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def create_handler(
+    store: Store, backend: RendezvousBackend, params: RendezvousParameters, stores: RoundStores | None = None
+) -> DynamicRendezvousHandler:
+    """A handler over `backend`, with the options of `params` (see `OPTIONS`).
+
+    Args:
+        store: what the rounds' stores are made of, unless `stores` gives every round one.
+
+    Raises:
+        ConfigurationError: a bound does not hold.
+    """
+    node = params.node or anonymous_node()
+    given = stores or PrefixedStores(store, params.run_id, params.local_addr or node.host)
+    return DynamicRendezvousHandler(backend, settings_of(params), node, given)

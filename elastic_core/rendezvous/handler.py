@@ -1,0 +1,406 @@
+"""The interpreter: what the agent talks to. Its decisions are made elsewhere (`decide`, `participant`), its dealings
+with the store are the `Keeper`'s; here are the threads, the waiting, and the errors with their words."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import SystemClock, later
+from elastic_core.errors import (
+    ElasticError,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from elastic_core.interfaces.backend import RosterBackend
+from elastic_core.interfaces.handler import (
+    Outcome,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+    RoundHandler,
+    Verdict,
+)
+from elastic_core.interfaces.node import Node, Round
+from elastic_core.rendezvous.blame import is_certain
+from elastic_core.rendezvous.codec import bounded
+from elastic_core.rendezvous.entry import entry_of
+from elastic_core.rendezvous.keeper import Keeper, View
+from elastic_core.rendezvous.participant import Standing, first_failures, standing, verdict
+from elastic_core.rendezvous.progress import progress_text
+from elastic_core.rendezvous.round_stores import PrefixedStores
+from elastic_core.rendezvous.settings import (
+    KEEP_ALIVE_INTERVAL,
+    KEEP_ALIVE_MAX_ATTEMPT,
+    RendezvousSettings,
+    RendezvousTimeout,
+    in_seconds,
+)
+from elastic_core.rendezvous.state import Report, State, closed, failed, left, left_done
+from elastic_core.rendezvous.state_entries import StateEntries
+from elastic_core.rendezvous.threads import KeeperThreads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import timedelta
+
+    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.backend import RendezvousBackend, RoundStores
+    from elastic_core.interfaces.store import Store
+
+_PATIENCE: Duration = 5.0  # seconds that closing and leaving wait for the store
+_LINGER: Duration = 5.0  # seconds that the host of the store waits for the others to have seen that the job is over
+
+
+class DynamicRendezvousHandler(RoundHandler):
+    """Rounds over a backend.
+
+    Args:
+        node: what this node tells the others.
+        stores: gives every round its store.
+        incarnation: tells this start of the agent from others of the same node.
+    """
+
+    def __init__(
+        self,
+        backend: RendezvousBackend,
+        settings: RendezvousSettings,
+        node: Node,
+        stores: RoundStores,
+        clock: Clock | None = None,
+        incarnation: str | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._settings = settings
+        self._stores = stores
+        self._name = backend.name
+        self._backend = backend if isinstance(backend, RosterBackend) else StateEntries(backend, self._clock)
+        self._node = node
+        self._entry = entry_of(node, f"{node.name}/{incarnation or secrets.token_hex(4)}")
+        self._round = 0
+        self._running = False
+        self._done = False
+        self._changed = threading.Condition()
+        self._view = View()
+        self._listeners: list[Callable[[], None]] = []
+        self._keeper = Keeper(self._backend, settings, self._entry, self._clock, self._take_view)
+        self._threads = KeeperThreads(self._keeper, self._backend, self._clock)
+        self._shut = False
+
+    @classmethod
+    def from_backend(
+        cls,
+        run_id: str,
+        store: Store,
+        backend: RendezvousBackend,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        timeout: RendezvousTimeout | None = None,
+        keep_alive_interval: timedelta | float = KEEP_ALIVE_INTERVAL,
+        keep_alive_max_attempt: int = KEEP_ALIVE_MAX_ATTEMPT,
+        node: Node | None = None,
+        stores: RoundStores | None = None,
+    ) -> DynamicRendezvousHandler:
+        """A handler for `backend`; the arguments and their order are torch's, up to `keep_alive_max_attempt`.
+
+        Args:
+            store: what the rounds' stores are made of: each sees only keys of its own.
+            local_addr: the address that this node advertises; unset: its host name.
+            node: what it tells the others; unset: a node of one worker, named by host and process.
+            stores: another way to give every round its store.
+
+        Raises:
+            ValueError: a bound does not hold.
+        """
+        settings = RendezvousSettings(
+            run_id,
+            min_nodes,
+            max_nodes,
+            timeout or RendezvousTimeout(),
+            in_seconds(keep_alive_interval),
+            keep_alive_max_attempt,
+        )
+        address = local_addr or socket.gethostname()
+        return cls(backend, settings, node or anonymous_node(), stores or PrefixedStores(store, run_id, address))
+
+    # -- the handler that torch's users know
+
+    def get_backend(self) -> str:
+        return self._name
+
+    def get_run_id(self) -> str:
+        return self._settings.run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        return self._stores.hosted_by_agent
+
+    @property
+    def settings(self) -> RendezvousSettings:
+        """What it was made with."""
+        return self._settings
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        self._running = False
+        self._done = False
+        self._threads.start()
+        deadline = later(self._clock.now(), self._settings.timeout.join)
+        was_closed = self._connected(deadline).closed is not None
+        where = self._stores.reserve()
+        self._want(after=self._round, done=0, where=where)
+        state = self._formed(deadline, was_closed)
+        self._round, self._running = state.round, True
+        return self._info(state)
+
+    def is_closed(self) -> bool:
+        self._threads.start()
+        view = self._view
+        if view.state is None:
+            return self._connected(later(self._clock.now(), _PATIENCE)).closed is not None
+        return view.state.closed is not None
+
+    def set_closed(self) -> None:
+        self._close("it was closed on request", succeeded=False)
+
+    def num_nodes_waiting(self) -> int:
+        """As seen at the last beat by the node that leads; the others look now. Raises RendezvousConnectionError."""
+        self._threads.start()
+        if not self._keeper.leading:
+            self._carried_out(self._keeper.look().done, _PATIENCE)
+        return self._view.waiting
+
+    def shutdown(self) -> bool:
+        with self._changed:
+            if self._shut:
+                return True
+            self._shut = True
+            self._changed.notify_all()
+        told = True
+        if self._threads.started and self._view.state is not None:
+            told = self._carried_out(self._keeper.withdraw().done, _PATIENCE, raises=False)
+            self._linger()
+        ended = self._threads.stop()
+        self._stores.release()
+        self._backend.close()
+        return told and ended
+
+    # -- following a round
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    def verdict(self) -> Verdict | None:
+        state = self._view.state
+        if not self._running or state is None:
+            return None
+        found = verdict(state, self._entry.key, self._round)
+        if found is not None:
+            return found
+        until = self.ask_again()
+        if until is None or self._clock.now() < until:
+            return None
+        outage = self._view.outage
+        answer = f"the last answer was: {outage}" if outage else "it does not answer at all"
+        return Verdict(
+            Outcome.FENCED,
+            f"the rendezvous store was out of reach for {self._settings.window:g} s, after which the others hold this "
+            f"node to be gone; {answer}",
+        )
+
+    def ask_again(self) -> Instant | None:
+        since = self._keeper.out_of_reach_since()
+        if not self._running:
+            return None
+        if since is None:
+            return later(self._clock.now(), self._settings.window)
+        return later(since, self._settings.window - self._settings.keep_alive_interval)
+
+    def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
+        told = tuple(bounded(failure) for failure in failures.values())
+        report = Report(self._entry.key, self._node.name, told, is_certain(failures))
+        number, limit = self._round, self._node.max_restarts
+        self._keeper.amend(lambda state: failed(state, number, report, limit))
+        self._threads.wake()
+
+    def report_success(self) -> None:
+        self._done = True
+        self._want(after=self._entry.after, done=self._round)
+
+    def leave(self, reason: str, timeout: Duration) -> bool:
+        if not self._threads.started:
+            return True
+        key, number, done = self._entry.key, self._round, self._done
+        self._keeper.amend(lambda state: left_done(state, key, number) if done else left(state, key, reason))
+        ticket = self._keeper.withdraw()
+        return self._carried_out(ticket.done, timeout, raises=False)
+
+    def close(self, reason: str, succeeded: bool) -> None:
+        """Close the rendezvous, and say why. Blocks until it is done. Raises RendezvousConnectionError."""
+        self._close(reason, succeeded)
+
+    def progress(self) -> str:
+        view = self._view
+        if view.outage is not None:
+            return str(view.outage)
+        if not self._keeper.leading:
+            self._keeper.look()
+            self._threads.wake()
+        return progress_text(view.state, view.gathering, self._settings, self._entry.key)
+
+    # -- waiting
+
+    def _take_view(self, view: View) -> None:
+        with self._changed:
+            self._view = view
+            self._changed.notify_all()
+        for listener in self._listeners:
+            listener()
+
+    def _wait(self, deadline: Instant | None) -> bool:
+        """Until a view comes, or the deadline. False when it has passed. The condition is held."""
+        left_over = None if deadline is None else deadline - self._clock.now()
+        if left_over is not None and left_over <= 0:
+            return False
+        self._changed.wait(60.0 if left_over is None else min(left_over, 60.0))
+        return True
+
+    def _connected(self, deadline: Instant) -> State:
+        """The state as first read."""
+        with self._changed:
+            while self._view.state is None:
+                self._check_fault()
+                if not self._wait(deadline):
+                    raise self._view.outage or RendezvousConnectionError(self._no_answer())
+            return self._view.state
+
+    def _no_answer(self) -> str:
+        return (
+            f"expected the rendezvous store to answer within {self._settings.timeout.join:g} s, found that it did not"
+        )
+
+    def _check_fault(self) -> None:
+        """Raise what no waiting can cure."""
+        if self._shut:
+            raise RendezvousGracefulExitError("the rendezvous was shut down on this node")
+        fault = self._view.fault
+        if isinstance(fault, ElasticError):
+            raise fault
+
+    def _formed(self, deadline: Instant, was_closed: bool) -> State:
+        """The state in which this node is a member of the next round. A node that waits while another round runs does
+        so without limit; the deadline is for gathering."""
+        with self._changed:
+            while True:
+                self._check_fault()
+                state = self._view.state or State()
+                stands = standing(state, self._entry.key, self._entry.after, self._settings.max_nodes)
+                if stands is Standing.MEMBER:
+                    return state
+                if stands in (Standing.CLOSED, Standing.DRAINED, Standing.REFUSED):
+                    self._give_up(state, stands, was_closed)
+                patient = stands in (Standing.SPARE, Standing.WAITING) and self._view.outage is None
+                if patient:
+                    deadline = later(self._clock.now(), self._settings.timeout.join)
+                if not self._wait(None if patient else deadline):
+                    self._time_out()
+
+    def _give_up(self, state: State, stands: Standing, was_closed: bool) -> None:
+        self._keeper.withdraw()
+        self._threads.wake()
+        if stands is Standing.DRAINED:
+            raise RendezvousGracefulExitError("somebody asked this node to leave (drain)")
+        if stands is Standing.REFUSED:
+            raise RendezvousStateError(
+                f"this node may not take part: {state.refusal(self._entry.key)}; give every agent a name of its own "
+                "with --node-id"
+            )
+        assert state.closed is not None
+        told = f"the job {self._settings.run_id!r} was closed by {state.closed.by}: {state.closed.reason}"
+        if state.closed.succeeded and not was_closed:
+            raise RendezvousGracefulExitError(f"{told}; this node was not needed")
+        advice = "; for a new job choose another --rdzv-id" if was_closed else ""
+        error = RendezvousClosedError(told + advice)
+        error.failures = {} if state.closed.succeeded else first_failures(state)
+        raise error
+
+    def _time_out(self) -> None:
+        if self._view.outage is not None:
+            raise self._view.outage
+        self._keeper.withdraw()
+        self._threads.wake()
+        seen = progress_text(self._view.state, self._view.gathering, self._settings, self._entry.key)
+        raise RendezvousTimeoutError(
+            f"expected {_bounds(self._settings)} within {self._settings.timeout.join:g} s (join_timeout), found: "
+            f"{seen or 'too few'}; start the missing ones, or allow more time with --rdzv-conf=join_timeout=SECONDS"
+        )
+
+    def _info(self, state: State) -> RendezvousInfo:
+        rank = state.rank(self._entry.key)
+        assert rank is not None
+        host = state.seats[0]
+        where = RendezvousStoreInfo(host.member.address, host.port)
+        store = self._stores.open(state.round, where, rank == 0)
+        members = tuple(seat.member for seat in state.seats)
+        agreed = Round(state.round, members, state.restarts, state.reason)
+        return RendezvousInfo(store, rank, len(state.seats), where, agreed)
+
+    # -- telling
+
+    def _want(self, after: int, done: int, where: RendezvousStoreInfo | None = None) -> None:
+        entry = replace(self._entry, after=after, done=done)
+        self._entry = replace(entry, address=where.master_addr, port=where.master_port) if where else entry
+        self._keeper.want(self._entry)
+        self._threads.wake()
+
+    def _close(self, reason: str, succeeded: bool) -> None:
+        self._threads.start()
+        name = self._node.name
+        ticket = self._keeper.amend(lambda state: closed(state, name, reason, succeeded))
+        self._carried_out(ticket.done, _PATIENCE)
+
+    def _carried_out(self, done: threading.Event, timeout: Duration, raises: bool = True) -> bool:
+        """Wait for the keeper to have done it."""
+        self._threads.wake()
+        if done.wait(timeout):
+            return True
+        if raises:
+            raise self._view.outage or RendezvousConnectionError(
+                f"expected the rendezvous store to answer within {timeout:g} s, found that it did not"
+            )
+        return False
+
+    def _linger(self) -> None:
+        """The host of the store leaves last, so that everybody learns how the job ended: bounded, for it can be that
+        somebody never comes to ask."""
+        state = self._view.state
+        if not self._backend.hosts_store or state is None or state.closed is None:
+            return
+        until = later(self._clock.now(), _LINGER)
+        while self._clock.now() < until and self._others_are_there(until):
+            self._threads.wait_for_roster(until)
+
+    def _others_are_there(self, until: Instant) -> bool:
+        if not self._carried_out(self._keeper.look().done, max(until - self._clock.now(), 0.0), raises=False):
+            return False
+        roster, _ = self._keeper.seen
+        return any(not seen.late for seen in roster)
+
+
+def anonymous_node(host: str = "") -> Node:
+    """A node that nobody has described: named by its host and process."""
+    host = host or socket.gethostname()
+    return Node(f"{host}:{os.getpid()}.{secrets.token_hex(2)}", host)
+
+
+def _bounds(settings: RendezvousSettings) -> str:
+    if settings.min_nodes == settings.max_nodes:
+        return f"{settings.min_nodes} nodes to join"
+    return f"{settings.min_nodes} to {settings.max_nodes} nodes to join"

@@ -1,0 +1,432 @@
+"""The keeper: brings the store to what one node wants, and follows what the others do. All use of the backend's main
+connection happens here, in `turn`, which one thread calls again and again: when it is due, and when there is news.
+
+What the node wants is kept as a level, not as an edge: an entry that should be announced, and changes of the state
+that should be made ("amendments"). An answer that was lost, an outage, a refused write: the next turn looks at what
+stands in the store and goes on from there.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import Instant, later
+from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
+from elastic_core.log import get_logger
+from elastic_core.rendezvous.codec import decoded_entry, decoded_state, encoded_entry, encoded_state
+from elastic_core.rendezvous.decide import Wait, Write, decide, enough
+from elastic_core.rendezvous.liveness import Counter, Liveness
+from elastic_core.rendezvous.participant import Lead, lead
+from elastic_core.rendezvous.roster import Seen, waiting
+from elastic_core.rendezvous.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elastic_core.clock import Clock, Duration
+    from elastic_core.interfaces.backend import Announced, RosterBackend, Token
+    from elastic_core.rendezvous.entry import Entry
+    from elastic_core.rendezvous.roster import Roster
+    from elastic_core.rendezvous.settings import RendezvousSettings
+
+_FIRST_RETRY: Duration = 0.05
+_LONGEST_RETRY: Duration = 1.0
+_MOST_REFUSALS = 64  # in one turn; whoever refuses us makes progress, and our turn comes
+_LOOK_AGAIN: Duration = 5.0  # between two looks at the roster by nodes that do not lead, for people who wait
+
+
+@dataclass(frozen=True)
+class View:
+    """What a node knows. Frozen; a new one is published whenever something changed.
+
+    Args:
+        state: the last state read, None before the first.
+        token: of its write.
+        announced: the entry that stands in the store.
+        gathering: what the round waits for, as seen last; None if this node has not looked.
+        waiting: nodes that wait, as seen last.
+        outage: why the store cannot be reached now; None while it can.
+        fault: what went wrong in the last turn beside that; None if it went through.
+    """
+
+    state: State | None = None
+    token: Token | None = None
+    announced: Entry | None = None
+    gathering: Wait | None = None
+    waiting: int = 0
+    outage: RendezvousConnectionError | None = None
+    fault: Exception | None = None
+
+
+class Ticket:
+    """Something that the keeper was asked for. `done` is set when it has been carried out, or cannot be any more."""
+
+    def __init__(self, action: Callable[[State], State] | None = None) -> None:
+        self.action = action
+        self.done = threading.Event()
+
+
+class Keeper:
+    """See above.
+
+    Args:
+        entry: of this node, before its first round.
+        publish: receives every new view, in the thread that turns.
+    """
+
+    def __init__(
+        self,
+        backend: RosterBackend,
+        settings: RendezvousSettings,
+        entry: Entry,
+        clock: Clock,
+        publish: Callable[[View], None],
+    ) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._key = entry.key
+        self._node = entry.node
+        self._clock = clock
+        self._publish = publish
+        self._view = View()
+        self._wanted: Entry | None = None
+        self._withdrawing = False
+        self._tickets: collections.deque[Ticket] = collections.deque()
+        self._looks: collections.deque[Ticket] = collections.deque()
+        self._state_news = True
+        self._roster_news = True
+        self._older = 0
+        self._leading = False
+        self._pulse: Counter | None = None
+        self._own_pulses = 0
+        self._liveness = Liveness(settings.keep_alive_interval, settings.keep_alive_max_attempt)
+        self._first_seen: dict[str, Instant] = {}
+        self._entries: dict[bytes, Entry | None] = {}
+        self._roster: Roster = ()
+        self._enough: tuple[int, Instant] | None = None
+        self._decide_at: Instant | None = None
+        self._next_beat = Instant(float("-inf"))
+        self._beats = 0
+        self._quiet_until = Instant(float("-inf"))
+        self._retry = _FIRST_RETRY
+        self._trying_since: Instant | None = None
+        self._outage_told = False
+
+    # -- what others ask for; any thread, carried out by the next turn
+
+    def want(self, entry: Entry) -> None:
+        """Announce this entry, until another one is wanted."""
+        self._wanted = entry
+
+    def withdraw(self) -> Ticket:
+        """Take the entry back, after the amendments asked for before."""
+        ticket = Ticket()
+        self._tickets.append(ticket)
+        return ticket
+
+    def amend(self, action: Callable[[State], State]) -> Ticket:
+        """Change the state. `action` is pure, and gives back the same object when there is nothing (more) to change; it
+        is called again for as long as others write at the same time."""
+        ticket = Ticket(action)
+        self._tickets.append(ticket)
+        return ticket
+
+    def look(self) -> Ticket:
+        """See who is there, as the leader does with every beat."""
+        ticket = Ticket()
+        self._looks.append(ticket)
+        return ticket
+
+    def state_changed(self) -> None:
+        """Somebody wrote the state."""
+        self._state_news = True
+
+    def roster_changed(self) -> None:
+        """Somebody came or went."""
+        self._roster_news = True
+
+    # -- what it tells
+
+    @property
+    def view(self) -> View:
+        return self._view
+
+    @property
+    def leading(self) -> bool:
+        """Whether this node wants to be told of changes of the roster."""
+        return self._leading
+
+    def out_of_reach_since(self) -> Instant | None:
+        """Since when it has tried to reach the store without an answer, on the clock of its own; None if the last
+        attempt was answered. Any thread: an attempt that hangs counts too."""
+        return self._trying_since
+
+    @property
+    def seen(self) -> tuple[Roster, Liveness]:
+        """The roster and the beats as seen last by this node."""
+        return self._roster, self._liveness
+
+    # -- one turn
+
+    def turn(self) -> Instant:
+        """Do what is due. Returns when the next turn is due, if no news comes before."""
+        begun = self._clock.now()
+        if self._trying_since is None:
+            self._trying_since = begun
+        try:
+            due = self._work(begun)
+        except RendezvousConnectionError as error:
+            return self._outage(error)
+        except Exception as error:  # noqa: BLE001 - one fault must not end the beats: the node would be called gone
+            return self._fault(error)
+        self._trying_since = None
+        self._retry = _FIRST_RETRY
+        self._well()
+        return due
+
+    def _work(self, now: Instant) -> Instant:
+        if self._state_news or self._view.state is None:
+            self._read()
+        self._keep_entry()
+        self._carry_out()
+        if self._wanted is not None and now >= self._next_beat:
+            self._beat(now)
+        if self._leading or self._looks or self._is_first():
+            self._see(self._clock.now())
+        return self._due()
+
+    def _due(self) -> Instant:
+        if self._wanted is None:
+            return later(self._clock.now(), _LOOK_AGAIN)
+        return self._next_beat if self._decide_at is None else min(self._next_beat, self._decide_at)
+
+    def _outage(self, error: RendezvousConnectionError) -> Instant:
+        now = self._clock.now()
+        # The store may come back without its memory: then our entry is to be announced anew.
+        self._state_news = self._roster_news = True
+        self._show(replace(self._view, outage=error, announced=None))
+        since = self._trying_since
+        if since is not None and now - since >= self._settings.timeout.heartbeat and not self._outage_told:
+            self._outage_told = True
+            get_logger().warning("store out of reach", seconds=round(now - since, 1), reason=str(error))
+        due = later(now, self._retry)
+        self._retry = min(2 * self._retry, _LONGEST_RETRY)
+        return due
+
+    def _well(self) -> None:
+        """The turn went through: what went wrong before is past."""
+        if self._outage_told:
+            self._outage_told = False
+            get_logger().info("store is back")
+        if self._view.outage is not None and self._view.state is not None and self._view.state.round:
+            # The others announce themselves anew as we do. Until they had the time to, nobody is missing.
+            self._quiet_until = later(self._clock.now(), self._settings.window)
+        self._show(replace(self._view, outage=None, fault=None))
+
+    def _fault(self, error: Exception) -> Instant:
+        if type(error) is not type(self._view.fault):
+            get_logger().warning("rendezvous fault", reason=f"{type(error).__name__}: {error}", exc_info=error)
+        self._trying_since = None
+        self._state_news = self._roster_news = True
+        self._show(replace(self._view, fault=error))
+        due = later(self._clock.now(), self._retry)
+        self._retry = min(2 * self._retry, _LONGEST_RETRY)
+        return due
+
+    def _show(self, view: View) -> None:
+        if view != self._view:
+            self._view = view
+            self._publish(view)
+
+    # -- the state
+
+    def _read(self) -> None:
+        self._state_news = False
+        self._take(self._backend.get_state())
+
+    def _take(self, found: tuple[bytes, Token] | None) -> None:
+        """Take over what stands in the store. A store that knows less than we do has lost its memory (its host was
+        started anew): it gets back what we know, from whoever is first."""
+        if found is not None and found[1] == self._view.token and self._view.state is not None:
+            return
+        state = decoded_state(found[0]) if found is not None else State()
+        known = self._view.state
+        if known is not None and state.round < known.round and not state.closed:
+            self._give_back(known, None if found is None else found[1])
+            return
+        self._show(replace(self._view, state=state, token=None if found is None else found[1]))
+
+    def _give_back(self, known: State, token: Token | None) -> None:
+        get_logger().warning("store lost its state", round=known.round)
+        self._quiet_until = later(self._clock.now(), self._settings.window)
+        self._view = replace(self._view, announced=None, token=token)
+        if self._write(known):
+            self._show(replace(self._view, state=known))
+
+    def _write(self, state: State) -> bool:
+        """Write the state in the place of the one whose token we hold: that token is what keeps a node that has slept
+        from writing what it decided about a state of the past."""
+        found = self._backend.set_state(encoded_state(state), self._view.token)
+        if found is None:
+            self._read()
+            return False
+        data, token, written = found
+        if written:
+            self._show(replace(self._view, state=state, token=token))
+        else:
+            self._take((data, token))
+        return written
+
+    # -- what was asked for
+
+    def _keep_entry(self) -> None:
+        wanted = self._wanted
+        if wanted is None or wanted == self._view.announced:
+            return
+        self._older = self._backend.announce(self._key, encoded_entry(wanted))
+        if self._view.announced is None:
+            self._next_beat = later(self._clock.now(), self._settings.keep_alive_interval)
+        self._roster_news = True
+        self._show(replace(self._view, announced=wanted))
+
+    def _carry_out(self) -> None:
+        while self._tickets:
+            ticket = self._tickets[0]
+            if ticket.action is None:
+                self._withdraw()
+            else:
+                self._amend(ticket.action)
+            self._tickets.popleft()
+            ticket.done.set()
+
+    def _withdraw(self) -> None:
+        self._wanted = None
+        self._leading = False
+        self._backend.withdraw(self._key)
+        self._show(replace(self._view, announced=None))
+
+    def _amend(self, action: Callable[[State], State]) -> None:
+        for _ in range(_MOST_REFUSALS):
+            state = self._view.state or State()
+            changed = action(state)
+            if changed is state or self._write(changed):
+                return
+        raise RendezvousConnectionError(
+            f"expected to write the rendezvous state within {_MOST_REFUSALS} attempts, found that others always did so "
+            "first"
+        )
+
+    # -- beats
+
+    def _beat(self, now: Instant) -> None:
+        place = self._place()
+        look = place.near or self._beats % 2 == 0
+        pulse = self._backend.beat(self._key, self._leading, look)
+        self._beats += 1
+        self._next_beat = later(now, self._settings.keep_alive_interval)
+        self._roster_news = True  # beats are looked at once in an interval, also when nobody came or went
+        if pulse is not None:
+            self._feel(pulse, self._clock.now(), place)
+
+    def _feel(self, pulse: int, now: Instant, place: Lead) -> None:
+        """Who leads counts up the leaders' counter. When it stands still, the next in line steps in; when another
+        counts too, one of two steps back."""
+        if self._leading:
+            others = self._pulse is not None and pulse > self._pulse.value + 1
+            self._pulse = Counter(pulse, now)
+            if others and place.position > 0:
+                self._leading = False
+            return
+        before = self._pulse or Counter(pulse, now)
+        self._pulse = before.seen(pulse, now, self._settings.keep_alive_interval)
+        if self._pulse.unchanged >= 2 and now - self._pulse.since >= place.patience * self._settings.window:
+            get_logger().info("leads now", reason="the node that led is silent")
+            self._leading = True
+            self._roster_news = True
+            self._presume_older_late(now)
+
+    def _presume_older_late(self, now: Instant) -> None:
+        """An older node that lived would lead: so those before us are late, until they beat again."""
+        values = {}
+        for announced in self._backend.roster():
+            if announced.key == self._key:
+                break
+            if announced.beats is not None:
+                values[announced.key] = announced.beats
+        self._liveness = self._liveness.presumed_late(values, now)
+
+    def _place(self) -> Lead:
+        return lead(self._view.state or State(), self._key, self._older)
+
+    def _is_first(self) -> bool:
+        """The first in line leads without waiting for silence."""
+        if not self._leading and self._view.announced is not None and self._place().position == 0:
+            self._leading = self._roster_news = True
+        return self._leading
+
+    # -- deciding
+
+    def _see(self, now: Instant) -> None:
+        """Look at the roster if there is news of it, and decide."""
+        if self._roster_news or self._looks:
+            self._roster_news = False
+            self._observe(self._backend.roster(), now)
+        for _ in range(_MOST_REFUSALS):
+            if not self._decide(now):
+                break
+        while self._looks:
+            self._looks.popleft().done.set()
+
+    def _observe(self, announced: tuple[Announced, ...], now: Instant) -> None:
+        beats = {item.key: item.beats for item in announced if item.beats is not None}
+        self._liveness = self._liveness.observed(beats, now)
+        self._first_seen = {item.key: self._first_seen.get(item.key, now) for item in announced}
+        self._entries = {item.entry: self._decoded(item) for item in announced}
+        self._roster = tuple(
+            Seen(entry, self._liveness.late(item.key, now), self._first_seen[item.key])
+            for item in announced
+            if (entry := self._entries[item.entry]) is not None
+        )
+
+    def _decoded(self, announced: Announced) -> Entry | None:
+        """The entry; None for one that cannot be read, whose node then cannot take part: one bad entry must not stop
+        the others."""
+        if announced.entry in self._entries:
+            return self._entries[announced.entry]
+        try:
+            return decoded_entry(announced.entry)
+        except RendezvousStateError as error:
+            get_logger().warning("entry not readable", node=announced.key, reason=str(error))
+            return None
+
+    def _decide(self, now: Instant) -> bool:
+        """One decision, carried out if this node leads. Whether there may be more to decide."""
+        state = self._view.state or State()
+        decision = decide(self._roster, state, self._settings, now, self._enough_since(state, now))
+        if isinstance(decision, Wait):
+            self._decide_at = decision.until if self._leading else None
+            shown = None if state.open else decision
+            self._show(replace(self._view, gathering=shown, waiting=self._count_waiting(state)))
+            return False
+        return self._leading and now >= self._quiet_until and self._enact(decision)
+
+    def _enact(self, decision: Write) -> bool:
+        self._decide_at = None
+        if self._write(decision.state):
+            get_logger().debug("rendezvous state written", round=decision.state.round, reason=decision.reason)
+        return True
+
+    def _enough_since(self, state: State, now: Instant) -> Instant | None:
+        """Since when enough nodes have been ready, as this node has seen it."""
+        if not enough(self._roster, state, self._settings):
+            self._enough = None
+        elif self._enough is None or self._enough[0] != state.round:
+            self._enough = (state.round, now)
+        return None if self._enough is None else self._enough[1]
+
+    def _count_waiting(self, state: State) -> int:
+        room = self._settings.max_nodes - len(state.surviving) if state.open else self._settings.max_nodes
+        return min(len(waiting(self._roster, state)), max(room, 0))

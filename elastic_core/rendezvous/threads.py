@@ -1,0 +1,140 @@
+"""The threads of a handler: one takes the keeper's turns, one waits for the state, and where this node leads, one
+waits for the roster. They sleep until something is due or happens."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import later
+from elastic_core.errors import RendezvousError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.interfaces.backend import RosterBackend, Token
+    from elastic_core.rendezvous.keeper import Keeper
+
+_LONGEST_WAIT: Duration = 30.0  # a bound for waits for news, so that a lost connection is noticed
+_AFTER_ERROR: Duration = 1.0  # a watcher whose connection fails leaves it to the keeper to find out why
+_ENDING: Duration = 2.0
+
+
+class KeeperThreads:
+    """See above. All methods may be called from any thread; `start` and `stop` any number of times."""
+
+    def __init__(self, keeper: Keeper, backend: RosterBackend, clock: Clock) -> None:
+        self._keeper = keeper
+        self._backend = backend
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._woken = False
+        self._turns = 0
+        self._stopping = False
+        self._threads: list[threading.Thread] = []
+        self._watches_roster = False
+
+    @property
+    def started(self) -> bool:
+        return bool(self._threads)
+
+    def start(self) -> None:
+        with self._condition:
+            if not self._threads and not self._stopping:
+                self._begin(self._keep, "keeper")
+
+    def wake(self) -> None:
+        """Something was asked for: take a turn now."""
+        with self._condition:
+            self._woken = True
+            self._condition.notify_all()
+
+    def stop(self) -> bool:
+        """End them. One that hangs in a call of the store's is left behind; whether there was none."""
+        with self._condition:
+            self._stopping = True
+            threads = list(self._threads)
+            self._condition.notify_all()
+        if threads:
+            self._backend.close()
+        until = later(self._clock.now(), _ENDING)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(until - self._clock.now(), 0.0))
+        return not any(thread.is_alive() for thread in threads)
+
+    def wait_for_roster(self, until: Instant) -> None:
+        """Until the keeper has taken another turn: the roster's watcher wakes it when somebody came or went."""
+        with self._condition:
+            turns = self._turns
+            self._watch_roster()
+            self._condition.wait_for(
+                lambda: self._turns != turns or self._stopping, max(until - self._clock.now(), 0.0)
+            )
+
+    def _begin(self, target: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=target, name=f"rendezvous-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _keep(self) -> None:
+        watching = False
+        while not self._stopping:
+            due = self._keeper.turn()
+            if not watching and self._keeper.view.state is not None:
+                with self._condition:
+                    self._begin(self._follow_state, "state")
+                watching = True
+            with self._condition:
+                self._turns += 1
+                self._condition.notify_all()
+                if self._keeper.leading:
+                    self._watch_roster()
+                if not self._woken and not self._stopping:
+                    self._condition.wait_for(
+                        lambda: self._woken or self._stopping, min(max(due - self._clock.now(), 0.0), _LONGEST_WAIT)
+                    )
+                self._woken = False
+
+    def _watch_roster(self) -> None:
+        if not self._watches_roster and not self._stopping:
+            self._watches_roster = True
+            self._begin(self._follow_roster, "roster")
+
+    def _follow_state(self) -> None:
+        while not self._stopping:
+            self._follow_write(self._keeper.view.token)
+
+    def _follow_roster(self) -> None:
+        while not self._stopping:
+            if not self._keeper.leading:
+                with self._condition:
+                    self._condition.wait_for(lambda: self._keeper.leading or self._stopping, _LONGEST_WAIT)
+                continue
+            if self._changed(lambda: self._backend.wait_for_roster(_LONGEST_WAIT)):
+                self._keeper.roster_changed()
+                self._pass_on_roster(self._turns)
+
+    def _follow_write(self, token: Token | None) -> None:
+        if self._changed(lambda: self._backend.wait_for_state(token, _LONGEST_WAIT)):
+            self._keeper.state_changed()
+            self._pass_on(lambda: self._keeper.view.token != token)
+
+    def _pass_on_roster(self, turns: int) -> None:
+        self._pass_on(lambda: self._turns > turns)
+
+    def _changed(self, wait: Callable[[], bool]) -> bool:
+        try:
+            return wait()
+        except RendezvousError:
+            with self._condition:
+                self._condition.wait_for(lambda: self._stopping, _AFTER_ERROR)
+            return False
+
+    def _pass_on(self, seen: Callable[[], bool]) -> None:
+        """Wake the keeper and wait until it has seen the news: else the same news would wake it again and again."""
+        with self._condition:
+            self._woken = True
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: seen() or self._stopping, _AFTER_ERROR)
