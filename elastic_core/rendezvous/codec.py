@@ -71,6 +71,8 @@ def encoded_state(state: State) -> bytes:
         "reason": state.reason,
         "absent": state.absent,
         "refused": state.refused,
+        "min_nodes": state.min_nodes,
+        "max_nodes": state.max_nodes,
     }
     return _dumped(document)
 
@@ -98,6 +100,8 @@ def decoded_state(data: bytes) -> State:
             reason=_typed(document["reason"], str),
             absent=tuple((_typed(key, str), _typed(number, int)) for key, number in document["absent"]),
             refused=tuple((_typed(key, str), _typed(why, str)) for key, why in document["refused"]),
+            min_nodes=_typed(document["min_nodes"], int),
+            max_nodes=_typed(document["max_nodes"], int),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         _refuse("state", f"a field that is missing or of the wrong type ({error})", data, error)

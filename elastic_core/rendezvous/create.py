@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.hooks import Option
+from elastic_core.hooks.records import Option
 from elastic_core.rendezvous.handler import DynamicRendezvousHandler, anonymous_node
 from elastic_core.rendezvous.round_stores import PrefixedStores
 from elastic_core.rendezvous.settings import (

@@ -14,7 +14,7 @@ The policy, in order:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
@@ -167,7 +167,8 @@ def _form(
     seats = tuple(Seat(entry.key, entry.member, entry.port) for entry in members)
     max_restarts = max(entry.max_restarts for entry in members)
     announced = {seen.entry.key for seen in roster}
-    return Write(formed(state, seats, max_restarts, reason, announced), reason)
+    bounded = replace(state, min_nodes=settings.min_nodes, max_nodes=settings.max_nodes)
+    return Write(formed(bounded, seats, max_restarts, reason, announced), reason)
 
 
 def _judged(state: State, ready: list[Entry], missing: list[Entry]) -> State:

@@ -85,6 +85,7 @@ class State:
         absent: members of earlier rounds that are not in the last one, with the number of their last round: until they
             announce themselves anew, their entries are of the past.
         refused: keys that may not take part, and why.
+        min_nodes, max_nodes: bounds of the job, as the node that formed the round was told; 0 before the first.
     """
 
     round: int = 0
@@ -100,6 +101,8 @@ class State:
     reason: str = ""
     absent: tuple[tuple[str, int], ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
+    min_nodes: int = 0
+    max_nodes: int = 0
     _ranks: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)
     _absent: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)
 
