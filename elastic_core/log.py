@@ -60,6 +60,9 @@ EventName = Literal[
     "rendezvous fault",
     "rendezvous state written",
     "leads now",
+    "store hosted",
+    "endpoint is loopback",
+    "file limit raised",
     "entry not readable",
     "lines dropped",
 ]
@@ -102,6 +105,9 @@ EVENTS: Mapping[EventName, str] = {
     "rendezvous fault": "something unexpected went wrong in the rendezvous; it is tried again",
     "rendezvous state written": "this node wrote the agreed state: a round formed or ended, for the reason given",
     "leads now": "this node decides about rounds from now on, because the one that did is silent",
+    "store hosted": "the rendezvous store runs in this process",
+    "endpoint is loopback": "the job may have several nodes, and no other machine can reach the endpoint",
+    "file limit raised": "the store's host needs many connections; how many files it may have open now",
     "entry not readable": "what another node announced cannot be read; it cannot take part",
     "lines dropped": "so many lines of this log were not written, because nobody read them",
 }

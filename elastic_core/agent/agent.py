@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import abc
 import signal
-import threading
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
+from elastic_core.agent.barrier import await_others
+from elastic_core.agent.blame import together
 from elastic_core.agent.budget import RestartBudget
-from elastic_core.agent.inbox import Inbox, Item, Joined, Signalled, TimerExpired
+from elastic_core.agent.joining import begin_joining
+from elastic_core.agent.link import link_to
+from elastic_core.agent.news import News
 from elastic_core.agent.progress import Progress
+from elastic_core.agent.ranks import check_place, ranked_workers
+from elastic_core.agent.roll_call import Own
 from elastic_core.agent.spec import DEFAULT_ROLE, Worker, WorkerGroup
 from elastic_core.agent.state import RunResult, WorkerState
-from elastic_core.agent.supervise import Action, Decision, Observation, supervise
+from elastic_core.agent.supervise import Action, Cause, Decision, Observation, closed, supervise
+from elastic_core.agent.telling import Teller
 from elastic_core.clock import Duration, Instant, SystemClock, later
 from elastic_core.errors import (
-    RendezvousError,
+    RendezvousClosedError,
+    RendezvousConnectionError,
     RendezvousGracefulExitError,
-    RendezvousStateError,
     SignalException,
     failures_of,
 )
-from elastic_core.interfaces.observer import (
-    AgentFinished,
-    RestartDecided,
-    RoundFormed,
-    SilentObserver,
-    WorkerFailed,
-    WorkersStarted,
-)
+from elastic_core.interfaces.handler import Outcome
+from elastic_core.interfaces.node import Round
+from elastic_core.interfaces.observer import SilentObserver
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
@@ -42,9 +44,28 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store
     from elastic_core.interfaces.watchdog import Expiry
 
-_PIDS_IN_A_LINE = 8
 _SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the loop spin
-_SAME_REQUEST: Duration = 0.5  # seconds; a terminal and a wrapper (tox, timeout) both pass on what was asked once
+
+Ended = tuple[RunResult, str]
+"""What the run came to, and why."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of the loop: what was seen and what is to be done about it."""
+
+    seen: Observation
+    decision: Decision
+
+    @property
+    def told(self) -> Mapping[int, ProcessFailure]:
+        """The failures of the job that the verdict names."""
+        return self.seen.verdict.failures if self.seen.verdict else {}
+
+    @property
+    def failures(self) -> dict[int, ProcessFailure]:
+        """Those of this node and those of the job."""
+        return together(self.seen.result.failures, self.told)
 
 
 class ElasticAgent(abc.ABC):
@@ -56,6 +77,8 @@ class ElasticAgent(abc.ABC):
 
         Raises:
             SignalException: the agent was asked to leave and has stopped its workers.
+            RendezvousClosedError: another node closed the job, because it failed there; `failures` are the job's.
+            RendezvousConnectionError: the store was out of reach for so long that the others hold this node to be gone.
             RendezvousError: no round formed.
             UnkillableWorkersError: a worker survived SIGKILL.
         """
@@ -77,38 +100,46 @@ class SimpleElasticAgent(ElasticAgent):
     def __init__(self, spec: WorkerSpec, clock: Clock | None = None, observer: Observer | None = None) -> None:
         self._spec = spec
         self._clock = clock or SystemClock()
-        self._observer = observer or SilentObserver()
+        self._tell = Teller(spec.rdzv_handler.get_run_id(), observer or SilentObserver())
         self._group = WorkerGroup(spec)
-        self._budget = RestartBudget(spec.max_restarts)
-        self._inbox = Inbox(self._clock)
-        self._signals: list[signal.Signals] = []
-        self._asked_at = Instant(0.0)
-        self._urged = False
-        self._joined: Joined | None = None
-        self._expired: list[Expiry] = []
-        self._last_turn = self._clock.timestamp()
+        self._news = News(self._clock)
+        self._link = link_to(spec.rdzv_handler, self._clock, spec.monitor_interval, self._news.round_changed)
+        self._budget = RestartBudget(spec.max_restarts, shared=self._link.shared_budget)
+        self._formed = Round(0, ())
+        self._unjudged: Decision | None = None
+        self._barrier_ends = Instant(0.0)
+        self._actions = {
+            Action.RESTART: self._restart,
+            Action.SUCCEED: self._succeed,
+            Action.FAIL: self._fail,
+            Action.LEAVE: self._leave_turn,
+            Action.DEPART: self._depart,
+            Action.RETIRE: self._retire,
+            Action.YIELD: self._yield,
+            Action.FENCE: self._fence,
+        }
 
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
         return self._group
 
     @property
     def restart_count(self) -> int:
-        """Failures of the group so far; what the workers see as TORCHELASTIC_RESTART_COUNT."""
+        """Failures of the job that were forgiven so far; what the workers see as TORCHELASTIC_RESTART_COUNT."""
         return self._budget.failures
 
     def receive_signal(self, signum: int) -> None:
         """Ask the agent to stop its workers and leave. A second one ends their grace period, unless it is the same
         within half a second. Any thread, and from signal handlers. Raises ValueError for a number that is no
         signal's."""
-        self._inbox.post(Signalled(signal.Signals(signum)))
+        self._news.signalled(signal.Signals(signum))
 
     def timer_expired(self, expiry: Expiry) -> None:
         """Tell the agent of a worker that hangs. Any thread."""
-        self._inbox.post(TimerExpired(expiry))
+        self._news.expired(expiry)
 
     def alive_at(self) -> float:
         """When the loop last turned, seconds since the epoch; a loop that waits for news is alive now."""
-        return self._clock.timestamp() if self._inbox.waiting else self._last_turn
+        return self._news.alive_at()
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         try:
@@ -123,88 +154,152 @@ class SimpleElasticAgent(ElasticAgent):
 
     def close(self) -> None:
         """Release what the agent holds, as `run` does at its end: for an agent that is never run. Idempotent."""
-        self._inbox.close()
+        self._news.close()
 
-    def _run_and_shut_down(self) -> tuple[RunResult, str]:
+    def _run_and_shut_down(self) -> Ended:
         try:
             return self._run_group(self._group)
+        except (RendezvousClosedError, RendezvousGracefulExitError):
+            raise  # the others know more than this node
+        except BaseException as error:
+            # Before the workers are stopped: those of others fail when these go, and that must not count.
+            self._link.leave(f"its agent ends: {_in_words(error)}")
+            raise
         finally:
             self._shutdown(signal.SIGTERM, self._spec.shutdown_timeout)
 
-    def _run_group(self, group: WorkerGroup) -> tuple[RunResult, str]:
+    def _run_group(self, group: WorkerGroup) -> Ended:
         self._initialize_workers(group)
         while True:
             self._wait_for_news()
             result = self._monitor_workers(group)
             group.state = result.state
-            decision = supervise(self._budget, self._observe(group, result))
-            self._tell_failures(result.failures)
-            if decision.action is Action.RESTART:
-                self._begin_restart(group, decision)
-                self._restart_after(result, group)
-            elif decision.action is Action.LEAVE:
-                self._leave(group)
-            elif decision.action is not Action.CONTINUE:
-                return self._end(group, result, decision)
+            if result.state is WorkerState.FAILED:
+                self._report_failures(result.failures)
+            seen = self._observe(result)
+            ended = self._act(Turn(seen, supervise(self._budget, seen)))
+            if ended is not None:
+                return ended
 
-    def _restart_after(self, result: RunResult, group: WorkerGroup) -> None:
+    def _observe(self, result: RunResult) -> Observation:
+        verdict = self._link.verdict(WorkerState.is_running(result.state))
+        return Observation(result, self._news.signals[0] if self._news.signals else None, verdict)
+
+    def _act(self, turn: Turn) -> Ended | None:
+        """Do it; None to go on."""
+        if turn.decision.action is Action.CONTINUE:
+            return None
+        self._tell.failures(turn.seen.result.failures)
+        return self._actions[turn.decision.action](turn)
+
+    def _report_failures(self, failures: Mapping[int, ProcessFailure]) -> None:
+        """Not when a signal has come: it may have gone to the workers too, and then they only obeyed."""
+        if failures and not self._news.signals:
+            self._link.report_failure(failures)
+
+    # -- actions
+
+    def _restart(self, turn: Turn) -> Ended | None:
         """What goes wrong while restarting must not hide the failure that made the restart necessary."""
+        self._begin_restart(turn.decision)
         try:
-            self._restart_workers(group)
+            self._restart_workers(self._group)
+        except RendezvousClosedError as error:
+            return self._end_closed(error, turn)
         except Exception as error:
-            error.failures = failures_of(error) or result.failures  # type: ignore[attr-defined]
+            error.failures = failures_of(error) or turn.failures  # type: ignore[attr-defined]
             raise
+        return None
 
-    def _observe(self, group: WorkerGroup, result: RunResult) -> Observation:
-        waiting = self._spec.rdzv_handler.num_nodes_waiting() if WorkerState.is_running(group.state) else 0
-        return Observation(result, self._signals[0] if self._signals else None, waiting)
-
-    def _begin_restart(self, group: WorkerGroup, decision: Decision) -> None:
+    def _begin_restart(self, decision: Decision) -> None:
         self._budget = decision.budget
-        cause = decision.cause.value if decision.cause else ""
-        facts = RestartDecided(
-            self._run_id, group.round, cause, decision.reason, self._budget.failures, self._budget.max_restarts
-        )
-        get_logger().warning("restart decided", cause=cause, reason=decision.reason)
-        self._observer.restart_decided(facts)
+        if not decision.certain:
+            self._unjudged = decision
+            return
+        # The budget of this node has paid already; a shared one will when the next round forms.
+        unpaid = self._budget.shared and decision.cause is Cause.FAILURE
+        self._tell.restart(self._group.round, decision, self._budget, self._budget.failures + unpaid)
 
-    def _end(self, group: WorkerGroup, result: RunResult, decision: Decision) -> tuple[RunResult, str]:
-        """The job is over, well or badly: tell the other nodes, and wait for them only if all is well."""
-        if decision.action is Action.FAIL:
-            get_logger().error("no restart", reason=decision.reason)
-            self._stop_workers(group)
-        else:
-            self._exit_barrier()
-        return result, decision.reason + self._close_rendezvous()
+    def _end_closed(self, error: RendezvousClosedError, turn: Turn) -> Ended:
+        """No round will form any more. Who had a failure of its own has failed; raises `error` for who had none."""
+        verdict = self._link.verdict(running=False)
+        if verdict and verdict.outcome is Outcome.CLOSED and verdict.succeeded:
+            return RunResult(WorkerState.SUCCEEDED, turn.seen.result.return_values), closed(verdict)
+        error.failures = together(turn.seen.result.failures, failures_of(error) or turn.told)
+        if not turn.seen.result.failures:
+            raise error
+        get_logger().error("no restart", reason=str(error))
+        return RunResult(WorkerState.FAILED, failures=dict(error.failures)), str(error)
 
-    def _close_rendezvous(self) -> str:
-        """The job is done whether or not the others can be told of it: what went wrong is added to the reason."""
-        try:
-            self._spec.rdzv_handler.set_closed()
-        except RendezvousError as error:
-            return f"; the other nodes could not be told: {error}"
-        return ""
+    def _succeed(self, turn: Turn) -> Ended | None:
+        """Tell the others, and wait for them; they may need this node once more."""
+        self._barrier_ends = later(self._clock.now(), self._spec.exit_barrier_timeout)
+        if turn.seen.verdict is None:
+            self._link.report_success()
+        self._exit_barrier()
+        seen, decision = self._look_at_others(turn.seen.result)
+        if decision.action is Action.CONTINUE:  # nobody to wait for, or a subclass waits in its own way
+            return turn.seen.result, turn.decision.reason + self._link.close()
+        if seen.told(Outcome.FENCED) or decision.action is Action.DEPART:
+            get_logger().warning("exit barrier left", reason=decision.reason)
+        return self._act(Turn(seen, decision))
+
+    def _look_at_others(self, result: RunResult) -> tuple[Observation, Decision]:
+        seen = self._observe(result)
+        return seen, await_others(self._budget, seen, self._clock.now(), self._barrier_ends)
+
+    def _fail(self, turn: Turn) -> Ended:
+        get_logger().error("no restart", reason=turn.decision.reason)
+        self._stop_workers(self._group)
+        result = replace(turn.seen.result, state=WorkerState.FAILED, failures=turn.failures)
+        return result, turn.decision.reason + self._link.close()
+
+    def _leave_turn(self, turn: Turn) -> NoReturn:
+        self._leave(self._group)
 
     def _leave(self, group: WorkerGroup) -> NoReturn:
-        """Stop, and leave the rendezvous open: the others go on without this node."""
-        signum = self._signals[0]
+        """Leave the rendezvous open: the others go on without this node. They are told before the workers go, because
+        theirs will fail then, and that is no failure of the job."""
+        signum = self._news.signals[0]
+        self._link.leave(f"received {signum.name}")
         self._shutdown(signum, self._spec.shutdown_timeout)
         group.state = WorkerState.STOPPED
         raise SignalException(f"the agent received {signum.name} and stopped its workers", signum)
 
+    def _depart(self, turn: Turn) -> Ended:
+        self._link.leave(turn.decision.reason)
+        return self._retire(turn)
+
+    def _retire(self, turn: Turn) -> Ended:
+        self._end_round(turn)
+        return RunResult(WorkerState.SUCCEEDED, turn.seen.result.return_values), turn.decision.reason
+
+    def _yield(self, turn: Turn) -> NoReturn:
+        self._end_round(turn)
+        error = RendezvousClosedError(turn.decision.reason)
+        error.failures = turn.failures
+        raise error
+
+    def _fence(self, turn: Turn) -> NoReturn:
+        self._end_round(turn)
+        error = RendezvousConnectionError(
+            f"expected the rendezvous store to answer while workers run, found: {turn.decision.reason}; the others "
+            "hold this node to be gone by now, so its workers were stopped"
+        )
+        error.failures = turn.failures
+        raise error
+
+    def _end_round(self, turn: Turn) -> None:
+        if WorkerState.is_running(self._group.state):
+            get_logger().warning("round over", reason=turn.decision.reason)
+            self._stop_workers(self._group)
+            self._group.state = WorkerState.STOPPED
+
     def _finish(self, state: WorkerState, reason: str) -> None:
-        get_logger().info("agent finished", state=state.value, reason=reason, restarts=self._budget.failures)
         try:
-            self._observer.agent_finished(AgentFinished(self._run_id, state.value, reason, self._budget.failures))
+            self._tell.finished(state, reason, self._budget.failures)
         finally:
             self.close()
-
-    def _tell_failures(self, failures: Mapping[int, ProcessFailure]) -> None:
-        for failure in failures.values():
-            get_logger().error(
-                "worker failed", rank=failure.global_rank, pid=failure.pid, round=failure.round, reason=failure.reason
-            )
-            self._observer.worker_failed(WorkerFailed(self._run_id, failure))
 
     @property
     def _run_id(self) -> str:
@@ -213,31 +308,12 @@ class SimpleElasticAgent(ElasticAgent):
     # -- waiting
 
     def _wait_for_news(self) -> None:
-        """Return when `_monitor_workers` may have something to say. Here: after the monitor interval."""
+        """Return when `_monitor_workers` or the handler may have something to say. Here: after the monitor interval."""
         self._wait((), later(self._clock.now(), max(self._spec.monitor_interval, _SHORTEST_INTERVAL)))
 
     def _wait(self, fds: Collection[int], until: Instant | None) -> None:
-        """Wait in the inbox and sort what came."""
-        for item in self._inbox.wait(fds, until):
-            self._take(item)
-        self._last_turn = self._clock.timestamp()
-
-    def _take(self, item: Item) -> None:
-        if isinstance(item, Signalled):
-            self._take_signal(item.signum)
-        elif isinstance(item, Joined):
-            self._joined = item
-        else:
-            self._expired.append(item.expiry)
-
-    def _take_signal(self, signum: signal.Signals) -> None:
-        get_logger().warning("signal received", signal=signum.name)
-        now = self._clock.now()
-        if not self._signals:
-            self._asked_at = now
-        elif signum != self._signals[0] or now - self._asked_at >= _SAME_REQUEST:
-            self._urged = True
-        self._signals.append(signum)
+        """Wait for news, for one of `fds`, or until then."""
+        self._news.wait(fds, until)
 
     # -- rounds
 
@@ -249,10 +325,7 @@ class SimpleElasticAgent(ElasticAgent):
         for worker in worker_group.workers:
             worker.id = pids[worker.local_rank]
         worker_group.state = WorkerState.HEALTHY
-        get_logger().info(
-            "workers started", round=worker_group.round, workers=len(pids), pids=_few(list(pids.values()))
-        )
-        self._observer.workers_started(WorkersStarted(self._run_id, worker_group.round, pids))
+        self._tell.workers_started(worker_group.round, pids)
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         """Stop what runs and start again in a new round."""
@@ -264,56 +337,53 @@ class SimpleElasticAgent(ElasticAgent):
         """Wait for the next round and put its ranks into the group."""
         begun = self._clock.now()
         info = self._join(begun)
-        worker_group.round += 1
+        formed = self._take_round(info)
+        worker_group.round = formed.number
         worker_group.store = info.store
         worker_group.group_rank = info.rank
         worker_group.group_world_size = info.world_size
         worker_group.master_addr = info.bootstrap_store_info.master_addr
         worker_group.master_port = info.bootstrap_store_info.master_port
         worker_group.workers = self._assign_worker_ranks(info.store, info.rank, info.world_size, self._spec)
-        seconds = self._clock.now() - begun
-        self._observer.round_formed(RoundFormed(self._run_id, worker_group.round, info.rank, info.world_size, seconds))
-        get_logger().info(
-            "round formed",
-            round=worker_group.round,
-            nodes=info.world_size,
-            node_rank=info.rank,
-            store=f"{worker_group.master_addr}:{worker_group.master_port}",
-        )
+        self._tell.round_formed(worker_group, formed, self._clock.now() - begun)
+
+    def _take_round(self, info: RendezvousInfo) -> Round:
+        """What the members agreed on holds from now on; a failure that was to be judged has been forgiven."""
+        formed = self._formed = info.formed or self._formed
+        self._budget = self._budget.in_round(formed.restart_count)
+        self._link.joined()
+        unjudged, self._unjudged = self._unjudged, None
+        if unjudged is not None:
+            self._tell.restart(self._group.round, unjudged, self._budget, formed.restart_count)
+        return formed
 
     def _join(self, begun: Instant) -> RendezvousInfo:
-        """`next_rendezvous` in a thread of its own, so that a signal is answered while it blocks."""
-        if self._signals:  # one that came while the workers of the last round were being stopped
+        """Wait for the next round; a signal ends the wait."""
+        if self._news.signals:  # one that came while the workers of the last round were being stopped
             self._leave(self._group)
-        threading.Thread(target=self._call_handler, name="rendezvous", daemon=True).start()
-        progress = Progress.starting(begun, _say_waiting_for_nodes)
-        while self._joined is None:
+        own = Own(self._spec.role, self._spec.local_world_size, self._budget.failures, self._group.round + 1)
+        begin_joining(self._spec.rdzv_handler, own, self._news.joined)
+        progress = Progress.starting(begun, lambda seconds: self._say_waiting("other nodes to join", seconds))
+        while (outcome := self._news.take_joined()) is None:
             self._wait((), progress.look(self._clock.now()))
-            if self._signals:
+            if self._news.signals:
                 self._leave(self._group)
-        outcome, self._joined = self._joined.outcome, None
+        if isinstance(outcome, RendezvousClosedError):
+            outcome.failures = failures_of(outcome) or self._told_by_handler()
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    def _call_handler(self) -> None:
-        outcome: RendezvousInfo | BaseException
-        try:
-            outcome = self._spec.rdzv_handler.next_rendezvous()
-        except BaseException as error:  # noqa: BLE001 - carried over to the agent's thread and raised there
-            outcome = error
-        self._inbox.post(Joined(outcome))
+    def _told_by_handler(self) -> Mapping[int, ProcessFailure]:
+        verdict = self._link.verdict(running=False)
+        return verdict.failures if verdict else {}
 
     def _assign_worker_ranks(
         self, store: Store, group_rank: int, group_world_size: int, spec: WorkerSpec
     ) -> list[Worker]:
-        """The workers of this node with their ranks. With one node they follow from the node alone."""
-        if group_world_size != 1:
-            raise RendezvousStateError(
-                f"expected a round of one node, found one of {group_world_size}; this version runs single-node jobs"
-            )
-        size = spec.local_world_size
-        return [Worker(rank, rank, rank, size, size) for rank in range(size)]
+        """The workers of this node with their ranks, as they follow from the members of the round."""
+        check_place(self._formed.members, group_rank, group_world_size, spec)
+        return ranked_workers(self._formed.members, group_rank)
 
     # -- extension points
 
@@ -334,22 +404,35 @@ class SimpleElasticAgent(ElasticAgent):
         """Stop all workers with `death_sig`, SIGKILL after `timeout` seconds, and release everything. Idempotent."""
 
     def _exit_barrier(self) -> None:
-        """Wait for the other nodes after success. One node has none to wait for."""
+        """After success: wait until the other nodes have succeeded, one of them needs this one again, a signal comes,
+        or `spec.exit_barrier_timeout` is over. With a handler that cannot tell there is nothing to wait for."""
+        if not self._link.waits_for_others:
+            return
+        result = RunResult(WorkerState.SUCCEEDED)
+        progress = Progress.starting(
+            self._clock.now(), lambda seconds: self._say_waiting("the workers of other nodes to succeed", seconds)
+        )
+        while self._look_at_others(result)[1].action is Action.CONTINUE:
+            now = self._clock.now()
+            self._wait((), _earliest(progress.look(now), self._barrier_ends, self._link.ask_again()))
+
+    def _say_waiting(self, what: str, seconds: Duration) -> None:
+        get_logger().info("still waiting", waiting_for=what, seconds=round(seconds), **self._link.progress())
 
 
 def _end_by(error: BaseException) -> tuple[WorkerState, str]:
     """State and reason of a run that an error ended."""
+    stopped = isinstance(error, (SignalException, KeyboardInterrupt))
+    return WorkerState.STOPPED if stopped else WorkerState.FAILED, _in_words(error)
+
+
+def _in_words(error: BaseException) -> str:
     if isinstance(error, SignalException):
-        return WorkerState.STOPPED, str(error)
+        return str(error)
     if isinstance(error, KeyboardInterrupt):
-        return WorkerState.STOPPED, "interrupted from the keyboard"
-    return WorkerState.FAILED, f"{type(error).__name__}: {error}"
+        return "interrupted from the keyboard"
+    return f"{type(error).__name__}: {error}"
 
 
-def _say_waiting_for_nodes(seconds: Duration) -> None:
-    get_logger().info("still waiting", waiting_for="other nodes to join", seconds=round(seconds))
-
-
-def _few(pids: list[int]) -> list[int] | str:
-    """All process ids while a line can hold them; with many workers the first and the last."""
-    return pids if len(pids) <= _PIDS_IN_A_LINE else f"{pids[0]} to {pids[-1]}"
+def _earliest(*instants: Instant | None) -> Instant | None:
+    return min((instant for instant in instants if instant is not None), default=None)

@@ -41,7 +41,12 @@ class TimerExpired:
     expiry: Expiry
 
 
-Item = Signalled | Joined | TimerExpired
+@dataclass(frozen=True)
+class RoundChanged:
+    """The handler has news of the round: its verdict may be another."""
+
+
+Item = Signalled | Joined | TimerExpired | RoundChanged
 
 
 class Inbox:

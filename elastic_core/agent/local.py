@@ -54,7 +54,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._contribute = contribute
 
     def _wait_for_news(self) -> None:
-        self._wait(self._processes.sentinels(), None)
+        self._wait(self._processes.sentinels(), self._link.ask_again())
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
         return self._processes.start(self._plan(worker_group))
@@ -65,6 +65,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         for ended in exits:
             get_logger().debug("worker exited", local_rank=ended.local_rank, pid=ended.pid, exitcode=ended.exitcode)
         if any(ended.exitcode != 0 for ended in exits):
+            # At once: the peers of a lost worker hang until somebody tells them, and to stop the others takes time.
+            self._report_failures(self._processes.failures_so_far())
             self._stop_after_failure()
             return RunResult(WorkerState.FAILED, failures=self._processes.failures())
         if self._processes.running():
@@ -78,7 +80,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._stop(signal.SIGTERM, self._spec.shutdown_timeout)
         except UnkillableWorkersError as error:
             error.failures = self._processes.failures()
-            self._tell_failures(error.failures)
+            self._report_failures(error.failures)
+            self._tell.failures(error.failures)
             raise
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
@@ -111,8 +114,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         return plan.with_contributed(self._contribute(plan)) if self._contribute else plan
 
     def _kill_expired(self) -> None:
-        expired, self._expired = self._expired, []
-        for expiry in expired:
+        for expiry in self._news.take_expired():
             reason = f"hang: the watchdog timer {expiry.scope!r} expired, and the agent killed the worker"
             if self._processes.kill(expiry.worker_pid, reason):
                 get_logger().error("watchdog expired", pid=expiry.worker_pid, scope=expiry.scope)
@@ -136,11 +138,11 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _deliver_output(self) -> None:
         """Wait for the console as long as it takes any, within reason; a signal that comes meanwhile ends the wait."""
         done = self._processes.drain()
-        signals = len(self._signals)
+        signals = len(self._news.signals)
         patience = _HURRIED_PATIENCE if signals else _CONSOLE_PATIENCE
         delivered, deadline = -1, self._clock.now()
         progress = Progress.starting(self._clock.now(), _say_waiting_for_console)
-        while done is not None and not is_readable(done) and len(self._signals) == signals:
+        while done is not None and not is_readable(done) and len(self._news.signals) == signals:
             now = self._clock.now()
             if delivered != self._processes.delivered():
                 delivered, deadline = self._processes.delivered(), later(now, patience)
@@ -171,7 +173,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._processes.send_signal(signal.SIGCONT)  # a stopped process cannot answer the request to end
         while self._unfinished():
             now = self._clock.now()
-            step = plan.step(now, urged=self._urged)
+            step = plan.step(now, urged=self._news.urged)
             if step is Step.GIVE_UP:
                 self._give_up()
                 return

@@ -31,6 +31,8 @@ class WorkerSpec:
         monitor_interval: seconds between two looks at the workers by an agent that has no way to be told; 0 or more.
         shutdown_timeout: grace in seconds on every stop path, between SIGTERM and SIGKILL.
         kill_timeout: seconds after SIGKILL until a process is reported as one that will not die.
+        exit_barrier_timeout: seconds that a node whose workers have succeeded waits for those of other nodes; 0 or
+            more. Only with handlers that tell when they have.
 
     Raises:
         ValueError: a bound does not hold.
@@ -45,6 +47,7 @@ class WorkerSpec:
     monitor_interval: Duration = 0.1
     shutdown_timeout: Duration = 30.0
     kill_timeout: Duration = 10.0
+    exit_barrier_timeout: Duration = 300.0
 
     def __post_init__(self) -> None:
         if self.local_world_size < 1:
@@ -53,6 +56,8 @@ class WorkerSpec:
             raise ValueError(f"expected max_restarts of 0 or more, found {self.max_restarts}")
         if self.monitor_interval < 0:
             raise ValueError(f"expected a monitor_interval of 0 s or more, found {self.monitor_interval}")
+        if self.exit_barrier_timeout < 0:
+            raise ValueError(f"expected an exit_barrier_timeout of 0 s or more, found {self.exit_barrier_timeout}")
 
     def get_entrypoint_name(self) -> str:
         """The entry point for people: a function's qualified name, else the command."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.builtin.memory_store import MemoryStore
-from elastic_core.port import PortReservation
 from elastic_core.errors import ConfigurationError, Problem, RendezvousClosedError
 from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hookimpl
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from elastic_core.port import PortReservation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -2,6 +2,7 @@
 
 from elastic_core.testing.clock import FakeClock
 from elastic_core.testing.observer import RecordingObserver
+from elastic_core.testing.rounds import FakeRounds, round_info
 from elastic_core.testing.workers import FakeWorkers
 
-__all__ = ["FakeClock", "FakeWorkers", "RecordingObserver"]
+__all__ = ["FakeClock", "FakeRounds", "FakeWorkers", "RecordingObserver", "round_info"]

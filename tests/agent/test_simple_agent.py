@@ -18,6 +18,7 @@ from elastic_core.errors import (
     RendezvousTimeoutError,
     SignalException,
 )
+from elastic_core.interfaces.node import Member, Round
 from elastic_core.testing import RecordingObserver
 
 RUNS = RunResult(WorkerState.HEALTHY)
@@ -114,8 +115,12 @@ def test_it_fails_when_the_budget_is_used_up(make_agent, scripted_handler):
 
 
 def test_waiting_nodes_replace_the_round_for_free(make_agent, scripted_handler):
+    class RunsOutOfRounds(PolledAgent):
+        def _monitor_workers(self, worker_group):
+            return RUNS if worker_group.round < 3 else DONE
+
     handler = scripted_handler(waiting=[0, 3, 0, 1])
-    agent = make_agent([RUNS, RUNS, RUNS, RUNS, DONE], handler=handler, max_restarts=0)
+    agent = make_agent([], RunsOutOfRounds, handler=handler, max_restarts=0)
     assert agent.run() == DONE
     assert agent.calls == ["start", "stop", "start", "stop", "start", SHUTDOWN]
     assert (agent.restart_count, agent.get_worker_group().round) == (0, 3)
@@ -236,10 +241,21 @@ def test_a_node_that_was_not_needed_has_succeeded(make_agent, scripted_handler):
     )
 
 
-def test_a_round_of_several_nodes_is_refused_by_name(make_agent, scripted_handler):
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"world_size": 2}, "nodes with 2 of 'default'"),
+        ({"rank": 1}, "nodes with 2 of 'default'"),
+        ({"formed": Round(1, (Member("a", "", "", "default", 3),))}, "nodes with 3 of 'default'"),
+        ({"formed": Round(1, (Member("a", "", "", "reader", 2),))}, "nodes with 2 of 'reader'"),
+        ({"formed": Round(1, ())}, "nodes with none"),
+    ],
+)
+def test_a_round_that_holds_the_node_for_another_is_refused(changes, found, make_agent, scripted_handler):
     handler = scripted_handler()
-    handler.script[1] = lambda: handler.round_of_one(world_size=2)
-    with pytest.raises(RendezvousStateError, match="expected a round of one node, found one of 2"):
+    formed = Round(1, (Member("a", "", "", "default", 2),))
+    handler.script[1] = lambda: handler.round_of_one(**{"formed": formed, **changes})
+    with pytest.raises(RendezvousStateError, match=f"has 2 worker.s. of role 'default'; found {found}"):
         make_agent([RUNS], handler=handler).run()
 
 

@@ -1,0 +1,51 @@
+"""Ranks of workers against a model that writes all of them into a list and looks them up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.agent import Worker
+from elastic_core.agent.ranks import ranked_workers
+from elastic_core.interfaces.node import Member
+
+
+def member(role, size):
+    return Member("", "", "", role, size)
+
+
+def dumb(members, group_rank):
+    everybody = [
+        (rank, member.role, local) for rank, member in enumerate(members) for local in range(member.local_world_size)
+    ]
+    role = members[group_rank].role
+    alike = [worker for worker in everybody if worker[1] == role]
+    own = [worker for worker in everybody if worker[0] == group_rank]
+    return [
+        Worker(worker[2], everybody.index(worker), alike.index(worker), len(everybody), len(alike)) for worker in own
+    ]
+
+
+@given(st.lists(st.builds(member, st.sampled_from(["trainer", "reader", "actor"]), st.integers(1, 5)), min_size=1))
+def test_every_node_gets_what_the_model_says(members):
+    for group_rank in range(len(members)):
+        assert ranked_workers(members, group_rank) == dumb(members, group_rank)
+
+
+@given(st.lists(st.builds(member, st.sampled_from(["a", "b"]), st.integers(1, 4)), min_size=1))
+def test_every_rank_is_given_once(members):
+    workers = [worker for rank in range(len(members)) for worker in ranked_workers(members, rank)]
+    assert [worker.global_rank for worker in workers] == list(range(len(workers)))
+
+
+@pytest.mark.parametrize(
+    ("group_rank", "expected"),
+    [
+        (0, [Worker(0, 0, 0, 6, 5), Worker(1, 1, 1, 6, 5)]),
+        (1, [Worker(0, 2, 0, 6, 1)]),
+        (2, [Worker(0, 3, 2, 6, 5), Worker(1, 4, 3, 6, 5), Worker(2, 5, 4, 6, 5)]),
+    ],
+)
+def test_two_roles(group_rank, expected):
+    assert ranked_workers([member("trainer", 2), member("reader", 1), member("trainer", 3)], group_rank) == expected

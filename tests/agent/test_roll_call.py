@@ -1,0 +1,79 @@
+"""The roll call over a store in memory, each node in a thread of its own; and what is found there that is none."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from elastic_core.agent.roll_call import Own, call_roll
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
+from elastic_core.interfaces.node import Member, Round
+
+NODES = [Own("trainer", 2, 0, 1), Own("reader", 1, 3, 2), Own("trainer", 4, 1, 7)]
+
+
+def test_all_nodes_come_to_the_same_round():
+    store = MemoryStore(timedelta(seconds=30))
+    with ThreadPoolExecutor(3) as pool:
+        rounds = list(pool.map(lambda rank: call_roll(store, rank, 3, NODES[rank]), range(3)))
+    members = tuple(Member("", "", "", own.role, own.local_world_size) for own in NODES)
+    assert rounds == [Round(7, members, 3)] * 3
+
+
+class Untouchable:
+    def __getattr__(self, name):
+        raise AssertionError(f"a node that is alone has nobody to tell: {name}")
+
+
+def test_a_node_that_is_alone_uses_no_store():
+    assert call_roll(Untouchable(), 0, 1, NODES[1]) == Round(2, (Member("", "", "", "reader", 1),), 3)
+
+
+def test_a_node_that_does_not_answer():
+    with pytest.raises(RendezvousTimeoutError, match="expected the node with rank 1 to tell its role"):
+        call_roll(MemoryStore(timedelta(seconds=0.01)), 0, 2, NODES[0])
+
+
+class Gone(MemoryStore):
+    def get(self, key):
+        raise RuntimeError("connection closed by peer")
+
+
+def test_a_store_that_breaks():
+    with pytest.raises(RendezvousConnectionError, match="connection closed by peer"):
+        call_roll(Gone(), 0, 2, NODES[0])
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x80\x04\x95",  # a pickle
+        b"\xff",
+        b"17",
+        b"{}",
+        b"[]",
+        b'["trainer", 2]',
+        b'["trainer", "2", 0, 1]',
+        b'["trainer", true, 0, 1]',
+        b'["trainer", -2, 0, 1]',
+        b"[7, 2, 0, 1]",
+        b'["trainer", 2, 0, 1, 5]',
+        b"[" * 100_000,
+    ],
+)
+def test_what_cannot_be_read_is_an_error_with_a_name(raw):
+    store = MemoryStore()
+    store.set("elastic/member/1", raw)
+    with pytest.raises(RendezvousStateError, match="role and the number of workers of the node with rank 1"):
+        call_roll(store, 0, 2, NODES[0])
+
+
+def test_no_thread_is_left():
+    before = threading.active_count()
+    test_all_nodes_come_to_the_same_round()
+    assert threading.active_count() == before
