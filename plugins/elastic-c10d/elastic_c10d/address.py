@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from elastic_c10d.endpoint import Endpoint
@@ -26,11 +26,17 @@ class Address:
     """One address of an endpoint, ready for a socket."""
 
     family: socket.AddressFamily
-    sockaddr: tuple[str | int, ...]
+    sockaddr: tuple[Any, ...]
 
     @property
     def host(self) -> str:
         return str(self.sockaddr[0])
+
+    @property
+    def dialled(self) -> str:
+        """The host as torch is to be given it: a link-local address needs its interface."""
+        scope = self.sockaddr[3] if len(self.sockaddr) > 3 else 0
+        return f"{self.host}%{scope}" if scope and "%" not in self.host else self.host
 
     @property
     def port(self) -> int:

@@ -9,9 +9,8 @@ from elastic_c10d.keys import create
 from elastic_c10d.log_record import SUPERSEDED, VOID, LogRecord
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
-
     from elastic_c10d.keys import Keys
+    from elastic_c10d.torch_store import Store
 
 
 @dataclass
@@ -21,6 +20,7 @@ class _Own:
 
     first: int
     latest: int | None = None
+    entry: bytes | None = None
 
 
 class Announcer:
@@ -42,10 +42,17 @@ class Announcer:
             slot: int | None = own.first
         else:
             slot = None
+        own.entry = entry
         if own.latest is None:  # the counter is there before the entry is: who sees an entry reads its beats unasked
             store.add(self._keys.beats(own.first), 1)
         self._append(store, own, LogRecord(key, own.first, entry), slot)
         return own.first
+
+    def move_to(self, other: Announcer, store: Store) -> None:
+        """Announce what stands here with `other`, in the life of the store that is its."""
+        for key, own in self._own.items():
+            if own.entry is not None:
+                other.announce(store, key, own.entry)
 
     def withdraw(self, store: Store, key: str, first: int | None) -> None:
         """Append a withdrawal of a key of ours that may have been announced; or of another's, whose first slot is

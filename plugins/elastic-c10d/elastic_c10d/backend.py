@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from elastic_c10d.announcer import Announcer
-from elastic_c10d.connector import connector_of
+from elastic_c10d.connector import as_connector
 from elastic_c10d.keys import Keys, create, peek
 from elastic_c10d.line import Line
 from elastic_c10d.roster_log import RosterLog
@@ -18,9 +18,8 @@ from elastic_core.interfaces.backend import RosterBackend
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch.distributed import Store
-
     from elastic_c10d.connector import Connector
+    from elastic_c10d.torch_store import Store
     from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.backend import Announced, Token
 
@@ -47,7 +46,7 @@ class C10dRendezvousBackend(RosterBackend):
 
     It uses up to three connections, made when they are first needed: one for operations and one for each of the two
     waits. A store that was restarted empty is noticed when a connection to it is made; everything known of the one
-    before is forgotten then.
+    before is forgotten then, and what this node has announced is announced again.
 
     Args:
         store: a TCPStore, FileStore or HashStore, possibly beneath PrefixStores, which stays the caller's; or a
@@ -71,7 +70,7 @@ class C10dRendezvousBackend(RosterBackend):
         self._keys = Keys(run_id)
         self._clock = clock or SystemClock()
         self._hole_patience = hole_patience
-        self._connector: Connector = store if hasattr(store, "connect") else connector_of(store)
+        self._connector: Connector = as_connector(store)
         self._life: _Life | None = None
         self._main = Line(self._connector, aside=False, greet=self._greet)
         self._state_line = Line(self._connector, aside=True, greet=self._greet_aside)
@@ -80,6 +79,10 @@ class C10dRendezvousBackend(RosterBackend):
     @property
     def name(self) -> str:
         return "c10d"
+
+    @property
+    def hosts_store(self) -> bool:
+        return self._connector.hosts
 
     def connect(self) -> None:
         """Connect now rather than at the first use. Takes as long as the connector's patience at most, and comes back
@@ -159,7 +162,10 @@ class C10dRendezvousBackend(RosterBackend):
         name = create(store, self._keys.id, secrets.token_hex(8).encode()).decode()
         if self._life is None or self._life.name != name:
             log = RosterLog(self._keys, self._clock, self._hole_patience)
-            self._life = _Life(name, Versions(self._keys, name), Announcer(self._keys), log)
+            announcer = Announcer(self._keys)
+            if self._life is not None:
+                self._life.announcer.move_to(announcer, store)
+            self._life = _Life(name, Versions(self._keys, name), announcer, log)
 
     def _greet_aside(self, store: Store) -> None:
         name = peek(store, self._keys.id)

@@ -15,9 +15,11 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch.distributed import Store
+from elastic_c10d.sockets import remember
+from elastic_c10d.torch_store import innermost
 
+if TYPE_CHECKING:
+    from elastic_c10d.torch_store import Store
     from elastic_core.clock import Duration
 
 _DESCRIPTOR = re.compile(r"SocketImpl\(fd=(\d+)")
@@ -65,7 +67,7 @@ class Connection:
 
 def socket_of(store: Store, port: int) -> socket.socket | None:
     """A second handle on the socket of a TCPStore that was just made and has had no fault; None if it is not found."""
-    found = _DESCRIPTOR.search(repr(store))
+    found = _DESCRIPTOR.search(repr(innermost(store)))
     if found is None:
         return None
     try:
@@ -73,6 +75,7 @@ def socket_of(store: Store, port: int) -> socket.socket | None:
     except OSError:
         return None
     if _peer_port(handle) == port:
+        remember(handle)
         return handle
     handle.close()
     return None

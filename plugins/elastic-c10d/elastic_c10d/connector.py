@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from elastic_c10d.attempt import Attempt
 from elastic_c10d.connection import Connection, socket_of
 from elastic_c10d.faults import first_line
+from elastic_c10d.sockets import cut, sockets_to
 from elastic_c10d.torch_import import distributed
+from elastic_c10d.torch_store import innermost
 from elastic_core.errors import RendezvousConnectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch.distributed import Store
-
+    from elastic_c10d.torch_store import Store
     from elastic_core.clock import Duration
 
 READ_TIMEOUT: Duration = 60.0
-CONNECT_TIMEOUT: Duration = 30.0
+CONNECT_TIMEOUT: Duration = 10.0
 
 
 class Connector(Protocol):
@@ -29,6 +31,11 @@ class Connector(Protocol):
     @property
     def where(self) -> str:
         """The store, for messages."""
+        ...
+
+    @property
+    def hosts(self) -> bool:
+        """Whether the store lives in this process, and ends with `close`."""
         ...
 
     def connect(self, aside: bool = False) -> Connection:
@@ -54,6 +61,10 @@ class SharedConnector:
     def where(self) -> str:
         return self._connection.where
 
+    @property
+    def hosts(self) -> bool:
+        return False
+
     def connect(self, aside: bool = False) -> Connection:
         return self._connection
 
@@ -74,16 +85,33 @@ class BorrowedTcpConnector:
     def where(self) -> str:
         return f"{self._host}:{self._port}"
 
+    @property
+    def hosts(self) -> bool:
+        return False
+
     def connect(self, aside: bool = False) -> Connection:
         if not aside and self._first is not None:
             first, self._first = self._first, None
             return Connection(first, pushes=True, where=self.where)
         if self._store is self._base:
             return self._dialler.dial(self._host, self._port, self.where, CONNECT_TIMEOUT)
-        return self._dialler.run(self._store.clone, self._port, self.where, CONNECT_TIMEOUT)
+        return self._dialler.run(self._clone, self._port, self.where, CONNECT_TIMEOUT)
 
     def close(self) -> None:
-        self._dialler.stop.set()
+        self._dialler.close()
+
+    def _clone(self) -> Store:
+        clone: Callable[[], Store] = getattr(self._store, "clone")  # noqa: B009 - younger torches have it
+        return clone()
+
+
+@dataclass(frozen=True)
+class _Stuck:
+    """A constructor that has not come back yet, and the sockets to its port that were there before it began."""
+
+    port: int
+    before: frozenset[int]
+    attempt: Attempt[Store]
 
 
 class Dialler:
@@ -97,7 +125,7 @@ class Dialler:
     def __init__(self, read_timeout: Duration = READ_TIMEOUT) -> None:
         self.stop = threading.Event()
         self._read_timeout = read_timeout
-        self._stuck: dict[str, Attempt[Store]] = {}
+        self._stuck: dict[str, _Stuck] = {}
 
     def dial(self, host: str, port: int, where: str, timeout: Duration) -> Connection:
         """A new connection to `host`, which should be known to listen.
@@ -115,18 +143,29 @@ class Dialler:
 
     def run(self, make: Callable[[], Store], port: int, where: str, timeout: Duration) -> Connection:
         """As `dial`, with the store made by `make`."""
-        attempt = self._stuck.pop(where, None) or Attempt(make)
-        if not attempt.wait(timeout, self.stop):
-            self._stuck[where] = attempt
+        begun = self._stuck.pop(where, None) or _Stuck(port, sockets_to(port), Attempt(make))
+        if not begun.attempt.wait(timeout, self.stop):
+            self._stuck[where] = begun
+            if self.stop.is_set():
+                self.close()
             raise RendezvousConnectionError(self._silence(where, timeout))
         try:
-            store = attempt.result()
+            store = begun.attempt.result()
         except RuntimeError as error:
             raise RendezvousConnectionError(f"connecting to {where} failed: {first_line(error)}") from error
         return self._finished(store, port, where)
 
+    def close(self) -> None:
+        """Let callers come back with an error, now and later, and end what is stuck."""
+        self.stop.set()
+        while self._stuck:
+            _, stuck = self._stuck.popitem()
+            cut(stuck.port, stuck.before)
+
     def _finished(self, store: Store, port: int, where: str) -> Connection:
         connection = Connection(store, True, where, socket_of(store, port))
+        set_timeout: Callable[[timedelta], None] = getattr(store, "set_timeout")  # noqa: B009 - not of our protocol
+        set_timeout(timedelta(seconds=self._read_timeout))
         connection.bound(self._read_timeout)
         connection.watch(self._read_timeout)
         return connection
@@ -140,11 +179,11 @@ class Dialler:
         )
 
 
-def connector_of(store: Store) -> BorrowedTcpConnector | SharedConnector:
-    """The connector that fits a store which somebody else made."""
-    base = store
-    while hasattr(base, "underlying_store"):
-        base = base.underlying_store
+def as_connector(store: Store | Connector) -> Connector:
+    """A connector as it is, or the one that fits a store which somebody else made."""
+    if hasattr(store, "connect"):
+        return cast("Connector", store)
+    base = innermost(store)
     if isinstance(base, distributed().TCPStore):
         return BorrowedTcpConnector(store, base)
     return SharedConnector(store)

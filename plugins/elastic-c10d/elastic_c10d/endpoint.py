@@ -1,4 +1,4 @@
-"""Endpoints: `host[:port]`, where the host is a name, an IPv4 or an IPv6 address, the latter with or without brackets."""
+"""Endpoints: `host[:port]`. The host is a name, an IPv4 address, or an IPv6 one with or without brackets."""
 
 from __future__ import annotations
 

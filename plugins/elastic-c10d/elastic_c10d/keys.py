@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from elastic_c10d.torch_store import Store
 
 _NOTHING = b"?"  # no value of ours
 
@@ -51,9 +51,8 @@ def peek(store: Store, key: str) -> bytes | None:
 
 
 def compare_set(store: Store, key: str, expected: bytes, desired: bytes) -> bytes:
-    """As the store's, in bytes; torch's stub has text, its stores take both."""
-    found: bytes | str = store.compare_set(key, expected, desired)  # type: ignore[arg-type]
-    return found.encode() if isinstance(found, str) else bytes(found)
+    """As the store's own: the value that stands afterwards, or what was expected where none does."""
+    return bytes(store.compare_set(key, expected, desired))
 
 
 def create(store: Store, key: str, value: bytes) -> bytes:

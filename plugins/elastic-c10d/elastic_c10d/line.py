@@ -13,10 +13,9 @@ from elastic_core.errors import RendezvousConnectionError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch.distributed import Store
-
     from elastic_c10d.connection import Connection
     from elastic_c10d.connector import Connector
+    from elastic_c10d.torch_store import Store
     from elastic_core.clock import Duration
 
 T = TypeVar("T")

@@ -1,1 +1,102 @@
-"""What the plugin registers."""
+"""What the plugin registers. Importing this does not import torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hookimpl
+from elastic_core.rendezvous import OPTIONS as SHARED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_c10d.torch_store import Store
+    from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
+
+_CONNECTION = (
+    Option("connect_timeout", float, 10.0, "for a listener to answer as a TCPStore", "seconds"),
+    Option("read_timeout", float, 60.0, "for the store to answer an operation", "seconds"),
+)
+_C10D = (
+    *SHARED,
+    Option("store_type", str, "tcp", "tcp; or file, where the endpoint is the path of a file that all nodes share"),
+    Option("is_host", bool, None, "whether this node hosts the store; unset: who can bind the endpoint does"),
+    *_CONNECTION,
+)
+_STATIC = (
+    *(option for option in SHARED if option.name not in ("join_timeout", "last_call_timeout")),
+    Option("master_addr", str, None, "address of rank 0's store, where no endpoint is given; unset: 127.0.0.1"),
+    Option("master_port", int, None, "its port; unset: 29500"),
+    Option("rank", int, None, "rank of this node, from 0; binding"),
+    Option("timeout", float, 600.0, "for all nodes to join", "seconds"),
+    *_CONNECTION,
+)
+
+
+def _handler(params: RendezvousParameters) -> RendezvousHandler:
+    from elastic_c10d.create import create_parts
+    from elastic_core.rendezvous import create_handler
+
+    parts = create_parts(params)
+    no_store = cast("Store", None)  # it is asked for nothing where `stores` gives every round one
+    return create_handler(no_store, parts.backend, params, parts.stores)
+
+
+def _static_handler(params: RendezvousParameters) -> RendezvousHandler:
+    from elastic_c10d.static import as_dynamic
+
+    return _handler(as_dynamic(params))
+
+
+def _tcp_store(options: Mapping[str, Any]) -> Store:
+    """Hosted here if the port can be had here, else a client."""
+    from elastic_c10d.endpoint import Endpoint, parse_endpoint
+    from elastic_c10d.stores import tcp_store
+
+    host = parse_endpoint(options["host"], "host").host
+    return tcp_store(Endpoint(host, options["port"]), options["is_host"], options["timeout"])
+
+
+def _file_store(options: Mapping[str, Any]) -> Store:
+    from elastic_c10d.create import file_connector
+
+    return file_connector(options["path"]).connect().store
+
+
+def _hash_store(options: Mapping[str, Any]) -> Store:
+    from elastic_c10d.torch_import import distributed
+
+    store: Store = distributed().HashStore()
+    return store
+
+
+@hookimpl
+def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
+    return [
+        RendezvousBackendRecord("c10d", "nodes meet at a torch store, hosted by one of them", _handler, _C10D),
+        RendezvousBackendRecord("static", "a fixed number of nodes with given ranks", _static_handler, _STATIC),
+    ]
+
+
+@hookimpl
+def elastic_stores() -> list[StoreRecord]:
+    return [
+        StoreRecord(
+            "tcp",
+            "torch's TCPStore, one server and clients",
+            _tcp_store,
+            (
+                Option("host", str, "127.0.0.1", "name or address of the server's machine"),
+                Option("port", int, 29400, "its port"),
+                Option("is_host", bool, None, "whether the server is in this process; unset: if the port can be had"),
+                Option("timeout", float, 300.0, "for connecting, and for waiting for a key", "seconds"),
+            ),
+        ),
+        StoreRecord(
+            "file",
+            "torch's FileStore, in a file on a shared disk",
+            _file_store,
+            (Option("path", str, "", "the file"),),
+        ),
+        StoreRecord("hash", "torch's HashStore, in the memory of one process", _hash_store),
+    ]

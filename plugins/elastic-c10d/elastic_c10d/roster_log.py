@@ -25,9 +25,8 @@ from elastic_core.interfaces.backend import Announced
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch.distributed import Store
-
     from elastic_c10d.keys import Keys
+    from elastic_c10d.torch_store import Store
     from elastic_core.clock import Clock, Duration, Instant
 
 CHUNK = 512

@@ -13,9 +13,8 @@ from elastic_c10d.keys import create, peek
 from elastic_core.errors import RendezvousStateError
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
-
     from elastic_c10d.keys import Keys
+    from elastic_c10d.torch_store import Store
 
 KEPT = 16
 _TOMBSTONE = b"-"

@@ -1,0 +1,95 @@
+"""What every round gets anew: a server for the workers' store on rank 0's node, and a store that only members share."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from elastic_c10d.lazy_store import lazy_store
+from elastic_c10d.server import bind_everywhere, start_server
+from elastic_c10d.torch_import import distributed
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.interfaces.backend import RoundStores
+from elastic_core.interfaces.handler import RendezvousStoreInfo
+from elastic_core.text import truth
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+
+    from elastic_c10d.connector import Connector
+    from elastic_c10d.torch_store import Store
+
+_WAIT = timedelta(seconds=300)  # what torch's stores wait for a key unless they are told otherwise
+_NOT_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+
+
+class C10dRoundStores(RoundStores):
+    """See `RoundStores`.
+
+    The workers' store is a TCPStore server of its own for every round, in the agent of rank 0, on the very socket that
+    was reserved: workers put no prefix on their keys, so no server may see two rounds. The members' store is the
+    rendezvous store beneath a prefix that names the round, on a connection made when it is first used.
+
+    Args:
+        connector: to the rendezvous store.
+        run_id: the job.
+        address: the address that this node advertises; asked for when it is needed, since it may take a connection
+            to know.
+        environ: where TORCH_DISABLE_SHARE_RDZV_TCP_STORE is looked up: with it rank 0's worker hosts the workers'
+            store, on the port reserved here. None: this process's environment.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        run_id: str,
+        address: Callable[[], str],
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._connector = connector
+        self._run_id = run_id
+        self._address = address
+        self._shared = not truth((os.environ if environ is None else environ).get(_NOT_SHARED, "0"))
+        self._reserved: socket.socket | None = None
+        self._server: Store | None = None
+
+    @property
+    def hosted_by_agent(self) -> bool:
+        return self._shared
+
+    def reserve(self) -> RendezvousStoreInfo:
+        """Raises ConfigurationError when there is no free port."""
+        self.release()
+        try:
+            self._reserved = bind_everywhere(0)
+        except OSError as error:
+            told = f"expected a free port for the workers' store, found none: {error.strerror}"
+            raise ConfigurationError(Problem("--master-port", told)) from error
+        return RendezvousStoreInfo(self._address(), int(self._reserved.getsockname()[1]))
+
+    def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
+        if not is_host:
+            self.release()
+        elif self._shared:
+            if self._reserved is None:
+                raise RuntimeError(
+                    "expected a round that opens once, after its port was reserved; found no reservation"
+                )
+            self._server = start_server(self._reserved)
+            self._reserved = None
+        return lazy_store(lambda: self._members_store(number))
+
+    def release(self) -> None:
+        self._server = None
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+
+    def _members_store(self, number: int) -> Store:
+        connection = self._connector.connect(aside=True)
+        store: Store = distributed().PrefixStore(f"elastic/{self._run_id}/round/{number}", connection.store)
+        if connection.pushes:
+            store.set_timeout(_WAIT)  # type: ignore[attr-defined]
+        return store

@@ -1,0 +1,146 @@
+"""Servers of TCPStores: the socket is bound and listens before torch gets it, so that nobody guesses about ports."""
+
+from __future__ import annotations
+
+import resource
+import socket
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from elastic_c10d.address import Address, is_local, plain, resolve
+from elastic_c10d.endpoint import Endpoint, parse_endpoint
+from elastic_c10d.torch_import import distributed
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.log import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elastic_c10d.torch_store import Store
+
+_BACKLOG = 65535  # the kernel makes net.core.somaxconn of it, as it does of torch's own
+_CONNECTIONS_PER_NODE = 4
+_OTHER_FILES = 256
+_TIMEOUT = timedelta(seconds=300)
+
+
+def bind_everywhere(port: int) -> socket.socket:
+    """A socket bound to the port on all addresses, IPv4 and IPv6 where the machine has both; it does not listen yet.
+    Raises OSError."""
+    try:
+        return _bind(socket.AF_INET6, ("::", port))
+    except OSError as error:
+        if not _lacks_ipv6(error):
+            raise
+    return _bind(socket.AF_INET, ("0.0.0.0", port))
+
+
+def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
+    """A socket that listens where the endpoint's store belongs: a loopback endpoint at its loopback address, any other
+    on all addresses, since a machine's own name often resolves to 127.0.1.1, where nobody else could reach it. Raises
+    OSError, EADDRINUSE if somebody listens there."""
+    if endpoint.is_loopback:
+        own = min(addresses, key=lambda address: address.family != socket.AF_INET)
+        bound = _bind(own.family, own.sockaddr)
+    else:
+        bound = bind_everywhere(endpoint.port)
+    try:
+        bound.listen(_BACKLOG)  # of two that are bound, with SO_REUSEADDR, only one may listen
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def start_server(bound: socket.socket) -> Store:
+    """A TCPStore that serves on this socket, which becomes its own, until it is garbage."""
+    host, port = bound.getsockname()[:2]
+    own = {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host)
+    if bound.family == socket.AF_INET6 and not bound.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
+        own = "127.0.0.1" if host == "::" else own
+    store: Store = distributed().TCPStore(
+        own, port, None, True, _TIMEOUT, wait_for_workers=False, master_listen_fd=bound.detach()
+    )
+    return store
+
+
+def allow_connections(nodes: int) -> None:
+    """See that this process may hold the connections of so many nodes; raises the soft limit if the hard one allows,
+    and warns if not."""
+    needed = nodes * _CONNECTIONS_PER_NODE + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    log = get_logger(needed=needed, before=soft, now=allowed, hard=hard)
+    if allowed < needed:
+        log.warning("file limit raised", advice="raise the hard limit (ulimit -Hn) where the store's host starts")
+    else:
+        log.info("file limit raised")
+
+
+class StoreServer:
+    """A TCPStore server in this process, for `elastic serve`: it belongs to no node, so it outlives all of them.
+
+    Args:
+        endpoint: `host[:port]`, an address or name of this machine; port 29400 if there is none.
+        max_nodes_hint: how many nodes to have room for.
+    """
+
+    def __init__(self, endpoint: str | Endpoint, max_nodes_hint: int = 1000) -> None:
+        self._endpoint = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+        self._nodes = max_nodes_hint
+        self._store: Store | None = None
+
+    def start(self) -> int:
+        """Serve from now on. Returns the port.
+
+        Raises:
+            ConfigurationError: the endpoint is not this machine's, or its port is taken.
+        """
+        if self._store is not None:
+            raise RuntimeError("expected a server that was not started, found one that serves already")
+        allow_connections(self._nodes)
+        bound = self._bound()
+        port = int(bound.getsockname()[1])
+        self._store = start_server(bound)
+        return port
+
+    def stop(self) -> None:
+        """End the server and all its connections. Idempotent."""
+        self._store = None
+
+    def _bound(self) -> socket.socket:
+        try:
+            addresses = [address for address in resolve(self._endpoint) if is_local(address)]
+            if addresses:
+                return bind_for(self._endpoint, addresses)
+        except socket.gaierror as error:
+            raise self._problem(f"an unknown name: {error.strerror}") from error
+        except OSError as error:
+            raise self._problem(f"that it cannot be had: {plain(error)}; ss -ltnp shows who listens there") from error
+        raise self._problem("an address of another one; start it there")
+
+    def _problem(self, found: str) -> ConfigurationError:
+        expected = f"expected a free endpoint of this machine to serve on, found for {self._endpoint}"
+        return ConfigurationError(Problem("--rdzv-endpoint", f"{expected} {found}"))
+
+
+def _bind(family: socket.AddressFamily, sockaddr: tuple[object, ...]) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(sockaddr[0] != "::"))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(sockaddr)
+    except (OSError, OverflowError):
+        bound.close()
+        raise
+    return bound
+
+
+def _lacks_ipv6(error: OSError) -> bool:
+    import errno
+
+    return error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)

@@ -1,0 +1,78 @@
+"""The backend `static`: a fixed number of nodes, each told its rank; rank 0 hosts the store at the master address."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from elastic_c10d.endpoint import Endpoint, parse_endpoint
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.interfaces.node import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEFAULT_PORT = 29500
+
+
+def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
+    """The parameters of `c10d` that make it static: rank 0 hosts and nobody else, and this node's rank is wanted.
+
+    Raises:
+        ConfigurationError: the number of nodes is not fixed, or the rank is missing or too high.
+    """
+    problems = list(_problems(params))
+    if problems:
+        raise ConfigurationError(*problems)
+    rank = _rank(params) or 0
+    config = {
+        name: value for name, value in params.config.items() if name not in ("rank", "master_addr", "master_port")
+    }
+    config["is_host"] = rank == 0
+    timeout = config.pop("timeout", None)
+    if timeout is not None:
+        config["join_timeout"] = timeout
+    node = params.node or Node(f"rank{rank}")
+    return RendezvousParameters(
+        backend=params.backend,
+        endpoint=str(_endpoint(params)),
+        run_id=params.run_id,
+        min_nodes=params.min_nodes,
+        max_nodes=params.max_nodes,
+        local_addr=params.local_addr,
+        node=replace(node, rank_hint=rank),
+        **config,
+    )
+
+
+def _endpoint(params: RendezvousParameters) -> Endpoint:
+    if params.endpoint:
+        return parse_endpoint(params.endpoint)
+    host = parse_endpoint(str(params.get("master_addr") or "127.0.0.1"), "--master-addr").host
+    return Endpoint(host, params.get_as_int("master_port") or DEFAULT_PORT)
+
+
+def _problems(params: RendezvousParameters) -> Iterator[Problem]:
+    if params.min_nodes != params.max_nodes:
+        yield Problem(
+            "--nnodes",
+            f"expected a fixed number of nodes for the backend 'static', found {params.min_nodes}:{params.max_nodes}; "
+            "give one number, or use the backend c10d",
+        )
+    try:
+        rank = _rank(params)
+    except ValueError as error:
+        yield Problem("--node-rank", str(error))
+        return
+    if rank is None and params.max_nodes > 1:
+        yield Problem(
+            "--node-rank",
+            "expected this node's rank for the backend 'static', found none; give every node another one, from 0",
+        )
+    elif rank is not None and not 0 <= rank < params.max_nodes:
+        yield Problem("--node-rank", f"expected a rank from 0 to {params.max_nodes - 1}, found {rank}")
+
+
+def _rank(params: RendezvousParameters) -> int | None:
+    return params.get_as_int("rank")

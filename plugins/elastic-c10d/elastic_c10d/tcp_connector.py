@@ -1,0 +1,144 @@
+"""Connections to a TCPStore at an endpoint: names resolved anew each time, addresses tried in turn, patience, words."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from elastic_c10d.address import probe, resolve
+from elastic_c10d.connector import CONNECT_TIMEOUT, READ_TIMEOUT, Dialler
+from elastic_core.clock import SystemClock, later
+from elastic_core.errors import RendezvousConnectionError
+
+if TYPE_CHECKING:
+    from elastic_c10d.address import Address
+    from elastic_c10d.connection import Connection
+    from elastic_c10d.endpoint import Endpoint
+    from elastic_c10d.hosting import Hosting
+    from elastic_core.clock import Clock, Duration
+
+_PROBE: Duration = 5.0
+_PAUSE: tuple[Duration, Duration] = (0.05, 1.0)
+PATIENCE: Duration = 2.0
+
+
+class TcpConnector:
+    """See `connector.Connector`.
+
+    Args:
+        endpoint: where the store is, or will be.
+        hosting: decides on the first contact whether it is here; None: it is elsewhere.
+        patience: seconds for which the first contact is tried again and again; a later one, after a fault, is tried
+            once at each address.
+        connect_timeout: seconds for a listener to answer as a TCPStore.
+        read_timeout: seconds for an operation to be answered.
+        clock: times the patience.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        hosting: Hosting | None = None,
+        patience: Duration = PATIENCE,
+        connect_timeout: Duration = CONNECT_TIMEOUT,
+        read_timeout: Duration = READ_TIMEOUT,
+        clock: Clock | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._hosting = hosting
+        self._patience = patience
+        self._connect_timeout = connect_timeout
+        self._clock = clock or SystemClock()
+        self._dialler = Dialler(read_timeout)
+        self._good: Address | None = None
+        self._local = ""
+
+    @property
+    def where(self) -> str:
+        return str(self._endpoint)
+
+    @property
+    def local_address(self) -> str:
+        """The address by which others reach this machine, as far as the connection to the store tells; empty before
+        the first contact."""
+        return self._local
+
+    @property
+    def hosts(self) -> bool:
+        """Whether the store runs in this process."""
+        return self._hosting is not None and self._hosting.here
+
+    def connect(self, aside: bool = False) -> Connection:
+        if aside and self._good is not None:  # where the main one went, and without knocking
+            return self._dial(self._good)
+        deadline = later(self._clock.now(), 0.0 if aside or self._good is not None else self._patience)
+        pause, longest = _PAUSE
+        while True:
+            answers: list[str] = []
+            found = self._once(answers, decides=not aside and self._good is None)
+            if found is not None:
+                return found
+            if self._clock.now() >= deadline or self._dialler.stop.wait(pause):
+                raise self._unreachable(answers)
+            pause = min(pause * 2, longest)
+
+    def close(self) -> None:
+        self._dialler.close()
+        if self._hosting is not None:
+            self._hosting.stop()
+
+    def _once(self, answers: list[str], decides: bool) -> Connection | None:
+        try:
+            addresses = resolve(self._endpoint)
+        except socket.gaierror as error:
+            answers.append(f"unknown name {self._endpoint.host!r} ({error.strerror})")
+            return None
+        if decides and self._hosting is not None:
+            self._hosting.offer(addresses)
+        for address in addresses:
+            found = self._try(address, answers, decides)
+            if found is not None:
+                return found
+        return None
+
+    def _try(self, address: Address, answers: list[str], decides: bool) -> Connection | None:
+        fault, local = probe(address, min(_PROBE, self._connect_timeout))
+        if fault is not None or self._dialler.stop.is_set():
+            answers.append(f"{address}: {fault or 'this side was closed'}")
+            return None
+        try:
+            found = self._dial(address)
+        except RendezvousConnectionError as error:
+            answers.append(f"{address}: {error}")
+            return None
+        if not decides or self._confirmed(found, address, answers):
+            self._good, self._local = address, self._reached_as(local)
+            return found
+        return None
+
+    def _reached_as(self, local: str) -> str:
+        """The address of this end, for others. On the store's own host the endpoint's name often means 127.0.1.1, and
+        so the connection does not leave the loopback device; but others find this machine by that name."""
+        loopback = local == "::1" or local.startswith("127.")
+        return self._endpoint.host if loopback and not self._endpoint.is_loopback else local
+
+    def _confirmed(self, found: Connection, address: Address, answers: list[str]) -> bool:
+        try:
+            if self._hosting is None or self._hosting.confirm(found.store):
+                return True
+            # The store that answered is another's, and ours has ended: the first connection may have been to it.
+            answers.append(f"{address}: led to a store of another host")
+        except RuntimeError as error:
+            answers.append(f"{address}: {str(error).splitlines()[0]}")
+        found.release()
+        return False
+
+    def _dial(self, address: Address) -> Connection:
+        return self._dialler.dial(address.dialled, address.port, str(address), self._connect_timeout)
+
+    def _unreachable(self, answers: list[str]) -> RendezvousConnectionError:
+        told = "; ".join(dict.fromkeys(answers)) or "this side was closed"
+        return RendezvousConnectionError(
+            f"the rendezvous store at {self._endpoint} cannot be reached ({told}); check --rdzv-endpoint, that its "
+            "host is up, and that no firewall is in between"
+        )
