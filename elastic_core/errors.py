@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of `elastic run`. A signal that ended the agent leaves 128 + its number, as in a shell."""
+    """Exit codes of all commands. A signal that ended the agent leaves 128 + its number, as in a shell."""
 
     SUCCESS = 0
     WORKER_FAILED = 1
@@ -27,18 +27,20 @@ class ExitCode(enum.IntEnum):
     CLOSED_BY_ANOTHER_NODE = 5
     WORKER_WOULD_NOT_DIE = 6
     RENDEZVOUS_FAILED = 7
+    NOT_FOUND = 8
     INTERNAL_ERROR = 70
 
 
 EXIT_CODE_MEANING: dict[ExitCode, str] = {
-    ExitCode.SUCCESS: "every worker succeeded",
+    ExitCode.SUCCESS: "every worker succeeded; other commands: what was asked for is done",
     ExitCode.WORKER_FAILED: "user code failed and the restart budget did not bring it back",
     ExitCode.BAD_CONFIGURATION: "a flag, variable, file or plugin asks for something that cannot be had here",
-    ExitCode.RENDEZVOUS_TIMEOUT: "too few nodes joined before the join timeout",
+    ExitCode.RENDEZVOUS_TIMEOUT: "too few nodes joined before the join timeout; drain: the node has not left in time",
     ExitCode.STORE_UNREACHABLE: "the rendezvous store could not be reached",
     ExitCode.CLOSED_BY_ANOTHER_NODE: "the job was closed by another node",
     ExitCode.WORKER_WOULD_NOT_DIE: "a process survived SIGKILL (uninterruptible state) and was left behind",
     ExitCode.RENDEZVOUS_FAILED: "the rendezvous broke in another way; the message says how",
+    ExitCode.NOT_FOUND: "status, drain: no job of this id has met here; drain: it has no such node",
     ExitCode.INTERNAL_ERROR: "a fault of elastic-core or of a plugin; the traceback is printed",
 }
 
@@ -108,6 +110,12 @@ class RendezvousConnectionError(RendezvousError):
 
 class RendezvousStateError(RendezvousError):
     """The state in the store is not what this version can read or use."""
+
+
+class NotFoundError(ElasticError):
+    """The job or the node that somebody asked for is not there."""
+
+    exit_code = ExitCode.NOT_FOUND
 
 
 class RendezvousGracefulExitError(RendezvousError):

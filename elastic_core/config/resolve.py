@@ -20,6 +20,9 @@ DEFAULT = "default"
 STATIC_PORT = 29500
 """The master port of the static backend when none is given."""
 
+STATIC_RUN_ID = "none"
+"""The run id of a static job that was given none."""
+
 _LOOPBACK = "127.0.0.1"
 
 Origins = Mapping[str, str]
@@ -36,6 +39,7 @@ def resolve(settings: Settings, origins: Origins, new_run_id: Callable[[], str])
         _standalone,
         _backend,
         _endpoint,
+        _static_rank,
         lambda settings, _: _run_id(settings, new_run_id),
         _health,
     )
@@ -91,6 +95,12 @@ def _endpoint(settings: Settings, _: Origins) -> Changes:
     return {"rdzv_endpoint": (f"{host}:{port}", "--master-addr and --master-port")}
 
 
+def _static_rank(settings: Settings, _: Origins) -> Changes:
+    if settings.rdzv_backend != "static" or settings.node_rank is not None:
+        return {}
+    return {"node_rank": (0, "torchrun's default; static gives every node a rank")}
+
+
 def _run_id(settings: Settings, new_run_id: Callable[[], str]) -> Changes:
     if settings.rdzv_id is not None:
         return {}
@@ -98,7 +108,7 @@ def _run_id(settings: Settings, new_run_id: Callable[[], str]) -> Changes:
         return {"rdzv_id": (new_run_id(), "made up for a single node")}
     if settings.rdzv_backend == "static":
         # A static job has its address to itself; there is nothing that an id would tell apart.
-        return {"rdzv_id": ("none", "the static backend needs none")}
+        return {"rdzv_id": (STATIC_RUN_ID, "the static backend needs none")}
     return {}
 
 

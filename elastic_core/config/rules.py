@@ -52,6 +52,15 @@ def _rank_among_nodes(settings: Settings) -> str | None:
     )
 
 
+def _static_is_fixed(settings: Settings) -> str | None:
+    if settings.rdzv_backend != "static" or settings.nnodes.min == settings.nnodes.max:
+        return None
+    return (
+        f"expected a fixed number of nodes with the static backend, found {settings.nnodes}; give"
+        f" --nnodes={settings.nnodes.max}, or another backend for a job that grows and shrinks"
+    )
+
+
 def _port_with_health(settings: Settings) -> str | None:
     if settings.health is not None and settings.health_port is None:
         return f"expected a port for the health endpoint {settings.health!r}, found none; give --health-port"
@@ -64,6 +73,7 @@ _RULES: tuple[tuple[str, tuple[str, ...], Rule], ...] = (
     ("--rdzv-endpoint", ("standalone", "nnodes", "rdzv_endpoint", "rdzv_backend"), _endpoint_for_several),
     ("--rdzv-id", ("standalone", "nnodes", "rdzv_id"), _id_for_several),
     ("--node-rank", ("standalone", "node_rank", "nnodes"), _rank_among_nodes),
+    ("--nnodes", ("standalone", "nnodes", "rdzv_backend", "rdzv_endpoint", "master_addr"), _static_is_fixed),
     ("--health-port", ("health", "health_port"), _port_with_health),
 )
 

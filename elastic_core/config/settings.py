@@ -59,6 +59,14 @@ class Settings:
     node_rank: int | None = setting(
         None, _count, "nodes", "rank of this node: binding with the static backend, else a hint that is honoured", "N"
     )
+    node_id: str | None = setting(
+        None,
+        parse_filled_text,
+        "nodes",
+        "name of this node, unique in the job; what status shows and drain takes; unset: <hostname>:<pid>",
+        "NAME",
+        torchrun=False,
+    )
     master_addr: str | None = setting(
         None,
         parse_filled_text,
@@ -209,6 +217,15 @@ class Settings:
         "S",
         unit="seconds",
         also_reads=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
+    )
+    exit_barrier_timeout: float = setting(
+        300.0,
+        seconds(),
+        "stopping",
+        "how long a node whose workers have succeeded waits for the others; 0: not at all",
+        "S",
+        unit="seconds",
+        torchrun=False,
     )
     kill_timeout: float = setting(
         10.0,

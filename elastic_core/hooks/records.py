@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from elastic_core.interfaces.backend import RendezvousBackend
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
     from elastic_core.interfaces.health import HealthCheckServer
+    from elastic_core.interfaces.server import StoreServer
     from elastic_core.interfaces.store import Store
     from elastic_core.interfaces.watchdog import Watchdog
 
@@ -36,6 +38,13 @@ class RendezvousBackendRecord:
 
     `factory` receives parameters whose config holds every option of `options`, typed, defaults filled in.
     `options` None (a handler written for torchrun) takes any option, as text.
+
+    Args:
+        open_backend: the backend alone, for `elastic status` and `elastic drain`: a client of a store that
+            stands, never its host, and no node. An option `join_timeout` is how many seconds connecting may take; the bounds of
+            `params` are placeholders, and its node is None. None: these commands do not work with this backend.
+        serve: a server of the store for `elastic serve`, given the endpoint (`host:port`; the host `0.0.0.0` stands for
+            all addresses) and how many nodes to have room for. None: there is nothing to serve.
     """
 
     name: str
@@ -43,6 +52,8 @@ class RendezvousBackendRecord:
     factory: Callable[[RendezvousParameters], RendezvousHandler]
     options: tuple[Option, ...] | None = ()
     aliases: tuple[str, ...] = ()
+    open_backend: Callable[[RendezvousParameters], RendezvousBackend] | None = None
+    serve: Callable[[str, int], StoreServer] | None = None
 
 
 @dataclass(frozen=True)

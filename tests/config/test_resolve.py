@@ -51,6 +51,48 @@ def test_static_is_what_a_master_address_asks_for(desk):
     assert rendezvous(desk.read("train.py", environ)) == ("static", "head:29500", "none")
 
 
+def test_static_binds_the_rank_and_counts_a_missing_one_as_zero(desk):
+    reading = desk.read("--nnodes 2 --master-addr head train.py")
+    assert (reading.settings.node_rank, reading.origins["node_rank"].split(";")[0]) == (0, "torchrun's default")
+    elastic = desk.read("--nnodes 1:2 --rdzv-endpoint h --rdzv-id j train.py")
+    assert elastic.settings.node_rank is None
+
+
+def test_static_needs_a_fixed_number_of_nodes(desk):
+    problems = desk.problems("--nnodes 1:3 --rdzv-backend static --master-addr head --rdzv-id j train.py")
+    assert list(problems) == ["--nnodes"]
+    assert "expected a fixed number of nodes with the static backend, found 1:3" in problems["--nnodes"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:1", "[::1]:1"])
+def test_several_agents_of_one_machine_may_meet_at_its_loopback_address(desk, host):
+    reading = desk.read(f"--nnodes 1:2 --rdzv-endpoint {host} --rdzv-id j train.py")
+    assert rendezvous(reading) == ("c10d", host, "j")
+
+
+def test_more_nodes_at_least_than_at_most(desk):
+    problems = desk.problems("--nnodes 3:2 --rdzv-endpoint h --rdzv-id j train.py")
+    assert list(problems) == ["--nnodes"]
+    assert "3:2" in problems["--nnodes"]
+
+
+@pytest.mark.parametrize("line", ["--rdzv-id=", "--rdzv-id= --nnodes 2 --rdzv-endpoint h"])
+def test_an_empty_run_id(desk, line):
+    problems = desk.problems([*line.split(), "train.py"])
+    assert problems == {"--rdzv-id": "expected a text that is not empty, found ''"}
+
+
+def test_a_node_may_be_given_a_name_and_a_patience(desk):
+    settings = desk.read("--node_id=n7 --exit-barrier-timeout 0 train.py", {"ELASTIC_NODE_ID": "x"}).settings
+    assert (settings.node_id, settings.exit_barrier_timeout) == ("n7", 0.0)
+    settings = desk.read("train.py", {"PET_NODE_ID": "x", "PET_EXIT_BARRIER_TIMEOUT": "1"}).settings
+    assert (settings.node_id, settings.exit_barrier_timeout) == (None, 300.0)
+    assert set(desk.problems("--node-id= --exit-barrier-timeout -1 train.py")) == {
+        "--node-id",
+        "--exit-barrier-timeout",
+    }
+
+
 def test_a_range_of_nodes_is_never_static_by_itself(desk):
     assert set(desk.problems("--nnodes 1:2 --rdzv-id j --master-addr head train.py")) == {"--rdzv-endpoint"}
 

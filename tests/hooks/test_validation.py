@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from elastic_core.hooks.discovery import InvalidPlugin
-from elastic_core.hooks.records import Option, StoreRecord
+from elastic_core.hooks.records import Option, RendezvousBackendRecord, StoreRecord
 from elastic_core.hooks.validation import checked
 
 GOOD = StoreRecord("redis", "a test", print, (Option("ttl", float, 3, "lease"), Option("tls", bool, None, "encrypt")))
@@ -36,6 +36,14 @@ def test_improper_records_are_told(changes, message):
     with pytest.raises(InvalidPlugin, match="elastic_stores: ") as raised:
         checked("elastic_stores", [dataclasses.replace(GOOD, **changes)], StoreRecord)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("field", ["open_backend", "serve"])
+def test_what_backends_may_bring_beside_must_be_callable(field):
+    good = RendezvousBackendRecord("etcd", "a test", print)
+    assert checked("hook", [good, dataclasses.replace(good, **{field: print})], RendezvousBackendRecord)
+    with pytest.raises(InvalidPlugin, match=f"{field} of 'etcd' cannot be called"):
+        checked("hook", [dataclasses.replace(good, **{field: "later"})], RendezvousBackendRecord)
 
 
 def test_all_that_is_wrong_with_a_record_is_told_at_once():
