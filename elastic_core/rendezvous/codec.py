@@ -22,6 +22,8 @@ _LONGEST_TEXT = 4096
 _MOST_REPORTS = 8
 _MOST_FAILURES = 8
 _TAIL_LINES = 20
+_GREATEST = 2**63
+_UNFIT = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
 _FAILURE_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "local_rank": int,
@@ -89,7 +91,7 @@ def decoded_state(data: bytes) -> State:
         return State(
             round=_typed(document["round"], int),
             open=_typed(document["open"], bool),
-            seats=tuple(_seat_of(item) for item in document["seats"]),
+            seats=_seats_of(document["seats"]),
             gone=_texts(document["gone"]),
             done=_texts(document["done"]),
             draining=_texts(document["draining"]),
@@ -103,7 +105,7 @@ def decoded_state(data: bytes) -> State:
             min_nodes=_typed(document["min_nodes"], int),
             max_nodes=_typed(document["max_nodes"], int),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _UNFIT as error:
         _refuse("state", f"a field that is missing or of the wrong type ({error})", data, error)
 
 
@@ -122,8 +124,10 @@ def decoded_entry(data: bytes) -> Entry:
     try:
         values = {name: _typed(document[name], kind) for name, kind in _ENTRY_TYPES.items()}
         labels = {_typed(name, str): _typed(value, str) for name, value in values.pop("labels").items()}
+        if values["local_world_size"] < 1:
+            raise ValueError(f"expected at least one worker, found {values['local_world_size']}")
         return Entry(**values, labels=labels)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _UNFIT as error:
         _refuse("entry", f"a field that is missing or of the wrong type ({error})", data, error)
 
 
@@ -136,7 +140,7 @@ def _loaded(data: bytes, longest: int, what: str) -> dict[str, Any]:
         _refuse(what, "what is no JSON", data, error)
     if not isinstance(document, dict):
         _refuse(what, f"JSON that is no object but {type(document).__name__}", data)
-    if document.get("version") != VERSION:
+    if type(document.get("version")) is not int or document["version"] != VERSION:
         _refuse(what, f"version {document.get('version')!r}", data)
     return document
 
@@ -159,8 +163,15 @@ def _plain(value: Any) -> Any:
 def _typed(value: Any, kind: type | tuple[type, ...]) -> Any:
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
-        raise TypeError(f"expected {' or '.join(k.__name__ for k in kinds)}, found {value!r:.60}")
+        raise TypeError(f"expected {' or '.join(k.__name__ for k in kinds)}, found {_shown(value)}")
+    if isinstance(value, (int, float)) and not -_GREATEST <= value < _GREATEST:  # neither is NaN
+        raise ValueError(f"expected a number of 64 bits, found {_shown(value)}")
     return value
+
+
+def _shown(value: Any) -> str:
+    """Of what the network brought only the beginning: it can be deep, long, or a number that Python will not print."""
+    return repr(value)[:60] if isinstance(value, (str, float, bool, type(None))) else type(value).__name__
 
 
 def _texts(values: Any) -> tuple[str, ...]:
@@ -172,13 +183,20 @@ def _seat(seat: Seat) -> list[Any]:
     return [seat.key, member.node, member.host, member.address, seat.port, member.role, member.local_world_size]
 
 
+def _seats_of(items: Any) -> tuple[Seat, ...]:
+    seats = tuple(_seat_of(item) for item in items)
+    if len({seat.key for seat in seats}) != len(seats):
+        raise ValueError("a member has two seats")
+    return seats
+
+
 def _seat_of(item: Any) -> Seat:
     key, node, host, address, port, role, size = item
     for text in (key, node, host, address, role):
         if type(text) is not str:
-            raise TypeError(f"expected text in a member, found {text!r:.60}")
-    if type(port) is not int or type(size) is not int or size < 1:
-        raise TypeError(f"expected a port and a number of workers in a member, found {port!r:.60} and {size!r:.60}")
+            raise TypeError(f"expected text in a member, found {_shown(text)}")
+    if type(port) is not int or type(size) is not int or not 0 <= port < _GREATEST or not 1 <= size < _GREATEST:
+        raise TypeError("expected a port and a number of workers in a member")
     return Seat(key, Member(node, host, address, role, size), port)
 
 
@@ -188,8 +206,14 @@ def _end(end: End) -> dict[str, Any]:
         "by": end.by,
         "reason": end.reason[:_LONGEST_TEXT],
         "counted": end.counted,
-        "reports": [_report(report) for report in end.reports[:_MOST_REPORTS]],
+        "reports": [_report(report) for report in _told(end.reports)],
     }
+
+
+def _told(reports: tuple[Report, ...]) -> list[Report]:
+    """As many as a state may hold, in their order; what is certain is kept before what is not."""
+    kept = sorted(reports, key=lambda report: not report.certain)[:_MOST_REPORTS]
+    return [report for report in reports if report in kept]
 
 
 def _end_of(item: Any) -> End:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
 from elastic_core.rendezvous.ranks import ordered
-from elastic_core.rendezvous.roster import alive, is_ready, waiting
+from elastic_core.rendezvous.roster import alive, holders, is_ready, waiting
 from elastic_core.rendezvous.state import Cause, Seat, closed, counted_failure, ended, formed, refused
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def decide(
     the clock of `now`; None if they are not (see `enough`)."""
     if state.closed:
         return Wait(f"closed by {state.closed.by}: {state.closed.reason}")
-    unwelcome = refused(state, _impostors(roster, settings, now))
+    unwelcome = refused(state, _impostors(roster, state, settings, now))
     if unwelcome is not state:
         return Write(unwelcome, "two agents have one name")
     if state.open:
@@ -122,17 +122,16 @@ def _while_gathering(
     return Wait(reason, until, len(ready), settings.max_nodes, names)
 
 
-def _impostors(roster: Roster, settings: RendezvousSettings, now: Instant) -> list[tuple[str, str]]:
-    """Younger agents of a name that is taken, with the reason. By now the older one would be late if it were gone."""
-    older: dict[str, Entry] = {}
-    found = []
+def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: Instant) -> list[tuple[str, str]]:
+    """Live agents of a name that another has, with the reason. By now the other one would be late if it were gone."""
+    names = holders(roster, state)
     patience = settings.window + 2 * settings.keep_alive_interval
+    found = []
     for seen in roster:
-        first = older.setdefault(seen.entry.node, seen.entry) if not seen.late else None
-        if first and first.key != seen.entry.key and now - seen.since > patience:
-            found.append(
-                (seen.entry.key, f"the name {first.node} is taken by a live agent at {first.address or first.host}")
-            )
+        holder = seen.entry if seen.late else names[seen.entry.node]
+        if holder is not seen.entry and now - seen.since > patience:
+            where = holder.address or holder.host
+            found.append((seen.entry.key, f"the name {holder.node} is taken by a live agent at {where}"))
     return found
 
 
@@ -140,9 +139,10 @@ def _missing(roster: Roster, state: State) -> list[Entry]:
     """Members of the last round that live and are not back yet. Who was asked to leave will not come."""
     return [
         entry
-        for entry in alive(roster)
+        for entry in alive(roster, state)
         if state.seat(entry.key)
         and entry.key not in state.gone
+        and entry.key not in state.done
         and entry.key not in state.draining
         and not is_ready(entry, state)
     ]

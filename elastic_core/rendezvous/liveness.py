@@ -16,20 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter as last seen: its value, when it was first seen with that value, and how many looks found it still
-    the same."""
+    """A counter as last seen: its value, when it was first seen with that value, how many looks found it still the
+    same, and when the last of these was; None before the first."""
 
     value: int
     since: Instant
     unchanged: int = 0
+    looked: Instant | None = None
 
     def seen(self, value: int, now: Instant, interval: Duration) -> Counter:
-        """After another look. Looks closer together than half an interval are one."""
+        """After another look. Looks closer together than half an interval are one: after an outage, in which nobody
+        could beat, many looks in a row have still seen only one moment."""
         if value != self.value:
             return Counter(value, now)
-        if now - self.since < (self.unchanged + 0.5) * interval:
+        if now - (self.since if self.looked is None else self.looked) < 0.5 * interval:
             return self
-        return Counter(value, self.since, self.unchanged + 1)
+        return Counter(value, self.since, self.unchanged + 1, now)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from elastic_core.errors import ProcessFailure
-    from elastic_core.rendezvous.state import State
+    from elastic_core.rendezvous.state import Report, State
 
 
 class Standing(enum.Enum):
@@ -47,6 +47,15 @@ def standing(state: State, key: str, after: int, max_nodes: int) -> Standing:
     return Standing.SPARE if len(state.surviving) >= max_nodes else Standing.WAITING
 
 
+def missed(state: State, key: str, after: int) -> int | None:
+    """The last round that formed with a node in it which had been over before the node looked, when it was last in
+    round `after`; None if there is none. The node has to announce that it wants a newer one: it cannot have run that
+    round, but nobody else knows, and until then it is held to be still in it."""
+    last = state.round if state.seat(key) else state.last_round_of(key)
+    running = state.open and state.seat(key) is not None
+    return last if last > after and not running else None
+
+
 def verdict(state: State, key: str, number: int) -> Verdict | None:
     """What has become of round `number`, of which the node is a member; None while it runs."""
     failures = first_failures(state)
@@ -69,9 +78,15 @@ def verdict(state: State, key: str, number: int) -> Verdict | None:
 
 
 def first_failures(state: State) -> Mapping[int, ProcessFailure]:
-    """The workers' failures that ended the last round, by global rank, of all nodes that told."""
-    reports = state.end.reports if state.end else ()
-    return {failure.global_rank: failure for report in reports for failure in report.failures}
+    """The workers' failures that ended the last round, by global rank, of all nodes that told: first those that are
+    certain not to have followed from others, in the order of telling."""
+    reports = sorted(state.end.reports if state.end else (), key=lambda report: not report.certain)
+    failures = [failure for report in reports for failure in _causes_first(report)]
+    return {failure.global_rank: failure for failure in failures}
+
+
+def _causes_first(report: Report) -> list[ProcessFailure]:
+    return sorted(report.failures, key=lambda failure: failure.caused_by is not None)
 
 
 @dataclass(frozen=True)

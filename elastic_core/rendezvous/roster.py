@@ -29,16 +29,27 @@ Roster = tuple[Seen, ...]
 """Oldest first."""
 
 
-def alive(roster: Roster) -> list[Entry]:
-    """Who counts: neither late nor the second of its name. Two agents of one name cannot both be right; the older one
-    stays, and the younger one waits until it is gone, or finds out and gives up."""
-    names: set[str] = set()
-    counted = []
+def holders(roster: Roster, state: State) -> dict[str, Entry]:
+    """Who has which name. Two live agents of one name cannot both be right: a surviving member has it (the other may be
+    one that slept, and was replaced), else the older one."""
+    names: dict[str, Entry] = {}
     for seen in roster:
-        if not seen.late and seen.entry.node not in names:
-            names.add(seen.entry.node)
-            counted.append(seen.entry)
-    return counted
+        if not seen.late:
+            first = names.setdefault(seen.entry.node, seen.entry)
+            if first is not seen.entry and _survives(seen.entry, state) and not _survives(first, state):
+                names[seen.entry.node] = seen.entry
+    return names
+
+
+def _survives(entry: Entry, state: State) -> bool:
+    return state.seat(entry.key) is not None and entry.key not in state.gone and entry.key not in state.done
+
+
+def alive(roster: Roster, state: State) -> list[Entry]:
+    """Who counts: neither late nor one whose name another has; that one waits until the other is gone, or finds out and
+    gives up."""
+    names = holders(roster, state)
+    return [seen.entry for seen in roster if not seen.late and names[seen.entry.node] is seen.entry]
 
 
 def is_ready(entry: Entry, state: State) -> bool:
@@ -50,4 +61,8 @@ def is_ready(entry: Entry, state: State) -> bool:
 
 def waiting(roster: Roster, state: State) -> list[Entry]:
     """The live nodes that wait for the next round and may be in it."""
-    return [e for e in alive(roster) if is_ready(e, state) and e.key not in state.draining and not state.refusal(e.key)]
+    return [
+        e
+        for e in alive(roster, state)
+        if is_ready(e, state) and e.key not in state.draining and not state.refusal(e.key)
+    ]
