@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from elastic_core.errors import ProcessFailure
 
 _MESSAGE_LINES = 40
+_OTHERS = 16  # of a thousand workers that lost the same peer, a few are enough
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -68,7 +69,9 @@ def _failures(failures: Mapping[int, ProcessFailure]) -> Iterable[str]:
     others = [failure for other, failure in sorted(failures.items()) if other != rank]
     if others:
         yield "Failed after it, most likely because of it:"
-        yield from (f"  {_who(failure)}: {failure.reason}{_last_line(failure)}" for failure in others)
+        yield from (f"  {_who(failure)}: {failure.reason}{_last_line(failure)}" for failure in others[:_OTHERS])
+    if len(others) > _OTHERS:
+        yield f"  and {len(others) - _OTHERS} more"
 
 
 def _who(failure: ProcessFailure) -> str:

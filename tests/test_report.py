@@ -155,3 +155,23 @@ def test_an_error_that_follows_a_failure_shows_both():
     assert text.startswith("elastic: --log-dir: expected room on the disk")
     assert "First failure: rank 0 (local rank 0, pid 4711), round 1: exit code 3" in text
     assert "    no space" in text
+
+
+def test_a_node_without_a_failure_of_its_own_shows_the_first_of_the_job():
+    error = RendezvousClosedError("the job was closed by node7: rank 9 on node7: exit code 1")
+    error.failures = {9: failure(9, local_rank=1, message="boom"), 3: failure(3, node="node2", caused_by=9)}
+    assert as_text(error, "job") == golden("""
+        elastic: the job job ended: the job was closed by node7: rank 9 on node7: exit code 1
+
+        First failure: rank 9 (local rank 1, pid 109) on node7, round 2: exit code 1
+          last lines of its stderr:
+            boom
+        Failed after it, most likely because of it:
+          rank 3 (local rank 3, pid 103) on node2, round 2: exit code 1
+        """)
+
+
+def test_of_many_that_followed_a_few_are_shown():
+    failures = {rank: failure(rank, caused_by=0 if rank else None) for rank in range(100)}
+    lines = as_text(ChildFailedError("train.py", failures)).splitlines()
+    assert lines[-2:] == ["  rank 16 (local rank 0, pid 116) on node7, round 2: exit code 1", "  and 83 more"]

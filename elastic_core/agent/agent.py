@@ -238,7 +238,7 @@ class SimpleElasticAgent(ElasticAgent):
             self._link.report_success()
         self._exit_barrier()
         seen, decision = self._look_at_others(turn.seen.result)
-        if decision.action is Action.CONTINUE:  # nobody to wait for, or a subclass waits in its own way
+        if not self._link.waits_for_others or decision.action is Action.CONTINUE:  # a subclass waits in its own way
             return turn.seen.result, turn.decision.reason + self._link.close()
         if seen.told(Outcome.FENCED) or decision.action is Action.DEPART:
             get_logger().warning("exit barrier left", reason=decision.reason)

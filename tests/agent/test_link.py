@@ -1,0 +1,176 @@
+"""The links: what a plain handler cannot tell is made up for, and what a handler of rounds tells is passed on."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.agent.link import LEAVE_PATIENCE, LONGEST_INTERVAL, OUTAGE_PATIENCE, link_to
+from elastic_core.builtin.local import LocalRendezvousHandler
+from elastic_core.clock import Instant
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.interfaces.handler import Outcome, Verdict
+from elastic_core.testing import FakeClock, FakeRounds
+
+GONE = RendezvousConnectionError("no answer")
+
+
+class Waiting(LocalRendezvousHandler):
+    """Answers, or raises, what `answers` says; 0 when that is used up. `takes`: seconds for each answer."""
+
+    polled = True
+
+    def __init__(self, clock, answers=(), takes=0.0):
+        super().__init__("job")
+        self.clock = clock
+        self.answers = list(answers)
+        self.takes = takes
+        self.asked = []
+
+    def num_nodes_waiting(self):
+        self.asked.append(self.clock.now())
+        self.clock.advance(self.takes)
+        answer = self.answers.pop(0) if self.answers else 0
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def plain(handler, clock, interval=0.25):
+    link = link_to(handler, clock, interval, lambda: None)
+    link.joined()
+    return link
+
+
+def look(link, clock, times):
+    """Look whenever the link wants to be looked at; what it said."""
+    said = []
+    for _ in range(times):
+        clock.advance(max(link.ask_again() - clock.now(), 0.0))
+        said.append(link.verdict(running=True))
+    return said
+
+
+def test_a_plain_handler_is_asked_ever_less_often(clock):
+    handler = Waiting(clock)
+    assert look(plain(handler, clock), clock, 6) == [None] * 6
+    gaps = [after - before for before, after in zip([0.0, *handler.asked], handler.asked, strict=False)]
+    assert gaps == [0.25, 0.5, 1.0, 1.0, 1.0, 1.0]
+    assert LONGEST_INTERVAL == 1.0
+
+
+def test_a_longer_interval_is_kept(clock):
+    handler = Waiting(clock)
+    look(plain(handler, clock, interval=5.0), clock, 3)
+    assert handler.asked == [5.0, 10.0, 15.0]
+
+
+def test_a_new_round_is_looked_at_closely_again(clock):
+    handler = Waiting(clock)
+    link = plain(handler, clock)
+    look(link, clock, 5)
+    link.joined()
+    assert link.ask_again() - clock.now() == 0.25
+
+
+def test_who_waits_ends_the_round(clock):
+    link = plain(Waiting(clock, [0, 2]), clock)
+    assert look(link, clock, 2) == [None, Verdict(Outcome.RESTART, "2 more node(s) want to take part")]
+
+
+def test_it_is_asked_only_while_workers_run_and_when_it_is_time(clock):
+    handler = Waiting(clock, [1])
+    link = plain(handler, clock)
+    assert link.verdict(running=True) is None
+    clock.advance(100.0)
+    assert link.verdict(running=False) is None
+    assert handler.asked == []
+
+
+def test_where_nobody_can_come_nobody_is_asked(clock):
+    link = plain(LocalRendezvousHandler("job"), clock)
+    clock.advance(100.0)
+    assert (link.ask_again(), link.verdict(running=True)) == (None, None)
+
+
+def test_an_outage_is_tolerated_for_a_time_and_told_once(clock, capsys):
+    handler = Waiting(clock, [GONE] * 1000)
+    link = plain(handler, clock, interval=1.0)
+    with pytest.raises(RendezvousConnectionError, match="no answer"):
+        look(link, clock, 1000)
+    assert handler.asked[-1] - handler.asked[0] == OUTAGE_PATIENCE
+    assert capsys.readouterr().err.count("rendezvous out of reach") == 1
+
+
+def test_a_first_answer_that_takes_long_to_fail_kills_nobody(clock):
+    assert look(plain(Waiting(clock, [GONE], takes=300.0), clock), clock, 1) == [None]
+
+
+def test_outages_that_end_are_forgotten(clock):
+    outage = [ValueError("whatever a library raises")] * 50
+    link = plain(Waiting(clock, [*outage, 0, *outage, 0, 1]), clock, interval=1.0)
+    assert [verdict.outcome for verdict in look(link, clock, 103) if verdict] == [Outcome.RESTART]
+
+
+def test_a_plain_handler_is_told_nothing_that_it_does_not_understand(clock):
+    handler = Waiting(clock)
+    link = plain(handler, clock)
+    link.report_failure({})
+    link.report_success()
+    link.leave("received SIGTERM")
+    assert (link.shared_budget, link.waits_for_others, link.progress()) == (False, False, {})
+    assert not handler.is_closed()
+    assert link.close() == ""
+    assert handler.is_closed()
+
+
+def test_what_a_handler_of_rounds_tells_is_passed_on(clock):
+    handler, told = FakeRounds(), []
+    link = link_to(handler, clock, 0.1, lambda: told.append("news"))
+    link.joined()
+    assert (link.verdict(running=True), link.ask_again(), link.progress()) == (None, None, {})
+    handler.give(Verdict(Outcome.DRAINED, "somebody asked"))
+    handler.missing = "12 of 16 joined, missing: node7"
+    assert link.verdict(running=False) == Verdict(Outcome.DRAINED, "somebody asked")
+    assert (told, link.progress()) == (["news"], {"progress": "12 of 16 joined, missing: node7"})
+    assert (link.shared_budget, link.waits_for_others, link.close(), handler.calls) == (True, True, "", [])
+
+
+def test_a_handler_that_wants_to_be_asked_in_the_past_does_not_make_the_agent_spin(clock):
+    handler = FakeRounds()
+    link = link_to(handler, clock, 0.1, lambda: None)
+    handler.deadline = Instant(-5.0)
+    assert link.ask_again() == 0.05
+    handler.deadline = Instant(7.0)
+    assert link.ask_again() == 7.0
+
+
+def test_a_node_says_once_that_it_leaves(clock):
+    handler = FakeRounds()
+    link = link_to(handler, clock, 0.1, lambda: None)
+    link.leave("received SIGTERM")
+    link.leave("again")
+    assert handler.calls == [("leave", "received SIGTERM", LEAVE_PATIENCE)]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CLOSED, Outcome.FENCED])
+def test_nobody_is_told_where_nobody_can_hear(outcome, clock):
+    handler = FakeRounds()
+    link = link_to(handler, clock, 0.1, lambda: None)
+    handler.give(Verdict(outcome, "over"))
+    link.leave("received SIGTERM")
+    assert handler.calls == []
+
+
+class Breaks(FakeRounds):
+    def leave(self, reason, timeout):
+        raise GONE
+
+
+def test_a_leave_that_breaks_is_told_and_hides_nothing(clock, capsys):
+    link_to(Breaks(), clock, 0.1, lambda: None).leave("received SIGTERM")
+    assert 'round left: reason="received SIGTERM" told=False error="no answer"' in capsys.readouterr().err
