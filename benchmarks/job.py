@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,15 +57,18 @@ class Line:
 
 
 class Job:
-    """A launcher that has been started, and its output as it comes. Made by `running`."""
+    """A launcher that has been started, and its output as it comes. Made by `running`, or by a cluster.
 
-    def __init__(self, command: Sequence[str], folder: Path) -> None:
+    `extra` is added to its environment, which its workers inherit.
+    """
+
+    def __init__(self, command: Sequence[str], folder: Path, extra: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.started = now()
         self.process = subprocess.Popen(
             command,
             cwd=folder,
-            env={**ENVIRONMENT, **os.environ},
+            env={**ENVIRONMENT, **os.environ, **(extra or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

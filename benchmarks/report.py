@@ -25,16 +25,27 @@ from benchmarks.processes import adopt_orphans, end_descendants
 
 @dataclass
 class Row:
-    """One measured quantity, for each launcher that was asked for. `target` says what it should be, in words."""
+    """One measured quantity, for each launcher that was asked for.
+
+    Args:
+        target: what it should be, in words.
+        against: torchrun's figure for the ratio, where it is not the one in `values`.
+        met: whether it is what it should be; None where nothing was measured, or nothing is asked.
+        notes: for each launcher, what a figure alone does not tell, such as "3 of 3 hung".
+    """
 
     what: str
     unit: str
     values: Mapping[str, float | None]
     target: str = ""
+    against: float | None = None
+    met: bool | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def ratio(self) -> float | None:
         """elastic / torchrun, where both are there and neither is nothing at all."""
-        elastic, torchrun = self.values.get("elastic"), self.values.get("torchrun")
+        elastic = self.values.get("elastic")
+        torchrun = self.values.get("torchrun") if self.against is None else self.against
         return elastic / torchrun if elastic and torchrun else None
 
 
@@ -56,8 +67,10 @@ class Report:
             ratio = row.ratio()
             print(
                 f"{f'{row.what} [{row.unit}]':58}{cells[0]:>10}{cells[1]:>10}"
-                f"{'-' if ratio is None else f'{ratio:.2f}':>8}  {row.target}"
+                f"{'-' if ratio is None else f'{ratio:.2f}':>8}  {row.target}{verdict(row.met)}"
             )
+            for name, note in row.notes.items():
+                print(f"    {name}: {note}")
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, ratios included."""
@@ -77,6 +90,11 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
+def verdict(met: bool | None) -> str:
+    """To follow a target."""
+    return {None: "", True: ": met", False: ": NOT MET"}[met]
+
+
 def median(values: Sequence[float]) -> float | None:
     """The median, or None of nothing."""
     return statistics.median(values) if values else None
@@ -90,7 +108,7 @@ def medians(values: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
 def machine_facts() -> dict[str, Any]:
     """What a reader needs to know before comparing these figures with others."""
     versions = {}
-    for name in ("elastic-core", "torch"):
+    for name in ("elastic-core", "elastic-c10d", "torch"):
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {

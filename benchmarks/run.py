@@ -1,7 +1,8 @@
-"""Run several benchmarks with their default settings, one after the other.
+"""Run several benchmarks with their default settings, one after the other, or one with settings of its own.
 
 python -m benchmarks.run all
 python -m benchmarks.run hello many_workers --json results.json
+python -m benchmarks.run rendezvous --runs 3 --json rendezvous.json
 """
 
 from __future__ import annotations
@@ -10,11 +11,18 @@ import argparse
 import sys
 from types import ModuleType
 
-from benchmarks import digits_kill, hello, many_workers
+from benchmarks import digits_kill, hello, many_workers, recovery, rendezvous, steady
 from benchmarks.job import BenchmarkError
 from benchmarks.report import conduct, machine_facts, parser, publish
 
-BENCHMARKS: dict[str, ModuleType] = {"hello": hello, "many_workers": many_workers, "digits_kill": digits_kill}
+BENCHMARKS: dict[str, ModuleType] = {
+    "hello": hello,
+    "many_workers": many_workers,
+    "digits_kill": digits_kill,
+    "rendezvous": rendezvous,
+    "steady": steady,
+    "recovery": recovery,
+}
 
 
 def names(text: str) -> str:
@@ -28,11 +36,13 @@ def main() -> int:
     """Leaves with 1 if a benchmark could not measure; the others run and are written all the same."""
     options = parser(__doc__)
     options.add_argument("benchmarks", nargs="+", type=names, metavar="NAME", help=f"all, {', '.join(BENCHMARKS)}")
-    arguments = options.parse_args()
+    arguments, own_options = options.parse_known_args()
+    if own_options and (len(arguments.benchmarks) != 1 or "all" in arguments.benchmarks):
+        options.error(f"{' '.join(own_options)}: options of a benchmark go with one benchmark only")
     facts, reports, failed = machine_facts(), [], False
     for name in BENCHMARKS if "all" in arguments.benchmarks else arguments.benchmarks:
         module = BENCHMARKS[name]
-        own = module.options().parse_args(["--launchers", arguments.launchers])
+        own = module.options().parse_args(["--launchers", arguments.launchers, *own_options])
         try:
             reports.append(conduct(module.measure, own))
         except BenchmarkError as error:

@@ -1,0 +1,157 @@
+"""Several agents of one job on this machine, each playing a node, and the steps that their workers make."""
+
+from __future__ import annotations
+
+import json
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.job import WORKERS, BenchmarkError, Job
+from benchmarks.processes import end_descendants, now, wait_gone
+
+LOOK_EVERY_S = 0.05  # How often does not matter: the steps carry their own times.
+STOP_TOGETHER_S = 3.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the optimizer: when, on which node, by which process, with which rank in which world."""
+
+    at: float
+    node: int
+    pid: int
+    rank: int
+    world_size: int
+    restart: int
+
+
+class StepFile:
+    """A file that workers append steps to, read piece by piece."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read = 0
+
+    def more(self) -> list[Step]:
+        """The steps since the last call. A line that is not finished yet comes with the next."""
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            file.seek(self._read)
+            whole, newline, _ = file.read().rpartition(b"\n")
+            self._read += len(whole) + len(newline)
+            return [Step(**json.loads(line)) for line in whole.splitlines()]
+        return []
+
+
+def resumed(steps: Sequence[Step], world_size: int, count: int) -> float | None:
+    """When a world was at work again: the first step of its slowest rank. None as long as there are not `count` steps
+    of every rank, all of one restart."""
+    for restart in sorted({step.restart for step in steps}):
+        by_rank = [[s.at for s in steps if s.restart == restart and s.rank == rank] for rank in range(world_size)]
+        if all(len(of_rank) >= count for of_rank in by_rank):
+            return max(min(of_rank) for of_rank in by_rank)
+    return None
+
+
+class Cluster:
+    """A job whose nodes are started one by one. Made by `cluster`. Node 0 hosts the store of the rendezvous."""
+
+    def __init__(self, launcher: Sequence[str], nodes: str, folder: Path) -> None:
+        self.folder = folder
+        self.agents: list[Job] = []
+        self._port = free_port()
+        self._file = StepFile(folder / "steps")
+        self._last: dict[int, Step] = {}
+        self._command = [
+            *launcher,
+            f"--nnodes={nodes}",
+            "--nproc-per-node=1",
+            "--max-restarts=3",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint=127.0.0.1:{self._port}",
+            f"--rdzv-id={uuid.uuid4().hex[:12]}",
+            str(WORKERS / "ddp.py"),
+        ]
+
+    def start_node(self) -> Job:
+        """One more agent."""
+        node = len(self.agents)
+        extra = {"BENCHMARK_STEPS": str(self._file.path), "BENCHMARK_NODE": str(node)}
+        self.agents.append(Job(self._command, self.folder, extra))
+        return self.agents[-1]
+
+    def wait_host(self, deadline: float) -> None:
+        """Wait until somebody listens on the port of the rendezvous."""
+        while not listens(self._port):
+            if self.agents[0].process.poll() is not None or now() > deadline:
+                raise BenchmarkError(f"nobody hosts the store of the rendezvous.\n{self.tail()}")
+            time.sleep(LOOK_EVERY_S)
+
+    def _more(self) -> list[Step]:
+        steps = self._file.more()
+        self._last.update({step.node: step for step in steps})
+        return steps
+
+    def wait_resumed(self, world_size: int, old: Collection[int], count: int, deadline: float) -> float | None:
+        """Wait until a new world of this size has made `count` steps; when it made its first, None if it does not."""
+        fresh: list[Step] = []
+        while True:
+            fresh += [step for step in self._more() if step.pid not in old and step.world_size == world_size]
+            if (at := resumed(fresh, world_size, count)) is not None:
+                return at
+            if now() > deadline or all(agent.process.poll() is not None for agent in self.agents):
+                return None
+            time.sleep(LOOK_EVERY_S)
+
+    def workers(self) -> dict[int, int]:
+        """The process that made the last step of each node."""
+        self._more()
+        return {node: step.pid for node, step in self._last.items()}
+
+    def tail(self) -> str:
+        """What the agents said last."""
+        said = []
+        for node, agent in enumerate(self.agents):
+            said += [f"-- node {node}, exit code {agent.process.poll()}\n", *agent.output[-25:]]
+        return "".join(said)
+
+    def stop(self) -> None:
+        """Ask all agents to leave, and kill what has not left soon."""
+        for agent in self.agents:
+            agent.process.terminate()
+        wait_gone([agent.pid for agent in self.agents], STOP_TOGETHER_S)
+        end_descendants()
+        for agent in self.agents:
+            agent.process.wait()
+            agent.wait_output_end()
+
+
+@contextmanager
+def cluster(launcher: Sequence[str], nodes: str) -> Iterator[Cluster]:
+    """A job without agents yet; when the block is left, nothing of it runs any more. `nodes` is MIN:MAX or a number."""
+    with tempfile.TemporaryDirectory(prefix="elastic-benchmark-") as folder:
+        made = Cluster(launcher, nodes, Path(folder))
+        try:
+            yield made
+        finally:
+            made.stop()
+
+
+def free_port() -> int:
+    """A port that was free a moment ago. torchrun has to be given a number, so it cannot be held."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    """Whether a process of this machine does; without connecting to it."""
+    found = psutil.net_connections("tcp")
+    return any(one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port for one in found)

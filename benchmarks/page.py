@@ -1,0 +1,126 @@
+"""Put measured figures into a page of the docs: tables between markers, and a plot.
+
+    python -m benchmarks.page results.json [more.json ...]
+
+Tables replace what stands between `<!-- measured: begin -->` and `<!-- measured: end -->` of `--page`; the plot of
+`rendezvous`, if it was measured, goes to `--plot`. Of files that measured the same, the last one counts. `--print` only
+shows the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.job import LAUNCHERS
+from benchmarks.report import number
+
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+DOCS = Path(__file__).parents[1] / "docs"
+TITLES = {
+    "rendezvous": "Rendezvous: all join at once",
+    "steady": "Steady state: nothing happens",
+    "recovery": "Recovery: something happens to a job of two nodes",
+}
+
+
+def cell(row: Mapping[str, Any], launcher: str) -> str:
+    """The figure and what is to be said of it."""
+    value, note = row["values"].get(launcher), row["notes"].get(launcher)
+    if value is None:
+        return note or "-"
+    return f"{number(value)} ({note})" if note else number(value)
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """One row of a table."""
+    ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f}"
+    met = {None: "", True: "yes", False: "**no**"}[row["met"]]
+    cells = [f"{row['what']} [{row['unit']}]", *(cell(row, name) for name in LAUNCHERS), ratio, row["target"], met]
+    return "| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |"
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """One benchmark."""
+    head = ["| | elastic | torchrun | ratio | target | met |", "|---|---|---|---|---|---|"]
+    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report["settings"].items())
+    title = TITLES.get(report["benchmark"], report["benchmark"])
+    return "\n".join(
+        [f"### {title}", "", f"`{report['benchmark']}`: {settings}.", "", *head, *map(line, report["rows"])]
+    )
+
+
+def facts(machine: Mapping[str, Any]) -> str:
+    """On what it was measured."""
+    versions = ", ".join(
+        f"{name} {machine[name]}" for name in ("elastic-core", "elastic-c10d", "torch") if name in machine
+    )
+    kernel = ".".join(machine["kernel"].split(".")[:2])
+    return (
+        f"Measured on {machine['date'][:10]}: {machine['cores']} cores, {machine['memory_gib']} GiB, Linux "
+        f"{kernel}, Python {machine['python']}, {versions}, load {machine['load_before']} at the start."
+    )
+
+
+def merged(contents: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Machine and report for each benchmark, in the order of `TITLES`; later files replace earlier ones."""
+    found = {report["benchmark"]: (content["machine"], report) for content in contents for report in content["reports"]}
+    order = [*TITLES, *(name for name in found if name not in TITLES)]
+    return [found[name] for name in order if name in found]
+
+
+def tables(contents: Sequence[Mapping[str, Any]]) -> str:
+    """All benchmarks, each with the machine it was measured on."""
+    return "\n\n".join(f"{table(report)}\n\n{facts(machine)}" for machine, report in merged(contents))
+
+
+def with_tables(page: str, measured: str) -> str:
+    """The page with new text between its markers.
+
+    Raises:
+        ValueError: the markers are not there, each once and in order.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end or BEGIN in rest or END in after:
+        raise ValueError(f"expected one '{BEGIN}' and after it one '{END}' in the page; put them where tables belong")
+    return f"{before}{BEGIN}\n\n{measured}\n\n{END}{after}"
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("results", nargs="+", type=Path, metavar="FILE", help="written by --json")
+    made.add_argument("--page", type=Path, default=DOCS / "benchmarks.md", help="(docs/benchmarks.md)")
+    made.add_argument("--plot", type=Path, default=DOCS / "img" / "rendezvous.png", help="(docs/img/rendezvous.png)")
+    made.add_argument("--print", action="store_true", help="only show the tables")
+    return made
+
+
+def main() -> int:
+    """Leaves with 1 and the reason when the page has no place for the tables."""
+    arguments = options().parse_args()
+    contents = [json.loads(path.read_text()) for path in arguments.results]
+    measured = tables(contents)
+    if arguments.print:
+        print(measured)
+        return 0
+    try:
+        arguments.page.write_text(with_tables(arguments.page.read_text(), measured))
+    except (OSError, ValueError) as error:
+        print(f"error: {arguments.page}: {error}", file=sys.stderr)
+        return 1
+    for _, report in merged(contents):
+        if report["benchmark"] == "rendezvous":
+            from benchmarks.plot import draw  # Needs matplotlib, which nothing else here does.
+
+            draw(report["measurements"], arguments.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

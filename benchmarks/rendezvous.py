@@ -1,0 +1,138 @@
+"""How long do N agents need to agree, when all join at once?
+
+N agents as threads in 8 processes, one TCPStore in a process of its own, all on this machine, min = max = N. Handlers
+are made and connected beforehand. Measured is from the start of the first join to the return of the last one, and all
+must have got the same members and ranks 0 to N - 1.
+
+A ratio compares with torchrun for the same N, or for the largest N that torchrun was measured with.
+`--torchrun-fails-at 512` shows what happens beyond that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+
+from benchmarks.fleet import PROCESSES, Joined, fleet
+from benchmarks.job import BenchmarkError, launchers
+from benchmarks.report import Report, Row, main, median, parser
+
+# What ours may take, as a share of torchrun's time for the same N, or for 256.
+TARGETS = {8: 0.1, 256: 0.08, 512: 0.15, 1024: 0.5}
+LIMIT_BEYOND_JOIN_S = 60
+
+
+def numbers(text: str) -> list[int]:
+    """Comma-separated, ascending."""
+    found = sorted({int(part) for part in text.split(",") if part})
+    if found and found[0] < 1:
+        raise argparse.ArgumentTypeError(f"{found[0]} is no number of agents")
+    return found
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = parser(__doc__)
+    made.add_argument("--nodes", type=numbers, default=[8, 256, 512, 1024], help="N for elastic (8,256,512,1024)")
+    made.add_argument("--torchrun-nodes", type=numbers, default=[8, 256], help="N for torchrun (8,256)")
+    made.add_argument("--runs", type=int, default=5, help="of each N (5)")
+    made.add_argument("--join-timeout", type=int, default=300, help="of both, in seconds (300)")
+    made.add_argument("--torchrun-fails-at", type=numbers, default=[], help="N to show that torchrun fails there")
+    made.add_argument("--fail-timeout", type=int, default=60, help="join timeout for that, in seconds (60)")
+    return made
+
+
+def once(launcher: str, nodes: int, join_timeout_s: int) -> Joined:
+    """One round of new agents against a new store."""
+    try:
+        with fleet(launcher, nodes, join_timeout_s) as ready:
+            joined = ready.join(join_timeout_s + LIMIT_BEYOND_JOIN_S)
+    except BenchmarkError as error:
+        joined = Joined(join_timeout_s + LIMIT_BEYOND_JOIN_S, (str(error),))
+    outcome = "; ".join(joined.errors) or "all joined and agree"
+    print(f"{launcher} N={nodes}: {joined.seconds:.3f} s, {outcome}", flush=True)
+    return joined
+
+
+def typical(runs: Sequence[Joined]) -> float | None:
+    """The median, if all runs went well; else there is nothing to compare."""
+    return None if any(run.errors for run in runs) else median([run.seconds for run in runs])
+
+
+def failures(runs: Sequence[Joined]) -> str:
+    """How many runs failed, and how the first of them did; empty if none."""
+    failed = [run for run in runs if run.errors]
+    return f"{len(failed)} of {len(runs)} failed: {'; '.join(failed[0].errors)}" if failed else ""
+
+
+def reference(times: Mapping[int, float | None], nodes: int) -> int | None:
+    """Which N of torchrun's `nodes` agents of ours are compared with: the largest one not above it."""
+    return max((measured for measured, time in times.items() if measured <= nodes and time is not None), default=None)
+
+
+def row(nodes: int, runs: Mapping[str, Mapping[int, Sequence[Joined]]]) -> Row:
+    """The medians for one N, compared with torchrun at the same N or below."""
+    here = {name: of_one[nodes] for name, of_one in runs.items() if nodes in of_one}
+    notes = {name: note for name, of_n in here.items() if (note := failures(of_n))}
+    made = Row(f"{nodes} agents joined", "s", {name: typical(of_n) for name, of_n in here.items()}, notes=notes)
+    stock = {measured: typical(of_n) for measured, of_n in runs.get("torchrun", {}).items()}
+    compared = reference(stock, nodes)
+    elsewhere = compared is not None and compared != nodes
+    if compared is not None and elsewhere:
+        made.against = stock[compared]
+    if (limit := TARGETS.get(nodes)) is not None:
+        made.target = f"ratio <= {limit:.2f}" + (f" (to torchrun's {compared})" if elsewhere else "")
+        made.met = within(made, limit)
+    return made
+
+
+def within(row: Row, limit: float) -> bool | None:
+    """Whether the ratio is; a failure of ours is a no."""
+    if "elastic" in row.notes:
+        return False
+    return None if (ratio := row.ratio()) is None else ratio <= limit
+
+
+def rows(runs: Mapping[str, Mapping[int, Sequence[Joined]]]) -> list[Row]:
+    """One for each N."""
+    return [row(nodes, runs) for nodes in sorted({measured for of_one in runs.values() for measured in of_one})]
+
+
+def failure_row(nodes: int, joined: Joined, timeout_s: int) -> Row:
+    """What torchrun said with more agents than it can take."""
+    said = "; ".join(joined.errors) or f"all joined after {joined.seconds:.1f} s"
+    return Row(f"{nodes} agents, join timeout {timeout_s} s", "s", {}, notes={"torchrun": said})
+
+
+def compare(arguments: argparse.Namespace) -> dict[str, dict[int, list[Joined]]]:
+    """All runs, by launcher and N. The launchers alternate, so that a change in the machine's load hits both."""
+    sizes = {"elastic": arguments.nodes, "torchrun": arguments.torchrun_nodes}
+    asked = {name: sizes[name] for name in launchers(arguments)}
+    runs: dict[str, dict[int, list[Joined]]] = {name: {nodes: [] for nodes in asked[name]} for name in asked}
+    for nodes in sorted({nodes for of_one in asked.values() for nodes in of_one}):
+        for _ in range(arguments.runs):
+            for name in (name for name in asked if nodes in asked[name]):
+                runs[name][nodes].append(once(name, nodes, arguments.join_timeout))
+    return runs
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """Both launchers, and then what torchrun does beyond its limit, if that was asked for."""
+    runs = compare(arguments)
+    beyond = {nodes: once("torchrun", nodes, arguments.fail_timeout) for nodes in arguments.torchrun_fails_at}
+    report = Report("rendezvous", {"runs": arguments.runs, "processes": PROCESSES})
+    report.rows = rows(runs)
+    report.rows += [failure_row(nodes, joined, arguments.fail_timeout) for nodes, joined in beyond.items()]
+    report.measurements = {
+        "seconds": {
+            name: {nodes: [run.seconds for run in of_n if not run.errors] for nodes, of_n in of_one.items()}
+            for name, of_one in runs.items()
+        },
+        "beyond": {nodes: {"seconds": joined.seconds, "errors": joined.errors} for nodes, joined in beyond.items()},
+    }
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(main(measure, options()))

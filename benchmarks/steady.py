@@ -1,0 +1,136 @@
+"""What do N agents that have agreed cost the store while nothing happens?
+
+The same agents as in `rendezvous`. After they have joined, each does what an agent does while its workers run:
+torchrun's asks for waiting nodes every 0.1 s (of which one in ten reaches the store), ours asks only where its handler
+does not tell by itself. Counted are, over `--seconds`:
+
+- requests to the store: segments with payload that the kernel of this machine sent for the agents to the store. A
+  client of TCPStore sends every request by itself, so they are what goes over the wire; `get` counts twice, being two
+  requests (wait for the key, read it). Several `set` in a row may share a segment.
+- bytes: payload in both directions, between agents and store and between agents.
+- processor time of the store and of all agents together, as a share of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from benchmarks.fleet import Fleet, Traffic, fleet, traffic_between
+from benchmarks.job import BenchmarkError, launchers
+from benchmarks.rendezvous import LIMIT_BEYOND_JOIN_S, numbers
+from benchmarks.report import Report, Row, main, parser
+
+REQUESTS_PER_S, BYTES_PER_S = 2.0, 2000.0
+TARGETS_HOLD_FOR = 256
+SETTLE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was counted in `seconds`. Processor times are shares of one core in percent."""
+
+    nodes: int
+    seconds: float
+    polled: int
+    traffic: Traffic
+    store_cpu: float
+    agents_cpu: float
+
+    @property
+    def requests_per_s(self) -> float:
+        """Of one agent."""
+        return self.traffic.requests / self.seconds / self.nodes
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Of one agent."""
+        return (self.traffic.up + self.traffic.down + self.traffic.other) / self.seconds / self.nodes
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = parser(__doc__)
+    made.add_argument("--nodes", type=numbers, default=[64, 256], help="N for elastic (64,256)")
+    made.add_argument("--torchrun-nodes", type=numbers, default=[64, 256], help="N for torchrun (64,256)")
+    made.add_argument("--seconds", type=float, default=30.0, help="how long to watch (30)")
+    made.add_argument("--join-timeout", type=int, default=300, help="of both, in seconds (300)")
+    return made
+
+
+def watch(agents: Fleet, seconds: float) -> Watched:
+    """Count for so long."""
+    polled = agents.follow()
+    time.sleep(SETTLE_S)
+    before, cpu_before, at = agents.look(), agents.cpu(), time.monotonic()
+    time.sleep(seconds)
+    after, cpu_after, took = agents.look(), agents.cpu(), time.monotonic() - at
+    store_cpu, agents_cpu = (100 * (end - start) / took for start, end in zip(cpu_before, cpu_after, strict=True))
+    traffic = traffic_between(before, after, agents.port)
+    return Watched(agents.nodes, took, polled, traffic, store_cpu, agents_cpu)
+
+
+def once(launcher: str, nodes: int, arguments: argparse.Namespace) -> Watched:
+    """Let them join and watch them."""
+    with fleet(launcher, nodes, arguments.join_timeout) as agents:
+        joined = agents.join(arguments.join_timeout + LIMIT_BEYOND_JOIN_S)
+        if joined.errors:
+            raise BenchmarkError(f"{nodes} agents of {launcher}: " + "; ".join(joined.errors))
+        seen = watch(agents, arguments.seconds)
+    print(
+        f"{launcher} N={nodes}: {seen.requests_per_s:.2f} requests/s and {seen.bytes_per_s:.0f} bytes/s per agent, "
+        f"{seen.traffic.connections} connections to the store",
+        flush=True,
+    )
+    return seen
+
+
+def bounded(what: str, unit: str, values: Mapping[str, float | None], limit: float, nodes: int) -> Row:
+    """A row that has a target if it is for the N that the target is for."""
+    row = Row(what, unit, values)
+    if nodes == TARGETS_HOLD_FOR:
+        ours = values.get("elastic")
+        row.target = f"<= {limit:g}"
+        row.met = None if ours is None else ours <= limit
+    return row
+
+
+def rows(nodes: int, seen: Mapping[str, Watched]) -> list[Row]:
+    """All that was counted for one N."""
+    requests = {name: one.requests_per_s for name, one in seen.items()}
+    traffic = {name: one.bytes_per_s for name, one in seen.items()}
+    connections = {name: one.traffic.connections / nodes for name, one in seen.items()}
+    return [
+        bounded(f"{nodes} agents: requests to the store", "/s per agent", requests, REQUESTS_PER_S, nodes),
+        bounded(f"{nodes} agents: payload", "bytes/s per agent", traffic, BYTES_PER_S, nodes),
+        Row(f"{nodes} agents: connections to the store", "per agent", connections),
+        Row(f"{nodes} agents: store's processor time", "% of a core", {k: one.store_cpu for k, one in seen.items()}),
+        Row(f"{nodes} agents: their processor time", "% of a core", {k: one.agents_cpu for k, one in seen.items()}),
+    ]
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """Each N, both launchers in turn."""
+    sizes = {"elastic": arguments.nodes, "torchrun": arguments.torchrun_nodes}
+    asked = {name: sizes[name] for name in launchers(arguments)}
+    report = Report("steady", {"seconds": arguments.seconds})
+    seen: dict[str, list[Watched]] = {name: [] for name in asked}
+    for nodes in sorted({nodes for of_one in asked.values() for nodes in of_one}):
+        here = {name: once(name, nodes, arguments) for name in asked if nodes in asked[name]}
+        report.rows += rows(nodes, here)
+        for name, one in here.items():
+            seen[name].append(one)
+    report.measurements = {name: as_dicts(all_) for name, all_ in seen.items()}
+    return report
+
+
+def as_dicts(seen: Sequence[Watched]) -> list[dict[str, object]]:
+    """For JSON."""
+    return [asdict(one) for one in seen]
+
+
+if __name__ == "__main__":
+    sys.exit(main(measure, options()))

@@ -1,0 +1,181 @@
+"""Many agents, each a thread with a rendezvous handler of its own, in one process.
+
+    agents.py LAUNCHER PORT RUN_ID NODES FIRST COUNT JOIN_TIMEOUT_S
+
+Makes the handlers `FIRST` to `FIRST + COUNT - 1` of a job of `NODES` nodes against the store on `PORT`, and says so.
+Then it answers lines of JSON on standard input with one line each, and ends when the input does:
+
+    {"join": INSTANT}      let all join, at this instant of time.monotonic; what each has got
+    {"follow": true}       do from now on what an agent does while its workers run
+    {"traffic": true}      what the kernel has counted on the connections of this process
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from traffic import connections
+
+# How often torchrun's agent asks for waiting nodes while its workers run (--monitor-interval). What it asks of the
+# handler reaches the store once a second at most.
+POLL_EVERY_S = 0.1
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The command line."""
+
+    launcher: str
+    port: int
+    run_id: str
+    nodes: int
+    first: int
+    count: int
+    join_timeout_s: int
+
+
+@dataclass
+class Agent:
+    """One agent and what it has got. `start` and `end` of its join are instants of time.monotonic."""
+
+    name: str
+    handler: Any
+    start: float = 0.0
+    end: float = 0.0
+    rank: int = -1
+    world_size: int = 0
+    members: list[str] = field(default_factory=list)
+    error: str = ""
+    info: Any = None  # Holds the round's store, which ends with its last reference.
+
+    def join(self, go: threading.Event) -> None:
+        go.wait()
+        self.start = time.monotonic()
+        try:
+            self.info = self.handler.next_rendezvous()
+            self.end = time.monotonic()
+            self.rank, self.world_size = self.info.rank, self.info.world_size
+            formed = getattr(self.info, "formed", None)
+            self.members = [member.node for member in formed.members] if formed else []
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
+            self.end = time.monotonic()
+            self.error = f"{type(error).__name__}: {error}"[:300]
+
+    def joined(self) -> dict[str, Any]:
+        """For JSON. All agree if all have the same digest of the members, which is empty where they are not told."""
+        digest = hashlib.sha256("\n".join(self.members).encode()).hexdigest() if self.members else ""
+        if not self.error and self.members and self.members[self.rank] != self.name:
+            self.error = f"has rank {self.rank}, where others see {self.members[self.rank]}"
+        shown = ("start", "end", "rank", "world_size", "error")
+        return {**{name: getattr(self, name) for name in shown}, "members": digest}
+
+    def follow(self) -> None:
+        """torchrun's agent asks again and again; ours asks where its handler does not tell by itself."""
+        while True:
+            self.handler.num_nodes_waiting()
+            time.sleep(POLL_EVERY_S)
+
+
+def node_name(number: int) -> str:
+    return f"node{number}"
+
+
+def elastic_handler(setting: Setting, number: int) -> Any:
+    """Ours, with its defaults."""
+    from elastic_c10d import create_backend
+
+    from elastic_core.interfaces.node import Node
+    from elastic_core.rendezvous import RendezvousParameters, create_handler
+
+    parameters = RendezvousParameters(
+        "c10d",
+        f"{HOST}:{setting.port}",
+        setting.run_id,
+        setting.nodes,
+        setting.nodes,
+        HOST,
+        Node(node_name(number), f"host{number}"),
+        is_host=False,
+        join_timeout=setting.join_timeout_s,
+    )
+    backend, store = create_backend(parameters)
+    return create_handler(store, backend, parameters)
+
+
+def torchrun_handler(setting: Setting, number: int) -> Any:
+    """Stock torch's, with its defaults."""
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+
+    parameters = RendezvousParameters(
+        "c10d",
+        f"{HOST}:{setting.port}",
+        setting.run_id,
+        setting.nodes,
+        setting.nodes,
+        HOST,
+        is_host=False,
+        join_timeout=setting.join_timeout_s,
+    )
+    backend, store = create_backend(parameters)
+    return create_handler(store, backend, parameters)
+
+
+MAKERS: dict[str, Callable[[Setting, int], Any]] = {"elastic": elastic_handler, "torchrun": torchrun_handler}
+
+
+def join(agents: list[Agent], at: float) -> dict[str, Any]:
+    """All at once, at the given instant; returns when the last one is done."""
+    go = threading.Event()
+    threads = [threading.Thread(target=agent.join, args=(go,), daemon=True) for agent in agents]
+    for thread in threads:
+        thread.start()
+    time.sleep(max(0.0, at - time.monotonic()))
+    go.set()
+    for thread in threads:
+        thread.join()
+    return {"agents": [agent.joined() for agent in agents]}
+
+
+def follow(agents: list[Agent]) -> dict[str, Any]:
+    """From now on, in threads of their own."""
+    polled = [agent for agent in agents if getattr(agent.handler, "polled", True)]
+    for agent in polled:
+        threading.Thread(target=agent.follow, daemon=True).start()
+    return {"polled": len(polled)}
+
+
+def answer(agents: list[Agent], request: dict[str, Any]) -> dict[str, Any]:
+    if "join" in request:
+        return join(agents, request["join"])
+    if "follow" in request:
+        return follow(agents)
+    return {"connections": {name: asdict(counted) for name, counted in connections().items()}}
+
+
+def main() -> None:
+    launcher, port, run_id, nodes, first, count, timeout = sys.argv[1:]
+    setting = Setting(launcher, int(port), run_id, int(nodes), int(first), int(count), int(timeout))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    numbers = range(setting.first, setting.first + setting.count)
+    agents = [Agent(node_name(number), MAKERS[setting.launcher](setting, number)) for number in numbers]
+    print(json.dumps({"made": len(agents)}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(agents, json.loads(line))), flush=True)
+    os._exit(0)  # Handlers that would say goodbye to the store are not what is measured.
+
+
+if __name__ == "__main__":
+    main()
