@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from elastic_c10d.torch_store import Store
 
-_NOTHING = b"?"  # no value of ours
-
 
 class Keys:
     """Args:
@@ -44,10 +42,10 @@ class Keys:
 
 
 def peek(store: Store, key: str) -> bytes | None:
-    """The value, or None if there is none. A compare_set that expects what is never there changes nothing and returns
-    what stands, or what it expected where the key is absent; `get` would wait for the key."""
-    found = compare_set(store, key, _NOTHING, _NOTHING)
-    return None if found == _NOTHING else found
+    """The value, or None if there is none. For keys that are never deleted: between the two operations one would be
+    waited for. A compare_set that expects what is never there would do in one operation, but it wakes everybody who
+    waits for the key, though nothing has changed."""
+    return bytes(store.get(key)) if store.check([key]) else None
 
 
 def compare_set(store: Store, key: str, expected: bytes, desired: bytes) -> bytes:

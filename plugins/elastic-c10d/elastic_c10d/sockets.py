@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from weakref import WeakValueDictionary
 
 _known: WeakValueDictionary[int, socket.socket] = WeakValueDictionary()
@@ -37,23 +38,28 @@ def cut(port: int, before: frozenset[int]) -> None:
 
 def _descriptors(port: int) -> dict[int, int]:
     found = {}
-    for name in _open_files():
+    for descriptor in _open_files():
         try:
-            with _handle(int(name)) as handle:
-                peer = handle.getpeername()
-                if isinstance(peer, tuple) and len(peer) > 1 and peer[1] == port:
-                    found[os.fstat(handle.fileno()).st_ino] = int(name)
+            status = os.fstat(descriptor)
+            if stat.S_ISSOCK(status.st_mode) and _peer_port(descriptor) == port:
+                found[status.st_ino] = descriptor
         except OSError:
-            continue  # no socket, not connected, or closed in the meantime
+            continue  # not connected, or closed in the meantime
     return found
+
+
+def _peer_port(descriptor: int) -> int | None:
+    with _handle(descriptor) as handle:
+        peer = handle.getpeername()
+        return peer[1] if isinstance(peer, tuple) and len(peer) > 1 else None
 
 
 def _handle(descriptor: int) -> socket.socket:
     return socket.socket(fileno=os.dup(descriptor))
 
 
-def _open_files() -> list[str]:
+def _open_files() -> list[int]:
     try:
-        return [name for name in os.listdir("/proc/self/fd") if name.isdigit()]
+        return [int(name) for name in os.listdir("/proc/self/fd") if name.isdigit()]
     except OSError:
         return []

@@ -1,0 +1,205 @@
+"""Real stores, in this process and in others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import psutil
+import pytest
+from elastic_c10d import C10dRendezvousBackend, StoreServer
+from elastic_c10d.endpoint import Endpoint
+from elastic_c10d.tcp_connector import TcpConnector
+from elastic_c10d.torch_import import distributed
+
+LONG = 20.0
+
+SERVER = """
+import sys, threading
+from elastic_c10d import StoreServer
+from elastic_c10d.endpoint import Endpoint
+server = StoreServer(Endpoint("127.0.0.1", int(sys.argv[1])))
+print(server.start(), flush=True)
+threading.Event().wait(100)
+"""
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.torch)
+
+
+class ServerProcess:
+    """A TCPStore server in a process of its own, on a port that it keeps over restarts."""
+
+    def __init__(self, port=0):
+        self.port = port
+        self.start()
+
+    def start(self):
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(self.port)], stdout=subprocess.PIPE, text=True
+        )
+        self.port = int(self._process.stdout.readline())
+
+    def kill(self):
+        self._process.kill()
+        self._process.wait(LONG)
+        self._process.stdout.close()
+
+    def pause(self):
+        os.kill(self._process.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + LONG
+        while psutil.Process(self._process.pid).status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def resume(self):
+        os.kill(self._process.pid, signal.SIGCONT)
+
+
+class Background:
+    """A call in a thread of its own."""
+
+    def __init__(self, function):
+        self._function = function
+        self.value = None
+        self.error = None
+        self.seconds = 0.0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        begun = time.monotonic()
+        try:
+            self.value = self._function()
+        except Exception as error:
+            self.error = error
+        self.seconds = time.monotonic() - begun
+
+    def result(self, timeout=LONG):
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), f"still running after {timeout} s"
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    @property
+    def running(self):
+        return self._thread.is_alive()
+
+
+@pytest.fixture
+def background():
+    return Background
+
+
+@pytest.fixture
+def eventually():
+    def wait(condition, timeout=LONG):
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, f"did not come true within {timeout} s"
+            time.sleep(0.01)
+
+    return wait
+
+
+@pytest.fixture
+def free_port():
+    def find(host="127.0.0.1"):
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+            sock.bind((host, 0))
+            return sock.getsockname()[1]
+
+    return find
+
+
+@pytest.fixture
+def listener():
+    """Something that listens and never answers; its port."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        yield sock.getsockname()[1]
+
+
+@pytest.fixture
+def server_process():
+    made = []
+
+    def make(port=0):
+        made.append(ServerProcess(port))
+        return made[-1]
+
+    yield make
+    for server in made:
+        with contextlib.suppress(OSError, ValueError):
+            server.kill()
+
+
+@pytest.fixture
+def port():
+    """The port of a TCPStore server in this process."""
+    server = StoreServer(Endpoint("127.0.0.1", 0))
+    yield server.start()
+    server.stop()
+
+
+@pytest.fixture
+def client(port):
+    """Makes TCPStore clients, as a user would."""
+
+    def make():
+        return distributed().TCPStore("127.0.0.1", port, None, False, timedelta(seconds=LONG), wait_for_workers=False)
+
+    return make
+
+
+@pytest.fixture
+def over(request):
+    """Makes backends over a TCPStore at a port; they are closed at the end."""
+    made = []
+
+    def make(port, run_id="job", read_timeout=LONG, connect_timeout=LONG, **options):
+        # Long enough for a machine that looks up the names of addresses in vain, as torch has it do.
+        connector = TcpConnector(
+            Endpoint("127.0.0.1", port), read_timeout=read_timeout, connect_timeout=connect_timeout
+        )
+        made.append(C10dRendezvousBackend(connector, run_id, **options))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+@pytest.fixture(params=["tcp", "file", "hash", "prefixed tcp", "prefixed file"])
+def backends(request, tmp_path):
+    """Makes backends over one store of each kind, with a connection of their own where the kind has connections."""
+    kind = request.param
+    made = []
+    if kind.endswith("tcp"):
+        port = request.getfixturevalue("port")
+    hashed = distributed().HashStore()
+
+    def store():
+        if kind.endswith("tcp"):
+            return distributed().TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
+        return hashed if kind == "hash" else distributed().FileStore(str(tmp_path / "store"), -1)
+
+    def make(run_id="job", **options):
+        own = distributed().PrefixStore("outer", store()) if kind.startswith("prefixed") else store()
+        made.append(C10dRendezvousBackend(own, run_id, **options))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()

@@ -1,0 +1,242 @@
+"""Who hosts, and where; what a handler is made of."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+from elastic_c10d import C10dRendezvousBackend, create_backend
+from elastic_c10d.create import create_parts
+from elastic_c10d.torch_import import distributed
+
+from elastic_core.errors import ConfigurationError, RendezvousConnectionError
+from elastic_core.interfaces.handler import RendezvousParameters
+
+
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as sock:
+            sock.bind(("::1", 0))
+        return True
+    except OSError:
+        return False
+
+
+def own_name_is_known():
+    try:
+        return bool(socket.getaddrinfo(socket.gethostname(), 1))
+    except OSError:
+        return False
+
+
+NAMES = [
+    "127.0.0.1",
+    "localhost",
+    "127.0.1.1",  # what a machine's own name often resolves to
+    pytest.param("[::1]", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")),
+    pytest.param(socket.gethostname(), marks=pytest.mark.skipif(not own_name_is_known(), reason="no name here")),
+]
+
+
+@pytest.fixture
+def parts():
+    made = []
+
+    def make(endpoint, nodes=2, local_addr=None, **config):
+        params = RendezvousParameters("c10d", endpoint, "job", 1, nodes, local_addr, **config)
+        made.append(create_parts(params))
+        return made[-1]
+
+    yield make
+    for part in made:
+        part.stores.release()
+        part.backend.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_of_two_hosts_and_both_meet(parts, free_port, name):
+    endpoint = f"{name}:{free_port('::1' if ':' in name else '127.0.0.1')}"
+    first, second = parts(endpoint), parts(endpoint)
+    first.backend.connect()
+    second.backend.connect()
+    assert (first.backend.hosts_store, second.backend.hosts_store) == (True, False)
+    first.backend.announce("a", b"1")
+    assert [seen.key for seen in second.backend.roster()] == ["a"]
+
+
+def listening(port):
+    hosts = ["127.0.0.1", "127.0.0.2"]
+    return [host for host in hosts if socket.socket().connect_ex((host, port)) == 0]
+
+
+def test_a_loopback_endpoint_is_served_on_loopback_alone_and_a_name_everywhere(parts, free_port):
+    port = free_port()
+    parts(f"localhost:{port}").backend.connect()
+    assert listening(port) == ["127.0.0.1"]
+    if own_name_is_known():
+        port = free_port()
+        parts(f"{socket.gethostname()}:{port}").backend.connect()
+        assert listening(port) == ["127.0.0.1", "127.0.0.2"]
+
+
+RACER = """
+import sys
+from elastic_c10d.create import create_parts
+from elastic_c10d.torch_import import distributed
+from elastic_core.interfaces.handler import RendezvousParameters
+distributed()
+print("ready", flush=True)
+sys.stdin.readline()
+backend = create_parts(RendezvousParameters("c10d", sys.argv[1], "job", 1, 4, connect_timeout=20.0), 20.0).backend
+backend.announce(sys.argv[2], b"")
+print(backend.hosts_store, flush=True)
+sys.stdin.readline()
+print(len(backend.roster()), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_of_processes_that_race_for_an_endpoint_exactly_one_hosts(free_port):
+    endpoint = f"127.0.0.1:{free_port()}"
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, endpoint, str(number)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    try:
+        assert [racer.stdout.readline() for racer in racers] == ["ready\n"] * 3
+        for racer in racers:
+            racer.stdin.write("go\n")
+        assert sorted(racer.stdout.readline() for racer in racers) == ["False\n", "False\n", "True\n"]
+        for racer in racers:
+            racer.stdin.write("look\n")
+        assert [racer.stdout.readline() for racer in racers] == ["3\n"] * 3
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.communicate()
+
+
+def test_who_must_not_host_waits_for_who_does(parts, free_port):
+    endpoint = f"127.0.0.1:{free_port()}"
+    with pytest.raises(RendezvousConnectionError, match="connection refused"):
+        parts(endpoint, is_host=False).backend.connect()
+
+
+def test_who_must_host_and_cannot_says_why(parts, port):
+    with pytest.raises(RendezvousConnectionError, match=r"is_host.*Address already in use"):
+        parts(f"127.0.0.1:{port}", is_host=True).backend.connect()
+
+
+def test_who_finds_a_store_there_uses_it(parts, port):
+    part = parts(f"127.0.0.1:{port}")
+    part.backend.connect()
+    assert not part.backend.hosts_store
+
+
+def test_closing_ends_the_store_hosted_here(parts, free_port):
+    port = free_port()
+    part = parts(f"127.0.0.1:{port}")
+    part.backend.connect()
+    assert listening(port)
+    part.backend.close()
+    assert not listening(port)
+
+
+def test_create_backend_gives_a_store_for_others_to_prefix(free_port):
+    backend, store = create_backend(RendezvousParameters("c10d", f"127.0.0.1:{free_port()}", "job", 1, 1))
+    assert isinstance(backend, C10dRendezvousBackend)
+    prefixed = distributed().PrefixStore("mine", store)
+    prefixed.set("key", "value")
+    assert prefixed.get("key") == b"value"
+    backend.close()
+
+
+def test_a_file_is_a_place_to_meet(parts, tmp_path):
+    first, second = (parts(str(tmp_path / "meeting"), store_type="file") for _ in range(2))
+    first.backend.announce("a", b"1")
+    assert [seen.key for seen in second.backend.roster()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "config", "told"),
+    [
+        ("/no/such/folder/file", {"store_type": "file"}, "whose folder does not exist"),
+        ("", {"store_type": "file"}, "expected the path of a file"),
+        ("127.0.0.1", {"store_type": "carrier pigeon"}, "expected tcp or file"),
+        ("127.0.0.1", {"is_host": "perhaps"}, "is_host: expected true or false"),
+        ("127.0.0.1", {"read_timeout": "-1"}, "expected seconds above 0"),
+        ("a:b:c", {}, "expected one endpoint"),
+    ],
+)
+def test_what_cannot_be_is_told_at_once(parts, endpoint, config, told):
+    with pytest.raises(ConfigurationError, match=told):
+        parts(endpoint, **config)
+
+
+def test_the_address_a_node_advertises(parts, free_port):
+    endpoint = f"127.0.0.1:{free_port()}"
+    part = parts(endpoint, local_addr="as.given.example")
+    assert part.stores.reserve().master_addr == "as.given.example"
+    part = parts(endpoint)
+    part.backend.connect()
+    assert part.stores.reserve().master_addr == "127.0.0.1"
+
+
+@pytest.mark.skipif(not own_name_is_known(), reason="no name here")
+def test_a_host_whose_name_means_loopback_to_itself_advertises_the_name(parts, free_port):
+    part = parts(f"{socket.gethostname()}:{free_port()}")
+    part.backend.connect()
+    assert not part.stores.reserve().master_addr.startswith("127.")
+
+
+def test_every_round_has_a_server_of_its_own_on_the_reserved_port(parts, free_port):
+    endpoint = f"127.0.0.1:{free_port()}"
+    host, other = parts(endpoint), parts(endpoint)
+    host.backend.connect()
+    other.backend.connect()
+    for number in (1, 2):
+        where = host.stores.reserve()
+        other.stores.reserve()
+        assert not listening(where.master_port)
+        mine, theirs = host.stores.open(number, where, True), other.stores.open(number, where, False)
+        worker = distributed().TCPStore(where.master_addr, where.master_port, None, False, wait_for_workers=False)
+        assert worker.add("keys of workers", 1) == 1
+        assert mine.add("keys of members", 1) == 1
+        assert theirs.add("keys of members", 1) == 2
+        del worker
+    host.stores.release()
+    assert not listening(where.master_port)
+
+
+def test_the_store_of_a_round_is_a_torch_store(parts, free_port):
+    part = parts(f"127.0.0.1:{free_port()}")
+    part.backend.connect()
+    store = part.stores.open(1, part.stores.reserve(), True)
+    prefixed = distributed().PrefixStore("deeper", store)
+    prefixed.set("key", b"value")
+    assert prefixed.get("key") == b"value"
+    assert prefixed.compare_set("other", "", "new") == b"new"
+    prefixed.wait(["key", "other"])
+    assert prefixed.check(["key"])
+    assert store.multi_get(["deeper/key", "deeper/other"]) == [b"value", b"new"]
+
+
+def test_without_sharing_the_port_is_only_held(parts, free_port):
+    from elastic_c10d.connector import SharedConnector
+    from elastic_c10d.round_stores import C10dRoundStores
+
+    shared = SharedConnector(distributed().HashStore())
+    stores = C10dRoundStores(shared, "job", lambda: "127.0.0.1", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+    assert not stores.hosted_by_agent
+    where = stores.reserve()
+    stores.open(1, where, True)
+    assert not listening(where.master_port)
+    server = distributed().TCPStore("127.0.0.1", where.master_port, None, True, wait_for_workers=False)
+    assert server.port == where.master_port
+    stores.release()
+    stores.release()

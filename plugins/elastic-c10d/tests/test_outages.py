@@ -1,0 +1,246 @@
+"""The store dies, comes back empty, or is paused; nobody listens, or something else does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from elastic_c10d.endpoint import Endpoint
+from elastic_c10d.tcp_connector import TcpConnector
+
+from elastic_core.errors import ConfigurationError, RendezvousConnectionError
+
+
+def fails(function):
+    try:
+        function()
+    except RendezvousConnectionError:
+        return True
+    return False
+
+
+def test_a_dead_store_is_an_error_with_its_cause_and_no_trace(over, server_process):
+    server = server_process()
+    backend = over(server.port)
+    backend.get_state()
+    server.kill()
+    with pytest.raises(RendezvousConnectionError, match="reading the state at 127.0.0.1") as caught:
+        backend.get_state()
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    with pytest.raises(RendezvousConnectionError, match="connection refused"):
+        backend.get_state()
+
+
+def test_a_backend_goes_on_with_a_store_that_was_restarted_empty(over, server_process, background, eventually):
+    server = server_process()
+    one, two = over(server.port), over(server.port)
+    _, token, _ = one.set_state(b"1")
+    one.set_state(b"2", token)
+    one.announce("a", b"1")
+    two.announce("b", b"2")
+    assert len(one.roster()) == 2
+    _, old = one.get_state()
+    assert not two.wait_for_state(old, 0.01)
+    waiting = background(lambda: two.wait_for_state(old, 20))
+    server.kill()
+    with pytest.raises(RendezvousConnectionError):
+        waiting.result()
+    assert fails(two.get_state)
+    server.start()
+    eventually(lambda: not fails(one.get_state))
+    assert one.get_state() is None
+    assert one.set_state(b"stale", old) is None
+    assert [seen.key for seen in one.roster()] == ["a"]
+    assert two.wait_for_state(old, 20) is True
+    eventually(lambda: not fails(two.roster))
+    assert [seen.key for seen in one.roster()] == ["a", "b"]
+    _, token, written = two.set_state(b"new")
+    assert written
+    assert token != old
+    assert one.get_state() == (b"new", token)
+    assert one.beat("a", True, False) == 1
+
+
+def test_a_waiter_notices_a_store_that_others_have_filled_again(over, server_process, eventually):
+    server = server_process()
+    one = over(server.port)
+    _, old, _ = one.set_state(b"1")
+    assert not one.wait_for_state(old, 0.05)
+    server.kill()
+    server.start()
+    other = over(server.port)
+    other.set_state(b"other")
+    assert fails(lambda: one.wait_for_state(old, 20))
+    assert one.wait_for_state(old, 20) is True
+    eventually(lambda: not fails(one.get_state))
+    assert one.get_state()[0] == b"other"
+
+
+def test_a_short_pause_of_the_store_is_only_slow(over, server_process, background):
+    server = server_process()
+    backend = over(server.port)
+    _, token, _ = backend.set_state(b"1")
+    server.pause()
+    reading = background(backend.get_state)
+    waiting = background(lambda: backend.wait_for_state(token, 20))
+    assert reading.running
+    server.resume()
+    assert reading.result() == (b"1", token)
+    backend.set_state(b"2", token)
+    assert waiting.result() is True
+
+
+def test_an_operation_that_a_paused_store_does_not_answer_breaks_off_and_is_not_mixed_up(
+    over, server_process, eventually
+):
+    server = server_process()
+    backend = over(server.port, read_timeout=2.0, connect_timeout=4.0)
+    _, token, _ = backend.set_state(b"1")
+    backend.announce("a", b"x")
+    server.pause()
+    assert fails(lambda: backend.beat("a", True, False))
+    begun = time.monotonic()
+    with pytest.raises(RendezvousConnectionError, match="does not answer as a TCPStore"):
+        backend.get_state()
+    assert time.monotonic() - begun < 10
+    server.resume()
+    eventually(lambda: not fails(backend.get_state))
+    assert backend.get_state() == (b"1", token)
+    assert [(seen.key, seen.entry) for seen in backend.roster()] == [("a", b"x")]
+
+
+def test_close_ends_calls_to_a_paused_store(over, server_process, background):
+    server = server_process()
+    backend = over(server.port)
+    backend.get_state()
+    server.pause()
+    stuck = background(backend.get_state)
+    backend.close()
+    with pytest.raises(RendezvousConnectionError):
+        stuck.result(5)
+
+
+def connecting(host, port, **options):
+    return TcpConnector(Endpoint(host, port), **{"patience": 0.3, "connect_timeout": 0.3} | options)
+
+
+def test_nobody_listens(free_port):
+    port = free_port()
+    with pytest.raises(RendezvousConnectionError, match=f"127.0.0.1:{port}: connection refused"):
+        connecting("127.0.0.1", port).connect()
+
+
+def test_every_address_of_a_name_is_told_with_its_answer(free_port):
+    port = free_port()
+    with pytest.raises(RendezvousConnectionError) as caught:
+        connecting("localhost", port).connect()
+    for *_, sockaddr in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM):
+        assert str(sockaddr[0]) in str(caught.value)
+
+
+def test_an_unknown_name(free_port):
+    with pytest.raises(RendezvousConnectionError, match=r"unknown name 'no-such-host\.invalid'"):
+        connecting("no-such-host.invalid", 1234).connect()
+
+
+def test_something_else_listens(listener):
+    connector = connecting("127.0.0.1", listener)
+    with pytest.raises(RendezvousConnectionError, match="does not answer as a TCPStore .* wrong port"):
+        connector.connect()
+    connector.close()
+
+
+def test_a_store_that_comes_late_is_waited_for(server_process, free_port, background):
+    port = free_port()
+    connection = background(lambda: connecting("127.0.0.1", port, patience=20.0, connect_timeout=5.0).connect())
+    server_process(port)
+    assert connection.result().where == f"127.0.0.1:{port}"
+
+
+def test_patience_is_cut_short_by_close(free_port, background):
+    connector = connecting("127.0.0.1", free_port(), patience=100.0)
+    waiting = background(connector.connect)
+    connector.close()
+    with pytest.raises(RendezvousConnectionError):
+        waiting.result(5)
+
+
+def test_a_stuck_connection_is_cut_short_by_close_and_leaves_nothing(listener, background, eventually):
+    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    connector = connecting("127.0.0.1", listener, patience=100.0, connect_timeout=100.0)
+    waiting = background(connector.connect)
+    eventually(lambda: any(thread.name == "c10d-connect" for thread in threading.enumerate()))
+    connector.close()
+    with pytest.raises(RendezvousConnectionError):
+        waiting.result(5)
+    connector = connecting("127.0.0.1", listener)
+    for _ in range(3):
+        with pytest.raises(RendezvousConnectionError):
+            connector.connect()
+    connector.close()
+    del connector
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= files + 1)
+    assert threading.active_count() <= threads + 2
+
+
+QUIET = """
+import sys
+from elastic_c10d.endpoint import Endpoint
+from elastic_c10d.tcp_connector import TcpConnector
+from elastic_c10d import C10dRendezvousBackend, StoreServer
+import os
+server = StoreServer(Endpoint("127.0.0.1", 0))
+backend = C10dRendezvousBackend(TcpConnector(Endpoint("127.0.0.1", server.start()), connect_timeout=0.5), "job")
+backend.wait_for_state(None, 0.05)
+server.stop()
+for _ in range(2):
+    try:
+        backend.get_state()
+    except Exception as error:
+        print(error)
+assert "TORCH_CPP_LOG_LEVEL" not in os.environ
+"""
+
+
+def test_torch_prints_no_traces_and_the_environment_stays_as_it_is():
+    done = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "refused" in done.stdout
+
+
+def test_two_hundred_cycles_leave_no_threads_and_no_sockets(over, port, eventually):
+    def cycle():
+        backend = over(port)
+        backend.announce("a", b"")
+        backend.wait_for_state(None, 0.001)
+        backend.wait_for_roster(0.001)
+        backend.roster()
+        backend.close()
+
+    cycle()
+    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(200):
+        cycle()
+    assert threading.active_count() <= threads
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= files + 3)
+
+
+def test_serving_where_somebody_serves_already_is_told(port):
+    from elastic_c10d import StoreServer
+
+    with pytest.raises(ConfigurationError, match="cannot be had: Address already in use"):
+        StoreServer(f"127.0.0.1:{port}").start()
+
+
+@pytest.mark.parametrize(("endpoint", "found"), [("192.0.2.1:1", "another one"), ("no-such-host.invalid:1", "unknown")])
+def test_serving_elsewhere_is_told(endpoint, found):
+    from elastic_c10d import StoreServer
+
+    with pytest.raises(ConfigurationError, match=found):
+        StoreServer(endpoint).start()

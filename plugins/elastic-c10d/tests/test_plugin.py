@@ -1,0 +1,86 @@
+"""What the plugin registers, and what its options do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from elastic_c10d import plugin
+from elastic_c10d.static import as_dynamic
+
+from elastic_core.errors import ConfigurationError
+from elastic_core.interfaces.handler import RendezvousParameters
+
+
+def test_loading_the_plugin_does_not_import_torch():
+    code = "import sys, elastic_c10d.plugin, elastic_c10d; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def record(name):
+    records = [*plugin.elastic_rendezvous_backends(), *plugin.elastic_stores()]
+    return next(record for record in records if record.name == name)
+
+
+def defaults(name):
+    return {option.name: option.default for option in record(name).options}
+
+
+def test_the_backend_makes_a_handler_of_its_name(free_port):
+    params = RendezvousParameters("c10d", f"127.0.0.1:{free_port()}", "job", 1, 1, **defaults("c10d"))
+    handler = record("c10d").factory(params)
+    assert handler.get_backend() == "c10d"
+    assert handler.use_agent_store
+    info = handler.next_rendezvous()
+    assert (info.rank, info.world_size) == (0, 1)
+    info.store.set("key", "value")
+    assert info.store.get("key") == b"value"
+    assert handler.shutdown()
+
+
+def test_stores_by_name(free_port, tmp_path):
+    port = free_port()
+    for name, options in (
+        ("tcp", {"port": port}),
+        ("hash", {}),
+        ("file", {"path": str(tmp_path / "store")}),
+    ):
+        store = record(name).factory(defaults(name) | options)
+        assert store.add("n", 2) == 2
+        assert store.get("n") == b"2"
+
+
+def static(nodes=2, minimum=None, **config):
+    return RendezvousParameters("static", config.pop("endpoint", ""), "none", minimum or nodes, nodes, **config)
+
+
+def test_static_is_c10d_with_rank_0_as_host():
+    first = as_dynamic(static(rank=0, master_addr="node0", master_port=1234, timeout=30.0))
+    second = as_dynamic(static(rank=1, endpoint="node0:1234"))
+    assert (first.endpoint, second.endpoint) == ("node0:1234", "node0:1234")
+    assert (first.get("is_host"), second.get("is_host")) == (True, False)
+    assert (first.node.rank_hint, second.node.rank_hint) == (0, 1)
+    assert first.get("join_timeout") == 30.0
+    assert as_dynamic(static(nodes=1)).endpoint == "127.0.0.1:29500"
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        (static(nodes=3, minimum=1, rank=0), "expected a fixed number of nodes"),
+        (static(nodes=2), "expected this node's rank"),
+        (static(nodes=2, rank=2), "expected a rank from 0 to 1, found 2"),
+        (static(nodes=2, rank=-1), "expected a rank from 0 to 1, found -1"),
+        (static(nodes=2, rank="first"), "expected a whole number"),
+    ],
+)
+def test_static_tells_what_is_missing(params, told):
+    with pytest.raises(ConfigurationError, match=told):
+        as_dynamic(params)
+
+
+def test_static_tells_all_at_once():
+    with pytest.raises(ConfigurationError) as caught:
+        as_dynamic(static(nodes=3, minimum=1))
+    assert len(caught.value.problems) == 2
