@@ -30,6 +30,7 @@ class KeeperThreads:
         self._clock = clock
         self._condition = threading.Condition()
         self._woken = False
+        self._begun = 0
         self._turns = 0
         self._stopping = False
         self._threads: list[threading.Thread] = []
@@ -81,6 +82,8 @@ class KeeperThreads:
     def _keep(self) -> None:
         watching = False
         while not self._stopping:
+            with self._condition:
+                self._begun += 1
             due = self._keeper.turn()
             if not watching and self._keeper.view.state is not None:
                 with self._condition:
@@ -114,15 +117,12 @@ class KeeperThreads:
                 continue
             if self._changed(lambda: self._backend.wait_for_roster(_LONGEST_WAIT)):
                 self._keeper.roster_changed()
-                self._pass_on_roster(self._turns)
+                self._pass_on()
 
     def _follow_write(self, token: Token | None) -> None:
         if self._changed(lambda: self._backend.wait_for_state(token, _LONGEST_WAIT)):
             self._keeper.state_changed()
-            self._pass_on(lambda: self._keeper.view.token != token)
-
-    def _pass_on_roster(self, turns: int) -> None:
-        self._pass_on(lambda: self._turns > turns)
+            self._pass_on()
 
     def _changed(self, wait: Callable[[], bool]) -> bool:
         try:
@@ -132,9 +132,10 @@ class KeeperThreads:
                 self._condition.wait_for(lambda: self._stopping, _AFTER_ERROR)
             return False
 
-    def _pass_on(self, seen: Callable[[], bool]) -> None:
-        """Wake the keeper and wait until it has seen the news: else the same news would wake it again and again."""
+    def _pass_on(self) -> None:
+        """Wake the keeper and wait until it has taken a whole turn: else the same news would come again and again."""
         with self._condition:
+            target = self._begun + 1
             self._woken = True
             self._condition.notify_all()
-            self._condition.wait_for(lambda: seen() or self._stopping, _AFTER_ERROR)
+            self._condition.wait_for(lambda: self._turns >= target or self._stopping, _AFTER_ERROR)
