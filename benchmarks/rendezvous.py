@@ -5,7 +5,8 @@ are made and connected beforehand. Measured is from the start of the first join 
 must have got the same members and ranks 0 to N - 1.
 
 A ratio compares with torchrun for the same N, or for the largest N that torchrun was measured with.
-`--torchrun-fails-at 512` shows what happens beyond that.
+`--late-nodes` measures ours once more as `elastic run` makes its handlers: they connect when they join, so the time of
+connecting is in it. `--torchrun-fails-at 512` shows what happens beyond that.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def options() -> argparse.ArgumentParser:
     made = parser(__doc__)
     made.add_argument("--nodes", type=numbers, default=[8, 256, 512, 1024], help="N for elastic (8,256,512,1024)")
     made.add_argument("--torchrun-nodes", type=numbers, default=[8, 256], help="N for torchrun (8,256)")
+    made.add_argument("--late-nodes", type=numbers, default=[256], help="N for elastic that connects late (256)")
     made.add_argument("--runs", type=int, default=5, help="of each N (5)")
     made.add_argument("--join-timeout", type=int, default=300, help="of both, in seconds (300)")
     made.add_argument("--torchrun-fails-at", type=numbers, default=[], help="N to show that torchrun fails there")
@@ -99,6 +101,13 @@ def rows(runs: Mapping[str, Mapping[int, Sequence[Joined]]]) -> list[Row]:
     return [row(nodes, runs) for nodes in sorted({measured for of_one in runs.values() for measured in of_one})]
 
 
+def late_row(nodes: int, runs: Sequence[Joined]) -> Row:
+    """Ours with the time of connecting."""
+    note = failures(runs)
+    notes = {"elastic": note} if note else {}
+    return Row(f"{nodes} agents connected and joined", "s", {"elastic": typical(runs)}, notes=notes)
+
+
 def failure_row(nodes: int, joined: Joined, timeout_s: int) -> Row:
     """What torchrun said with more agents than it can take."""
     said = "; ".join(joined.errors) or f"all joined after {joined.seconds:.1f} s"
@@ -118,16 +127,21 @@ def compare(arguments: argparse.Namespace) -> dict[str, dict[int, list[Joined]]]
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Both launchers, and then what torchrun does beyond its limit, if that was asked for."""
+    """Both launchers, then ours with connecting, and what torchrun does beyond its limit, if that was asked for."""
     runs = compare(arguments)
+    late = {
+        nodes: [once("elastic-late", nodes, arguments.join_timeout) for _ in range(arguments.runs)]
+        for nodes in (arguments.late_nodes if "elastic" in runs else [])
+    }
     beyond = {nodes: once("torchrun", nodes, arguments.fail_timeout) for nodes in arguments.torchrun_fails_at}
     report = Report("rendezvous", {"runs": arguments.runs, "processes": PROCESSES})
     report.rows = rows(runs)
+    report.rows += [late_row(nodes, of_n) for nodes, of_n in late.items()]
     report.rows += [failure_row(nodes, joined, arguments.fail_timeout) for nodes, joined in beyond.items()]
     report.measurements = {
         "seconds": {
             name: {nodes: [run.seconds for run in of_n if not run.errors] for nodes, of_n in of_one.items()}
-            for name, of_one in runs.items()
+            for name, of_one in {**runs, "elastic-late": late}.items()
         },
         "beyond": {nodes: {"seconds": joined.seconds, "errors": joined.errors} for nodes, joined in beyond.items()},
     }

@@ -94,10 +94,18 @@ def elastic_handler(setting: Setting, number: int) -> Any:
     """Ours, with its defaults."""
     from elastic_c10d import create_backend
 
-    from elastic_core.interfaces.node import Node
-    from elastic_core.rendezvous import RendezvousParameters, create_handler
+    from elastic_core.rendezvous import create_handler
 
-    parameters = RendezvousParameters(
+    parameters = elastic_parameters(setting, number)
+    backend, store = create_backend(parameters)
+    return create_handler(store, backend, parameters)
+
+
+def elastic_parameters(setting: Setting, number: int) -> Any:
+    from elastic_core.interfaces.node import Node
+    from elastic_core.rendezvous import RendezvousParameters
+
+    return RendezvousParameters(
         "c10d",
         f"{HOST}:{setting.port}",
         setting.run_id,
@@ -108,8 +116,15 @@ def elastic_handler(setting: Setting, number: int) -> Any:
         is_host=False,
         join_timeout=setting.join_timeout_s,
     )
-    backend, store = create_backend(parameters)
-    return create_handler(store, backend, parameters)
+
+
+def late_handler(setting: Setting, number: int) -> Any:
+    """Ours as `elastic run` makes it: it connects when it is first asked to join, and brings a store for each round."""
+    import torch.distributed  # noqa: F401 - what it takes to import torch is another matter
+
+    from elastic_core.rendezvous import get_rendezvous_handler
+
+    return get_rendezvous_handler(elastic_parameters(setting, number))
 
 
 def torchrun_handler(setting: Setting, number: int) -> Any:
@@ -132,7 +147,11 @@ def torchrun_handler(setting: Setting, number: int) -> Any:
     return create_handler(store, backend, parameters)
 
 
-MAKERS: dict[str, Callable[[Setting, int], Any]] = {"elastic": elastic_handler, "torchrun": torchrun_handler}
+MAKERS: dict[str, Callable[[Setting, int], Any]] = {
+    "elastic": elastic_handler,
+    "elastic-late": late_handler,
+    "torchrun": torchrun_handler,
+}
 
 
 def join(agents: list[Agent], at: float) -> dict[str, Any]:
