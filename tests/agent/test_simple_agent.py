@@ -19,7 +19,7 @@ from elastic_core.errors import (
     SignalException,
 )
 from elastic_core.interfaces.node import Member, Round
-from elastic_core.testing import RecordingObserver
+from elastic_core.testing import FakeRounds, RecordingObserver, round_info
 
 RUNS = RunResult(WorkerState.HEALTHY)
 DONE = RunResult(WorkerState.SUCCEEDED, return_values={0: "a", 1: "b"})
@@ -307,6 +307,19 @@ def test_a_shutdown_that_breaks_is_no_success(make_agent):
     with pytest.raises(OSError, match="stuck"):
         make_agent([DONE], BreaksAtTheEnd, observer=observer).run()
     assert (observer.facts[-1].state, observer.facts[-1].reason) == ("FAILED", "OSError: stuck")
+
+
+class WaitsInItsOwnWay(PolledAgent):
+    def _exit_barrier(self):
+        self.calls.append("barrier")
+
+
+def test_a_barrier_of_a_subclass_takes_the_place_of_ours(make_agent):
+    handler = FakeRounds([round_info(1, [("default", 2)])])
+    agent = make_agent([DONE], WaitsInItsOwnWay, handler=handler)
+    assert agent.run() == DONE
+    assert agent.calls == ["start", "barrier", SHUTDOWN]
+    assert handler.named("report_success") == [()]
 
 
 def test_an_agent_runs_once(make_agent):
