@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from elastic_core.hooks.notify import Notifier
 from elastic_core.hooks.options import type_options
 from elastic_core.hooks.records import HealthEndpointRecord, RendezvousBackendRecord, WatchdogRecord
 from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.interfaces.node import Node
 from elastic_core.log import get_logger
 from elastic_core.observers import EventRecorder, Everyone
 from elastic_core.workers.environment import EnvironmentPolicy
@@ -102,7 +104,8 @@ def composed(
     local_world_size = count_workers(settings.nproc_per_node)
     with contextlib.ExitStack() as last, contextlib.ExitStack() as stack:
         clock = clock or SystemClock()
-        handler = _handler(settings, manager)
+        node = _node(settings, local_world_size)
+        handler = _handler(settings, manager, node)
         stack.callback(_end, "plugin failed", f"rendezvous backend {settings.rdzv_backend}", handler.shutdown)
         watchdog = _watchdog(settings, manager)
         if watchdog is not None:
@@ -113,7 +116,7 @@ def composed(
         agent = LocalElasticAgent(
             _spec(settings, handler, entry, local_world_size),
             workers,
-            node=socket.gethostname(),
+            node=node.name if settings.nnodes.max > 1 else node.host,
             clock=clock,
             observer=Everyone([*observers, EventRecorder(settings.event_log_handler), Notifier(manager)]),
             contribute=_contributor(manager, watchdog, options or {}),
@@ -161,6 +164,7 @@ def _spec(settings: Settings, handler: RendezvousHandler, entry: Entry, local_wo
         monitor_interval=settings.monitor_interval,
         shutdown_timeout=settings.shutdown_timeout,
         kill_timeout=settings.kill_timeout,
+        exit_barrier_timeout=settings.exit_barrier_timeout,
     )
 
 
@@ -173,7 +177,20 @@ def _backend(settings: Settings, manager: PluginManager) -> tuple[RendezvousBack
     return record, _typed(record, {**raw, **settings.rdzv_conf}, "--rdzv-conf")
 
 
-def _handler(settings: Settings, manager: PluginManager) -> RendezvousHandler:
+def _node(settings: Settings, local_world_size: int) -> Node:
+    """This node as the others will see it."""
+    host = socket.gethostname()
+    return Node(
+        name=settings.node_id or f"{host}:{os.getpid()}",
+        host=host,
+        role=settings.role,
+        local_world_size=local_world_size,
+        rank_hint=settings.node_rank,
+        max_restarts=settings.max_restarts,
+    )
+
+
+def _handler(settings: Settings, manager: PluginManager, node: Node) -> RendezvousHandler:
     record, config = _backend(settings, manager)
     return record.factory(
         RendezvousParameters(
@@ -183,6 +200,7 @@ def _handler(settings: Settings, manager: PluginManager) -> RendezvousHandler:
             min_nodes=settings.nnodes.min,
             max_nodes=settings.nnodes.max,
             local_addr=settings.local_addr,
+            node=node,
             **config,
         )
     )
