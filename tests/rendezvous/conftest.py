@@ -1,0 +1,55 @@
+"""Short ways to say what the pure functions of a rendezvous are given."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.clock import Instant
+from elastic_core.errors import ProcessFailure
+from elastic_core.interfaces.node import Member
+from elastic_core.rendezvous.entry import Entry
+from elastic_core.rendezvous.roster import Seen
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+from elastic_core.rendezvous.state import Report, Seat, State
+
+
+class Say:
+    """Nodes are letters; each is its own key, name and host unless told otherwise."""
+
+    @staticmethod
+    def settings(min_nodes=1, max_nodes=4, **changes):
+        return RendezvousSettings("job", min_nodes, max_nodes, RendezvousTimeout(last_call=5, close=60), **changes)
+
+    @staticmethod
+    def entry(key, **changes):
+        return Entry(**{"key": key, "node": key, "host": key, **changes})
+
+    @classmethod
+    def seen(cls, key, late=False, since=0.0, **changes):
+        return Seen(cls.entry(key, **changes), late, Instant(since))
+
+    @classmethod
+    def roster(cls, keys, late="", **changes):
+        return tuple(cls.seen(key, late=key in late, **changes) for key in keys)
+
+    @staticmethod
+    def seats(keys):
+        return tuple(Seat(key, Member(key, key, "", "default", 1)) for key in keys)
+
+    @classmethod
+    def state(cls, keys, **changes):
+        """A state whose round runs with these members."""
+        return State(**{"round": 1, "open": True, "seats": cls.seats(keys), "max_restarts": 3, **changes})
+
+    @staticmethod
+    def failure(rank=0, **changes):
+        return ProcessFailure(**{"local_rank": 0, "pid": 7, "exitcode": 1, "global_rank": rank, **changes})
+
+    @classmethod
+    def report(cls, key, certain=True, **changes):
+        return Report(key, key, (cls.failure(**changes),), certain)
+
+
+@pytest.fixture
+def say():
+    return Say

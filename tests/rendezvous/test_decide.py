@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elastic_core.clock import Instant
+from elastic_core.rendezvous.decide import Wait, Write, decide, enough
+from elastic_core.rendezvous.state import Cause, State, closed, drained, ended, failed, formed, left_done
+
+NOW = Instant(100.0)
+
+
+@pytest.fixture
+def choose(say):
+    """`decide`, with bounds 2:4 unless told otherwise."""
+
+    def call(roster, state, enough_since=None, now=NOW, bounds=(2, 4)):
+        return decide(roster, state, say.settings(*bounds), now, enough_since)
+
+    return call
+
+
+def members(decision):
+    assert isinstance(decision, Write)
+    assert decision.state.open
+    return "".join(seat.key for seat in decision.state.seats)
+
+
+# -- a new job
+
+
+def test_too_few_wait_without_limit(say, choose):
+    decision = choose(say.roster("a"), State())
+    assert decision == Wait("1 of 2 nodes joined", None, 1, 2)
+    assert not enough(say.roster("a"), State(), say.settings(2))
+
+
+def test_all_that_may_be_are_there(say, choose):
+    decision = choose(say.roster("abcd"), State())
+    assert members(decision) == "abcd"
+    assert (decision.state.round, decision.reason) == (1, "all 4 nodes are there")
+    assert (decision.state.min_nodes, decision.state.max_nodes) == (2, 4)
+
+
+def test_with_enough_a_new_job_waits_for_the_last_call(say, choose):
+    roster = say.roster("abc")
+    assert enough(roster, State(), say.settings(2))
+    decision = choose(roster, State(), enough_since=Instant(98.0))
+    assert decision == Wait("3 nodes joined, waiting for the last call", Instant(103.0), 3, 4)
+    assert members(choose(roster, State(), enough_since=Instant(95.0))) == "abc"
+    assert choose(roster, State()).until == Instant(105.0)  # seen just now
+
+
+def test_the_late_are_not_taken(say, choose):
+    assert members(choose(say.roster("abc", late="b"), State(), enough_since=Instant(0))) == "ac"
+
+
+def test_the_older_ones_are_taken_and_the_rest_are_spares(say, choose):
+    assert members(choose(say.roster("fedcba"), State())) == "cdef"  # in the order of their hosts
+
+
+def test_the_budget_is_that_of_the_members(say, choose):
+    roster = (say.seen("a", max_restarts=1), say.seen("b", max_restarts=3), say.seen("c", late=True, max_restarts=9))
+    assert choose(roster, State(), bounds=(2, 2)).state.max_restarts == 3
+
+
+def test_after_closing_nothing_follows(say, choose):
+    state = closed(State(), "a", "no more", False)
+    assert choose(say.roster("abcd"), state) == Wait("closed by a: no more")
+
+
+# -- a round runs
+
+
+def test_a_round_that_runs_runs(say, choose):
+    assert isinstance(choose(say.roster("ab"), say.state("ab")), Wait)
+
+
+@pytest.mark.parametrize("roster", ["late", "without an entry"])
+def test_a_member_that_is_lost_ends_it(say, choose, roster):
+    seen = say.roster("ab", late="b") if roster == "late" else say.roster("a")
+    decision = choose(seen, say.state("ab"))
+    assert decision.reason == "lost b: no beat for 5 s"
+    assert (decision.state.open, decision.state.gone, decision.state.end.cause) == (False, ("b",), Cause.LOST)
+
+
+def test_a_newcomer_ends_it_if_there_is_room(say, choose):
+    decision = choose(say.roster("abc"), say.state("ab"))
+    assert (decision.state.end.cause, decision.reason) == (Cause.JOINED, "c wants to take part")
+    assert choose(say.roster("abcd"), say.state("ab")).reason == "c, d want to take part"
+    assert isinstance(choose(say.roster("abc"), say.state("ab"), bounds=(2, 2)), Wait)
+
+
+@pytest.mark.parametrize("who", ["late", "drained", "refused", "of the past"])
+def test_who_cannot_take_part_does_not_end_it(say, choose, who):
+    state = say.state("ab", round=2)
+    roster = say.roster("abc", late="c" if who == "late" else "")
+    if who == "drained":
+        state = replace(state, draining=("c",))
+    elif who == "refused":
+        state = replace(state, refused=(("c", "why"),))
+    elif who == "of the past":
+        state = replace(state, absent=(("c", 1),))
+    assert isinstance(choose(roster, state), Wait)
+
+
+def test_when_all_members_are_done_the_job_is_over(say, choose):
+    roster = say.roster("ab", done=1)
+    decision = choose(roster, say.state("ab"))
+    assert (decision.state.closed.succeeded, decision.reason) == (True, "every worker succeeded")
+
+
+def test_also_when_some_of_them_have_left(say, choose):
+    state = left_done(say.state("ab"), "a", 1)
+    decision = choose(say.roster("b", done=1), state)
+    assert decision.state.closed.succeeded
+    assert choose((), left_done(state, "b", 1)).state.closed.succeeded
+
+
+def test_done_in_an_earlier_round_is_not_done(say, choose):
+    assert isinstance(choose(say.roster("ab", done=1), say.state("ab", round=2)), Wait)
+
+
+def test_a_member_that_is_done_is_not_lost(say, choose):
+    roster = (say.seen("a"), say.seen("b", late=True, done=1))
+    assert isinstance(choose(roster, say.state("ab")), Wait)
+
+
+def test_once_the_first_is_done_nobody_is_let_in(say, choose):
+    roster = (say.seen("a"), say.seen("b", done=1), say.seen("c"))
+    assert isinstance(choose(roster, say.state("ab")), Wait)
+    assert isinstance(choose((say.seen("a"), say.seen("c")), left_done(say.state("ab"), "b", 1)), Wait)
+
+
+# -- the next round
+
+
+def test_when_everybody_is_back_the_next_round_forms_at_once(say, choose):
+    state = ended(say.state("ab"), Cause.LOST, "c", "silent")
+    decision = choose(say.roster("ab", after=1), state)
+    assert (members(decision), decision.state.round, decision.reason) == ("ab", 2, "every node known is back")
+
+
+def test_a_member_that_lives_and_is_not_back_is_waited_for(say, choose):
+    state = ended(say.state("abc"), Cause.JOINED, "d", "")
+    roster = (say.seen("a", after=1), say.seen("b", after=1), say.seen("c", after=0))
+    decision = choose(roster, state, enough_since=Instant(50.0))
+    assert decision == Wait("2 nodes joined, waiting for c to come back", Instant(110.0), 2, 4, ("c",))
+    decision = choose(roster, state, enough_since=Instant(40.0))
+    assert (members(decision), decision.reason) == ("ab", "c did not come back in time")
+    assert decision.state.absent == (("c", 1),)
+
+
+def test_nobody_waits_for_the_lost_the_done_and_the_drained(say, choose):
+    state = ended(left_done(say.state("abcde"), "d", 1), Cause.LOST, "b", "", ("b",))
+    state = drained(state, "e", "e")
+    roster = (say.seen("a", after=1), say.seen("b"), say.seen("c", after=1), say.seen("d", done=1), say.seen("e"))
+    assert members(choose(roster, state)) == "ac"
+
+
+def test_a_member_that_was_lost_and_is_back_is_taken(say, choose):
+    state = ended(say.state("ab"), Cause.LOST, "b", "", ("b",))
+    assert members(choose(say.roster("ab", after=1), state)) == "ab"
+
+
+def test_members_come_before_older_nodes_that_wait(say, choose):
+    state = ended(say.state("bc"), Cause.LEFT, "c", "")
+    roster = (say.seen("a"), say.seen("b", after=1), say.seen("c", after=1))
+    assert members(choose(roster, state, bounds=(2, 2))) == "bc"
+
+
+def test_a_spare_steps_in(say, choose):
+    state = ended(say.state("ab"), Cause.LOST, "a", "", ("a",))
+    roster = (say.seen("a", late=True), say.seen("b", after=1), say.seen("c"))
+    assert members(choose(roster, state, bounds=(2, 2))) == "bc"
+
+
+def test_when_nobody_of_the_last_round_is_left_the_last_call_is_waited_for(say, choose):
+    state = ended(say.state("ab"), Cause.LOST, "a, b", "", ("a", "b"))
+    decision = choose(say.roster("cd"), state, enough_since=NOW)
+    assert (decision.reason, decision.until) == ("2 nodes joined, waiting for the last call", Instant(105.0))
+    assert members(choose(say.roster("cd"), state, enough_since=Instant(95.0))) == "cd"
+
+
+# -- failures that nobody was certain about
+
+
+@pytest.fixture
+def uncertain(say):
+    return failed(say.state("ab"), 1, say.report("a", certain=False), 3)
+
+
+def test_with_everybody_back_it_costs_a_restart(say, choose, uncertain):
+    decision = choose(say.roster("ab", after=1), uncertain)
+    assert (decision.state.restarts, decision.state.round, decision.state.end.counted) == (1, 2, True)
+
+
+def test_with_everybody_back_and_none_left_it_closes_the_job(say, choose, uncertain):
+    decision = choose(say.roster("ab", after=1), replace(uncertain, restarts=3))
+    assert decision.state.closed is not None
+    assert decision.state.round == 1
+
+
+@pytest.mark.parametrize("loss", ["late", "no entry", "left"])
+def test_with_a_member_gone_that_was_the_cause_and_it_costs_nothing(say, choose, uncertain, loss):
+    roster = {
+        "late": (say.seen("a", after=1), say.seen("b", late=True)),
+        "no entry": (say.seen("a", after=1),),
+        "left": (say.seen("a", after=1), say.seen("b")),
+    }[loss]
+    state = ended(uncertain, Cause.LEFT, "b", "", ("b",)) if loss == "left" else uncertain
+    decision = choose(roster, state, bounds=(1, 2))
+    assert (members(decision), decision.state.restarts) == ("a", 0)
+
+
+def test_a_member_that_lives_but_is_slow_was_not_the_cause(say, choose, uncertain):
+    roster = (say.seen("a", after=1), say.seen("b"))
+    decision = choose(roster, uncertain, enough_since=Instant(0.0), bounds=(1, 2))
+    assert (members(decision), decision.state.restarts) == ("a", 1)
+
+
+def test_a_failure_that_was_counted_is_not_counted_again(say, choose):
+    state = failed(say.state("ab"), 1, say.report("a"), 3)
+    assert choose(say.roster("ab", after=1), state).state.restarts == 1
+
+
+def test_a_membership_change_costs_nothing(say, choose):
+    state = ended(say.state("ab"), Cause.JOINED, "c", "")
+    decision = choose(say.roster("abc", after=1), state)
+    assert (members(decision), decision.state.restarts) == ("abc", 0)
+
+
+# -- one name, two agents
+
+
+def test_a_younger_agent_of_a_name_is_refused_when_the_older_would_be_late_by_now(say, choose):
+    older, younger = say.seen("a/1", node="a", address="10.0.0.1"), say.seen("a/2", node="a", since=92.9)
+    decision = choose((older, younger), State())
+    assert decision.reason == "two agents have one name"
+    assert decision.state.refused == (("a/2", "the name a is taken by a live agent at 10.0.0.1"),)
+    assert isinstance(choose((older, replace(younger, since=Instant(94.0))), State()), Wait)
+    assert isinstance(choose((replace(older, late=True), younger), State()), Wait)
+
+
+def test_a_member_is_not_refused_for_an_older_agent_that_wakes_up(say, choose):
+    roster = (say.seen("a/1", node="a"), say.seen("a/2", node="a"), say.seen("b"))
+    decision = choose(roster, say.state(["a/2", "b"]))
+    assert [key for key, _ in decision.state.refused] == ["a/1"]
+    state = formed(State(round=4), say.seats(["a/2", "b"]), 3, "", {"a/1", "a/2", "b"})
+    assert [key for key, _ in choose(roster, state).state.refused] == ["a/1"]

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.rendezvous.entry import Entry
+from elastic_core.rendezvous.ranks import natural, ordered
+
+
+def ranks(keys, before="", hosts=None, hints=None):
+    hosts, hints = hosts or {}, hints or {}
+    entries = [Entry(key, key, hosts.get(key, ""), rank_hint=hints.get(key)) for key in keys]
+    return "".join(entry.key for entry in ordered(entries, list(before)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "before", "expected"),
+    [
+        ("abc", "", "abc"),
+        ("cab", "abc", "abc"),  # everybody is back
+        ("abd", "abc", "abd"),  # a newcomer takes the place of who is gone
+        ("acd", "abc", "adc"),
+        ("abcd", "abc", "abcd"),  # or the end
+        ("bc", "abc", "bc"),  # all move up
+        ("bcd", "abc", "bdc"),  # rank 0 is gone: the first survivor leads, and only it moves
+        ("bd", "ab", "bd"),
+        ("de", "abc", "de"),  # nobody is left
+        ("bdef", "abc", "bdef"),
+        ("a", "abc", "a"),
+    ],
+)
+def test_survivors_keep_their_places(keys, before, expected):
+    assert ranks(keys, before) == expected
+
+
+def test_newcomers_are_ordered_by_host_in_natural_order_and_then_by_age():
+    assert ranks("abc", hosts={"a": "node66", "b": "node7", "c": "node7"}) == "bca"
+
+
+@pytest.mark.parametrize(
+    ("hints", "expected"),
+    [
+        ({"c": 0}, "cab"),
+        ({"a": 2}, "bca"),
+        ({"a": 1, "b": 1}, "bac"),  # the first of two gets it
+        ({"a": 3}, "abc"),  # there is no such rank
+        ({"a": -1}, "abc"),
+        ({"a": 2, "b": 1, "c": 0}, "cba"),
+    ],
+)
+def test_who_asks_for_a_rank_that_exists_gets_it(hints, expected):
+    assert ranks("abc", hints=hints) == expected
+
+
+def test_natural_order():
+    names = ["node66", "node7", "node", "node7b", "node07a", "", "7", "a-1-10", "a-1-9"]
+    assert sorted(names, key=natural) == ["", "7", "a-1-9", "a-1-10", "node", "node7", "node07a", "node7b", "node66"]
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_any_two_names_can_be_ordered(one, other):
+    """What is a digit elsewhere (², ٣) is a letter here."""
+    assert sorted([one, other], key=natural)
+
+
+def test_a_number_may_be_longer_than_python_reads():
+    assert natural("1" * 5000) < natural("1" * 5001)
+
+
+@given(st.lists(st.from_regex(r"\A[a-c]{0,2}[0-9]{0,3}\Z")))
+def test_natural_order_is_that_of_the_dumb_version(names):
+    def dumb(name):
+        return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+
+    assert sorted(names, key=natural) == sorted(names, key=dumb)
+
+
+def dumb_order(entries, before):
+    """Without hints: walk the old places, then append."""
+    here = {entry.key: entry for entry in entries}
+    survivors = [key for key in before if key in here]
+    newcomers = sorted(
+        (entry for entry in entries if entry.key not in survivors), key=lambda entry: natural(entry.host)
+    )
+    order = []
+    for rank, key in enumerate(before):
+        if rank == 0 and survivors:
+            order.append(here[survivors[0]])
+        elif key in here and key != (survivors or [None])[0]:
+            order.append(here[key])
+        elif newcomers:
+            order.append(newcomers.pop(0))
+    return order + newcomers
+
+
+members = st.lists(st.sampled_from("abcdefghij"), unique=True, min_size=1)
+
+
+@given(members, st.lists(st.sampled_from("abcdefghij"), unique=True), st.data())
+def test_ranks_are_those_of_the_dumb_version(keys, before, data):
+    entries = [Entry(key, key, data.draw(st.sampled_from(["n1", "n2", "n10"]))) for key in keys]
+    assert ordered(entries, before) == dumb_order(entries, before)
+
+
+@given(members, st.lists(st.sampled_from("abcdefghij"), unique=True))
+def test_survivors_keep_their_order_and_one_of_them_leads(keys, before):
+    order = [entry.key for entry in ordered([Entry(key, key) for key in keys], before)]
+    survivors = [key for key in before if key in keys]
+    assert [key for key in order if key in survivors] == survivors
+    if survivors:
+        assert order[0] == survivors[0]
+
+
+@given(members, st.lists(st.sampled_from("abcdefghij"), unique=True), st.data())
+def test_everybody_gets_one_rank_whatever_is_asked_for(keys, before, data):
+    hints = {key: data.draw(st.none() | st.integers(-2, 12)) for key in keys}
+    entries = [Entry(key, key, rank_hint=hints[key]) for key in keys]
+    order = ordered(entries, before)
+    assert sorted(entry.key for entry in order) == sorted(keys)
+    for rank in range(len(keys)):
+        if rank in hints.values():
+            assert order[rank].rank_hint == rank

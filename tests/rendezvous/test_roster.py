@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.rendezvous.roster import alive, holders, is_ready, waiting
+from elastic_core.rendezvous.state import Cause, State, ended, formed
+
+
+def keys(entries):
+    return [entry.key for entry in entries]
+
+
+def test_the_late_do_not_count(say):
+    assert keys(alive(say.roster("abc", late="b"), State())) == ["a", "c"]
+
+
+def test_of_two_agents_of_one_name_the_older_counts(say):
+    roster = (say.seen("x/1", node="x"), say.seen("x/2", node="x"))
+    assert keys(alive(roster, State())) == ["x/1"]
+    roster = (say.seen("x/1", node="x", late=True), say.seen("x/2", node="x"))
+    assert keys(alive(roster, State())) == ["x/2"]
+
+
+def test_a_member_has_its_name_although_an_older_agent_of_that_name_wakes_up(say):
+    roster = (say.seen("x/1", node="x"), say.seen("x/2", node="x"))
+    state = say.state(["x/2"])
+    assert keys(alive(roster, state)) == ["x/2"]
+    assert holders(roster, state)["x"].key == "x/2"
+    gone = ended(state, Cause.LOST, "x", "silent", ("x/2",))
+    assert keys(alive(roster, gone)) == ["x/1"]
+
+
+@pytest.mark.parametrize(("after", "ready"), [(0, False), (1, True), (2, True)])
+def test_a_member_is_ready_once_its_round_is_behind_it(say, after, ready):
+    state = ended(say.state("ab"), Cause.LEFT, "b", "goes")
+    assert is_ready(say.entry("a", after=after), state) is ready
+
+
+def test_a_member_of_a_round_that_runs_is_not_ready(say):
+    assert not is_ready(say.entry("a", after=1), say.state("ab"))
+
+
+def test_a_newcomer_is_ready_at_any_time(say):
+    assert is_ready(say.entry("c"), say.state("ab"))
+
+
+def test_who_was_lost_is_ready_only_after_it_announced_itself_anew(say):
+    state = ended(say.state("ab"), Cause.LOST, "b", "silent", ("b",))
+    later = formed(state, say.seats("a"), 3, "", {"a", "b"})
+    assert not is_ready(say.entry("b", after=0), later)
+    assert is_ready(say.entry("b", after=1), later)
+
+
+def test_who_is_drained_or_refused_does_not_wait(say):
+    state = State(draining=("b",), refused=(("c", "why"),))
+    assert keys(waiting(say.roster("abcd", late="d"), state)) == ["a"]

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout, in_seconds
+
+
+def test_timeouts_are_timedeltas_or_seconds():
+    timeout = RendezvousTimeout(timedelta(minutes=1), last_call=0, close=2.5)
+    assert (timeout.join, timeout.last_call, timeout.close) == (60.0, 0.0, 2.5)
+    assert in_seconds(timedelta(milliseconds=5)) == 0.005
+
+
+@pytest.mark.parametrize("name", ["join", "close", "heartbeat"])
+@pytest.mark.parametrize("value", [0, -1, timedelta(0)])
+def test_a_timeout_of_nothing_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"expected a {name} timeout above 0 s, found"):
+        RendezvousTimeout(**{name: value})
+
+
+def test_there_may_be_no_last_call_but_none_below_zero():
+    with pytest.raises(ValueError, match="expected a last_call timeout of 0 s or more, found -1"):
+        RendezvousTimeout(last_call=-1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"run_id": ""}, "expected a run id"),
+        ({"min_nodes": 0}, "expected 1 <= min_nodes <= max_nodes, found 0 and 2"),
+        ({"min_nodes": 3}, "expected 1 <= min_nodes <= max_nodes, found 3 and 2"),
+        ({"keep_alive_interval": 0}, "expected a keep_alive_interval above 0 s"),
+        ({"keep_alive_max_attempt": 1}, "expected a keep_alive_max_attempt of 2 or more"),
+    ],
+)
+def test_bounds_are_checked(changes, what):
+    given = {"run_id": "job", "min_nodes": 1, "max_nodes": 2, "timeout": RendezvousTimeout(), **changes}
+    with pytest.raises(ValueError, match=what):
+        RendezvousSettings(**given)
+
+
+def test_the_window_is_the_silence_after_which_a_node_is_gone(say):
+    assert say.settings(keep_alive_interval=0.5, keep_alive_max_attempt=4).window == 2.0
