@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from elastic_c10d.attempt import Attempt
 from elastic_c10d.connection import Connection, socket_of
 from elastic_c10d.faults import first_line
-from elastic_c10d.sockets import cut, sockets_to
+from elastic_c10d.sockets import cut_unanswered
 from elastic_c10d.torch_import import distributed
 from elastic_c10d.torch_store import innermost
 from elastic_core.errors import RendezvousConnectionError
@@ -107,10 +107,9 @@ class BorrowedTcpConnector:
 
 @dataclass(frozen=True)
 class _Stuck:
-    """A constructor that has not come back yet, and the sockets to its port that were there before it began."""
+    """A constructor that has not come back yet, and the port that it calls."""
 
     port: int
-    before: frozenset[int]
     attempt: Attempt[Store]
 
 
@@ -143,7 +142,7 @@ class Dialler:
 
     def run(self, make: Callable[[], Store], port: int, where: str, timeout: Duration) -> Connection:
         """As `dial`, with the store made by `make`."""
-        begun = self._stuck.pop(where, None) or _Stuck(port, sockets_to(port), Attempt(make))
+        begun = self._stuck.pop(where, None) or _Stuck(port, Attempt(make))
         if not begun.attempt.wait(timeout, self.stop):
             self._stuck[where] = begun
             if self.stop.is_set():
@@ -160,7 +159,7 @@ class Dialler:
         self.stop.set()
         while self._stuck:
             _, stuck = self._stuck.popitem()
-            cut(stuck.port, stuck.before)
+            cut_unanswered(stuck.port)
 
     def _finished(self, store: Store, port: int, where: str) -> Connection:
         connection = Connection(store, True, where, socket_of(store, port))

@@ -2,7 +2,7 @@
 
 A constructor that hangs (see `connector.Dialler`) holds a socket which nobody can name, a thread, and the end of the
 process: a thread that comes back from C++ while the interpreter shuts down brings it down with SIGABRT. Its socket is
-the one to that port which was not there before and is none of those we know.
+the one to that port which is none of those we know and has not received a single byte: every finished one has.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import struct
 from weakref import WeakValueDictionary
 
+_RECEIVED = 128  # where the field is in the kernel's struct tcp_info
 _known: WeakValueDictionary[int, socket.socket] = WeakValueDictionary()
 
 
@@ -20,42 +22,30 @@ def remember(handle: socket.socket) -> None:
     _known[os.fstat(handle.fileno()).st_ino] = handle
 
 
-def sockets_to(port: int) -> frozenset[int]:
-    """The sockets, by inode, that are connected to the port on whatever host."""
-    return frozenset(_descriptors(port))
-
-
-def cut(port: int, before: frozenset[int]) -> None:
-    """Shut down the sockets to `port` that are neither in `before` nor known."""
-    for inode, descriptor in _descriptors(port).items():
-        if inode not in before and inode not in _known:
-            with _handle(descriptor) as handle:
-                try:
-                    handle.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass  # it has ended by itself
-
-
-def _descriptors(port: int) -> dict[int, int]:
-    found = {}
+def cut_unanswered(port: int) -> None:
+    """Shut down the sockets to `port` on whatever host that are not known and were never sent anything."""
     for descriptor in _open_files():
         try:
             status = os.fstat(descriptor)
-            if stat.S_ISSOCK(status.st_mode) and _peer_port(descriptor) == port:
-                found[status.st_ino] = descriptor
+            if stat.S_ISSOCK(status.st_mode) and status.st_ino not in _known:
+                with socket.socket(fileno=os.dup(descriptor)) as handle:
+                    if _leads_to(handle, port) and not _received(handle):
+                        handle.shutdown(socket.SHUT_RDWR)
         except OSError:
             continue  # not connected, or closed in the meantime
-    return found
 
 
-def _peer_port(descriptor: int) -> int | None:
-    with _handle(descriptor) as handle:
-        peer = handle.getpeername()
-        return peer[1] if isinstance(peer, tuple) and len(peer) > 1 else None
+def _leads_to(handle: socket.socket, port: int) -> bool:
+    peer = handle.getpeername()
+    return isinstance(peer, tuple) and len(peer) > 1 and peer[1] == port
 
 
-def _handle(descriptor: int) -> socket.socket:
-    return socket.socket(fileno=os.dup(descriptor))
+def _received(handle: socket.socket) -> int:
+    """How many bytes came in; `tcpi_bytes_received` of Linux. Raises OSError for what is not TCP."""
+    info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED + 8)
+    if len(info) < _RECEIVED + 8:
+        raise OSError("this kernel does not tell")
+    return int(struct.unpack_from("@Q", info, _RECEIVED)[0])
 
 
 def _open_files() -> list[int]:
