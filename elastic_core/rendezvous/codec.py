@@ -22,6 +22,7 @@ _LONGEST_TEXT = 4096
 _MOST_REPORTS = 8
 _MOST_FAILURES = 8
 _TAIL_LINES = 20
+_LONGEST_LINE = 400  # with all of these at their bounds a state stays below LONGEST_STATE: what is written can be read
 _GREATEST = 2**63
 _UNFIT = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
@@ -141,7 +142,7 @@ def _loaded(data: bytes, longest: int, what: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         _refuse(what, f"JSON that is no object but {type(document).__name__}", data)
     if type(document.get("version")) is not int or document["version"] != VERSION:
-        _refuse(what, f"version {document.get('version')!r}", data)
+        _refuse(what, f"version {_shown(document.get('version'))}", data)
     return document
 
 
@@ -242,7 +243,7 @@ def bounded(failure: ProcessFailure) -> ProcessFailure:
     """The failure as the others will see it: its texts cut to a bearable length, the end being what counts."""
     values = {item.name: getattr(failure, item.name) for item in fields(failure)}
     texts = {name: value[-_LONGEST_TEXT:] for name, value in values.items() if isinstance(value, str)}
-    tail = tuple(line[:_LONGEST_TEXT] for line in failure.stderr_tail[-_TAIL_LINES:])
+    tail = tuple(line[:_LONGEST_LINE] for line in failure.stderr_tail[-_TAIL_LINES:])
     return ProcessFailure(**{**values, **texts, "stderr_tail": tail, "error_file_data": {}})
 
 

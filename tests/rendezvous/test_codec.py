@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic_core.errors import ProcessFailure, RendezvousStateError
+from elastic_core.interfaces.node import Member
+from elastic_core.rendezvous import codec
+from elastic_core.rendezvous.codec import bounded, decoded_entry, decoded_state, encoded_entry, encoded_state
+from elastic_core.rendezvous.entry import Entry
+from elastic_core.rendezvous.state import Cause, Closed, End, Report, Seat, State
+
+numbers = st.integers(0, 2**31)
+text = st.text(max_size=8)
+texts = st.lists(text, max_size=3, unique=True).map(tuple)
+members = st.builds(Member, text, text, text, text, st.integers(1, 1000))
+seats = st.lists(st.builds(Seat, text, members, st.integers(0, 65535)), max_size=4, unique_by=lambda seat: seat.key)
+failures = st.builds(
+    ProcessFailure,
+    numbers,
+    numbers,
+    st.integers(-64, 255),
+    text,
+    text,
+    st.floats(0, 2e9),
+    st.integers(-1, 10**6),
+    text,
+    text,
+    numbers,
+    text,
+    texts,
+    st.just({}),
+    st.none() | numbers,
+    st.booleans(),
+)
+reports = st.builds(Report, text, text, st.lists(failures, max_size=2).map(tuple), st.booleans())
+ends = st.builds(End, st.sampled_from(Cause), text, text, st.lists(reports, max_size=3).map(tuple), st.booleans())
+states = st.builds(
+    State,
+    numbers,
+    st.booleans(),
+    seats.map(tuple),
+    texts,
+    texts,
+    texts,
+    st.none() | ends,
+    numbers,
+    numbers,
+    st.none() | st.builds(Closed, text, text, st.booleans()),
+    text,
+    st.lists(st.tuples(text, numbers), max_size=3).map(tuple),
+    st.lists(st.tuples(text, text), max_size=3).map(tuple),
+    numbers,
+    numbers,
+)
+entries = st.builds(
+    Entry,
+    text,
+    text,
+    text,
+    text,
+    numbers,
+    text,
+    st.integers(1, 1000),
+    st.none() | st.integers(-5, 5),
+    numbers,
+    st.dictionaries(text, text, max_size=3),
+    numbers,
+    numbers,
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(states)
+def test_a_state_comes_back_as_it_was(state):
+    assert decoded_state(encoded_state(state)) == state
+
+
+@given(entries)
+def test_an_entry_comes_back_as_it_was(entry):
+    assert decoded_entry(encoded_entry(entry)) == entry
+
+
+def test_it_is_plain_ascii_json_with_a_version():
+    data = encoded_state(State(reason="é"))
+    assert json.loads(data.decode("ascii"))["version"] == codec.VERSION
+
+
+DECODERS = [(decoded_state, encoded_state(State())), (decoded_entry, encoded_entry(Entry("a/1", "a")))]
+both = pytest.mark.parametrize(("decoded", "good"), DECODERS, ids=["state", "entry"])
+
+
+def refused(decoded, data):
+    """The decoded value, or None if it was refused in the way that is promised."""
+    try:
+        return decoded(data)
+    except RendezvousStateError as error:
+        assert str(error).startswith("expected a rendezvous ")
+        assert len(str(error)) < 1000
+        return None
+
+
+@both
+@given(data=st.binary(max_size=60))
+def test_arbitrary_bytes_are_refused(decoded, good, data):
+    assert refused(decoded, data) is None
+
+
+@both
+@given(place=st.integers(0, 1000), byte=st.integers(0, 255))
+def test_one_wrong_byte_never_breaks_more_than_the_state(decoded, good, place, byte):
+    data = bytearray(good)
+    data[place % len(data)] = byte
+    refused(decoded, bytes(data))
+
+
+@both
+@given(data=st.data(), value=values)
+@settings(max_examples=300)
+def test_any_value_in_any_field_is_taken_or_refused(decoded, good, data, value):
+    document = json.loads(good)
+    document[data.draw(st.sampled_from(sorted(document)))] = value
+    again = refused(decoded, json.dumps(document).encode())
+    if again is not None:
+        encoded = encoded_state if isinstance(again, State) else encoded_entry
+        assert decoded(encoded(again)) == again
+
+
+@both
+def test_a_missing_field_is_refused(decoded, good):
+    for name in json.loads(good):
+        document = json.loads(good)
+        del document[name]
+        assert refused(decoded, json.dumps(document).encode()) is None
+
+
+@both
+@pytest.mark.parametrize("version", [2, 0, "1", None, True, 1.0, [1]])
+def test_another_version_is_named(decoded, good, version):
+    document = {**json.loads(good), "version": version}
+    with pytest.raises(RendezvousStateError, match=r"of version 1, found version .*same version of elastic-core"):
+        decoded(json.dumps(document).encode())
+
+
+@both
+@pytest.mark.parametrize("data", [b"", b"null", b"[]", b"3", b'"version"', b"\xff\xfe", b"\x80\x04pickle", b"{"])
+def test_what_is_no_object_is_refused(decoded, good, data):
+    assert refused(decoded, data) is None
+
+
+@both
+def test_what_is_too_long_is_not_even_read(decoded, good):
+    with pytest.raises(RendezvousStateError, match="bytes, more than the"):
+        decoded(good + b" " * codec.LONGEST_STATE)
+
+
+@both
+@pytest.mark.parametrize("depth", [100, 900, 950, 990, 1000, 20_000])
+def test_what_is_nested_deeply_is_refused(decoded, good, depth):
+    document = json.loads(good)
+    deep = b"[" * depth + b"]" * depth
+    for name in document:
+        data = json.dumps({**document, name: "DEEP"}).encode().replace(b'"DEEP"', deep)
+        assert refused(decoded, data) is None
+
+
+@both
+@pytest.mark.parametrize("number", ["1e999", "NaN", "-Infinity", "9" * 30, "9" * 4000, "9" * 6000])
+def test_numbers_out_of_all_measure_are_refused(decoded, good, number):
+    name = "round" if decoded is decoded_state else "after"
+    data = json.dumps({**json.loads(good), name: "NUMBER"}).replace('"NUMBER"', number).encode()
+    assert refused(decoded, data) is None
+
+
+def test_a_node_without_workers_is_refused():
+    """Else it would be seated, and nobody could read the state any more."""
+    with pytest.raises(RendezvousStateError, match="at least one worker"):
+        decoded_entry(encoded_entry(Entry("a/1", "a", local_world_size=0)))
+
+
+def test_two_seats_of_one_node_are_refused(say):
+    data = encoded_state(replace(say.state("ab"), seats=say.seats("aa")))
+    assert refused(decoded_state, data) is None
+
+
+@pytest.mark.parametrize(
+    "seat",
+    [
+        "abcdefg",
+        [],
+        None,
+        ["k", "n", "h", "a", 1, "r"],
+        ["k", "n", "h", "a", "1", "r", 1],
+        ["k", "n", 3, "a", 1, "r", 1],
+    ]
+    + [["k", "n", "h", "a", port, "r", size] for port, size in [(1, 0), (-1, 1), (True, 1), (1, 1.5), (10**400, 1)]],
+)
+def test_a_seat_that_is_none_is_refused(seat):
+    document = {**json.loads(encoded_state(State())), "seats": [seat]}
+    assert refused(decoded_state, json.dumps(document).encode()) is None
+
+
+@pytest.mark.parametrize("place", ["cause", "by", "reason", "counted", "reports"])
+@given(value=values)
+def test_any_value_in_the_end_of_a_round_is_taken_or_refused(place, value):
+    state = State(end=End(Cause.FAILURE, "a", "why", (Report("a", "a", (ProcessFailure(0, 1, 2),), True),)))
+    document = json.loads(encoded_state(state))
+    document["end"][place] = value
+    refused(decoded_state, json.dumps(document).encode())
+
+
+# -- bounds of what is told
+
+
+def test_a_failure_is_cut_to_what_others_can_bear():
+    long = "x" * 10_000 + "the end"
+    told = bounded(
+        ProcessFailure(0, 1, 2, message=long, stderr_tail=(long,) * 50, error_file_data={"deep": long}, caused_by=3)
+    )
+    assert told.message.endswith("the end")
+    assert (len(told.message), len(told.stderr_tail[0])) == (4096, 400)
+    assert (len(told.stderr_tail), told.error_file_data, told.caused_by) == (20, {}, 3)
+
+
+def test_of_many_reports_the_certain_ones_are_kept(say):
+    reports = tuple(say.report(f"n{i}", certain=i in (20, 30)) for i in range(40))
+    state = decoded_state(encoded_state(State(end=End(Cause.FAILURE, "a", "why", reports))))
+    assert [report.key for report in state.end.reports] == ["n0", "n1", "n2", "n3", "n4", "n5", "n20", "n30"]
+
+
+def test_the_state_of_a_large_job_with_the_longest_failures_can_be_read_again(say):
+    long = "é" * 10_000
+    failure = bounded(ProcessFailure(0, 1, 2, long, long, 0.0, 0, long, long, 0, long, (long,) * 50))
+    reports = tuple(Report(f"n{i}", f"n{i}", (failure,) * 9, True) for i in range(100))
+    state = State(round=1, seats=say.seats([f"node{i}" for i in range(5000)]), end=End(Cause.FAILURE, "a", "", reports))
+    data = encoded_state(state)
+    assert len(data) < codec.LONGEST_STATE
+    assert len(decoded_state(data).seats) == 5000
