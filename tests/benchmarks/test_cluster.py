@@ -1,0 +1,46 @@
+"""When a job counts as training again, from the steps that its workers have written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from benchmarks.cluster import Step, StepFile, resumed
+
+
+def steps(rank, times, restart=0, world_size=2, pid=1):
+    return [Step(at, 0, pid, rank, world_size, restart) for at in times]
+
+
+def test_the_slowest_rank_counts():
+    assert resumed(steps(0, [1.0, 2.0]) + steps(1, [1.5, 2.5]), 2, 2) == 1.5
+
+
+def test_a_rank_that_has_not_made_its_steps_is_waited_for():
+    assert resumed(steps(0, [1.0, 2.0]) + steps(1, [1.5]), 2, 2) is None
+    assert resumed([], 1, 1) is None
+
+
+def test_ranks_of_two_restarts_are_no_world():
+    assert resumed(steps(0, [1.0, 2.0], restart=0) + steps(1, [1.5, 2.5], restart=1), 2, 2) is None
+
+
+def test_a_restart_that_came_to_nothing_is_passed_over():
+    early = steps(0, [1.0], restart=0)
+    late = steps(0, [3.0, 4.0], restart=1) + steps(1, [3.5, 4.5], restart=1)
+    assert resumed(early + late, 2, 2) == 3.5
+
+
+def test_lines_are_read_once_and_whole(tmp_path):
+    file = StepFile(tmp_path / "steps")
+    assert file.more() == []
+    first, second = steps(0, [1.0, 2.0])
+    line = json.dumps(asdict(second)) + "\n"
+    with file.path.open("w") as out:
+        out.write(json.dumps(asdict(first)) + "\n" + line[:10])
+        out.flush()
+        assert file.more() == [first]
+        assert file.more() == []
+        out.write(line[10:])
+        out.flush()
+        assert file.more() == [second]

@@ -1,0 +1,147 @@
+"""What the numbers of many agents are made of: the verdict on a round, the traffic between two looks, the shares."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fleet import Joined, Traffic, shares, traffic_between, verdict
+from benchmarks.workers.traffic import connections
+
+ROOT = Path(__file__).parents[2]
+
+
+def agents(count, **changes):
+    return [
+        {"start": 10.0 + n / 10, "end": 12.0 + n / 10, "rank": n, "world_size": count, "members": "x", "error": ""}
+        | changes
+        for n in range(count)
+    ]
+
+
+def test_the_time_is_from_the_first_start_to_the_last_return():
+    joined = verdict(agents(5), 5)
+    assert joined == Joined(pytest.approx(2.4))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rank": 0}, "ranks are not 0 to 2"),
+        ({"world_size": 2}, "world sizes are not all 3"),
+        ({"error": "TimeoutError: no"}, "3 of 3 did not join"),
+    ],
+)
+def test_a_round_that_is_not_right_is_told(changes, said):
+    assert verdict(agents(3, **changes), 3).errors[0] == said
+
+
+def test_members_that_differ_are_told():
+    first, *others = agents(3)
+    assert verdict([{**first, "members": "y"}, *others], 3).errors == ("the members are not the same for all",)
+
+
+def look(**counted):
+    return {"peer_port": 7, "sent": 0, "received": 0, "requests": 0} | counted
+
+
+def test_traffic_is_what_was_counted_between_two_looks():
+    before = [{"a": look(sent=10, received=20, requests=1)}, {}]
+    after = [{"a": look(sent=15, received=40, requests=4)}, {"b": look(sent=3, received=4, requests=2)}]
+    assert traffic_between(before, after, 7) == Traffic(2, 5, 8, 24, 0)
+
+
+def test_a_byte_between_agents_counts_once():
+    before = [{}, {}]
+    after = [{"a": look(peer_port=8, sent=9, received=1)}, {"b": look(peer_port=9, sent=1, received=9)}]
+    assert traffic_between(before, after, 7) == Traffic(other=10)
+
+
+@pytest.mark.parametrize(("nodes", "processes"), [(8, 8), (256, 8), (1, 8), (10, 3), (7, 8)])
+def test_every_agent_is_in_one_process_and_none_is_empty(nodes, processes):
+    found = shares(nodes, processes)
+    assert [first + n for first, count in found for n in range(count)] == list(range(nodes))
+    assert len(found) == min(nodes, processes)
+    assert all(count > 0 for _, count in found)
+
+
+def pair():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        return client, server.accept()[0]
+
+
+def test_the_kernel_counts_payload_and_segments():
+    client, server = pair()
+    with client, server:
+        port = server.getsockname()[1]
+        before = only(port)
+        for _ in range(5):
+            client.sendall(b"12345678")
+            assert server.recv(100) == b"12345678"
+            server.sendall(b"ok")
+            assert client.recv(100) == b"ok"
+        after = only(port)
+    difference = replace(
+        after,
+        sent=after.sent - before.sent,
+        received=after.received - before.received,
+        requests=after.requests - before.requests,
+    )
+    assert (difference.sent, difference.received, difference.requests) == (40, 10, 5)
+
+
+def only(port):
+    found = [counted for counted in connections().values() if counted.peer_port == port]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_other_sockets_are_left_out():
+    left, right = socket.socketpair()
+    with left, right, socket.create_server(("127.0.0.1", 0)) as listening:
+        names = set(connections())
+        for handle in (left, right, listening):
+            assert str(Path(f"/proc/self/fd/{handle.fileno()}").readlink()) not in names
+
+
+STORE = """
+import json, time
+from datetime import timedelta
+from torch.distributed import TCPStore
+from benchmarks.workers.traffic import connections
+server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+client = TCPStore("127.0.0.1", server.port, is_master=False)
+def requests():
+    return sum(seen.requests for seen in connections().values() if seen.peer_port == server.port)
+client.set("key", "value")
+counts = {}
+for name, call in {
+    "add": lambda: client.add("number", 1),
+    "compare_set": lambda: client.compare_set("other", "", "x"),
+    "check": lambda: client.check(["key"]),
+    "get": lambda: client.get("key"),
+}.items():
+    before = requests()
+    for _ in range(50):
+        call()
+    counts[name] = requests() - before
+print(json.dumps(counts))
+"""
+
+
+@pytest.mark.torch
+def test_a_request_to_a_tcp_store_is_one_segment():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RES_OPTIONS": "timeout:1 attempts:1"}
+    done = subprocess.run(
+        [sys.executable, "-c", STORE], env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    # Two requests for each get: wait for the key, and read it.
+    assert done.stdout.strip() == '{"add": 50, "compare_set": 50, "check": 50, "get": 100}'
