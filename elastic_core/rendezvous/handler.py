@@ -32,7 +32,7 @@ from elastic_core.rendezvous.blame import is_certain
 from elastic_core.rendezvous.codec import bounded
 from elastic_core.rendezvous.entry import entry_of
 from elastic_core.rendezvous.keeper import Keeper, View
-from elastic_core.rendezvous.participant import Standing, first_failures, standing, verdict
+from elastic_core.rendezvous.participant import Standing, first_failures, missed, standing, verdict
 from elastic_core.rendezvous.progress import progress_text
 from elastic_core.rendezvous.round_stores import PrefixedStores
 from elastic_core.rendezvous.settings import (
@@ -153,7 +153,7 @@ class DynamicRendezvousHandler(RoundHandler):
         self._done = False
         self._threads.start()
         deadline = later(self._clock.now(), self._settings.timeout.join)
-        was_closed = self._connected(deadline).closed is not None
+        was_closed = self._connected(deadline).closed is not None and self._round == 0
         where = self._stores.reserve()
         self._want(after=self._round, done=0, where=where)
         state = self._formed(deadline, was_closed)
@@ -301,6 +301,9 @@ class DynamicRendezvousHandler(RoundHandler):
             while True:
                 self._check_fault()
                 state = self._view.state or State()
+                over = missed(state, self._entry.key, self._entry.after)
+                if over is not None:
+                    self._want(after=over, done=0)
                 stands = standing(state, self._entry.key, self._entry.after, self._settings.max_nodes)
                 if stands is Standing.MEMBER:
                     return state

@@ -184,7 +184,8 @@ def failed(state: State, number: int, report: Report, max_restarts: int) -> Stat
 
 def _with_report(end: End, report: Report) -> End:
     """The first report that is certain gives the reason."""
-    reports = (*(r for r in end.reports if r.key != report.key), report)
+    first = all(r.key != report.key for r in end.reports)
+    reports = (*end.reports, report) if first else tuple(report if r.key == report.key else r for r in end.reports)
     if report.certain and not any(r.certain for r in end.reports if r.key != report.key):
         return replace(end, by=report.node, reason=why(report), reports=reports)
     return replace(end, reports=reports)
