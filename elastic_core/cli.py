@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NoReturn
 from elastic_core.errors import ConfigurationError, ElasticError, ExitCode, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TextIO
 
-    from elastic_core.config import Reading
+    from elastic_core.config import Command, CommandReading, Reading
     from elastic_core.history import History
     from elastic_core.hooks.manager import PluginManager
 
@@ -28,6 +28,9 @@ usage: elastic COMMAND [...]
   run      start the workers of this node and see them through   elastic run --help
   explain  show the configuration that `run` would use, and where each value comes from   [--json] [flags of run]
   plugins  list what is installed, what it brings, and what failed to load   [--json]
+  status   show a job from outside: round, members, who is missing, what went wrong   elastic status --help
+  drain    ask one node of a job to leave, and wait until it has   elastic drain --help
+  serve    run the store at which nodes meet, in a process of its own   elastic serve --help
 
   --version  print the version
   --help     print this
@@ -52,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
             return _no_command(name)
         return command(argv[1:])
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - Python's own code for these is 1: a failed worker
-        return _explain_failure(error)
+        return _explain_failure(error) if name == "run" else _explain_refusal(error, name)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -61,7 +64,7 @@ def run(argv: Sequence[str]) -> int:
     if _asked_for_help(argv, manager):
         return ExitCode.SUCCESS
     reading = _read(argv, manager)
-    _configure_log(reading, manager)
+    _configure_log(reading.settings.log_format, reading.settings.log_level, manager)
     from elastic_core.history import History
 
     history = History()
@@ -95,6 +98,55 @@ def plugins(argv: Sequence[str]) -> int:
     return ExitCode.SUCCESS
 
 
+def status(argv: Sequence[str]) -> int:
+    """`elastic status`."""
+    from elastic_core.operate.commands import REQUIRED_FOR_JOB, STATUS, target_of
+
+    manager = _load_plugins()
+    reading = _read_command(STATUS, argv, manager, REQUIRED_FOR_JOB)
+    if reading is None:
+        return ExitCode.SUCCESS
+    from elastic_core.operate import show
+    from elastic_core.operate.status import status as look
+
+    snapshot = look(target_of(reading.values), manager, reading.values["timeout"])
+    _print(_to_json(show.as_dict(snapshot)) if reading.values["json"] else show.as_text(snapshot))
+    return ExitCode.SUCCESS
+
+
+def drain(argv: Sequence[str]) -> int:
+    """`elastic drain`."""
+    from elastic_core.operate.commands import DRAIN, REQUIRED_FOR_JOB, target_of
+
+    manager = _load_plugins()
+    reading = _read_command(DRAIN, argv, manager, REQUIRED_FOR_JOB)
+    if reading is None:
+        return ExitCode.SUCCESS
+    from elastic_core.operate.drain import drain as take_out
+
+    (node,) = reading.operands
+    take_out(target_of(reading.values), node, manager, reading.values["timeout"], _print)
+    return ExitCode.SUCCESS
+
+
+def serve(argv: Sequence[str]) -> int:
+    """`elastic serve`."""
+    from elastic_core.operate.commands import REQUIRED_FOR_SERVE, SERVE, backend_to_serve, room_for, serving_endpoint
+
+    manager = _load_plugins()
+    reading = _read_command(SERVE, argv, manager, REQUIRED_FOR_SERVE)
+    if reading is None:
+        return ExitCode.SUCCESS
+    from elastic_core.operate.opening import server_of
+    from elastic_core.operate.serve import serve as run_server
+
+    values = reading.values
+    _configure_log(values["log_format"], values["log_level"], manager)
+    endpoint = serving_endpoint(values["rdzv_endpoint"])
+    run_server(server_of(backend_to_serve(values), endpoint, room_for(values["nnodes"]), manager))
+    return ExitCode.SUCCESS
+
+
 def version(argv: Sequence[str]) -> int:
     """`elastic --version`."""
     from importlib.metadata import version as version_of
@@ -113,6 +165,9 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": run,
     "explain": explain,
     "plugins": plugins,
+    "status": status,
+    "drain": drain,
+    "serve": serve,
     "--version": version,
     "--help": usage,
     "-h": usage,
@@ -163,10 +218,22 @@ def _read(argv: Sequence[str], manager: PluginManager, require_script: bool = Tr
     return config.read(argv, os.environ, Path.cwd(), manager.added_options(), require_script=require_script)
 
 
-def _configure_log(reading: Reading, manager: PluginManager) -> None:
+def _read_command(
+    command: Command, argv: Sequence[str], manager: PluginManager, required: Mapping[str, str]
+) -> CommandReading | None:
+    """None when help was asked for, and given."""
+    from elastic_core import config
+
+    if config.wants_help(command, argv):
+        _print(command.help_text())
+        return None
+    return config.read_command(command, argv, os.environ, Path.cwd(), manager.added_options(), required)
+
+
+def _configure_log(log_format: str, level: str, manager: PluginManager) -> None:
     from elastic_core import log
 
-    log.configure("json" if reading.settings.log_format == "json" else "human", reading.settings.log_level)
+    log.configure("json" if log_format == "json" else "human", level)
     logger = log.get_logger()
     for failure in manager.failures:  # not used, perhaps never wanted: worth a line, no reason to stop
         logger.warning("plugin failed", **failure.source.as_dict(), reason=failure.reason)
@@ -217,6 +284,14 @@ def _explain_failure(error: BaseException, run_id: str = "", reason: str = "") -
     if report.exit_code_of(error) != ExitCode.SUCCESS:
         _complain(report.as_text(error, run_id, reason))
     return report.exit_code_of(error)
+
+
+def _explain_refusal(error: BaseException, command: str) -> int:
+    """As `_explain_failure`, for a command that runs no job."""
+    if not isinstance(error, ElasticError) or isinstance(error, ConfigurationError):
+        return _explain_failure(error)
+    _complain(f"elastic {command}: {error}")
+    return error.exit_code
 
 
 def _to_json(content: object) -> str:

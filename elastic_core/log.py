@@ -60,6 +60,8 @@ EventName = Literal[
     "rendezvous fault",
     "rendezvous state written",
     "leads now",
+    "store served",
+    "store served no more",
     "store hosted",
     "endpoint is loopback",
     "file limit raised",
@@ -108,6 +110,8 @@ EVENTS: Mapping[EventName, str] = {
     "store hosted": "the rendezvous store runs in this process",
     "endpoint is loopback": "the job may have several nodes, and no other machine can reach the endpoint",
     "file limit raised": "the store's host needs many connections; how many files it may have open now",
+    "store served": "the store of elastic serve can be reached at the endpoint given",
+    "store served no more": "elastic serve was asked to end, and with it the store and all connections end",
     "entry not readable": "what another node announced cannot be read; it cannot take part",
     "lines dropped": "so many lines of this log were not written, because nobody read them",
 }

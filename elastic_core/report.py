@@ -35,7 +35,7 @@ def exit_code_of(error: BaseException) -> int:
 
 def as_text(error: BaseException, run_id: str = "", reason: str = "") -> str:
     """The paragraph for the terminal. `reason` is why the agent ended it (budget used up, ...)."""
-    return "\n".join([_headline(error, f" {run_id}" if run_id else "", reason), *_failures(failures_of(error))])
+    return "\n".join([_headline(error, f" {run_id}" if run_id else "", reason), *failure_lines(failures_of(error))])
 
 
 def _headline(error: BaseException, name: str, reason: str) -> str:
@@ -59,7 +59,8 @@ def _configuration(error: ConfigurationError) -> str:
     return "\n".join([*lines, *(f"  - {problem}" for problem in error.problems)])
 
 
-def _failures(failures: Mapping[int, ProcessFailure]) -> Iterable[str]:
+def failure_lines(failures: Mapping[int, ProcessFailure]) -> Iterable[str]:
+    """The first failure with its last words, and those that followed from it; nothing where there is none."""
     if not failures:
         return
     rank, first = ChildFailedError("", dict(failures)).get_first_failure()

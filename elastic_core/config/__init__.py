@@ -3,6 +3,7 @@
 Start with `settings` (the table), then `reading` (how the sources come together).
 """
 
+from elastic_core.config.command import Command, CommandReading, read_command, wants_help
 from elastic_core.config.explain import as_dict, as_text
 from elastic_core.config.reading import (
     RESERVED,
@@ -20,6 +21,8 @@ from elastic_core.config.usage import help_text
 from elastic_core.config.values import NodeRange, StreamMap, Streams
 
 __all__ = [
+    "Command",
+    "CommandReading",
     "Found",
     "NodeRange",
     "RESERVED",
@@ -35,6 +38,8 @@ __all__ = [
     "help_text",
     "random_run_id",
     "read",
+    "read_command",
     "settings_from",
     "take_switch",
+    "wants_help",
 ]

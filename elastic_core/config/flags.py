@@ -41,10 +41,27 @@ class CommandLine(Findings):
 class _Scan:
     words: Sequence[str]
     specs: Mapping[str, Spec]
+    command: str = "elastic run"
     line: CommandLine = field(default_factory=CommandLine)
     at: int = 0
 
     def run(self) -> CommandLine:
+        self.skip_flags()
+        left = tuple(self.words[self.at :])
+        self.line.script, self.line.script_args = (left[0] if left else None), left[1:]
+        return self.line
+
+    def run_mixed(self) -> tuple[CommandLine, tuple[str, ...]]:
+        operands: list[str] = []
+        while self.at < len(self.words):
+            self.skip_flags()
+            end = len(self.words) if self.words[self.at - 1] == "--" and self.at else self.at + 1
+            operands += self.words[self.at : end]
+            self.at = end
+        return self.line, tuple(operands)
+
+    def skip_flags(self) -> None:
+        """Read flags up to the first word that is none."""
         while self.at < len(self.words):
             word = self.words[self.at]
             if not word.startswith("-") or word == "-":
@@ -53,9 +70,6 @@ class _Scan:
             if word == "--":
                 break
             self.take(word)
-        left = tuple(self.words[self.at :])
-        self.line.script, self.line.script_args = (left[0] if left else None), left[1:]
-        return self.line
 
     def take(self, word: str) -> None:
         """Read the flag `word`, which stands just before `at`, and its value if it takes one."""
@@ -100,8 +114,9 @@ class _Scan:
     def unknown(self, word: str) -> None:
         name = word.partition("=")[0]
         near = self.specs.get(nearest(name.lstrip("-").replace("-", "_"), self.specs) or "")
-        advice = suggestion(near.flag if near else None, "see --help; the script's flags come after the script")
-        self.line.problems.append(Problem(name, f"expected a flag of elastic run, found an unknown one; {advice}"))
+        script = "; the script's flags come after the script" if self.command == "elastic run" else ""
+        advice = suggestion(near.flag if near else None, f"see {self.command} --help{script}")
+        self.line.problems.append(Problem(name, f"expected a flag of {self.command}, found an unknown one; {advice}"))
         self.line.certain = False
         self.skip_value_of_unknown(word, near)
 
@@ -115,3 +130,8 @@ class _Scan:
 def scan(argv: Sequence[str], specs: Mapping[str, Spec]) -> CommandLine:
     """Read a command line; nothing is parsed and nothing raised, what is wrong is in `problems`."""
     return _Scan(argv, specs).run()
+
+
+def scan_mixed(argv: Sequence[str], specs: Mapping[str, Spec], command: str) -> tuple[CommandLine, tuple[str, ...]]:
+    """Read a command line in which flags and operands mix freely; after `--` everything is an operand."""
+    return _Scan(argv, specs, command).run_mixed()

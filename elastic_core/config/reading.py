@@ -85,7 +85,7 @@ def read(
     Raises:
         ConfigurationError: with every problem of this reading, in the order of the sources.
     """
-    added_options = _apart(added_options)
+    added_options = apart(added_options)
     specs = {**SPECS, **specs_of_options(added_options)}
     line = scan(argv, specs)
     environment = from_environment(environ, specs)
@@ -93,7 +93,7 @@ def read(
     weakest = fallbacks(environ, specs)
     problems = [*line.problems, *environment.problems, *file.problems]
     found = {**weakest.found, **file.found, **environment.found, **line.found}
-    values, unreadable = _parse(found, specs)
+    values, unreadable = parse_found(found, specs)
     origins = {name: found[name].origin if name in found else DEFAULT for name in specs}
     settings, origins = resolve(Settings(**{name: values[name] for name in SPECS}), origins, new_run_id)
     problems += [*unreadable.values(), *broken_rules(settings, unreadable)]
@@ -113,13 +113,13 @@ def read(
 
 def asks_for_help(argv: Sequence[str], added_options: Sequence[Option] = ()) -> bool:
     """Whether `-h` or `--help` stands among our flags (after the script it belongs to the script)."""
-    return scan(argv, {**SPECS, **specs_of_options(_apart(added_options))}).help
+    return scan(argv, {**SPECS, **specs_of_options(apart(added_options))}).help
 
 
 def take_switch(name: str, argv: Sequence[str], added_options: Sequence[Option] = ()) -> tuple[bool, list[str]]:
     """Whether the switch `--name`, which is no setting, stands among our flags; and the words without it."""
     switch = Spec(name, parse_boolean, False, "configuration", "")
-    line = scan(argv, {**SPECS, **specs_of_options(_apart(added_options)), name: switch})
+    line = scan(argv, {**SPECS, **specs_of_options(apart(added_options)), name: switch})
     ours = len(argv) - len(line.script_args) - (line.script is not None)
     flags = [word for word in argv[:ours] if word != switch.flag]
     return len(flags) < ours, [*flags, *argv[ours:]]
@@ -136,7 +136,7 @@ def settings_from(values: Mapping[str, object], new_run_id: Callable[[], str] = 
     """
     found = {name: raw if isinstance(raw, Found) else Found(raw, name) for name, raw in values.items()}
     problems = [Problem(name, "expected the name of a setting, found an unknown one") for name in found.keys() - SPECS]
-    parsed, unreadable = _parse(found, SPECS)
+    parsed, unreadable = parse_found(found, SPECS)
     origins = {name: name if name in found else DEFAULT for name in SPECS}
     settings, _ = resolve(Settings(**parsed), origins, new_run_id)
     problems += [*unreadable.values(), *broken_rules(settings, unreadable)]
@@ -154,12 +154,12 @@ def _as_declared(origins: Mapping[str, str], options: Sequence[Option]) -> dict[
     return {names.get(name, name): origin for name, origin in origins.items()}
 
 
-def _apart(options: Sequence[Option]) -> list[Option]:
+def apart(options: Sequence[Option]) -> list[Option]:
     """Those with names of their own; the manager of plugins tells of the others."""
     return [option for option in options if _key(option).lower() not in RESERVED]
 
 
-def _parse(found: Mapping[str, Found], specs: Mapping[str, Spec]) -> tuple[dict[str, Any], dict[str, Problem]]:
+def parse_found(found: Mapping[str, Found], specs: Mapping[str, Spec]) -> tuple[dict[str, Any], dict[str, Problem]]:
     """The typed value of every setting, the default where none was found or the one found is unreadable."""
     values: dict[str, Any] = {name: spec.default for name, spec in specs.items()}
     unreadable = {}

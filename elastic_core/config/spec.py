@@ -25,7 +25,8 @@ class Spec:
 
     `metavar` is empty for switches (flags without a value). `aliases` are short keys in config files.
     `torchrun` settings are read from `PET_<NAME>` too. `also_reads` names variables of torchrun's that set it,
-    `fallbacks` variables that are asked last. A setting that `adds_up` collects repeated flags.
+    `fallbacks` variables that are asked last. A setting that `adds_up` collects repeated flags. One that is `flag_only`
+    has neither variables nor a key in files.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Spec:
     adds_up: bool = False
     also_reads: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
+    flag_only: bool = False
 
     @property
     def flag(self) -> str:
@@ -54,6 +56,8 @@ class Spec:
 
     def variables(self) -> tuple[str, ...]:
         """The environment variables that it is read from, the strongest first."""
+        if self.flag_only:
+            return ()
         name = self.name.upper()
         pet = (f"PET_{name}",) if self.torchrun else ()
         return (f"ELASTIC_{name}", *pet, *self.also_reads, *self.fallbacks)

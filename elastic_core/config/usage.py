@@ -32,13 +32,19 @@ def help_text(added_options: Iterable[Option] = (), width: int = 100) -> str:
     return "\n".join(sections)
 
 
+def command_help(head: str, specs: Iterable[Spec], width: int = 100) -> str:
+    """The help of a command with a few flags."""
+    return "\n".join([head, "flags:", *(_entry(spec, width) for spec in specs)])
+
+
 def _entry(spec: Spec, width: int) -> str:
     import textwrap
 
     names = ", ".join(name for name in (spec.short, spec.flag) if name)
     head = f"  {names} {spec.metavar}".rstrip()
     unit = f" {spec.unit}" if spec.unit and spec.default is not None else ""
-    about = f"{spec.help} (default: {_default(spec)}{unit}; {', '.join(spec.variables())})"
+    variables = f"; {', '.join(spec.variables())}" if spec.variables() else ""
+    about = f"{spec.help} (default: {_default(spec)}{unit}{variables})"
     body = textwrap.wrap(about, width - 6, break_on_hyphens=False, break_long_words=False)
     return "\n".join([head, *(f"      {line}" for line in body)])
 

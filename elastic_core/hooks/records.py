@@ -40,8 +40,8 @@ class RendezvousBackendRecord:
     `options` None (a handler written for torchrun) takes any option, as text.
 
     Args:
-        open_backend: the backend alone, for `elastic status` and `elastic drain`: a client of a store that
-            stands, never its host, and no node. An option `join_timeout` is how many seconds connecting may take; the bounds of
+        open_backend: the backend alone, for `elastic status` and `elastic drain`: a client of a store that stands,
+            never its host, and no node. An option `join_timeout` is how many seconds connecting may take; the bounds of
             `params` are placeholders, and its node is None. None: these commands do not work with this backend.
         serve: a server of the store for `elastic serve`, given the endpoint (`host:port`; the host `0.0.0.0` stands for
             all addresses) and how many nodes to have room for. None: there is nothing to serve.

@@ -1,0 +1,109 @@
+"""Reading the commands beside `run`: a few flags, those of `run` under the same names, variables and file keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.config.environment import from_environment
+from elastic_core.config.file import from_file
+from elastic_core.config.flags import CommandLine, scan_mixed
+from elastic_core.config.reading import apart, parse_found
+from elastic_core.config.settings import SPECS
+from elastic_core.config.spec import Spec, specs_of_options
+from elastic_core.config.usage import command_help
+from elastic_core.errors import ConfigurationError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from elastic_core.hooks.records import Option
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a command takes.
+
+    Args:
+        name: the word after `elastic`.
+        about: the head of its help text.
+        shared: names of settings of `run` that it takes, too.
+        own: its own flags, which are neither variables nor file keys.
+        operands: words that it needs, in this order, by the name that its help has for them.
+    """
+
+    name: str
+    about: str
+    shared: tuple[str, ...]
+    own: tuple[Spec, ...] = ()
+    operands: tuple[str, ...] = ()
+    specs: Mapping[str, Spec] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shared = {name: SPECS[name] for name in (*self.shared, "config")}
+        object.__setattr__(self, "specs", {**shared, **{spec.name: spec for spec in self.own}})
+
+    @property
+    def words(self) -> str:
+        """As users write it."""
+        return f"elastic {self.name}"
+
+    def help_text(self) -> str:
+        """What `--help` prints."""
+        return command_help(self.about, self.specs.values())
+
+
+@dataclass(frozen=True)
+class CommandReading:
+    """The outcome: every value by the setting's name, typed, defaults filled in; and the operands."""
+
+    values: Mapping[str, Any]
+    operands: tuple[str, ...]
+
+
+def wants_help(command: Command, argv: Sequence[str]) -> bool:
+    """Whether `-h` or `--help` stands among the words."""
+    return scan_mixed(argv, command.specs, command.words)[0].help
+
+
+def read_command(
+    command: Command,
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    cwd: Path,
+    added_options: Sequence[Option] = (),
+    required: Mapping[str, str] | None = None,
+) -> CommandReading:
+    """Read one command line, with the environment and the config file as for `run`.
+
+    Args:
+        added_options: options that plugins add to `run`; the variables and file keys of these are no mistakes.
+        required: settings that must not be empty, with what to say if they are.
+
+    Raises:
+        ConfigurationError: with every problem.
+    """
+    line, operands = scan_mixed(argv, command.specs, command.words)
+    known = {**SPECS, **specs_of_options(apart(added_options))}
+    environment = from_environment(environ, known)
+    file = from_file(line.found.get("config") or environment.found.get("config"), cwd, known)
+    shared = {**file.found, **environment.found}
+    found = {**{name: value for name, value in shared.items() if name in command.specs}, **line.found}
+    values, unreadable = parse_found(found, command.specs)
+    problems = [*line.problems, *environment.problems, *file.problems, *unreadable.values()]
+    for name, message in (required or {}).items():
+        if not values[name] and name not in unreadable:
+            problems.append(Problem(command.specs[name].flag, message))
+    problems += _operand_problems(command, line, operands)
+    if problems:
+        raise ConfigurationError(*problems)
+    return CommandReading(values, operands)
+
+
+def _operand_problems(command: Command, line: CommandLine, operands: tuple[str, ...]) -> list[Problem]:
+    if len(operands) == len(command.operands) or not line.certain:
+        return []
+    expected = " ".join(command.operands) or "nothing but flags"
+    found = " ".join(operands) or "nothing"
+    return [Problem(command.words, f"expected {expected}, found {found}; see {command.words} --help")]

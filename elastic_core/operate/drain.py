@@ -1,0 +1,136 @@
+"""`elastic drain NODE`: asks a node to leave, and waits until it has."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import SystemClock, later
+from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
+from elastic_core.operate.bounded import within
+from elastic_core.operate.commands import ANSWER
+from elastic_core.operate.opening import opened, parameters
+from elastic_core.operate.sight import first_sight
+from elastic_core.operate.status import seen
+from elastic_core.operate.watch import Watcher, between_looks
+from elastic_core.rendezvous.codec import decoded_state, encoded_state
+from elastic_core.rendezvous.create import settings_of
+from elastic_core.rendezvous.roster import alive
+from elastic_core.rendezvous.state import State, drained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from elastic_core.clock import Clock, Duration
+    from elastic_core.hooks.manager import PluginManager
+    from elastic_core.interfaces.backend import RosterBackend
+    from elastic_core.operate.commands import Target
+    from elastic_core.operate.sight import Sight
+    from elastic_core.rendezvous.entry import Entry
+
+_MOST_REFUSALS = 64  # whoever refuses us makes progress, and our turn comes
+
+
+def drain(
+    target: Target,
+    word: str,
+    manager: PluginManager,
+    timeout: Duration,
+    tell: Callable[[str], object],
+    clock: Clock | None = None,
+    pause: Callable[[Duration], object] | None = None,
+) -> None:
+    """Ask the node that `word` means to leave.
+
+    Args:
+        timeout: seconds until it must have left; 0: only ask.
+        tell: receives lines for people.
+
+    Raises:
+        NotFoundError: there is no such node, or no such job.
+        RendezvousTimeoutError: it was asked and has not left in time.
+        RendezvousConnectionError, RendezvousStateError, ConfigurationError.
+    """
+    params = parameters(target, manager, ANSWER)
+    settings = settings_of(params)
+    with opened(params, manager) as backend:
+        watcher = Watcher(backend, clock or SystemClock(), pause or threading.Event().wait)
+        begun = first_sight(watcher.clock.now(), settings.keep_alive_interval, settings.keep_alive_max_attempt)
+        sight = seen(watcher, begun, target, ANSWER)
+        node = node_called(word, sight)
+        state = within(ANSWER, lambda: ask(backend, node), target.endpoint)
+        tell(_asked(node, state, timeout))
+        if timeout:
+            tell(within(timeout + ANSWER, lambda: _gone(watcher, sight, node, timeout), target.endpoint))
+
+
+def node_called(word: str, sight: Sight) -> Entry:
+    """The live node of that id; else the only one on that host, or of that rank in the round that runs.
+
+    Raises:
+        NotFoundError: there is none, or several; it lists those there are.
+    """
+    state = sight.state or State()
+    live = alive(sight.roster, state)
+    found = [entry for entry in live if entry.node == word]
+    if not found:
+        found = [e for e in live if e.host == word or (state.open and str(state.rank(e.key)) == word)]
+    if len(found) == 1:
+        return found[0]
+    what = f"it means {len(found)} nodes: {_names(found)}" if found else f"there is none; there are: {_names(live)}"
+    raise NotFoundError(f"expected the id of a node, or a host or rank that means one, found {word!r}: {what}")
+
+
+def _names(entries: Sequence[Entry]) -> str:
+    return ", ".join(entry.node for entry in entries) or "none at all"
+
+
+def ask(backend: RosterBackend, node: Entry) -> State:
+    """Write that the node is to leave. Returns the state that stands afterwards.
+
+    Raises:
+        RendezvousConnectionError, RendezvousStateError.
+    """
+    found = backend.get_state()
+    for _ in range(_MOST_REFUSALS):
+        state = State() if found is None else decoded_state(found[0])
+        changed = drained(state, node.key, node.node)
+        if changed is state:
+            return state
+        answer = backend.set_state(encoded_state(changed), None if found is None else found[1])
+        if answer is not None and answer[2]:
+            return changed
+        # Somebody wrote in between: what was decided about is of the past. Decide again about what stands.
+        found = backend.get_state() if answer is None else (answer[0], answer[1])
+    raise RendezvousConnectionError(
+        f"expected to write the rendezvous state within {_MOST_REFUSALS} attempts, found that others always did first"
+    )
+
+
+def _asked(node: Entry, state: State, timeout: Duration) -> str:
+    if state.closed:
+        return f"the job is over already: closed by {state.closed.by}: {state.closed.reason}"
+    patience = f"; waiting up to {timeout:g} s until it has left" if timeout else ""
+    return f"{node.node} on {node.host or 'an unknown host'} was asked to leave{patience}"
+
+
+def departure(node: Entry, sight: Sight) -> str | None:
+    """How the node left; None while it is there."""
+    if all(entry.key != node.key for entry in sight.entries):
+        return f"{node.node} has left"
+    beat = sight.beat(node.key)
+    return f"{node.node} is gone: it gave no beat for {beat.age or 0.0:.1f} s" if beat.late else None
+
+
+def _gone(watcher: Watcher, sight: Sight, node: Entry, timeout: Duration) -> str:
+    """How the node left, once it has."""
+    until = later(watcher.clock.now(), timeout)
+    while (how := departure(node, sight)) is None:
+        if watcher.clock.now() >= until:
+            raise RendezvousTimeoutError(
+                f"expected {node.node} to leave within {timeout:g} s, found that it is still there; it was asked, and "
+                "may still be stopping its workers (--shutdown-timeout)"
+            )
+        watcher.pause(between_looks(sight))
+        sight = watcher.look(sight)
+    return how

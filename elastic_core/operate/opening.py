@@ -1,0 +1,70 @@
+"""From the name of a backend to what the commands need of it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import SystemClock
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.hooks.options import type_options
+from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.interfaces.backend import RosterBackend
+from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.rendezvous.state_entries import StateEntries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from elastic_core.clock import Duration
+    from elastic_core.hooks.manager import PluginManager
+    from elastic_core.interfaces.server import StoreServer
+    from elastic_core.operate.commands import Target
+
+
+def parameters(target: Target, manager: PluginManager, patience: Duration) -> RendezvousParameters:
+    """What the job's backend is opened with. `patience`: seconds that connecting may take.
+
+    Raises:
+        ConfigurationError: nobody brings the backend, it cannot be looked at, or an option is wrong.
+    """
+    record = manager.select(RendezvousBackendRecord, target.backend)
+    if record.open_backend is None:
+        able = _names(manager, lambda other: other.open_backend is not None)
+        raise ConfigurationError(
+            Problem("--rdzv-backend", f"expected a backend that can be looked at ({able}), found {target.backend!r}")
+        )
+    config, problems = type_options(record.options, target.conf, "--rdzv-conf")
+    if problems:
+        raise ConfigurationError(*problems)
+    config["join_timeout"] = patience
+    return RendezvousParameters(target.backend, target.endpoint, target.run_id, 1, 1, **config)
+
+
+@contextlib.contextmanager
+def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[RosterBackend]:
+    """The job's backend, closed on the way out. One of two methods is made one with entries, as the nodes do."""
+    record = manager.select(RendezvousBackendRecord, params.backend)
+    assert record.open_backend is not None  # `parameters` saw to it
+    found = record.open_backend(params)
+    backend = found if isinstance(found, RosterBackend) else StateEntries(found, SystemClock())
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def server_of(backend: str, endpoint: str, nodes: int, manager: PluginManager) -> StoreServer:
+    """The backend's store, not started yet. Raises ConfigurationError: nobody brings it, or it has none."""
+    record = manager.select(RendezvousBackendRecord, backend)
+    if record.serve is None:
+        able = _names(manager, lambda other: other.serve is not None)
+        raise ConfigurationError(
+            Problem("--rdzv-backend", f"expected a backend whose store can be served ({able}), found {backend!r}")
+        )
+    return record.serve(endpoint, nodes)
+
+
+def _names(manager: PluginManager, is_able: Callable[[RendezvousBackendRecord], bool]) -> str:
+    names = [item.record.name for item in manager.records(RendezvousBackendRecord) if is_able(item.record)]
+    return ", ".join(names) or "none of those installed can"

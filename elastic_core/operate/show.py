@@ -1,0 +1,162 @@
+"""A snapshot as text for people, and as JSON values. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.errors import ChildFailedError
+from elastic_core.operate.snapshot import Phase, Standing
+from elastic_core.report import failure_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from elastic_core.operate.sight import Beat
+    from elastic_core.operate.snapshot import NodeView, Snapshot
+    from elastic_core.rendezvous.state import End
+
+VERSION = 1
+"""Of the schema of `as_dict`; grows when a field changes its meaning or goes away, not when one is added."""
+
+_HEAD = ("RANK", "NODE", "HOST", "ADDRESS", "ROLE", "WORKERS", "LAST BEAT", "STANDING")
+
+
+def as_dict(snapshot: Snapshot) -> dict[str, Any]:
+    """The schema is described in docs/reference/status.md."""
+    failures = dict(snapshot.failures)
+    first = ChildFailedError("", failures).get_first_failure()[1] if failures else None
+    closed = snapshot.closed
+    return {
+        "version": VERSION,
+        "run_id": snapshot.run_id,
+        "backend": snapshot.backend,
+        "endpoint": snapshot.endpoint,
+        "phase": snapshot.phase.value,
+        "round": snapshot.round,
+        "formed_because": snapshot.formed_because,
+        "min_nodes": snapshot.nodes.min if snapshot.nodes else None,
+        "max_nodes": snapshot.nodes.max if snapshot.nodes else None,
+        "members": [_node(view) for view in snapshot.members],
+        "others": [_node(view) for view in snapshot.others],
+        "missing": list(snapshot.missing),
+        "restarts": snapshot.restarts,
+        "max_restarts": snapshot.max_restarts,
+        "last_end": None if snapshot.last_end is None else _end(snapshot.last_end),
+        "first_failure": None if first is None else first.as_dict(),
+        "closed": None if closed is None else {"by": closed.by, "reason": closed.reason, "succeeded": closed.succeeded},
+        "unreadable": list(snapshot.unreadable),
+        "observed_seconds": round(snapshot.observed, 3),
+    }
+
+
+def _node(view: NodeView) -> dict[str, Any]:
+    age = view.beat.age
+    return {
+        "rank": view.rank,
+        "node": view.node,
+        "key": view.key,
+        "host": view.host,
+        "address": view.address,
+        "role": view.role,
+        "local_world_size": view.local_world_size,
+        "standing": view.standing.value,
+        "beat_age_seconds": None if age is None else round(age, 3),
+        "beat_seen": view.beat.seen,
+        "note": view.note,
+    }
+
+
+def _end(end: End) -> dict[str, Any]:
+    return {
+        "cause": end.cause.value,
+        "by": end.by,
+        "reason": end.reason,
+        "restart_used": end.counted,
+        "reports": [
+            {"node": report.node, "certain": report.certain, "failures": [item.as_dict() for item in report.failures]}
+            for report in end.reports
+        ],
+    }
+
+
+def as_text(snapshot: Snapshot) -> str:
+    """What `elastic status` prints."""
+    lines = [f"job {snapshot.run_id} ({snapshot.backend} at {snapshot.endpoint})", *_summary(snapshot)]
+    views = (*snapshot.members, *snapshot.others)
+    if views:
+        lines += ["", *_table([_HEAD, *(_row(view) for view in views)])]
+        lines += [f"  {view.node} is refused: {view.note}" for view in views if view.note]
+    if snapshot.unreadable:
+        lines.append(f"  entries of another version, or not ours: {', '.join(snapshot.unreadable)}")
+    lines += [*_last_end(snapshot), *failure_lines(snapshot.failures)]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(snapshot: Snapshot) -> Iterator[str]:
+    yield f"  {_phase(snapshot)}"
+    if snapshot.phase is Phase.RUNNING and snapshot.formed_because:
+        yield f"  round {snapshot.round} formed because: {snapshot.formed_because}"
+    if snapshot.missing:
+        yield f"  missing: {', '.join(snapshot.missing)}"
+    yield f"  restarts used: {snapshot.restarts} of {snapshot.max_restarts}"
+
+
+def _phase(snapshot: Snapshot) -> str:
+    closed = snapshot.closed
+    if closed is not None:
+        how = "succeeded" if closed.succeeded else "failed"
+        return f"the job is over, it {how} in round {snapshot.round}; closed by {closed.by}: {closed.reason}"
+    if snapshot.phase is Phase.RUNNING:
+        here = len(snapshot.members) - len(snapshot.standing(Standing.GONE))
+        return f"round {snapshot.round} runs with {_count(here)}{_range(snapshot)}"
+    last = f"round {snapshot.round} is over" if snapshot.round else "no round has formed yet"
+    return f"{last}; {_joined(snapshot)}"
+
+
+def _joined(snapshot: Snapshot) -> str:
+    nodes, joined = snapshot.nodes, snapshot.joined
+    if nodes is None:
+        return f"{_count(joined)} joined for the next"
+    wanted = nodes.min if joined < nodes.min else nodes.max
+    return f"{joined} of {wanted} nodes joined for the next{_range(snapshot)}"
+
+
+def _range(snapshot: Snapshot) -> str:
+    nodes = snapshot.nodes
+    if nodes is None or nodes.min == nodes.max:
+        return ""
+    return f" ({nodes.min} to {nodes.max} are allowed)"
+
+
+def _count(number: int) -> str:
+    return f"{number} node{'' if number == 1 else 's'}"
+
+
+def _row(view: NodeView) -> tuple[str, ...]:
+    rank = "-" if view.rank is None else str(view.rank)
+    cells = (rank, view.node, view.host, view.address, view.role, str(view.local_world_size))
+    return (*(cell or "-" for cell in cells), _beat(view.beat, view.standing), view.standing.value)
+
+
+def _beat(beat: Beat, standing: Standing) -> str:
+    if beat.age is None:
+        return "-" if standing in (Standing.GONE, Standing.DONE) else "lives"
+    if beat.seen and not beat.late:
+        return f"{beat.age:.1f} s"
+    if standing is Standing.LEAVING:
+        return "-"
+    return f"late: none for {beat.age:.1f} s" if beat.late else f"none for {beat.age:.1f} s"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _last_end(snapshot: Snapshot) -> Iterator[str]:
+    end = snapshot.last_end
+    if end is None:
+        return
+    cost = "; it used a restart" if end.counted else ""
+    yield ""
+    yield f"The last round that ended: {end.cause.value}: {end.reason}{cost}"

@@ -1,0 +1,55 @@
+"""Looking at a job: reads again and again until everybody gave a beat, or has had the time for it. Writes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import later
+from elastic_core.operate.sight import looked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elastic_core.clock import Clock, Duration
+    from elastic_core.interfaces.backend import RosterBackend
+    from elastic_core.operate.sight import Sight
+
+_LOOKS_PER_INTERVAL = 5
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """See above. Used from one thread at a time.
+
+    Args:
+        pause: waits for so many seconds.
+    """
+
+    backend: RosterBackend
+    clock: Clock
+    pause: Callable[[Duration], object]
+
+    def look(self, sight: Sight) -> Sight:
+        """One look more."""
+        announced = self.backend.roster()  # before the state, which then is at least as new
+        found = self.backend.get_state()
+        return looked(sight, None if found is None else found[0], announced, self.clock.now())
+
+    def watch(self, sight: Sight) -> Sight:
+        """Look until every beat that matters was seen, or for the time after which a silent node is called gone."""
+        until = later(sight.since, longest(sight))
+        while sight.silent and sight.now < until:
+            self.pause(between_looks(sight))
+            sight = self.look(sight)
+        return sight
+
+
+def between_looks(sight: Sight) -> Duration:
+    """Seconds."""
+    return sight.liveness.interval / _LOOKS_PER_INTERVAL
+
+
+def longest(sight: Sight) -> Duration:
+    """Seconds that `watch` may take, the answers of the store aside."""
+    return sight.liveness.interval * (sight.liveness.attempts + 0.5)

@@ -1,0 +1,107 @@
+"""The commands beside `run`: their flags, and those of `run` that they take."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.config import Command, Spec, read_command, wants_help
+from elastic_core.config.parsing import parse_boolean, seconds
+from elastic_core.errors import ConfigurationError
+from elastic_core.hooks.records import Option
+
+PAT = Command(
+    "pat",
+    "usage: elastic pat ANIMAL\n",
+    ("rdzv_endpoint", "rdzv_conf"),
+    (
+        Spec("json", parse_boolean, False, "own", "as JSON", flag_only=True),
+        Spec("timeout", seconds(), 3.0, "own", "to purr", "S", "seconds", flag_only=True),
+    ),
+    ("ANIMAL",),
+)
+REQUIRED = {"rdzv_endpoint": "expected a place"}
+
+
+@pytest.fixture
+def pat(desk):
+    def pat(line, environ=None, **more):
+        return read_command(PAT, line.split(), environ or {}, desk.folder, **more)
+
+    return pat
+
+
+@pytest.fixture
+def problems(pat):
+    def problems(line, environ=None, **more):
+        with pytest.raises(ConfigurationError) as caught:
+            pat(line, environ, **more)
+        return {problem.origin: problem.message for problem in caught.value.problems}
+
+    return problems
+
+
+@pytest.mark.parametrize(
+    "line", ["cat --rdzv-endpoint h:1 --json", "--rdzv_endpoint=h:1 --json cat", "--json --rdzv-endpoint h:1 -- cat"]
+)
+def test_flags_and_operands_mix(pat, line):
+    reading = pat(line)
+    assert reading.operands == ("cat",)
+    assert (reading.values["rdzv_endpoint"], reading.values["json"], reading.values["timeout"]) == ("h:1", True, 3.0)
+
+
+def test_after_two_dashes_everything_is_an_operand(pat):
+    assert pat("-- --json").operands == ("--json",)
+
+
+def test_variables_and_the_config_file_count_as_for_run(desk, pat):
+    desk.write('endpoint = "file:1"\nnnodes = 3\n[rdzv_conf]\na = 1')
+    assert pat("cat").values["rdzv_endpoint"] == "file:1"
+    assert pat("cat").values["rdzv_conf"] == {"a": "1"}
+    assert pat("cat", {"PET_RDZV_ENDPOINT": "pet:1", "ELASTIC_NNODES": "x"}).values["rdzv_endpoint"] == "pet:1"
+    assert pat("cat --rdzv-endpoint flag:1", {"PET_RDZV_ENDPOINT": "pet:1"}).values["rdzv_endpoint"] == "flag:1"
+
+
+def test_a_config_file_may_be_named(desk, pat):
+    path = desk.write('endpoint = "named:1"', "other.toml")
+    assert pat(f"cat --config {path}").values["rdzv_endpoint"] == "named:1"
+
+
+def test_own_flags_have_neither_variables_nor_keys(desk, pat, problems):
+    assert pat("cat", {"ELASTIC_TIMEOUT": "9", "ELASTIC_JSON": "1"}).values["timeout"] == 3.0
+    desk.write("timeout = 9")
+    assert "timeout" in str(problems("cat"))
+
+
+def test_options_that_plugins_add_to_run_are_no_mistakes(desk, pat):
+    desk.write("volume = 3")
+    assert pat("cat", {"ELASTIC_VOLUME": "4"}, added_options=[Option("volume", int, 1, "loudness")]).operands
+
+
+def test_everything_that_is_wrong_is_told_at_once(problems):
+    found = problems("cat --timeout soon --jsn --rdzv-conf x", {"ELASTIC_RDZV_ENDPONT": "h"}, required=REQUIRED)
+    assert set(found) == {"--timeout", "--jsn", "--rdzv-conf", "ELASTIC_RDZV_ENDPONT", "--rdzv-endpoint"}
+    assert found["--jsn"] == "expected a flag of elastic pat, found an unknown one; did you mean --json?"
+    assert found["--rdzv-endpoint"] == "expected a place"
+
+
+def test_a_flag_of_run_that_means_nothing_here(problems):
+    found = problems("cat --nproc-per-node 2")
+    assert found["--nproc-per-node"] == "expected a flag of elastic pat, found an unknown one; see elastic pat --help"
+
+
+@pytest.mark.parametrize(("line", "found"), [("", "nothing"), ("cat dog", "cat dog")])
+def test_the_number_of_operands_must_fit(problems, line, found):
+    assert problems(line) == {"elastic pat": f"expected ANIMAL, found {found}; see elastic pat --help"}
+
+
+@pytest.mark.parametrize(("line", "wants"), [("--help", True), ("cat -h", True), ("cat", False), ("-- -h", False)])
+def test_asking_for_help(line, wants):
+    assert wants_help(PAT, line.split()) is wants
+
+
+def test_the_help_names_every_flag_and_its_variables():
+    text = PAT.help_text()
+    assert text.startswith("usage: elastic pat ANIMAL\n")
+    assert "--timeout S\n      to purr (default: 3 seconds)" in text
+    assert "ELASTIC_RDZV_ENDPOINT" in text
+    assert "ELASTIC_TIMEOUT" not in text

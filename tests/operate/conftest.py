@@ -1,0 +1,155 @@
+"""Jobs as an observer meets them: states and entries made by hand, and a backend of two methods in memory."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from elastic_core.errors import ProcessFailure
+from elastic_core.interfaces.backend import Announced, RendezvousBackend, RosterBackend
+from elastic_core.interfaces.node import Member
+from elastic_core.operate.commands import Target
+from elastic_core.operate.sight import first_sight, looked
+from elastic_core.rendezvous.codec import encoded_entry, encoded_state
+from elastic_core.rendezvous.entry import Entry
+from elastic_core.rendezvous.state import Seat, State
+
+
+class Job:
+    """Short ways to say what is seen of a job. Nodes are letters; `a/1` is the key of node `a`."""
+
+    target = Target("toy", "here:1", "job", {})
+
+    @staticmethod
+    def entry(name, **more):
+        values = {"key": f"{name}/1", "node": name, "host": f"host-{name}", "address": f"addr-{name}", **more}
+        return Entry(**values)
+
+    @classmethod
+    def entries(cls, names, **more):
+        return tuple(cls.entry(name, **more) for name in names)
+
+    @staticmethod
+    def seats(names):
+        return tuple(Seat(f"{name}/1", Member(name, f"host-{name}", f"addr-{name}", "default", 2), 1) for name in names)
+
+    @classmethod
+    def state(cls, names, **changes):
+        """A state whose third round runs with these members."""
+        return State(**{"round": 3, "open": True, "seats": cls.seats(names), "max_restarts": 3, **changes})
+
+    @staticmethod
+    def announced(entry, beats=0):
+        return Announced(entry.key, encoded_entry(entry), beats)
+
+    @classmethod
+    def sight(cls, state=None, entries=(), silent="", leased=False):
+        """What is seen in six seconds, in which the nodes of `silent` give no beat."""
+        data = None if state is None else encoded_state(state)
+        sight = first_sight(0.0, 1.0, 5)
+        for second in range(7):
+            beats = {e.key: None if leased else 0 if e.node in silent else second for e in entries}
+            sight = looked(sight, data, [cls.announced(e, beats[e.key]) for e in entries], float(second))
+        return sight
+
+
+class MemoryBackend(RendezvousBackend):
+    """The state in memory. `before_write` is called before each write, for others to be first."""
+
+    def __init__(self, before_write=lambda: None):
+        self._lock = threading.Lock()
+        self._state = None
+        self._version = 0
+        self._before_write = before_write
+        self.writes = 0
+
+    @property
+    def name(self):
+        return "toy"
+
+    def get_state(self):
+        with self._lock:
+            return None if self._state is None else (self._state, self._version)
+
+    def set_state(self, state, token=None):
+        self._before_write()
+        with self._lock:
+            self.writes += 1
+            written = (token or 0) == self._version
+            if written:
+                self._state, self._version = state, self._version + 1
+            return self._state, self._version, written
+
+
+class FixedBackend(RosterBackend):
+    """Shows one look after the other: pairs of state and announced entries; the last one stays."""
+
+    def __init__(self, *looks):
+        self.looks = list(looks)
+        self.asked = 0
+        self.closed = False
+
+    @property
+    def name(self):
+        return "fixed"
+
+    def roster(self):
+        look = self.looks[min(self.asked, len(self.looks) - 1)]
+        self.asked += 1
+        return tuple(look[1])
+
+    def get_state(self):
+        state = self.looks[min(self.asked, len(self.looks)) - 1][0]
+        return None if state is None else (encoded_state(state), 1)
+
+    def close(self):
+        self.closed = True
+
+    def refuse(self, *_):
+        raise AssertionError("an observer must only look")
+
+    set_state = announce = withdraw = beat = wait_for_state = wait_for_roster = refuse
+
+
+@pytest.fixture
+def plugins():
+    """A function that gives a plugin manager with the given records of backends."""
+    from elastic_core.hooks import hookimpl
+    from elastic_core.hooks.discovery import Candidate, Source
+    from elastic_core.hooks.manager import PluginManager
+
+    def plugins(*records):
+        class Plugin:
+            @hookimpl
+            def elastic_rendezvous_backends(self):
+                return list(records)
+
+        return PluginManager([Candidate(Source("toys", "toy", "1.0"), "toys", Plugin)])
+
+    return plugins
+
+
+@pytest.fixture
+def job():
+    return Job
+
+
+@pytest.fixture
+def memory_backend():
+    return MemoryBackend
+
+
+@pytest.fixture
+def fixed_backend():
+    return FixedBackend
+
+
+@pytest.fixture
+def failure():
+    """A function that makes the failure of a worker, given its global rank."""
+
+    def failure(rank, **more):
+        return ProcessFailure(**{"local_rank": 0, "pid": 7, "exitcode": 1, "global_rank": rank, **more})
+
+    return failure

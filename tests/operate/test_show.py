@@ -1,0 +1,141 @@
+"""A snapshot for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from elastic_core.interfaces.backend import Announced
+from elastic_core.operate.show import as_dict, as_text
+from elastic_core.operate.sight import looked
+from elastic_core.operate.snapshot import Standing, snapshot_of
+from elastic_core.rendezvous.state import Cause, Closed, Report, closed, ended, failed, refused
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "status.md"
+
+
+@pytest.fixture
+def shown(job):
+    def shown(*arguments, **more):
+        return as_text(snapshot_of(job.sight(*arguments, **more), job.target))
+
+    return shown
+
+
+@pytest.fixture
+def told(job):
+    def told(*arguments, **more):
+        return json.loads(json.dumps(as_dict(snapshot_of(job.sight(*arguments, **more), job.target))))
+
+    return told
+
+
+def test_a_round_that_runs(job, shown):
+    state = job.state("ab", min_nodes=1, max_nodes=2, restarts=1, reason="all 2 nodes are there")
+    assert shown(state, job.entries("abc"), silent="b") == (
+        "job job (toy at here:1)\n"
+        "  round 3 runs with 2 nodes (1 to 2 are allowed)\n"
+        "  round 3 formed because: all 2 nodes are there\n"
+        "  missing: b\n"
+        "  restarts used: 1 of 3\n"
+        "\n"
+        "RANK  NODE  HOST    ADDRESS  ROLE     WORKERS  LAST BEAT             STANDING\n"
+        "0     a     host-a  addr-a   default  2        0.0 s                 running\n"
+        "1     b     host-b  addr-b   default  2        late: none for 6.0 s  late\n"
+        "-     c     host-c  addr-c   default  1        0.0 s                 spare\n"
+    )
+
+
+def test_before_the_first_round(job, shown):
+    text = shown(None, job.entries("a"))
+    assert "\n  no round has formed yet; 1 node joined for the next\n" in text
+
+
+@pytest.mark.parametrize(
+    ("joined", "line"),
+    [
+        ("", "round 3 is over; 0 of 2 nodes joined for the next (2 to 4 are allowed)"),
+        ("ab", "round 3 is over; 2 of 4 nodes joined for the next (2 to 4 are allowed)"),
+    ],
+)
+def test_between_two_rounds(job, shown, joined, line):
+    over = ended(job.state("ab", min_nodes=2, max_nodes=4), Cause.LEFT, "b", "b was asked to leave")
+    text = shown(over, tuple(job.entry(name, after=3 if name in joined else 0) for name in "ab"))
+    assert f"\n  {line}\n" in text
+    assert "\nThe last round that ended: node left: b was asked to leave\n" in text
+
+
+def test_a_job_of_a_fixed_size_names_no_range(job, shown):
+    assert "\n  round 3 runs with 1 node\n" in shown(job.state("a", min_nodes=1, max_nodes=1), job.entries("a"))
+
+
+def test_a_failure_and_its_last_words(job, shown, failure):
+    report = Report("a/1", "a", (failure(1, message="ValueError: x", node="a", reason="exit code 1"),), certain=True)
+    text = shown(failed(job.state("ab"), 3, report, 3), job.entries("ab"))
+    assert "\nThe last round that ended: failure: rank 1 on a: exit code 1; it used a restart\n" in text
+    assert "\nFirst failure: rank 1 (local rank 0, pid 7) on a, round 0: exit code 1\n" in text
+    assert "    ValueError: x\n" in text
+
+
+@pytest.mark.parametrize(("succeeded", "how"), [(True, "succeeded"), (False, "failed")])
+def test_a_job_that_is_over(job, shown, succeeded, how):
+    text = shown(closed(job.state("a"), "a", "a reason", succeeded), job.entries("a"), silent="a")
+    assert f"\n  the job is over, it {how} in round 3; closed by a: a reason\n" in text
+    assert text.endswith("-          leaving\n")
+
+
+def test_a_node_that_is_refused(job, shown):
+    text = shown(refused(job.state("a"), [("b/1", "the name is taken")]), job.entries("ab"))
+    assert "\n  b is refused: the name is taken\n" in text
+
+
+def test_entries_that_cannot_be_read(job):
+    sight = looked(job.sight(job.state("a")), None, [Announced("x/9", b"?", None)], 6.0)
+    assert "entries of another version, or not ours: x/9" in as_text(snapshot_of(sight, job.target))
+
+
+def test_nodes_that_the_store_keeps(job, shown):
+    text = shown(job.state("ab"), job.entries("a"), leased=True)
+    assert re.search(r"0 +a +.* lives +running\n", text)
+    assert re.search(r"1 +b +.* - +gone\n", text)
+
+
+def documented(text):
+    return {name for row in re.findall(r"^\| (`.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", row)}
+
+
+def test_every_field_is_documented_and_no_other(job, told, failure):
+    report = Report("a/1", "a", (failure(1),), certain=True)
+    full = told(closed(failed(job.state("a"), 3, report, 3), "a", "why", False), job.entries("ab"))
+    fields, nodes, standings = re.split(r"\nA node:\n|\n\| standing ", REFERENCE.read_text())
+    assert documented(fields) == set(full)
+    assert documented(nodes) == set(full["members"][0]) == set(full["others"][0])
+    assert documented(standings) == {standing.value for standing in Standing}
+    ends = standings.partition("`last_end` has")[2]
+    assert {*full["last_end"], *full["last_end"]["reports"][0], *full["closed"]} <= set(re.findall(r"`(\w+)`", ends))
+    assert set(re.findall(r"`([a-z]+(?: [a-z]+)?)`", ends)) >= {cause.value for cause in Cause}
+
+
+def test_what_programs_read(job, told, failure):
+    report = Report("a/1", "a", (failure(1),), certain=True)
+    content = told(failed(job.state("ab", min_nodes=1, max_nodes=2), 3, report, 3), job.entries("ab"), silent="b")
+    assert (content["version"], content["run_id"], content["phase"], content["round"]) == (1, "job", "gathering", 3)
+    assert (content["min_nodes"], content["max_nodes"], content["missing"]) == (1, 2, ["b"])
+    assert [(node["rank"], node["node"], node["standing"]) for node in content["members"]] == [
+        (0, "a", "stopping"),
+        (1, "b", "late"),
+    ]
+    assert (content["members"][1]["beat_age_seconds"], content["members"][1]["beat_seen"]) == (6.0, False)
+    assert (content["last_end"]["cause"], content["last_end"]["restart_used"]) == ("failure", True)
+    assert content["first_failure"]["global_rank"] == 1
+    assert content["closed"] is None
+    assert content["observed_seconds"] == 6.0
+
+
+def test_how_it_was_closed(job, told):
+    over = closed(job.state("a"), "a", "every worker succeeded", True)
+    assert told(over)["closed"] == {"by": "a", "reason": "every worker succeeded", "succeeded": True}
+    assert Closed("a", "every worker succeeded", True) == over.closed

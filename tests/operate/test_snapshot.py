@@ -1,0 +1,143 @@
+"""How nodes stand, and who is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.operate.snapshot import Phase, Standing, is_empty, snapshot_of
+from elastic_core.rendezvous.state import Cause, Closed, End, Report, drained, ended, failed, left_done, refused
+
+
+@pytest.fixture
+def snapshot(job):
+    def snapshot(*arguments, **more):
+        return snapshot_of(job.sight(*arguments, **more), job.target)
+
+    return snapshot
+
+
+def standings(views):
+    return {view.node: view.standing.value for view in views}
+
+
+def test_nobody_and_nothing(job):
+    assert is_empty(job.sight())
+    assert not is_empty(job.sight(None, job.entries("a")))
+    assert not is_empty(job.sight(job.state("")))
+
+
+def test_before_the_first_round(job, snapshot):
+    found = snapshot(None, job.entries("ab", max_restarts=3))
+    assert (found.phase, found.round, found.joined, found.nodes) == (Phase.GATHERING, 0, 2, None)
+    assert standings(found.others) == {"a": "joined", "b": "joined"}
+    assert (found.missing, found.max_restarts) == ((), 3)
+
+
+def test_a_round_that_runs(job, snapshot):
+    state = job.state("ba", min_nodes=1, max_nodes=3, restarts=1, reason="all are there")
+    found = snapshot(state, job.entries("abc", after=0))
+    assert found.phase is Phase.RUNNING
+    assert [(view.rank, view.node, view.standing) for view in found.members] == [
+        (0, "b", Standing.RUNNING),
+        (1, "a", Standing.RUNNING),
+    ]
+    assert standings(found.others) == {"c": "waiting"}
+    assert (found.nodes.min, found.nodes.max, found.formed_because) == (1, 3, "all are there")
+    assert (found.restarts, found.max_restarts, found.observed) == (1, 3, 6.0)
+    assert found.members[0].address == "addr-b"
+    assert found.members[0].local_world_size == 2
+
+
+def test_a_spare_is_one_for_whom_there_is_no_room(job, snapshot):
+    state = job.state("ab", min_nodes=1, max_nodes=2)
+    assert standings(snapshot(state, job.entries("abc")).others) == {"c": "spare"}
+    bounds_that_cannot_be = job.state("ab", min_nodes=3, max_nodes=2)
+    assert snapshot(bounds_that_cannot_be, job.entries("ab")).nodes is None
+
+
+def test_who_is_done(job, snapshot):
+    waits = snapshot(job.state("ab"), (job.entry("a", done=3), job.entry("b")))
+    assert standings(waits.members) == {"a": "done", "b": "running"}
+    has_left = snapshot(left_done(job.state("ab"), "a/1", 3), job.entries("b"))
+    assert standings(has_left.members) == {"a": "done", "b": "running"}
+    assert has_left.missing == ()
+
+
+def test_who_is_late_is_missing(job, snapshot):
+    found = snapshot(job.state("ab"), job.entries("abc"), silent="bc")
+    assert standings(found.members) == {"a": "running", "b": "late"}
+    assert standings(found.others) == {"c": "late"}
+    assert found.missing == ("b", "c")
+
+
+def test_who_has_no_entry_is_missing(job, snapshot):
+    found = snapshot(job.state("ab"), job.entries("a"))
+    assert standings(found.members) == {"a": "running", "b": "gone"}
+    assert found.missing == ("b",)
+
+
+def test_a_node_that_was_started_anew_is_not_missing(job, snapshot):
+    anew = job.entry("b", key="b/2")
+    found = snapshot(ended(job.state("ab"), Cause.LOST, "b", "lost b", ("b/1",)), (*job.entries("a"), anew))
+    assert standings(found.members) == {"a": "stopping", "b": "gone"}
+    assert standings(found.others) == {"b": "joined"}
+    assert found.missing == ()
+
+
+def test_between_two_rounds(job, snapshot):
+    over = ended(job.state("abc"), Cause.LOST, "c", "lost c", ("c/1",))
+    found = snapshot(over, (job.entry("a", after=3), *job.entries("bc")), silent="c")
+    assert found.phase is Phase.GATHERING
+    assert standings(found.members) == {"a": "joined", "b": "stopping", "c": "gone"}
+    assert (found.joined, found.missing) == (1, ("c",))
+    assert found.last_end.reason == "lost c"
+
+
+def test_a_node_that_was_called_gone_and_lives(job, snapshot):
+    over = ended(job.state("ab"), Cause.LOST, "b", "lost b", ("b/1",))
+    found = snapshot(over, job.entries("ab"))
+    assert standings(found.members) == {"a": "stopping", "b": "stopping"}
+    assert found.missing == ()
+
+
+def test_who_was_asked_to_leave_is_not_missing(job, snapshot):
+    asked = drained(job.state("ab"), "b/1", "b")
+    assert standings(snapshot(asked, job.entries("ab")).members) == {"a": "stopping", "b": "draining"}
+    has_left = snapshot(asked, job.entries("a"))
+    assert standings(has_left.members) == {"a": "stopping", "b": "gone"}
+    assert has_left.missing == ()
+    waiting = drained(job.state("a"), "b/1", "b")
+    assert standings(snapshot(waiting, job.entries("ab")).others) == {"b": "draining"}
+
+
+def test_who_may_not_take_part(job, snapshot):
+    state = refused(job.state("a"), [("b/1", "the name is taken")])
+    (view,) = snapshot(state, job.entries("ab")).others
+    assert (view.standing, view.note) == (Standing.REFUSED, "the name is taken")
+
+
+def test_a_node_of_an_earlier_round_that_is_not_back_yet(job, snapshot):
+    state = job.state("a", absent=(("b/1", 2),))
+    assert standings(snapshot(state, (job.entry("a"), job.entry("b", after=1))).others) == {"b": "stopping"}
+    assert standings(snapshot(state, (job.entry("a"), job.entry("b", after=2))).others) == {"b": "waiting"}
+
+
+def test_a_job_that_is_over(job, snapshot):
+    over = job.state("ab", open=False, closed=Closed("a", "every worker succeeded", True))
+    found = snapshot(over, job.entries("bc"), silent="c")
+    assert found.phase is Phase.CLOSED
+    assert standings(found.members) == {"a": "gone", "b": "leaving"}
+    assert standings(found.others) == {"c": "leaving"}
+    assert (found.missing, found.closed.by) == ((), "a")
+
+
+def test_the_first_failure_and_why_the_round_ended(job, snapshot, failure):
+    report = Report("a/1", "a", (failure(1),), certain=True)
+    found = snapshot(failed(job.state("ab"), 3, report, 3), job.entries("ab"))
+    assert found.last_end == End(Cause.FAILURE, "a", "rank 1 on a: exit code 1", (report,), counted=True)
+    assert list(found.failures) == [1]
+
+
+def test_a_store_that_keeps_the_entries_itself_tells_no_ages(job, snapshot):
+    found = snapshot(job.state("a"), job.entries("a"), leased=True)
+    assert (found.members[0].standing, found.members[0].beat.age) == (Standing.RUNNING, None)

@@ -1,0 +1,48 @@
+"""How long an observer looks."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.operate.sight import first_sight
+from elastic_core.operate.watch import Watcher, longest
+from elastic_core.testing import FakeClock
+
+
+@pytest.fixture
+def watch(fixed_backend):
+    def watch(*looks, interval=1.0):
+        clock = FakeClock()
+        watcher = Watcher(fixed_backend(*looks), clock, clock.advance)
+        return watcher.watch(watcher.look(first_sight(clock.now(), interval, 5)))
+
+    return watch
+
+
+def test_until_everybody_gave_a_beat(job, watch):
+    a, b = job.entries("ab")
+    beats = [(1, 1), (1, 1), (2, 1), (2, 1), (2, 2), (2, 3)]
+    sight = watch(*[(job.state("ab"), [job.announced(a, x), job.announced(b, y)]) for x, y in beats])
+    assert sight.now == pytest.approx(0.8)
+    assert sight.beat("a/1").age == pytest.approx(0.4)
+    assert sight.beat("b/1").age == 0.0
+    assert sight.state == job.state("ab")
+
+
+def test_no_longer_than_it_takes_to_call_a_node_late(job, watch):
+    sight = watch((job.state("a"), [job.announced(job.entry("a"), 1)]))
+    assert sight.now - sight.since <= longest(sight) + 0.2
+    assert sight.beat("a/1").late
+
+
+def test_once_where_there_is_nobody(watch):
+    assert watch((None, [])).now == 0.0
+
+
+def test_a_job_that_comes_to_an_end_meanwhile(job, watch):
+    from elastic_core.rendezvous.state import Closed
+
+    over = job.state("a", open=False, closed=Closed("a", "done", True))
+    sight = watch((job.state("a"), [job.announced(job.entry("a"), 1)]), (over, []))
+    assert sight.state == over
+    assert sight.now == pytest.approx(0.2)
