@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.records import Option
@@ -72,16 +72,19 @@ _BY_NAME = {option.name: option for option in OPTIONS}
 
 
 def create_handler(
-    store: Store, backend: RendezvousBackend, params: RendezvousParameters, stores: RoundStores | None = None
+    store: Store | None, backend: RendezvousBackend, params: RendezvousParameters, stores: RoundStores | None = None
 ) -> DynamicRendezvousHandler:
     """A handler over `backend`, with the options of `params` (see `OPTIONS`).
 
     Args:
-        store: what the rounds' stores are made of, unless `stores` gives every round one.
+        store: what the rounds' stores are made of; None if `stores` gives every round one.
 
     Raises:
         ConfigurationError: a bound does not hold.
+        ValueError: neither `store` nor `stores` is given.
     """
     node = params.node or anonymous_node()
-    given = stores or PrefixedStores(store, params.run_id, params.local_addr or node.host)
+    if stores is None and store is None:
+        raise ValueError("expected a store, or an object that gives every round one, found neither")
+    given = stores or PrefixedStores(cast("Store", store), params.run_id, params.local_addr or node.host)
     return DynamicRendezvousHandler(backend, settings_of(params), node, given)

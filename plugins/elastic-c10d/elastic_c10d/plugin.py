@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hookimpl
 from elastic_core.rendezvous import OPTIONS as SHARED
@@ -38,8 +38,7 @@ def _handler(params: RendezvousParameters) -> RendezvousHandler:
     from elastic_core.rendezvous import create_handler
 
     parts = create_parts(params)
-    no_store = cast("Store", None)  # it is asked for nothing where `stores` gives every round one
-    return create_handler(no_store, parts.backend, params, parts.stores)
+    return create_handler(None, parts.backend, params, parts.stores)
 
 
 def _static_handler(params: RendezvousParameters) -> RendezvousHandler:
