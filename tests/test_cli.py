@@ -56,7 +56,7 @@ def test_version(capsys):
 def test_help_names_every_command(capsys):
     cli.main(["--help"])
     said = capsys.readouterr().out
-    assert all(f"\n  {command} " in said for command in ("run", "explain", "plugins"))
+    assert all(f"\n  {command} " in said for command in ("run", "explain", "plugins", "status", "drain", "serve"))
 
 
 def test_help_of_run_names_the_flags(capsys):
@@ -68,7 +68,8 @@ def test_help_of_run_names_the_flags(capsys):
 def test_an_unknown_command(capsys):
     assert cli.main(["walk"]) == 2
     assert capsys.readouterr().err == (
-        "elastic: elastic: expected a command (run, explain, plugins), found 'walk'; see elastic --help\n"
+        "elastic: elastic: expected a command (run, explain, plugins, status, drain, serve), found 'walk'; "
+        "see elastic --help\n"
     )
 
 

@@ -1,0 +1,196 @@
+"""Asking a node to leave."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.clock import SystemClock
+from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
+from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.operate.drain import ask, departure, drain, node_called
+from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
+from elastic_core.rendezvous.state import Cause, closed, ended, refused
+from elastic_core.rendezvous.state_entries import StateEntries
+from elastic_core.testing import FakeClock
+
+
+@pytest.mark.parametrize(("word", "node"), [("a", "a"), ("host-b", "b"), ("1", "b"), ("0", "0")])
+def test_a_node_by_its_id_else_by_host_or_rank(job, word, node):
+    sight = job.sight(job.state("ab"), job.entries("ab0"))
+    assert node_called(word, sight).node == node
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [("z", "there is none; there are: a, b, c"), ("2", "there is none"), ("rack", "it means 2 nodes: b, c")],
+)
+def test_a_word_that_means_no_node_or_several(job, word, found):
+    entries = (job.entry("a"), job.entry("b", host="rack"), job.entry("c", host="rack"), *job.entries("d"))
+    with pytest.raises(NotFoundError, match=found):
+        node_called(word, job.sight(job.state("ab"), entries, silent="d"))
+
+
+def test_a_rank_of_a_round_that_is_over_means_nobody(job):
+    over = ended(job.state("ab"), Cause.LEFT, "a", "left")
+    with pytest.raises(NotFoundError):
+        node_called("1", job.sight(over, job.entries("ab")))
+    with pytest.raises(NotFoundError, match="there are: none at all"):
+        node_called("1", job.sight(over))
+
+
+@pytest.fixture
+def store(job, memory_backend):
+    """A function that gives a backend in which a job stands."""
+
+    def store(state, names="ab", **more):
+        inner = memory_backend(**more)
+        backend = StateEntries(inner, SystemClock())
+        if state is not None:
+            backend.set_state(encoded_state(state))
+        for entry in job.entries(names):
+            backend.announce(entry.key, encoded_entry(entry))
+        return backend, inner
+
+    return store
+
+
+def state_in(backend):
+    return decoded_state(backend.get_state()[0])
+
+
+def test_a_member_that_is_asked_ends_the_round(job, store):
+    backend, _ = store(job.state("ab"))
+    state = ask(backend, job.entry("b"))
+    assert state == state_in(backend)
+    assert (state.draining, state.open, state.end.cause) == (("b/1",), False, Cause.DRAINED)
+
+
+def test_asking_twice_writes_once(job, store):
+    backend, inner = store(job.state("ab"))
+    ask(backend, job.entry("b"))
+    writes = inner.writes
+    ask(backend, job.entry("b"))
+    assert inner.writes == writes
+
+
+def test_a_node_may_be_asked_before_the_first_round(job, store):
+    backend, _ = store(None)
+    assert ask(backend, job.entry("b")).draining == ("b/1",)
+    assert state_in(backend).draining == ("b/1",)
+
+
+def test_what_others_write_at_the_same_time_stays(job, fixed_backend):
+    class Contested(fixed_backend):
+        """Somebody else's writes come first, two times; one time the backend cannot tell what stands."""
+
+        stands, token, refusals = job.state("ab"), 1, 3
+
+        def get_state(self):
+            return encoded_state(self.stands), self.token
+
+        def set_state(self, state, token=None):
+            if token == self.token and self.refusals == 0:
+                self.stands, self.token = decoded_state(state), self.token + 1
+                return state, self.token, True
+            self.refusals -= 1
+            self.stands, self.token = refused(self.stands, [(f"x{self.token}", "why")]), self.token + 1
+            return None if self.refusals == 1 else (encoded_state(self.stands), self.token, False)
+
+    backend = Contested((None, []))
+    state = ask(backend, job.entry("b"))
+    assert state == backend.stands
+    assert (state.draining, len(state.refused)) == (("b/1",), 3)
+
+
+def test_a_state_that_others_always_write_first(job, fixed_backend):
+    class Busy(fixed_backend):
+        def get_state(self):
+            return encoded_state(job.state("ab")), 1
+
+        def set_state(self, state, token=None):
+            return None
+
+    with pytest.raises(RendezvousConnectionError, match="others always did first"):
+        ask(Busy((None, [])), job.entry("b"))
+
+
+def test_a_node_has_left_when_its_entry_is_gone_or_its_beats_are(job):
+    b = job.entry("b")
+    assert departure(b, job.sight(job.state("ab"), job.entries("ab"))) is None
+    assert departure(b, job.sight(job.state("ab"), job.entries("a"))) == "b has left"
+    silent = departure(b, job.sight(job.state("ab"), job.entries("ab"), silent="b"))
+    assert silent == "b is gone: it gave no beat for 6.0 s"
+
+
+class Beating:
+    """Between two looks every node beats, and then something happens."""
+
+    def __init__(self, backend, keys, then=lambda looks: None):
+        self.clock = FakeClock()
+        self._backend, self._keys, self._then = backend, keys, then
+        self._looks = 0
+
+    def pause(self, seconds):
+        self.clock.advance(seconds)
+        self._looks += 1
+        entries = {announced.key for announced in self._backend.roster()}
+        for key in entries & set(self._keys):
+            self._backend.beat(key, False, False)
+        self._then(self._looks)
+
+
+@pytest.fixture
+def drained(job, plugins):
+    """A function that drains, and returns what it told."""
+
+    def drained(world, inner, word="b", timeout=60.0):
+        told = []
+        record = RendezvousBackendRecord("toy", "a test", print, open_backend=lambda params: inner)
+        drain(job.target, word, plugins(record), timeout, told.append, world.clock, world.pause)
+        return told
+
+    return drained
+
+
+def test_it_waits_until_the_node_has_left(job, store, drained):
+    backend, inner = store(job.state("ab"))
+    world = Beating(backend, ["a/1", "b/1"], lambda looks: looks >= 9 and backend.withdraw("b/1"))
+    assert drained(world, inner) == [
+        "b on host-b was asked to leave; waiting up to 60 s until it has left",
+        "b has left",
+    ]
+    assert state_in(backend).draining == ("b/1",)
+
+
+def test_it_does_not_wait_for_ever(job, store, drained):
+    backend, inner = store(job.state("ab"))
+    world = Beating(backend, ["a/1", "b/1"])
+    with pytest.raises(RendezvousTimeoutError, match="expected b to leave within 7 s, found that it is still there"):
+        drained(world, inner, timeout=7.0)
+    assert 7.0 < world.clock.now() < 10.0
+
+
+def test_it_may_only_ask(job, store, drained):
+    backend, inner = store(job.state("ab"))
+    assert drained(Beating(backend, ["a/1", "b/1"]), inner, timeout=0.0) == ["b on host-b was asked to leave"]
+    assert state_in(backend).draining == ("b/1",)
+
+
+def test_a_node_that_dies_instead(job, store, drained):
+    backend, inner = store(job.state("ab"))
+    world = Beating(backend, beats := ["a/1", "b/1"], lambda looks: beats and looks > 5 and beats.pop())
+    assert drained(world, inner)[1].startswith("b is gone: it gave no beat for 5.")
+
+
+def test_a_job_that_is_over_is_told(job, store, drained):
+    backend, inner = store(closed(job.state("ab"), "a", "every worker succeeded", True))
+    world = Beating(backend, [], lambda looks: backend.withdraw("b/1"))
+    assert drained(world, inner) == ["the job is over already: closed by a: every worker succeeded", "b has left"]
+
+
+def test_an_unknown_node_changes_nothing(job, store, drained):
+    backend, inner = store(job.state("ab"))
+    before = state_in(backend)
+    with pytest.raises(NotFoundError, match="found 'z'"):
+        drained(Beating(backend, ["a/1", "b/1"]), inner, word="z")
+    assert state_in(backend) == before

@@ -1,0 +1,75 @@
+"""A store in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from elastic_core.config import NodeRange
+from elastic_core.errors import ConfigurationError
+from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.operate.commands import room_for, serving_endpoint
+from elastic_core.operate.opening import server_of
+from elastic_core.operate.serve import serve
+
+
+class Server:
+    """Asked to end as soon as it has started."""
+
+    def __init__(self, end=signal.SIGTERM):
+        self.done = []
+        self._end = end
+
+    endpoint = "here:1"
+
+    def start(self):
+        self.done.append("start")
+        os.kill(os.getpid(), self._end)
+
+    def stop(self):
+        self.done.append("stop")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_it_is_asked_to_end(number):
+    before = signal.getsignal(number)
+    server = Server(number)
+    serve(server)
+    assert server.done == ["start", "stop"]
+    assert signal.getsignal(number) is before
+
+
+def test_a_server_that_cannot_start():
+    class Broken(Server):
+        def start(self):
+            raise ConfigurationError()
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(ConfigurationError):
+        serve(Broken())
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [("29400", "0.0.0.0:29400"), (":7", "0.0.0.0:7"), ("h:7", "h:7"), ("[::1]:7", "[::1]:7"), ("host", "host")],
+)
+def test_a_port_alone_is_served_everywhere(text, endpoint):
+    assert serving_endpoint(text) == endpoint
+
+
+def test_there_is_room_for_many_nodes():
+    assert room_for(NodeRange(1, 1)) == 1000
+    assert room_for(NodeRange(1, 4000)) == 4000
+
+
+def test_which_backend_can_be_served(plugins):
+    asked = []
+    able = RendezvousBackendRecord("toy", "a test", print, serve=lambda *given: asked.append(given) or Server())
+    manager = plugins(able, RendezvousBackendRecord("homeless", "a test", print))
+    assert server_of("toy", "h:1", 7, manager).endpoint == "here:1"
+    assert asked == [("h:1", 7)]
+    with pytest.raises(ConfigurationError, match=r"whose store can be served \(toy\), found 'homeless'"):
+        server_of("homeless", "h:1", 7, manager)

@@ -1,0 +1,150 @@
+"""Looking at a job through a backend that a plugin brings."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from elastic_core.clock import SystemClock
+from elastic_core.errors import ConfigurationError, NotFoundError, RendezvousConnectionError
+from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.interfaces.node import Node
+from elastic_core.operate.bounded import within
+from elastic_core.operate.commands import Target
+from elastic_core.operate.opening import parameters
+from elastic_core.operate.snapshot import Phase, Standing
+from elastic_core.operate.status import status
+from elastic_core.rendezvous import OPTIONS, DynamicRendezvousHandler, RendezvousSettings, RendezvousTimeout
+from elastic_core.rendezvous.round_stores import PrefixedStores
+from elastic_core.testing import FakeClock
+
+
+@pytest.fixture
+def look(job, plugins):
+    def look(backend, target=None, **more):
+        record = RendezvousBackendRecord("toy", "a test", print, options=OPTIONS, open_backend=lambda params: backend)
+        return status(target or job.target, plugins(record), 5.0, **more)
+
+    return look
+
+
+def test_it_only_looks_and_closes_what_it_opened(job, look, fixed_backend):
+    clock = FakeClock()
+    entry = job.entry("a")
+    backend = fixed_backend(*((job.state("a"), [job.announced(entry, beats)]) for beats in (1, 1, 2)))
+    found = look(backend, clock=clock, pause=clock.advance)
+    assert [view.standing for view in found.members] == [Standing.RUNNING]
+    assert found.observed == pytest.approx(0.4)
+    assert backend.closed
+
+
+def test_a_job_that_nobody_knows(look, fixed_backend):
+    backend = fixed_backend((None, []))
+    with pytest.raises(NotFoundError, match="no job of the id 'job' has met at here:1 yet"):
+        look(backend)
+    assert backend.closed
+
+
+def test_the_interval_is_that_of_the_options(job, look, fixed_backend):
+    clock = FakeClock()
+    backend = fixed_backend((job.state("a"), [job.announced(job.entry("a"), 1)]))
+    slow = Target("toy", "here:1", "job", {"keep_alive_interval": "10", "keep_alive_max_attempt": "3"})
+    assert 30 <= look(backend, slow, clock=clock, pause=clock.advance).observed <= 40
+
+
+def test_a_store_that_does_not_answer(look, fixed_backend):
+    released = threading.Event()
+
+    class Paused(fixed_backend):
+        def roster(self):
+            released.wait(60)
+            return ()
+
+    with pytest.raises(RendezvousConnectionError, match=r"an answer of the store at here:1 within 0\.1 s"):
+        within(0.1, Paused((None, [])).roster, "here:1")
+    released.set()
+
+
+def test_what_goes_wrong_in_time_is_raised(look, fixed_backend):
+    class Away(fixed_backend):
+        def roster(self):
+            raise RendezvousConnectionError("connecting to here:1 failed: refused")
+
+    backend = Away((None, []))
+    with pytest.raises(RendezvousConnectionError, match="refused"):
+        look(backend)
+    assert backend.closed
+
+
+def test_what_a_backend_is_opened_with(plugins):
+    record = RendezvousBackendRecord("toy", "a test", print, options=OPTIONS, open_backend=print)
+    params = parameters(Target("toy", "h:1", "j", {"last-call-timeout": "2"}), plugins(record), 3.0)
+    assert (params.backend, params.endpoint, params.run_id, params.node) == ("toy", "h:1", "j", None)
+    assert (params.get("join_timeout"), params.get("last_call_timeout")) == (3.0, 2.0)
+
+
+def test_everything_is_wrong_with_the_backend(plugins):
+    blind = RendezvousBackendRecord("blind", "a test", print)
+    seeing = RendezvousBackendRecord("toy", "a test", print, open_backend=print)
+    with pytest.raises(ConfigurationError, match=r"expected a backend that can be looked at \(toy\), found 'blind'"):
+        parameters(Target("blind", "h", "j", {}), plugins(blind, seeing), 1.0)
+    with pytest.raises(ConfigurationError, match="there is no rendezvous backend 'tyo' here"):
+        parameters(Target("tyo", "h", "j", {}), plugins(seeing), 1.0)
+    with pytest.raises(ConfigurationError, match="volume"):
+        parameters(Target("toy", "h", "j", {"volume": "1"}), plugins(seeing), 1.0)
+
+
+def test_nodes_that_are_real_over_a_backend_of_two_methods(look, memory_backend):
+    """Two nodes meet, a third one waits, one leaves: handlers in threads, on the machine's clock."""
+    backend = memory_backend()
+    settings = RendezvousSettings("job", 2, 2, RendezvousTimeout(30, 0), 0.1, 20)
+    handlers = [
+        DynamicRendezvousHandler(backend, settings, Node(name, f"host-{name}"), PrefixedStores(None, "job", name))
+        for name in "abc"
+    ]
+    target = Target("toy", "here:1", "job", {"keep_alive_interval": "0.1", "keep_alive_max_attempt": "20"})
+
+    def observe():
+        return look(backend, target, clock=SystemClock())
+
+    threads = [threading.Thread(target=handler.next_rendezvous, daemon=True) for handler in handlers[:2]]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        spare = threading.Thread(target=lambda: _left_in_peace(handlers[2]), daemon=True)
+        spare.start()
+        found = _until(observe, lambda found: found.others)
+        assert found.phase is Phase.RUNNING
+        assert sorted(view.node for view in found.members) == ["a", "b"]
+        assert {view.standing for view in found.members} == {Standing.RUNNING}
+        assert all(view.beat.seen and view.beat.age < 2 for view in (*found.members, *found.others))
+        assert [(view.node, view.standing) for view in found.others] == [("c", Standing.SPARE)]
+        assert handlers[0].leave("it was asked to", 10)
+        found = observe()
+        standings = {view.node: view.standing.value for view in (*found.members, *found.others)}
+        assert standings == {"a": "gone", "b": "stopping", "c": "joined"}
+        assert (found.phase, found.missing) == (Phase.GATHERING, ("a",))
+        assert (found.last_end.cause.value, found.last_end.reason) == ("node left", "it was asked to")
+    finally:
+        for handler in handlers:
+            handler.shutdown()
+
+
+def _left_in_peace(handler):
+    from elastic_core.errors import RendezvousError
+
+    try:
+        handler.next_rendezvous()
+    except RendezvousError:
+        pass
+
+
+def _until(observe, condition, most=100):
+    for _ in range(most):
+        found = observe()
+        if condition(found):
+            return found
+    raise AssertionError(f"it did not come about: {found}")

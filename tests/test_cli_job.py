@@ -1,0 +1,224 @@
+"""`elastic status`, `drain` and `serve`, with a backend that a stranger's package brings: two methods over a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+from elastic_core import cli, log
+from elastic_core.clock import SystemClock
+from elastic_core.hooks.manager import PluginManager
+from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.interfaces.node import Member
+from elastic_core.rendezvous.codec import encoded_entry, encoded_state
+from elastic_core.rendezvous.entry import Entry
+from elastic_core.rendezvous.state import Cause, Seat, State, ended
+from elastic_core.rendezvous.state_entries import StateEntries
+
+PLUGIN = """
+import base64, fcntl, os, signal
+from pathlib import Path
+
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.hooks import RendezvousBackendRecord, hookimpl
+from elastic_core.interfaces.backend import RendezvousBackend
+from elastic_core.rendezvous import OPTIONS
+
+
+class FileBackend(RendezvousBackend):
+    def __init__(self, params):
+        self._path = Path(params.endpoint) / params.run_id
+
+    @property
+    def name(self):
+        return "toy"
+
+    def _found(self, file):
+        file.seek(0)
+        text = file.read()
+        version, _, state = text.partition(" ")
+        return None if not text else (base64.b64decode(state), version)
+
+    def _locked(self):
+        try:
+            file = open(self._path, "a+")
+        except OSError as error:
+            raise RendezvousConnectionError(f"no folder at {self._path.parent}: {error.strerror}") from error
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return file
+
+    def get_state(self):
+        with self._locked() as file:
+            return self._found(file)
+
+    def set_state(self, state, token=None):
+        with self._locked() as file:
+            found = self._found(file)
+            if (found[1] if found else None) != token:
+                return None if found is None else (*found, False)
+            version = str(int(token or 0) + 1)
+            file.truncate(0)
+            file.write(version + " " + base64.b64encode(state).decode())
+            return state, version, True
+
+
+class Server:
+    def __init__(self, endpoint, nodes):
+        self.endpoint = endpoint
+
+    def start(self):
+        if self.endpoint.startswith("taken"):
+            from elastic_core.errors import ConfigurationError, Problem
+            raise ConfigurationError(Problem("--rdzv-endpoint", "it is taken"))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop(self):
+        print("stopped")
+
+
+@hookimpl
+def elastic_rendezvous_backends():
+    return [RendezvousBackendRecord("toy", "a test", print, OPTIONS, (), FileBackend, Server)]
+"""
+
+
+@pytest.fixture(autouse=True)
+def toy(tmp_path, monkeypatch):
+    """The plugin is installed, and nothing of the real configuration is read."""
+    site = tmp_path / "site"
+    info = site / "toys-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[elastic]\ntoy = toys_plugin\n")
+    (site / "toys_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(site))
+    (tmp_path / "elastic.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    yield
+    log.configure(level="warning")
+    sys.modules.pop("toys_plugin", None)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A function that gives the backend of a job, in which this state stands and these nodes are announced."""
+
+    def store(run_id="job", state=None, names=""):
+        record = PluginManager.load(os.environ).select(RendezvousBackendRecord, "toy")
+        opened = record.open_backend(RendezvousParameters("toy", str(tmp_path), run_id, 1, 1))
+        backend = StateEntries(opened, SystemClock())
+        if state is not None:
+            backend.set_state(encoded_state(state))
+        for name in names:
+            backend.announce(f"{name}/1", encoded_entry(Entry(f"{name}/1", name, f"host-{name}")))
+        return backend
+
+    return store
+
+
+@pytest.fixture
+def job_flags(tmp_path):
+    return ["--rdzv-backend=toy", f"--rdzv_endpoint={tmp_path}", "--rdzv-id", "job"]
+
+
+FAST = "--rdzv-conf=keep_alive_interval=0.05,keep_alive_max_attempt=2"
+
+
+def running(*names):
+    seats = tuple(Seat(f"{name}/1", Member(name, f"host-{name}", name, "default", 1)) for name in names)
+    return State(round=2, open=True, seats=seats, min_nodes=1, max_nodes=2, max_restarts=3)
+
+
+def test_status(store, job_flags, capsys):
+    store(state=running("a", "b"), names="ab")
+    assert cli.main(["status", *job_flags, FAST]) == 0
+    said = capsys.readouterr()
+    assert "  round 2 runs with 2 nodes (1 to 2 are allowed)\n" in said.out
+    assert "  missing: a, b\n" in said.out, "nobody beats here"
+    assert said.err == ""
+
+
+def test_status_as_json(store, job_flags, capsys):
+    store(state=running("a"), names="ac")
+    assert cli.main(["status", *job_flags, FAST, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert [node["node"] for node in (*content["members"], *content["others"])] == ["a", "c"]
+
+
+def test_status_of_the_job_that_variables_and_the_file_name(store, tmp_path, monkeypatch, capsys):
+    store(state=running("a"))
+    (tmp_path / "elastic.toml").write_text(f'backend = "toy"\nendpoint = "{tmp_path}"\nnproc_per_node = 4\n')
+    monkeypatch.setenv("PET_RDZV_ID", "job")
+    assert cli.main(["status"]) == 0
+    assert "job job (toy at" in capsys.readouterr().out
+
+
+def test_a_job_that_nobody_knows(job_flags, capsys):
+    assert cli.main(["status", *job_flags]) == 8
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("elastic status: no job of the id 'job' has met at ")
+
+
+def test_a_store_that_is_not_there(capsys):
+    assert cli.main(["status", "--rdzv-backend=toy", "--rdzv-endpoint=/nowhere", "--rdzv-id=job"]) == 4
+    assert capsys.readouterr().err == "elastic status: no folder at /nowhere: No such file or directory\n"
+
+
+def test_something_else_in_the_store(job_flags, tmp_path, capsys):
+    (tmp_path / "job").write_text("1 aGVsbG8=")
+    assert cli.main(["status", *job_flags]) == 7
+    assert "elastic status: expected a rendezvous state of version" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["status"], ["drain", "a"]])
+def test_which_job_must_be_said(command, capsys):
+    assert cli.main(command) == 2
+    assert "--rdzv-endpoint: expected where the nodes of the job meet" in capsys.readouterr().err
+    assert cli.main([*command, "--rdzv-endpoint=h"]) == 2
+    assert "--rdzv-id: expected the name of the job, found none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("status --rdzv-backend=local --rdzv-endpoint=h --rdzv-id=j", "expected a backend that can be looked at ("),
+        ("status --rdzv-backend=nobody --rdzv-endpoint=h --rdzv-id=j", "there is no rendezvous backend 'nobody' here"),
+        ("status --rdzv-endpoint=h --rdzv-id=j --timeout=0", "--timeout: expected seconds, a number > 0"),
+        ("status node7 --rdzv-endpoint=h --rdzv-id=j", "elastic status: expected nothing but flags, found node7"),
+        ("drain --rdzv-endpoint=h --rdzv-id=j", "elastic drain: expected NODE, found nothing"),
+        ("serve", "--rdzv-endpoint: expected where to serve"),
+        ("serve --rdzv-endpoint=1 --rdzv-backend=local", "expected a backend whose store can be served ("),
+        ("serve --rdzv-endpoint=taken:1 --rdzv-backend=toy", "--rdzv-endpoint: it is taken"),
+    ],
+)
+def test_bad_configurations(line, problem, capsys):
+    assert cli.main(line.split()) == 2
+    assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["status", "drain", "serve"])
+def test_help(command, capsys):
+    assert cli.main([command, "--help"]) == 0
+    assert f"usage: elastic {command} " in capsys.readouterr().out
+
+
+def test_drain(store, job_flags, capsys):
+    """A node that gives no beat is gone soon after it was asked, or before."""
+    backend = store(state=ended(running("a", "b"), Cause.LEFT, "a", "it left"), names="ab")
+    assert cli.main(["drain", "a", *job_flags, "--timeout=0", "--rdzv-conf=keep_alive_interval=0.05"]) == 8
+    assert "found 'a': there is none; there are: none at all" in capsys.readouterr().err
+    assert backend.get_state()
+
+
+def test_serve_until_it_is_asked_to_end(capfd):
+    assert cli.main(["serve", "--rdzv-backend=toy", "--rdzv-endpoint=h:1", "--log-format=json"]) == 0
+    said = capfd.readouterr()
+    assert said.out == "stopped\n"
+    events = [json.loads(line) for line in said.err.splitlines()]
+    assert [event["event"] for event in events] == ["store served", "store served no more"]
+    assert (events[0]["endpoint"], events[1]["signal"]) == ("h:1", "SIGTERM")
