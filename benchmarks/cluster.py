@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.job import WORKERS, BenchmarkError, Job
-from benchmarks.processes import end_descendants, now, wait_gone
+from benchmarks.processes import end_descendants, now, start_time, wait_gone
 
 LOOK_EVERY_S = 0.05  # How often does not matter: the steps carry their own times.
 STOP_TOGETHER_S = 3.0
@@ -50,13 +50,23 @@ class StepFile:
         return []
 
 
-def resumed(steps: Sequence[Step], world_size: int, count: int) -> float | None:
-    """When a world was at work again: the first step of its slowest rank. None as long as there are not `count` steps
-    of every rank, all of one restart."""
+@dataclass(frozen=True)
+class Resumed:
+    """A world that is at work again: when its slowest rank made its first step, and when the last of its processes was
+    started."""
+
+    at: float
+    started: float
+
+
+def resumed(steps: Sequence[Step], world_size: int, count: int) -> tuple[float, set[int]] | None:
+    """When a world was at work again, the first step of its slowest rank, and its processes. None as long as there are
+    not `count` steps of every rank, all of one restart."""
     for restart in sorted({step.restart for step in steps}):
-        by_rank = [[s.at for s in steps if s.restart == restart and s.rank == rank] for rank in range(world_size)]
+        of_restart = [step for step in steps if step.restart == restart]
+        by_rank = [[step.at for step in of_restart if step.rank == rank] for rank in range(world_size)]
         if all(len(of_rank) >= count for of_rank in by_rank):
-            return max(min(of_rank) for of_rank in by_rank)
+            return max(min(of_rank) for of_rank in by_rank), {step.pid for step in of_restart}
     return None
 
 
@@ -99,13 +109,13 @@ class Cluster:
         self._last.update({step.node: step for step in steps})
         return steps
 
-    def wait_resumed(self, world_size: int, old: Collection[int], count: int, deadline: float) -> float | None:
-        """Wait until a new world of this size has made `count` steps; when it made its first, None if it does not."""
+    def wait_resumed(self, world_size: int, old: Collection[int], count: int, deadline: float) -> Resumed | None:
+        """Wait until a new world of this size has made `count` steps of every rank; None if it does not."""
         fresh: list[Step] = []
         while True:
             fresh += [step for step in self._more() if step.pid not in old and step.world_size == world_size]
-            if (at := resumed(fresh, world_size, count)) is not None:
-                return at
+            if (back := resumed(fresh, world_size, count)) is not None:
+                return Resumed(back[0], max(start_time(pid) for pid in back[1]))
             if now() > deadline or all(agent.process.poll() is not None for agent in self.agents):
                 return None
             time.sleep(LOOK_EVERY_S)

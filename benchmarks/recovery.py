@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass
 from benchmarks.cluster import Cluster, cluster
 from benchmarks.job import launchers
 from benchmarks.processes import now, wait_gone
-from benchmarks.report import Report, Row, main, median, parser
+from benchmarks.report import Report, Row, main, medians, parser
 
 STEPS = 5
 MOST_PAUSE_S = 0.5
@@ -44,6 +44,7 @@ class Try:
     Args:
         formed_s: from the start of the first agent until both nodes had trained.
         recovery_s: from the disturbance to the first step of the new world.
+        workers_s: until the last of its workers was started; what follows is import of torch and set-up of the group.
         worker_gone_s: where only the agent was killed, until its worker was gone too.
         tail: what the agents said last, where the job did not recover.
     """
@@ -51,6 +52,7 @@ class Try:
     outcome: str
     formed_s: float | None = None
     recovery_s: float | None = None
+    workers_s: float | None = None
     worker_gone_s: float | None = None
     tail: str = ""
 
@@ -144,8 +146,8 @@ def form(job: Cluster) -> float | None:
     deadline = first.started + FORM_LIMIT_S
     job.wait_host(deadline)
     job.start_node()
-    at = job.wait_resumed(2, (), STEPS, deadline)
-    return None if at is None else at - first.started
+    trained = job.wait_resumed(2, (), STEPS, deadline)
+    return None if trained is None else trained.at - first.started
 
 
 def attempt(launcher: Sequence[str], scenario: Scenario, number: int, arguments: argparse.Namespace) -> Try:
@@ -170,7 +172,7 @@ def disturbed(job: Cluster, scenario: Scenario, number: int, limit_s: float) -> 
         made.worker_gone_s = gone - at
     back = job.wait_resumed(scenario.world_size, workers.values(), STEPS, at + limit_s)
     if back is not None:
-        made.recovery_s = back - at
+        made.recovery_s, made.workers_s = back.at - at, back.started - at
         return made
     made.outcome = "failed" if all(agent.process.poll() is not None for agent in job.agents) else "hung"
     made.tail = job.tail()
@@ -179,10 +181,10 @@ def disturbed(job: Cluster, scenario: Scenario, number: int, limit_s: float) -> 
 
 def note(tries: Sequence[Try], limit_s: float) -> str:
     """How many of them recovered, the slowest, and what became of the others."""
-    times = [one.recovery_s for one in tries if one.recovery_s is not None]
-    said = [f"{len(times)} of {len(tries)}"]
-    if times:
-        said.append(f"slowest {max(times):.1f} s")
+    seconds = [one.recovery_s for one in tries if one.recovery_s is not None]
+    said = [f"{len(seconds)} of {len(tries)}"]
+    if seconds:
+        said.append(f"slowest {max(seconds):.1f} s")
     for outcome in sorted({one.outcome for one in tries} - {"recovered"}):
         count = sum(one.outcome == outcome for one in tries)
         said.append(f"{count} {outcome}" + (f" ({limit_s:.0f} s)" if outcome == "hung" else ""))
@@ -197,29 +199,36 @@ def met(tries: Sequence[Try], scenario: Scenario) -> bool | None:
     return in_time and not (scenario.watch_worker and any(one.worker_gone_s is None for one in tries))
 
 
+def times(tries: Mapping[str, Sequence[Try]], name: str) -> dict[str, list[float]]:
+    """One kind of time of the tries in which it came about."""
+    return {who: [t for one in of_one if (t := getattr(one, name)) is not None] for who, of_one in tries.items()}
+
+
 def rows(scenario: Scenario, tries: Mapping[str, Sequence[Try]], limit_s: float) -> list[Row]:
     """The medians of those that recovered, and how many did."""
-    times = {name: [t.recovery_s for t in of_one if t.recovery_s is not None] for name, of_one in tries.items()}
-    made = Row(
-        scenario.title,
-        "s",
-        {name: median(of_one) for name, of_one in times.items()},
-        f"every try <= {scenario.target_s:g} s",
-        met=met(tries.get("elastic", []), scenario),
-        notes={name: note(of_one, limit_s) for name, of_one in tries.items()},
-    )
-    if not scenario.watch_worker:
-        return [made]
-    gone = {name: [t.worker_gone_s for t in of_one if t.worker_gone_s is not None] for name, of_one in tries.items()}
-    notes = {name: f"gone in {len(gone[name])} of {len(of_one)}" for name, of_one in tries.items()}
-    return [made, Row("agent alone killed: its worker gone", "s", {k: median(v) for k, v in gone.items()}, notes=notes)]
+    made = [
+        Row(
+            scenario.title,
+            "s",
+            medians(times(tries, "recovery_s")),
+            f"every try <= {scenario.target_s:g} s",
+            met=met(tries.get("elastic", []), scenario),
+            notes={name: note(of_one, limit_s) for name, of_one in tries.items()},
+        ),
+        Row("- of that, until its workers were started", "s", medians(times(tries, "workers_s"))),
+    ]
+    if scenario.watch_worker:
+        gone = times(tries, "worker_gone_s")
+        notes = {name: f"gone in {len(gone[name])} of {len(of_one)}" for name, of_one in tries.items()}
+        made.append(Row("- worker of the killed agent gone", "s", medians(gone), notes=notes))
+    return made
 
 
 def narrate(launcher: str, name: str, number: int, of: int, made: Try) -> None:
     """One line per try: all of them take long."""
-    times = "" if made.recovery_s is None else f" after {made.recovery_s:.2f} s"
+    after = "" if made.recovery_s is None else f" after {made.recovery_s:.2f} s (workers {made.workers_s:.2f} s)"
     formed = "" if made.formed_s is None else f" (formed after {made.formed_s:.1f} s)"
-    print(f"{launcher} {name} {number + 1}/{of}: {made.outcome}{times}{formed}", flush=True)
+    print(f"{launcher} {name} {number + 1}/{of}: {made.outcome}{after}{formed}", flush=True)
     if made.tail:
         print("".join(f"    {line}\n" for line in made.tail.splitlines()[-12:]), flush=True)
 

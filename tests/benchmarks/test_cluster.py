@@ -13,7 +13,7 @@ def steps(rank, times, restart=0, world_size=2, pid=1):
 
 
 def test_the_slowest_rank_counts():
-    assert resumed(steps(0, [1.0, 2.0]) + steps(1, [1.5, 2.5]), 2, 2) == 1.5
+    assert resumed(steps(0, [1.0, 2.0], pid=7) + steps(1, [1.5, 2.5], pid=8), 2, 2) == (1.5, {7, 8})
 
 
 def test_a_rank_that_has_not_made_its_steps_is_waited_for():
@@ -27,8 +27,8 @@ def test_ranks_of_two_restarts_are_no_world():
 
 def test_a_restart_that_came_to_nothing_is_passed_over():
     early = steps(0, [1.0], restart=0)
-    late = steps(0, [3.0, 4.0], restart=1) + steps(1, [3.5, 4.5], restart=1)
-    assert resumed(early + late, 2, 2) == 3.5
+    late = steps(0, [3.0, 4.0], restart=1, pid=2) + steps(1, [3.5, 4.5], restart=1, pid=3)
+    assert resumed(early + late, 2, 2) == (3.5, {2, 3})
 
 
 def test_lines_are_read_once_and_whole(tmp_path):

@@ -97,7 +97,7 @@ def test_the_worker_of_a_killed_agent_must_die():
     gone, left = Try("recovered", recovery_s=1.0, worker_gone_s=0.1), Try("recovered", recovery_s=1.0)
     assert recovery.met([gone], scenario) is True
     assert recovery.met([gone, left], scenario) is False
-    assert recovery.rows(scenario, {"elastic": [gone, left]}, 90)[1].notes == {"elastic": "gone in 1 of 2"}
+    assert recovery.rows(scenario, {"elastic": [gone, left]}, 90)[-1].notes == {"elastic": "gone in 1 of 2"}
 
 
 def test_what_became_of_the_tries_is_told():
