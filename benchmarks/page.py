@@ -2,15 +2,16 @@
 
     python -m benchmarks.page results.json [more.json ...]
 
-Tables replace what stands between `<!-- measured: begin -->` and `<!-- measured: end -->` of `--page`; the plot of
-`rendezvous`, if it was measured, goes to `--plot`. Of files that measured the same, the last one counts. `--print` only
-shows the tables.
+Tables and the plot replace what stands between `<!-- measured: begin -->` and `<!-- measured: end -->` of `--page`.
+The plot is drawn into `--plot`, if `rendezvous` is among what was measured. Of files that measured the same, the last
+one counts. `--print` only shows the tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -110,16 +111,28 @@ def main() -> int:
         print(measured)
         return 0
     try:
+        if plotted(contents, arguments.plot):
+            measured = f"{image(arguments.page, arguments.plot)}\n\n{measured}"
         arguments.page.write_text(with_tables(arguments.page.read_text(), measured))
     except (OSError, ValueError) as error:
         print(f"error: {arguments.page}: {error}", file=sys.stderr)
         return 1
-    for _, report in merged(contents):
-        if report["benchmark"] == "rendezvous":
-            from benchmarks.plot import draw  # Needs matplotlib, which nothing else here does.
-
-            draw(report["measurements"], arguments.plot)
     return 0
+
+
+def plotted(contents: Sequence[Mapping[str, Any]], path: Path) -> bool:
+    """Draw what there is to draw; whether there was anything."""
+    found = [report for _, report in merged(contents) if report["benchmark"] == "rendezvous"]
+    for report in found:
+        from benchmarks.plot import draw  # Needs matplotlib, which nothing else here does.
+
+        draw(report["measurements"], path)
+    return bool(found)
+
+
+def image(page: Path, plot: Path) -> str:
+    """The plot, as the page shows it."""
+    return f"![Time against the number of agents, both axes logarithmic]({os.path.relpath(plot, page.parent)})"
 
 
 if __name__ == "__main__":
