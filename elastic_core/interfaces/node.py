@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,9 +32,9 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Member:
-    """A node that takes part in a round; its group rank is its place among the round's members."""
+class Member(NamedTuple):
+    """A node that takes part in a round; its group rank is its place among the round's members. (A tuple, because every
+    node makes as many of them as there are nodes.)"""
 
     node: str
     host: str

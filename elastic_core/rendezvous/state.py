@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -27,8 +27,7 @@ class Cause(str, enum.Enum):
     DRAINED = "node drained"
 
 
-@dataclass(frozen=True)
-class Seat:
+class Seat(NamedTuple):
     """A member's place in a round; the seats of a round are in rank order. `port`: of the workers' store, if the
     member has rank 0."""
 
