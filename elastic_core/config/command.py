@@ -92,9 +92,11 @@ def read_command(
     found = {**{name: value for name, value in shared.items() if name in command.specs}, **line.found}
     values, unreadable = parse_found(found, command.specs)
     problems = [*line.problems, *environment.problems, *file.problems, *unreadable.values()]
+    told = {problem.origin for problem in problems}
     for name, message in (required or {}).items():
-        if not values[name] and name not in unreadable:
-            problems.append(Problem(command.specs[name].flag, message))
+        flag = command.specs[name].flag
+        if not values[name] and name not in unreadable and flag not in told:
+            problems.append(Problem(flag, message))
     problems += _operand_problems(command, line, operands)
     if problems:
         raise ConfigurationError(*problems)

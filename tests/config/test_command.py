@@ -84,6 +84,12 @@ def test_everything_that_is_wrong_is_told_at_once(problems):
     assert found["--rdzv-endpoint"] == "expected a place"
 
 
+def test_a_required_flag_without_its_value_is_told_once(pat):
+    with pytest.raises(ConfigurationError) as caught:
+        pat("cat --rdzv-endpoint", required=REQUIRED)
+    assert [problem.origin for problem in caught.value.problems] == ["--rdzv-endpoint"]
+
+
 def test_a_flag_of_run_that_means_nothing_here(problems):
     found = problems("cat --nproc-per-node 2")
     assert found["--nproc-per-node"] == "expected a flag of elastic pat, found an unknown one; see elastic pat --help"

@@ -54,6 +54,7 @@ class C10dRendezvousBackend(RosterBackend):
         run_id: the job; jobs with different ids do not see each other in one store.
         clock: times how long a slot of the log stays unfilled.
         hole_patience: seconds after which an unfilled slot is given up.
+        observes: it does not begin the life of an empty store: who only looks leaves counters at 0, no more.
 
     Every method but `close` raises:
         RendezvousConnectionError: the store cannot be reached. The next call tries again.
@@ -66,10 +67,12 @@ class C10dRendezvousBackend(RosterBackend):
         run_id: str,
         clock: Clock | None = None,
         hole_patience: Duration = HOLE_PATIENCE,
+        observes: bool = False,
     ) -> None:
         self._keys = Keys(run_id)
         self._clock = clock or SystemClock()
         self._hole_patience = hole_patience
+        self._observes = observes
         self._connector: Connector = as_connector(store)
         self._life: _Life | None = None
         self._main = Line(self._connector, aside=False, greet=self._greet)
@@ -159,13 +162,18 @@ class C10dRendezvousBackend(RosterBackend):
             return True
 
     def _greet(self, store: Store) -> None:
-        name = create(store, self._keys.id, secrets.token_hex(8).encode()).decode()
+        name = self._name_of_life(store)
         if self._life is None or self._life.name != name:
             log = RosterLog(self._keys, self._clock, self._hole_patience)
             announcer = Announcer(self._keys)
             if self._life is not None:
                 self._life.announcer.move_to(announcer, store)
             self._life = _Life(name, Versions(self._keys, name), announcer, log)
+
+    def _name_of_life(self, store: Store) -> str:
+        if self._observes:
+            return (peek(store, self._keys.id) or b"").decode()
+        return create(store, self._keys.id, secrets.token_hex(8).encode()).decode()
 
     def _greet_aside(self, store: Store) -> None:
         name = peek(store, self._keys.id)

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from elastic_c10d.torch_store import Store
+    from elastic_core.interfaces.backend import RendezvousBackend
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
+    from elastic_core.interfaces.server import StoreServer
 
 _CONNECTION = (
     Option("connect_timeout", float, 10.0, "for a listener to answer as a TCPStore", "seconds"),
@@ -47,6 +49,18 @@ def _static_handler(params: RendezvousParameters) -> RendezvousHandler:
     return _handler(as_dynamic(params))
 
 
+def _open(params: RendezvousParameters) -> RendezvousBackend:
+    from elastic_c10d.observer import open_backend
+
+    return open_backend(params)
+
+
+def _serve(endpoint: str, max_nodes: int) -> StoreServer:
+    from elastic_c10d.server import StoreServer
+
+    return StoreServer(endpoint, max_nodes)
+
+
 def _tcp_store(options: Mapping[str, Any]) -> Store:
     """Hosted here if the port can be had here, else a client."""
     from elastic_c10d.endpoint import Endpoint, parse_endpoint
@@ -72,8 +86,17 @@ def _hash_store(options: Mapping[str, Any]) -> Store:
 @hookimpl
 def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
     return [
-        RendezvousBackendRecord("c10d", "nodes meet at a torch store, hosted by one of them", _handler, _C10D),
-        RendezvousBackendRecord("static", "a fixed number of nodes with given ranks", _static_handler, _STATIC),
+        RendezvousBackendRecord(
+            "c10d",
+            "nodes meet at a torch store, hosted by one of them",
+            _handler,
+            _C10D,
+            open_backend=_open,
+            serve=_serve,
+        ),
+        RendezvousBackendRecord(
+            "static", "a fixed number of nodes with given ranks", _static_handler, _STATIC, open_backend=_open
+        ),
     ]
 
 

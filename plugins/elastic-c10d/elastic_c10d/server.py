@@ -92,6 +92,12 @@ class StoreServer:
         self._endpoint = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
         self._nodes = max_nodes_hint
         self._store: Store | None = None
+        self._port = self._endpoint.port
+
+    @property
+    def endpoint(self) -> str:
+        """Where it serves, with the port that it has once it is started."""
+        return str(Endpoint(self._endpoint.host, self._port))
 
     def start(self) -> int:
         """Serve from now on. Returns the port.
@@ -103,9 +109,9 @@ class StoreServer:
             raise RuntimeError("expected a server that was not started, found one that serves already")
         allow_connections(self._nodes)
         bound = self._bound()
-        port = int(bound.getsockname()[1])
+        self._port = int(bound.getsockname()[1])
         self._store = start_server(bound)
-        return port
+        return self._port
 
     def stop(self) -> None:
         """End the server and all its connections. Idempotent."""

@@ -1,0 +1,112 @@
+"""Looking at a job from outside, and the store in a process of its own."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from elastic_c10d import C10dRendezvousBackend, plugin
+from elastic_c10d.keys import Keys
+from elastic_c10d.server import StoreServer
+
+from elastic_core.errors import ConfigurationError, RendezvousConnectionError
+from elastic_core.interfaces.handler import RendezvousParameters
+
+pytestmark = pytest.mark.torch
+
+
+def record(name):
+    return next(record for record in plugin.elastic_rendezvous_backends() if record.name == name)
+
+
+@pytest.fixture
+def observe():
+    """A function that opens the backend of `job` at an endpoint, closed afterwards."""
+    opened = []
+
+    def observe(endpoint, name="c10d", **config):
+        config = {**{option.name: option.default for option in record(name).options}, "join_timeout": 1.0, **config}
+        backend = record(name).open_backend(RendezvousParameters(name, endpoint, "job", 1, 1, **config))
+        opened.append(backend)
+        return backend
+
+    yield observe
+    for backend in opened:
+        backend.close()
+
+
+@pytest.fixture
+def server(free_port):
+    server = record("c10d").serve(f"127.0.0.1:{free_port()}", 2)
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_an_observer_is_never_the_host(observe, free_port):
+    port = free_port()
+    with pytest.raises(RendezvousConnectionError, match=f"127.0.0.1:{port}"):
+        observe(f"127.0.0.1:{port}").roster()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize("name", ["c10d", "static"])
+def test_an_observer_does_not_begin_the_life_of_a_store(observe, server, name):
+    from torch.distributed import TCPStore
+
+    host, port = server.endpoint.split(":")
+    store = TCPStore(host, int(port), None, False, wait_for_workers=False)
+    backend = observe(server.endpoint, name)
+    assert backend.roster() == ()
+    assert backend.get_state() is None
+    assert not store.check([Keys("job").id])
+
+
+def test_an_observer_sees_what_nodes_tell_and_may_write(observe, server):
+    from elastic_c10d.endpoint import parse_endpoint
+    from elastic_c10d.tcp_connector import TcpConnector
+
+    node = C10dRendezvousBackend(TcpConnector(parse_endpoint(server.endpoint)), "job")
+    try:
+        node.announce("a/1", b"entry")
+        written = node.set_state(b"one")
+        backend = observe(server.endpoint)
+        (seen,) = backend.roster()
+        assert (seen.key, seen.entry) == ("a/1", b"entry")
+        node.beat("a/1", False, False)
+        assert backend.roster()[0].beats != seen.beats
+        state, token = backend.get_state()
+        assert state == b"one"
+        assert backend.set_state(b"two", token)[2]
+        assert node.wait_for_state(written[1], 10)
+        assert node.get_state()[0] == b"two"
+    finally:
+        node.close()
+
+
+def test_a_file_is_not_made_by_looking(observe, tmp_path):
+    with pytest.raises(RendezvousConnectionError, match="expected the file of a store, found none"):
+        observe(str(tmp_path / "store"), store_type="file")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_server_names_its_endpoint_and_ends(observe, server):
+    assert isinstance(server, StoreServer)
+    assert observe(server.endpoint).roster() == ()
+    with pytest.raises(ConfigurationError, match="cannot be had"):
+        record("c10d").serve(server.endpoint, 2).start()
+    server.stop()
+    with pytest.raises(RendezvousConnectionError):
+        observe(server.endpoint).roster()
+
+
+def test_a_server_on_all_addresses(free_port):
+    port = free_port()
+    server = record("c10d").serve(f"0.0.0.0:{port}", 2)
+    server.start()
+    try:
+        assert server.endpoint == f"0.0.0.0:{port}"
+        socket.create_connection(("127.0.0.1", port), 10).close()
+    finally:
+        server.stop()
