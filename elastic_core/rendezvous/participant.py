@@ -108,9 +108,7 @@ class Lead:
 
 
 def lead(state: State, key: str, older: int) -> Lead:
-    """The node's place in the line: members that live first, in rank order, then all others by age. `older`: how many
-    entries are older, about."""
-    for position, seat in enumerate(state.surviving):
-        if seat.key == key:
-            return Lead(position)
-    return Lead(len(state.surviving) + older)
+    """The node's place in the line: members that live and stay first, in rank order, then all others by age. `older`:
+    how many entries are older, about."""
+    members = [seat.key for seat in state.surviving if seat.key not in state.draining]
+    return Lead(members.index(key) if key in members else len(members) + older)

@@ -1,8 +1,20 @@
 """The published fakes: for tests, of the core and of plugins, in which time or failure must be controlled."""
 
+from elastic_core.testing.backend import MemoryBackend, SharedMemory
 from elastic_core.testing.clock import FakeClock
 from elastic_core.testing.observer import RecordingObserver
 from elastic_core.testing.rounds import FakeRounds, round_info
 from elastic_core.testing.workers import FakeWorkers
+from elastic_core.testing.world import World, WorldNode
 
-__all__ = ["FakeClock", "FakeRounds", "FakeWorkers", "RecordingObserver", "round_info"]
+__all__ = [
+    "FakeClock",
+    "FakeRounds",
+    "FakeWorkers",
+    "MemoryBackend",
+    "RecordingObserver",
+    "SharedMemory",
+    "World",
+    "WorldNode",
+    "round_info",
+]

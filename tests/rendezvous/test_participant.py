@@ -101,6 +101,11 @@ def test_members_lead_in_rank_order_and_others_by_age(say):
     assert lead(State(), "a", 0) == Lead(0)
 
 
+def test_who_was_asked_to_leave_does_not_lead_any_more(say):
+    state = drained(say.state("abc"), "a", "a")
+    assert [lead(state, key, 5).position for key in "abc"] == [7, 0, 1]
+
+
 def test_the_nearer_the_sooner():
     patience = [Lead(position).patience for position in range(1, 30)]
     assert patience[0] == 1.0

@@ -1,0 +1,93 @@
+"""Longer stories than the explorer can tell, made up at random: nodes with the keeper of production, over a memory in
+which everything goes wrong. `World` checks every write; in the end, when all is well again, a round must form."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+from elastic_core.testing import World
+
+MOST_NODES = 7
+MOST_EXAMPLES = 1500 if os.environ.get("ELASTIC_NIGHTLY") == "1" else 40
+
+
+class Job(RuleBasedStateMachine):
+    @initialize(
+        bounds=st.sampled_from([(1, 2), (1, 4), (2, 2), (2, 3), (3, 5)]),
+        count=st.integers(1, 4),
+        seed=st.integers(0, 99),
+    )
+    def start(self, bounds, count, seed):
+        self.job = World(RendezvousSettings("job", *bounds, RendezvousTimeout(close=20)), seed)
+        self.begun = 0
+        for _ in range(count):
+            self.join()
+
+    def names(self):
+        return [node.name for node in self.job.nodes.values() if node.active]
+
+    def pick(self, data):
+        return data.draw(st.sampled_from(self.names()))
+
+    @precondition(lambda self: self.begun < MOST_NODES)
+    @rule()
+    def join(self):
+        self.job.join(f"n{self.begun}")
+        self.begun += 1
+
+    @rule(seconds=st.sampled_from([0.05, 0.5, 1.0, 3.0, 6.0, 11.0, 25.0]))
+    def time_passes(self, seconds):
+        self.job.run(seconds)
+
+    @precondition(lambda self: self.names())
+    @rule(data=st.data(), what=st.sampled_from(["crash", "leave", "succeed", "lose_answers"]))
+    def something_happens(self, data, what):
+        getattr(self.job, what)(self.pick(data))
+
+    @precondition(lambda self: self.names())
+    @rule(data=st.data(), certain=st.booleans())
+    def fails(self, data, certain):
+        self.job.fail(self.pick(data), certain)
+
+    @precondition(lambda self: self.names())
+    @rule(data=st.data(), frozen=st.booleans())
+    def freezes(self, data, frozen):
+        self.job.freeze(self.pick(data), frozen)
+
+    @precondition(lambda self: self.names())
+    @rule(data=st.data(), reachable=st.booleans())
+    def is_cut_off(self, data, reachable):
+        self.job.partition(self.pick(data), reachable)
+
+    @precondition(lambda self: self.names())
+    @rule(data=st.data())
+    def is_drained(self, data):
+        self.job.drain(self.pick(data), through=self.pick(data))
+
+    def teardown(self):
+        """All is well again: whoever lives gets its round."""
+        if not hasattr(self, "job"):
+            return
+        for name in self.job.nodes:
+            self.job.freeze(name, frozen=False)
+            self.job.partition(name, reachable=True)
+            self.job.lose_answers(name, 0)
+        self.job.run(80)
+        state = self.job.state
+        if state.closed:
+            assert not self.names(), f"the job is closed, and {self.names()} do not know"
+        elif any(node.phase.name == "DONE" for node in self.job.nodes.values()) or state.done:
+            return  # the job is ending; nobody is let in
+        elif len(self.names()) >= self.job.settings.min_nodes:
+            assert self.job.in_step(), f"{self.names()} live, and {self.job.members()} are in round {state.round}"
+
+
+TestRandomWorlds = Job.TestCase
+TestRandomWorlds.settings = settings(
+    max_examples=MOST_EXAMPLES, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

@@ -1,0 +1,199 @@
+"""Stories of whole jobs, on a clock of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+from elastic_core.testing import World
+
+
+def world(min_nodes, max_nodes, count, **changes):
+    made = World(RendezvousSettings("job", min_nodes, max_nodes, RendezvousTimeout(), **changes))
+    for number in range(count):
+        made.join(f"n{number}")
+    return made
+
+
+def test_a_job_of_fixed_size_forms_without_waiting():
+    job = world(3, 3, 3)
+    job.run(0.1)
+    assert job.members() == ["n0", "n1", "n2"]
+    assert job.in_step()
+
+
+def test_a_new_elastic_job_waits_for_the_last_call():
+    job = world(2, 4, 3)
+    job.run(4.9)
+    assert job.members() == []
+    job.run(0.3)
+    assert job.members() == ["n0", "n1", "n2"]
+
+
+def test_a_node_that_dies_is_noticed_and_the_others_go_on():
+    job = world(1, 3, 3)
+    job.run(6)
+    job.crash("n1")
+    job.run(4)
+    assert len(job.members()) == 3
+    job.run(4)
+    assert job.members() == ["n0", "n2"]
+    assert (job.state.round, job.state.restarts) == (2, 0)
+
+
+def test_when_the_leader_dies_the_next_in_line_steps_in():
+    job = world(1, 3, 3)
+    job.run(6)
+    job.crash("n0")
+    job.run(14)
+    assert job.members() == ["n1", "n2"]
+
+
+def test_when_the_oldest_dies_before_the_first_round_the_others_form():
+    job = world(3, 3, 2)
+    job.run(1)
+    job.crash("n0")
+    job.join("n2")
+    job.join("n3")
+    job.run(30)
+    assert sorted(job.members()) == ["n1", "n2", "n3"]
+
+
+def test_who_leaves_is_not_waited_for():
+    job = world(1, 3, 3)
+    job.run(6)
+    job.leave("n2")
+    job.run(0.1)
+    assert job.members() == ["n0", "n1"]
+
+
+def test_a_failure_costs_one_restart_and_everybody_is_back_at_once():
+    job = world(1, 3, 3)
+    job.run(6)
+    job.fail("n1")
+    job.fail("n2")
+    job.run(0.1)
+    assert (job.members(), job.state.restarts, job.state.round) == (["n0", "n1", "n2"], 1, 2)
+
+
+def test_a_newcomer_is_let_in_at_once():
+    job = world(1, 3, 2)
+    job.run(6)
+    job.join("n2")
+    job.run(0.1)
+    assert job.members() == ["n0", "n1", "n2"]
+
+
+def test_a_spare_waits_and_steps_in():
+    job = world(2, 2, 2)
+    job.run(1)
+    job.join("n2")
+    job.run(20)
+    assert job.members() == ["n0", "n1"]
+    job.leave("n0")
+    job.run(0.1)
+    assert job.members() == ["n1", "n2"]
+
+
+def test_a_drained_node_goes():
+    job = world(1, 3, 3)
+    job.run(6)
+    job.drain("n0", through="n2")
+    job.run(0.1)
+    assert job.members() == ["n1", "n2"]
+    assert not job.nodes["n0"].active
+
+
+def test_when_all_have_succeeded_the_job_is_over():
+    job = world(2, 2, 2)
+    job.run(1)
+    job.succeed("n0")
+    job.run(1)
+    assert job.members() == ["n0", "n1"]
+    job.succeed("n1")
+    job.run(1)
+    assert job.state.closed.succeeded
+    assert not any(node.active for node in job.nodes.values())
+
+
+def test_an_answer_that_was_lost_changes_nothing():
+    job = world(1, 2, 2)
+    job.run(6)
+    job.lose_answers("n0")
+    job.lose_answers("n1")
+    job.fail("n1")
+    job.run(5)
+    assert (job.members(), job.state.restarts) == (["n0", "n1"], 1)
+
+
+def test_a_node_that_was_cut_off_for_long_is_replaced_and_comes_back_as_a_newcomer():
+    job = world(1, 2, 2)
+    job.run(6)
+    job.partition("n1")
+    job.run(10)
+    assert job.members() == ["n0"]
+    job.partition("n1", reachable=True)
+    job.run(5)
+    assert job.members() == ["n0", "n1"]
+
+
+def test_a_leader_that_slept_writes_nothing_of_the_past():
+    job = world(1, 3, 3)
+    job.run(6)
+    job.freeze("n0")
+    job.run(20)
+    assert job.members() == ["n1", "n2"]
+    job.freeze("n0", frozen=False)
+    job.run(5)
+    assert job.in_step()
+    assert sorted(job.members()) == ["n0", "n1", "n2"]
+
+
+def test_when_the_store_is_away_for_everybody_nobody_is_called_gone():
+    job = world(1, 3, 3)
+    job.run(6)
+    for name in job.nodes:
+        job.partition(name)
+    job.run(60)
+    for name in job.nodes:
+        job.partition(name, reachable=True)
+    job.run(30)
+    assert (job.members(), job.state.round) == (["n0", "n1", "n2"], 1)
+
+
+def test_a_name_is_used_once():
+    job = world(1, 2, 1)
+    with pytest.raises(ValueError, match="expected a name that was not used, found 'n0'"):
+        job.join("n0")
+
+
+def test_three_hundred_nodes_form_one_round_with_a_handful_of_calls_each():
+    job = world(300, 300, 300)
+    job.run(0.5)
+    assert job.in_step()
+    assert (job.state.round, job.memory.writes) == (1, 1)
+    calls = sorted(sum(node.backend.calls.values()) for node in job.nodes.values())
+    assert calls[-2] <= 6  # all but the leader's
+    assert calls[-1] <= 20
+
+
+def test_in_steady_state_a_node_beats_and_nothing_else():
+    job = world(50, 50, 50)
+    job.run(1)
+    before = {name: node.backend.calls.copy() for name, node in job.nodes.items()}
+    job.run(20)
+    spent = {name: node.backend.calls - before[name] for name, node in job.nodes.items()}
+    leaders = [name for name, calls in spent.items() if set(calls) != {"beat"}]
+    assert len(leaders) == 1
+    assert max(calls["beat"] for calls in spent.values()) <= 21
+    assert spent[leaders[0]]["roster"] <= 21
+
+
+def test_a_hundred_nodes_of_which_ten_die_go_on_without_them():
+    job = world(50, 100, 100)
+    job.run(1)
+    for number in range(10):
+        job.crash(f"n{7 * number}")
+    job.run(25)
+    assert job.in_step()
+    assert len(job.members()) == 90
