@@ -94,7 +94,7 @@ class BorrowedTcpConnector:
             first, self._first = self._first, None
             return Connection(first, pushes=True, where=self.where)
         if self._store is self._base:
-            return self._dialler.dial(self._host, self._port, self.where, CONNECT_TIMEOUT)
+            return self._dialler.dial(self._host, self._port, self.where, CONNECT_TIMEOUT, patiently=aside)
         return self._dialler.run(self._clone, self._port, self.where, CONNECT_TIMEOUT)
 
     def close(self) -> None:
@@ -115,7 +115,8 @@ class _Stuck:
 
 class Dialler:
     """Makes TCPStore clients, each in a thread of its own, since torch's constructor waits for ever for a listener that
-    does not answer. One that got stuck is waited for again by the next call to the same place, not doubled.
+    does not answer. One that got stuck is waited for again by the next call to the same place, not doubled. A line that
+    only waits may as well wait for its connection, and saves the thread.
 
     Args:
         read_timeout: seconds after which an unanswered operation fails.
@@ -125,9 +126,11 @@ class Dialler:
         self.stop = threading.Event()
         self._read_timeout = read_timeout
         self._stuck: dict[str, _Stuck] = {}
+        self._called: list[int] = []
 
-    def dial(self, host: str, port: int, where: str, timeout: Duration) -> Connection:
-        """A new connection to `host`, which should be known to listen.
+    def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> Connection:
+        """A new connection to `host`, which should be known to listen. `patiently`: it may take as long as it takes,
+        until `close`.
 
         Raises:
             RendezvousConnectionError: it does not answer as a TCPStore within `timeout` seconds, or `stop` was set.
@@ -138,7 +141,18 @@ class Dialler:
             store: Store = distributed().TCPStore(host, port, None, False, limit, wait_for_workers=False)
             return store
 
-        return self.run(make, port, where, timeout)
+        return self._call(make, port, where) if patiently else self.run(make, port, where, timeout)
+
+    def _call(self, make: Callable[[], Store], port: int, where: str) -> Connection:
+        self._called.append(port)
+        try:
+            if self.stop.is_set():
+                raise RendezvousConnectionError(self._silence(where, 0.0))
+            return self._finished(make(), port, where)
+        except RuntimeError as error:
+            raise RendezvousConnectionError(f"connecting to {where} failed: {first_line(error)}") from error
+        finally:
+            self._called.remove(port)
 
     def run(self, make: Callable[[], Store], port: int, where: str, timeout: Duration) -> Connection:
         """As `dial`, with the store made by `make`."""
@@ -160,6 +174,8 @@ class Dialler:
         while self._stuck:
             _, stuck = self._stuck.popitem()
             cut_unanswered(stuck.port)
+        for port in tuple(self._called):
+            cut_unanswered(port)
 
     def _finished(self, store: Store, port: int, where: str) -> Connection:
         connection = Connection(store, True, where, socket_of(store, port))

@@ -70,7 +70,7 @@ class TcpConnector:
 
     def connect(self, aside: bool = False) -> Connection:
         if aside and self._good is not None:  # where the main one went, and without knocking
-            return self._dial(self._good)
+            return self._dial(self._good, patiently=True)
         deadline = later(self._clock.now(), 0.0 if aside or self._good is not None else self._patience)
         pause, longest = _PAUSE
         while True:
@@ -133,8 +133,8 @@ class TcpConnector:
         found.release()
         return False
 
-    def _dial(self, address: Address) -> Connection:
-        return self._dialler.dial(address.dialled, address.port, str(address), self._connect_timeout)
+    def _dial(self, address: Address, patiently: bool = False) -> Connection:
+        return self._dialler.dial(address.dialled, address.port, str(address), self._connect_timeout, patiently)
 
     def _unreachable(self, answers: list[str]) -> RendezvousConnectionError:
         told = "; ".join(dict.fromkeys(answers)) or "this side was closed"
