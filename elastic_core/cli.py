@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -41,7 +42,7 @@ def entry_point() -> None:
     """The console script `elastic`."""
     _open_standard_streams()
     code = main(sys.argv[1:])
-    if code == ExitCode.WORKER_WOULD_NOT_DIE:
+    if code == ExitCode.WORKER_WOULD_NOT_DIE or _left_a_call_behind(sys.argv[1:]):
         _leave_at_once(code)
     sys.exit(code)
 
@@ -182,8 +183,14 @@ def _open_standard_streams() -> None:
     os.close(fd)
 
 
+def _left_a_call_behind(argv: Sequence[str]) -> bool:
+    """Whether a store that does not answer still holds a thread of a command that has given it up."""
+    return argv[:1] in (["status"], ["drain"]) and threading.active_count() > 1
+
+
 def _leave_at_once(code: int) -> NoReturn:
-    """multiprocessing would wait at exit, without limit, for the very process that would not die."""
+    """multiprocessing would wait at exit, without limit, for the very process that would not die; and C++ aborts when
+    the interpreter ends beneath a call that hangs."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

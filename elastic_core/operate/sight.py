@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from elastic_core.errors import RendezvousStateError
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state
 from elastic_core.rendezvous.liveness import Liveness
-from elastic_core.rendezvous.roster import Seen
+from elastic_core.rendezvous.roster import Seen, is_ready
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +49,7 @@ class Sight:
         entries: as announced, oldest first.
         unreadable: keys of entries that cannot be read.
         first: every counter as it was seen first.
+        past: keys that the job itself has called gone: lost by the last round, or by an earlier one and not back.
     """
 
     since: Instant
@@ -58,6 +59,7 @@ class Sight:
     entries: tuple[Entry, ...] = ()
     unreadable: tuple[str, ...] = ()
     first: Mapping[str, int] = field(default_factory=dict)
+    past: frozenset[str] = frozenset()
 
     def beat(self, key: str) -> Beat:
         """The sign of life of one entry."""
@@ -65,7 +67,7 @@ class Sight:
         if counter is None:
             return Beat()
         seen = counter.value != self.first[key]
-        lost = self.state is not None and key in self.state.gone and not seen
+        lost = key in self.past and not seen
         return Beat(self.now - counter.since, seen, lost or self.liveness.late(key, self.now))
 
     @property
@@ -74,14 +76,12 @@ class Sight:
         return tuple(Seen(entry, self.beat(entry.key).late, self.since) for entry in self.entries)
 
     @property
-    def silent(self) -> tuple[str, ...]:
-        """Keys that gave no beat yet. Those that the job knows to be gone do not count, nor does anybody once the job
-        is over."""
+    def silent(self) -> frozenset[str]:
+        """Keys that gave no beat yet; once the job is over, nobody has to."""
         if self.state is not None and self.state.closed:
-            return ()
-        past = self.state.gone if self.state is not None else ()
+            return frozenset()
         counters = self.liveness.counters.items()
-        return tuple(key for key, counter in counters if key not in past and counter.value == self.first[key])
+        return frozenset(key for key, counter in counters if counter.value == self.first[key])
 
 
 def first_sight(now: Instant, interval: Duration, attempts: int) -> Sight:
@@ -97,15 +97,23 @@ def looked(sight: Sight, state: bytes | None, announced: Sequence[Announced], no
     """
     beats = {item.key: item.beats for item in announced if item.beats is not None}
     entries = {item.key: _entry(item) for item in announced}
+    readable = tuple(entry for entry in entries.values() if entry is not None)
+    known = None if state is None else decoded_state(state)
     return replace(
         sight,
         now=now,
         liveness=sight.liveness.observed(beats, now),
-        state=None if state is None else decoded_state(state),
-        entries=tuple(entry for entry in entries.values() if entry is not None),
+        state=known,
+        entries=readable,
         unreadable=tuple(key for key, entry in entries.items() if entry is None),
         first={key: sight.first.get(key, value) for key, value in beats.items()},
+        past=frozenset() if known is None else _past(readable, known),
     )
+
+
+def _past(entries: tuple[Entry, ...], state: State) -> frozenset[str]:
+    behind = [entry.key for entry in entries if state.seat(entry.key) is None and not is_ready(entry, state)]
+    return frozenset((*state.gone, *behind))
 
 
 def _entry(announced: Announced) -> Entry | None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from elastic_core.operate.sight import Sight
     from elastic_core.operate.snapshot import Snapshot
 
+_GRACE: Duration = 2.0  # seconds for the backend to give up by itself: it knows better what is wrong
+
 
 def status(
     target: Target,
@@ -47,10 +49,10 @@ def status(
 
 def seen(watcher: Watcher, begun: Sight, target: Target, timeout: Duration) -> Sight:
     """What there is to see. Raises as `status` does."""
-    at_once = within(timeout, lambda: watcher.look(begun), target.endpoint)
+    at_once = within(timeout + _GRACE, lambda: watcher.look(begun), target.endpoint)
     if is_empty(at_once):
         raise NotFoundError(
             f"no job of the id {target.run_id!r} has met at {target.endpoint} yet; check --rdzv-id and "
             "--rdzv-endpoint, which must be those of its nodes"
         )
-    return within(longest(at_once) + timeout, lambda: watcher.watch(at_once), target.endpoint)
+    return within(longest(at_once) + timeout + _GRACE, lambda: watcher.watch(at_once), target.endpoint)

@@ -11,11 +11,12 @@ from elastic_core.operate.sight import looked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.backend import RosterBackend
     from elastic_core.operate.sight import Sight
 
 _LOOKS_PER_INTERVAL = 5
+_FOR_ONE_BEAT = 1.5  # intervals
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,18 @@ class Watcher:
         return looked(sight, None if found is None else found[0], announced, self.clock.now())
 
     def watch(self, sight: Sight) -> Sight:
-        """Look until every beat that matters was seen, or for the time after which a silent node is called gone."""
-        until = later(sight.since, longest(sight))
-        while sight.silent and sight.now < until:
+        """Look until every beat was seen, or for the time after which a silent node is called gone. Those that the job
+        has called gone get the time for one beat."""
+        while sight.silent and sight.now < _deadline(sight):
             self.pause(between_looks(sight))
             sight = self.look(sight)
         return sight
+
+
+def _deadline(sight: Sight) -> Instant:
+    if sight.silent - sight.past:
+        return later(sight.since, longest(sight))
+    return later(sight.since, _FOR_ONE_BEAT * sight.liveness.interval)
 
 
 def between_looks(sight: Sight) -> Duration:

@@ -27,8 +27,8 @@ def test_the_age_counts_from_the_look_that_saw_the_beat(job):
 def test_a_first_look_is_no_beat(job):
     beat = looks(job, 7, 7).beat("a/1")
     assert (beat.age, beat.seen) == (0.5, False)
-    assert looks(job, 7, 7).silent == ("a/1",)
-    assert looks(job, 7, 8).silent == ()
+    assert looks(job, 7, 7).silent == {"a/1"}
+    assert looks(job, 7, 8).silent == set()
 
 
 def test_silence_for_the_whole_window_is_late(job):
@@ -39,24 +39,30 @@ def test_silence_for_the_whole_window_is_late(job):
 
 def test_the_store_may_keep_the_entries_itself(job):
     sight = looks(job, None, None)
-    assert (sight.beat("a/1").age, sight.silent) == (None, ())
+    assert (sight.beat("a/1").age, sight.silent) == (None, set())
 
 
 def test_who_comes_while_looking_is_timed_from_then_on(job):
     one, two = job.announced(job.entry("a"), 1), job.announced(job.entry("b"), 5)
     sight = looked(looked(first_sight(0.0, 1.0, 5), None, [one], 0.0), None, [one, two], 3.0)
-    assert (sight.beat("a/1").age, sight.beat("b/1").age, sight.silent) == (3.0, 0.0, ("a/1", "b/1"))
-    assert looked(sight, None, [two], 3.5).silent == ("b/1",), "who is not there any more is not waited for"
+    assert (sight.beat("a/1").age, sight.beat("b/1").age, sight.silent) == (3.0, 0.0, {"a/1", "b/1"})
+    assert looked(sight, None, [two], 3.5).silent == {"b/1"}, "who is not there any more is not waited for"
 
 
-def test_nobody_waits_for_beats_of_nodes_that_are_known_to_be_gone_or_of_a_job_that_is_over(job):
+def test_who_is_known_to_be_gone_is_late_unless_it_beats(job):
     entries = [job.announced(entry) for entry in job.entries("ab")]
     gone = encoded_state(job.state("ab", gone=("a/1",)))
     sight = looked(first_sight(0.0, 1.0, 5), gone, entries, 0.0)
-    assert sight.silent == ("b/1",)
+    assert (sight.silent, sight.past) == ({"a/1", "b/1"}, {"a/1"})
     assert (sight.beat("a/1").late, sight.beat("b/1").late) == (True, False)
+    absent = encoded_state(job.state("b", absent=(("a/1", 2),)))
+    assert looked(first_sight(0.0, 1.0, 5), absent, entries, 0.0).past == {"a/1"}
+
+
+def test_nobody_has_to_beat_once_the_job_is_over(job):
+    entries = [job.announced(entry) for entry in job.entries("ab")]
     over = encoded_state(job.state("ab", open=False, closed=Closed("a", "done", True)))
-    assert looked(first_sight(0.0, 1.0, 5), over, entries, 0.0).silent == ()
+    assert looked(first_sight(0.0, 1.0, 5), over, entries, 0.0).silent == set()
 
 
 def test_one_entry_that_cannot_be_read_does_not_hide_the_others(job):

@@ -35,6 +35,16 @@ def test_no_longer_than_it_takes_to_call_a_node_late(job, watch):
     assert sight.beat("a/1").late
 
 
+def test_who_was_called_gone_has_the_time_for_one_beat(job, watch):
+    a, b = job.entries("ab")
+    looks = [(job.state("ab", gone=("b/1",)), [job.announced(a, n), job.announced(b, n // 7)]) for n in range(9)]
+    assert watch(*looks).now == pytest.approx(1.4)
+    assert not watch(*looks).beat("b/1").late
+    silent = watch(*looks[:7], (looks[0][0], [job.announced(a, 7), job.announced(b, 0)]))
+    assert silent.now == pytest.approx(1.6)
+    assert silent.beat("b/1").late
+
+
 def test_once_where_there_is_nobody(watch):
     assert watch((None, [])).now == 0.0
 

@@ -1,0 +1,150 @@
+"""Looking at real jobs, taking a node out of one, and a store that is no node: over torch's store."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+WORK = """
+import os, signal
+os.write(os.open({fifo!r}, os.O_WRONLY), (os.environ["RANK"] + " of " + os.environ["WORLD_SIZE"] + "\\n").encode())
+signal.pause()
+"""
+
+
+class Cluster:
+    """Agents on this machine that meet at a store of its own."""
+
+    def __init__(self, elastic):
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            self.endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
+        self.elastic = elastic
+        self.where = ("--rdzv-endpoint", self.endpoint, "--rdzv-id", "job")
+        self.server = elastic.start("serve", "--rdzv-endpoint", self.endpoint, "--log-format=json")
+        line = json.loads(self.server.stderr.readline())
+        assert (line["event"], line["endpoint"]) == ("store served", self.endpoint)
+
+    def node(self, name, *words, nodes="1:2"):
+        return self.elastic.start("run", "--nnodes", nodes, "--node-id", name, *self.where, *words)
+
+    def tell(self, *words):
+        return self.elastic.finish(self.elastic.start(*words, *self.where), 120)
+
+    def status(self):
+        done = self.tell("status", "--json")
+        assert done.code == 0, done.err
+        return json.loads(done.out)
+
+    def until(self, condition, most=20):
+        """The first status that fulfils the condition."""
+        for _ in range(most):
+            found = self.status()
+            if condition(found):
+                return found
+        raise AssertionError(f"it did not come about: {json.dumps(found, indent=1)}")
+
+
+@pytest.fixture
+def cluster(elastic):
+    return Cluster(elastic)
+
+
+def standings(nodes):
+    return {node["node"]: node["standing"] for node in nodes}
+
+
+def test_a_job_from_its_first_round_to_its_last_node(cluster, elastic, read_fifo):
+    fifo, read = read_fifo
+    script = elastic.script("work.py", WORK.format(fifo=fifo))
+    done = cluster.tell("status")
+    assert (done.code, done.out) == (8, "")
+    assert f"no job of the id 'job' has met at {cluster.endpoint} yet" in done.err
+
+    agents = {name: cluster.node(name, script) for name in ("n0", "n1")}
+    assert sorted(read(2, 90)) == ["0 of 2", "1 of 2"]
+    found = cluster.status()
+    assert (found["phase"], found["round"], found["min_nodes"], found["max_nodes"]) == ("running", 1, 1, 2)
+    assert standings(found["members"]) == {"n0": "running", "n1": "running"}
+    assert all(node["beat_seen"] and node["beat_age_seconds"] < 5 for node in found["members"])
+    assert found["others"] == found["missing"] == []
+
+    agents["n2"] = cluster.node("n2", script)
+    found = cluster.until(lambda found: found["others"])
+    assert standings(found["others"]) == {"n2": "spare"}
+    text = cluster.tell("status").out
+    assert "round 1 runs with 2 nodes (1 to 2 are allowed)" in text
+    assert any(line.startswith("-     n2 ") and line.endswith(" spare") for line in text.splitlines())
+
+    refused = cluster.tell("drain", "n7")
+    assert refused.code == 8
+    assert "there are: " in refused.err
+    drained = cluster.tell("drain", "n1")
+    assert drained.code == 0, drained.err
+    assert drained.out.splitlines()[-1] == "n1 has left"
+    assert elastic.finish(agents["n1"]).code == 0
+    assert sorted(read(2, 60)) == ["0 of 2", "1 of 2"]
+    found = cluster.status()
+    assert standings(found["members"]) == {"n0": "running", "n2": "running"}
+    assert (found["last_end"]["cause"], found["last_end"]["restart_used"]) == ("node drained", False)
+    assert found["missing"] == []
+
+    agents["n2"].kill()
+    assert read(1, 60) == ["0 of 1"]
+    found = cluster.until(lambda found: found["missing"] == ["n2"])
+    assert standings(found["members"]) == {"n0": "running"}
+    assert found["last_end"]["cause"] == "node lost"
+
+    agents["n0"].send_signal(signal.SIGTERM)
+    assert elastic.finish(agents["n0"]).code == 128 + signal.SIGTERM
+    cluster.server.send_signal(signal.SIGTERM)
+    assert elastic.finish(cluster.server).code == 0
+    gone = cluster.tell("status", "--timeout=1")
+    assert gone.code == 4
+    assert f"elastic status: the rendezvous store at {cluster.endpoint} cannot be reached" in gone.err
+
+
+def test_a_job_that_has_failed_tells_why(cluster, elastic):
+    fails = elastic.script(
+        "fail.py",
+        "import os, signal, sys\nsys.exit('no such layer') if os.environ['RANK'] == '1' else signal.pause()\n",
+    )
+    agents = [cluster.node(name, fails, nodes="2") for name in ("n0", "n1")]
+    codes = [elastic.finish(agent, 120).code for agent in agents]
+    assert sorted(codes) == [1, 5], "the node of the failure, and the other one"
+    found = cluster.status()
+    failed = next(node["node"] for node in found["members"] if node["rank"] == 1)
+    assert (found["phase"], found["closed"]["by"], found["closed"]["succeeded"]) == ("closed", failed, False)
+    assert codes[int(failed[1])] == 1
+    assert found["last_end"]["cause"] == "failure"
+    assert (found["first_failure"]["global_rank"], found["first_failure"]["node"]) == (1, failed)
+    assert found["first_failure"]["message"] == "no such layer"
+    text = cluster.tell("status").out
+    assert "the job is over, it failed in round 1" in text
+    assert "    no such layer\n" in text
+    late = elastic.finish(cluster.node("n3", fails, nodes="2"), 60)
+    assert late.code == 5
+    assert "choose another --rdzv-id" in late.err
+
+
+def test_a_job_that_has_succeeded(cluster, elastic):
+    agents = [cluster.node(name, elastic.script("done.py", ""), nodes="2") for name in ("n0", "n1")]
+    assert [elastic.finish(agent, 120).code for agent in agents] == [0, 0]
+    found = cluster.status()
+    assert (found["phase"], found["closed"]["succeeded"]) == ("closed", True)
+    assert set(standings(found["members"]).values()) <= {"gone", "done", "leaving"}
+
+
+def test_a_store_that_does_not_answer(cluster):
+    cluster.server.send_signal(signal.SIGSTOP)
+    try:
+        done = cluster.tell("status", "--timeout=1")
+        assert done.code == 4, done.err
+        assert "does not answer" in done.err
+    finally:
+        cluster.server.send_signal(signal.SIGCONT)
