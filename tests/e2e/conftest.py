@@ -10,8 +10,13 @@ import textwrap
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
+
+from job_of_nodes import Job  # noqa: E402
 
 MARK = "ELASTICTEST_MARK"  # not ELASTIC_*, which would be read as a setting
 
@@ -46,7 +51,7 @@ class Elastic:
     def __init__(self, cwd: Path) -> None:
         self.cwd = cwd
         self.mark = uuid.uuid4().hex
-        self.started: list[subprocess.Popen[str]] = []
+        self.started: list[subprocess.Popen[Any]] = []
 
     def script(self, name: str, code: str) -> str:
         path = self.cwd / name
@@ -69,9 +74,30 @@ class Elastic:
         self.started.append(process)
         return process
 
+    def start_to_files(
+        self, name: str, *args: str, before: tuple[str, ...] = (), **environment: str
+    ) -> subprocess.Popen[bytes]:
+        """As `start`, with the output in NAME.out and NAME.err; `before` is a command that starts this one."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ELASTIC_", "PET_"))}
+        with open(self.cwd / f"{name}.out", "ab") as out, open(self.cwd / f"{name}.err", "ab") as err:
+            process = subprocess.Popen(
+                [*before, sys.executable, *(args if args[0].endswith(".py") else ("-m", "elastic_core", *args))],
+                cwd=self.cwd,
+                env={"RES_OPTIONS": "timeout:1 attempts:1", **kept, MARK: self.mark, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+        self.started.append(process)
+        return process
+
     def finish(self, process: subprocess.Popen[str], timeout: float = 60) -> Completed:
         out, err = process.communicate(timeout=timeout)
         return Completed(process.returncode, out, err)
+
+    def living(self) -> list[str]:
+        """Whatever it started and what these started, as far as it lives."""
+        return living_with(self.mark)
 
     def run(self, *args: str, timeout: float = 60, **environment: str) -> Completed:
         return self.finish(self.start("run", *args, **environment), timeout)
@@ -87,10 +113,16 @@ def elastic(tmp_path):
         process.wait(10)
         for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
             pipe.close()
-    left = living_with(runner.mark)
+    left = runner.living()
     for line in left:
         os.kill(int(line.split()[0]), signal.SIGKILL)
     assert not left, f"orphans: {left}"
+
+
+@pytest.fixture
+def job(elastic):
+    """A job of several nodes."""
+    return Job(elastic.start_to_files, elastic.cwd)
 
 
 @pytest.fixture

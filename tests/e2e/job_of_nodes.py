@@ -1,0 +1,271 @@
+"""A job of several nodes on this machine: an agent each, workers that write down what they see and then do as told.
+
+Workers append one line each to a common file. Who belongs together is known by MASTER_PORT, which every round has anew.
+Nothing is synchronised by sleeping: whoever waits polls a condition, with a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+LONG = 60.0
+
+# Without torch, so that only agents have to import it. Ends when a file says so, with the code that it says.
+WORKER = """
+import json, os, pathlib, sys, time
+
+node = sys.argv[1]
+names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+         "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT",
+         "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
+line = json.dumps({**{name: os.environ[name] for name in names}, "node": node, "pid": os.getpid(), "saw": SAW}) + "\\n"
+records = os.open("records", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+os.write(records, line.encode())
+ends = [pathlib.Path("end"), pathlib.Path("end-" + node)]
+
+
+def told_to_end():
+    for path in ends:
+        if path.exists():
+            code, _, words = path.read_text().partition(" ")
+            if words:
+                print(words, file=sys.stderr)
+            return int(code)
+    return None
+"""
+
+SLEEPER = (
+    WORKER.replace("SAW", "None")
+    + """
+while (code := told_to_end()) is None:
+    time.sleep(0.02)
+sys.exit(code)
+"""
+)
+
+# Trains in step with all other ranks and writes its line after the first step: then everybody has taken part.
+TRAINER = """
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+
+def step(over):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+    flags = torch.tensor([over, 1.0])
+    dist.all_reduce(flags)
+    return flags.tolist()
+
+
+seen = int(step(0.0)[1])
+""" + (
+    WORKER.replace("SAW", "seen")
+    + """
+while not step(float(told_to_end() is not None))[0]:
+    time.sleep(0.02)
+dist.destroy_process_group()
+"""
+)
+
+
+def eventually(condition: Callable[[], object], what: str, timeout: float = LONG) -> object:
+    """The condition's value once it is true. Raises AssertionError, with `what`, if that does not come in time."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"expected within {timeout} s: {what}"
+        time.sleep(0.02)
+    return value
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.create_server((host, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class Agent:
+    """A command that runs, with its output in files that can be read meanwhile."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self.name = name
+        self.process = process
+        self._folder = folder
+
+    @property
+    def out(self) -> str:
+        return (self._folder / f"{self.name}.out").read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return (self._folder / f"{self.name}.err").read_text(errors="replace")
+
+    @property
+    def report(self) -> str:
+        """The paragraph at the end."""
+        found = self.err.find("\nelastic: ")
+        assert found >= 0, f"expected a report of {self.name}, found:\n{self.err}"
+        return self.err[found:]
+
+    @property
+    def runs(self) -> bool:
+        return self.process.poll() is None
+
+    def says(self, text: str, timeout: float = LONG) -> None:
+        """Wait until it has."""
+
+        def said() -> bool:
+            ended = not self.runs  # looked at first: what it said at its end is read after that
+            assert text in self.err or not ended, f"{self.name} ended without saying {text!r}:\n{self.err}"
+            return text in self.err
+
+        eventually(said, f"{self.name} says {text!r}", timeout)
+
+    def signal(self, signum: signal.Signals) -> None:
+        self.process.send_signal(signum)
+
+    def code(self, timeout: float = LONG) -> int:
+        """Its exit code, once it has ended."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} still runs after {timeout} s:\n{self.err}") from None
+
+
+@dataclass(frozen=True)
+class Round:
+    """The lines of the workers of one round, in rank order."""
+
+    port: str
+    lines: tuple[dict[str, object], ...]
+
+    def all(self, name: str) -> list[object]:
+        """What the workers have for it, by rank."""
+        return [line[name] for line in self.lines]
+
+    def of(self, node: str) -> list[dict[str, object]]:
+        return [line for line in self.lines if line["node"] == node]
+
+    def pid(self, node: str) -> int:
+        """Of the node's first worker."""
+        return int(str(self.of(node)[0]["pid"]))
+
+    @property
+    def nodes(self) -> list[str]:
+        """In rank order."""
+        return list(dict.fromkeys(str(line["node"]) for line in self.lines))
+
+    @property
+    def restarts(self) -> set[object]:
+        """More than one would be a disagreement."""
+        return set(self.all("TORCHELASTIC_RESTART_COUNT"))
+
+
+class Job:
+    """One job. `start` is `Elastic.start_to_files`."""
+
+    def __init__(self, start: Callable[..., subprocess.Popen[bytes]], folder: Path) -> None:
+        self._start = start
+        self._folder = folder
+        self.port = free_port()
+        self.sleeper = self._script("sleeper.py", SLEEPER)
+        self.trainer = self._script("trainer.py", TRAINER)
+        self.conf = {"last_call_timeout": "0.2", "keep_alive_interval": "0.3", "keep_alive_max_attempt": "5"}
+
+    @property
+    def _conf(self) -> str:
+        return ",".join(f"{key}={value}" for key, value in self.conf.items())
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def agent(
+        self, name: str, *flags: str, script: str | None = None, command: tuple[str, ...] = (), **environment: str
+    ) -> Agent:
+        """Start a node of this name. `command`: what starts the agent. Of a flag given twice the later one counts."""
+        own = (f"--rdzv-endpoint={self.endpoint}", "--rdzv-backend=c10d", "--rdzv-id=job", f"--node-id={name}")
+        run = ("run", *own, f"--rdzv-conf={self._conf}", *flags, script or self.sleeper, name)
+        return self.command(name, *run, before=command, **environment)
+
+    def static_agent(self, name: str, rank: int, *flags: str) -> Agent:
+        """Start the node with this rank, as torchrun's users do that have no rendezvous."""
+        own = ("--rdzv-backend=static", f"--node-rank={rank}", "--master-addr=127.0.0.1", f"--node-id={name}")
+        return self.command(name, "run", *own, f"--rdzv-conf={self._conf}", *flags, self.sleeper, name)
+
+    def agents(self, names: str, *flags: str, **more: str) -> list[Agent]:
+        """Agents of these names, started one after the other."""
+        return [self.agent(name, *flags, **more) for name in names.split()]
+
+    def command(self, name: str, *args: str, before: tuple[str, ...] = (), **environment: str) -> Agent:
+        """Any command of elastic's."""
+        return Agent(name, self._start(name, *args, before=before, **environment), self._folder)
+
+    def serve(self, name: str = "store") -> Agent:
+        """The store in a process of its own, at the job's endpoint."""
+        server = self.command(name, "serve", f"--rdzv-endpoint={self.endpoint}")
+        server.says("store served")
+        return server
+
+    def end(self, node: str = "", code: int = 0, words: str = "") -> None:
+        """Tell the workers, of one node or of all, to end."""
+        path = self._folder / (f"end-{node}" if node else "end")
+        unfinished = self._folder / "unfinished"
+        unfinished.write_text(f"{code} {words}".strip())
+        unfinished.replace(path)
+
+    def rounds(self) -> list[Round]:
+        """All rounds whose workers have written, in order."""
+        path = self._folder / "records"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        ports = dict.fromkeys(str(line["MASTER_PORT"]) for line in lines)
+        return [_round(port, lines) for port in ports]
+
+    def round(self, size: int, after: Round | None = None, timeout: float = LONG) -> Round:
+        """Wait for a round of `size` workers that formed after `after` and in which all have written."""
+
+        def found() -> Round | None:
+            rounds = self.rounds()
+            ports = [found.port for found in rounds]
+            newer = rounds[ports.index(after.port) + 1 :] if after else rounds
+            whole = [r for r in newer if len(r.lines) == size and set(r.all("WORLD_SIZE")) == {str(size)}]
+            return whole[-1] if whole else None
+
+        try:
+            return eventually(found, f"a round of {size} workers", timeout)  # type: ignore[return-value]
+        except AssertionError as error:
+            logs = "\n".join(f"--- {path.name}\n{path.read_text()}" for path in sorted(self._folder.glob("*.err")))
+            raise AssertionError(f"{error}, found {[r.lines for r in self.rounds()]}\n{logs}") from None
+
+    def _script(self, name: str, code: str) -> str:
+        path = self._folder / name
+        path.write_text(code)
+        return str(path)
+
+
+def _round(port: str, lines: list[dict[str, object]]) -> Round:
+    mine = [line for line in lines if line["MASTER_PORT"] == port]
+    return Round(port, tuple(sorted(mine, key=lambda line: int(str(line["RANK"])))))
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def lives(pid: int) -> bool:
+    """Whether the process is there and is no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
