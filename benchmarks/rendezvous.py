@@ -51,7 +51,8 @@ def once(launcher: str, nodes: int, join_timeout_s: int) -> Joined:
         with fleet(launcher, nodes, join_timeout_s) as ready:
             joined = ready.join(join_timeout_s + LIMIT_BEYOND_JOIN_S)
     except BenchmarkError as error:
-        joined = Joined(join_timeout_s + LIMIT_BEYOND_JOIN_S, (str(error),))
+        print(error, file=sys.stderr)  # in full; a table has room for its first line only
+        joined = Joined(join_timeout_s + LIMIT_BEYOND_JOIN_S, (str(error).partition("\n")[0],))
     outcome = "; ".join(joined.errors) or "all joined and agree"
     print(f"{launcher} N={nodes}: {joined.seconds:.3f} s, {outcome}", flush=True)
     return joined
