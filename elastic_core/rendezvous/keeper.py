@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import threading
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from elastic_core.clock import Instant, later
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.roster import Roster
     from elastic_core.rendezvous.settings import RendezvousSettings
 
+T = TypeVar("T")
 _FIRST_RETRY: Duration = 0.05
 _LONGEST_RETRY: Duration = 1.0
 _MOST_REFUSALS = 64  # in one turn; whoever refuses us makes progress, and our turn comes
-_LOOK_AGAIN: Duration = 5.0  # between two looks at the roster by nodes that do not lead, for people who wait
+_IDLE: Duration = 5.0  # between two turns of a node that wants nothing and hears no news
+_DOUBTS = 2  # looks at nodes that may be late, by one that has only just begun to look
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,13 @@ class View:
 
 
 class Ticket:
-    """Something that the keeper was asked for. `done` is set when it has been carried out, or cannot be any more."""
+    """Something that the keeper was asked for. `done` is set when it has been carried out, or when `fault` says why it
+    never can be."""
 
     def __init__(self, action: Callable[[State], State] | None = None) -> None:
         self.action = action
         self.done = threading.Event()
+        self.fault: Exception | None = None
 
 
 class Keeper:
@@ -93,7 +97,6 @@ class Keeper:
         self._publish = publish
         self._view = View()
         self._wanted: Entry | None = None
-        self._withdrawing = False
         self._tickets: collections.deque[Ticket] = collections.deque()
         self._looks: collections.deque[Ticket] = collections.deque()
         self._state_news = True
@@ -122,7 +125,8 @@ class Keeper:
         self._wanted = entry
 
     def withdraw(self) -> Ticket:
-        """Take the entry back, after the amendments asked for before."""
+        """Take the entry back, after the amendments asked for before; unless one is wanted again by then."""
+        self._wanted = None
         ticket = Ticket()
         self._tickets.append(ticket)
         return ticket
@@ -160,8 +164,8 @@ class Keeper:
         return self._leading
 
     def out_of_reach_since(self) -> Instant | None:
-        """Since when it has tried to reach the store without an answer, on the clock of its own; None if the last
-        attempt was answered. Any thread: an attempt that hangs counts too."""
+        """Since when it has tried to reach the store without an answer, on the clock of its own; None if nothing is
+        being tried and the last attempt was answered. Any thread: an attempt that hangs counts too."""
         return self._trying_since
 
     @property
@@ -180,7 +184,7 @@ class Keeper:
             due = self._work(begun)
         except RendezvousConnectionError as error:
             return self._outage(error)
-        except Exception as error:  # noqa: BLE001 - one fault must not end the beats: the node would be called gone
+        except Exception as error:  # noqa: BLE001 - one fault must not end the turns, and the beats with them
             return self._fault(error)
         self._trying_since = None
         self._retry = _FIRST_RETRY
@@ -188,20 +192,29 @@ class Keeper:
         return due
 
     def _work(self, now: Instant) -> Instant:
+        # Beats come first: whatever else goes wrong in a turn, the others do not call this node gone for it.
+        if self._wanted is not None and self._view.announced is not None and now >= self._next_beat:
+            self._beat(now)
         if self._state_news or self._view.state is None:
             self._read()
         self._keep_entry()
         self._carry_out()
-        if self._wanted is not None and now >= self._next_beat:
-            self._beat(now)
         if self._leading or self._looks or self._is_first():
             self._see(self._clock.now())
         return self._due()
 
     def _due(self) -> Instant:
         if self._wanted is None:
-            return later(self._clock.now(), _LOOK_AGAIN)
-        return self._next_beat if self._decide_at is None else min(self._next_beat, self._decide_at)
+            return later(self._clock.now(), _IDLE)
+        if self._decide_at is None or not self._leading:
+            return self._next_beat
+        return min(self._next_beat, self._decide_at)
+
+    def _ask(self, operation: Callable[[], T]) -> T:
+        """An operation of the backend's. Its answer counts at once: the rest of the turn may take long."""
+        found = operation()
+        self._trying_since = self._clock.now()
+        return found
 
     def _outage(self, error: RendezvousConnectionError) -> Instant:
         now = self._clock.now()
@@ -229,7 +242,7 @@ class Keeper:
     def _fault(self, error: Exception) -> Instant:
         if type(error) is not type(self._view.fault):
             get_logger().warning("rendezvous fault", reason=f"{type(error).__name__}: {error}", exc_info=error)
-        self._trying_since = None
+        # What has tried to reach the store stays open: a backend may tell of an outage in words that we do not know.
         self._state_news = self._roster_news = True
         self._show(replace(self._view, fault=error))
         due = later(self._clock.now(), self._retry)
@@ -245,7 +258,7 @@ class Keeper:
 
     def _read(self) -> None:
         self._state_news = False
-        self._take(self._backend.get_state())
+        self._take(self._ask(self._backend.get_state))
 
     def _take(self, found: tuple[bytes, Token] | None) -> None:
         """Take over what stands in the store. A store that knows less than we do has lost its memory (its host was
@@ -262,14 +275,13 @@ class Keeper:
     def _give_back(self, known: State, token: Token | None) -> None:
         get_logger().warning("store lost its state", round=known.round)
         self._quiet_until = later(self._clock.now(), self._settings.window)
-        self._view = replace(self._view, announced=None, token=token)
-        if self._write(known):
-            self._show(replace(self._view, state=known))
+        self._view = replace(self._view, announced=None)
+        self._write(known, token)
 
-    def _write(self, state: State) -> bool:
+    def _write(self, state: State, token: Token | None) -> bool:
         """Write the state in the place of the one whose token we hold: that token is what keeps a node that has slept
         from writing what it decided about a state of the past."""
-        found = self._backend.set_state(encoded_state(state), self._view.token)
+        found = self._ask(lambda: self._backend.set_state(encoded_state(state), token))
         if found is None:
             self._read()
             return False
@@ -286,7 +298,7 @@ class Keeper:
         wanted = self._wanted
         if wanted is None or wanted == self._view.announced:
             return
-        self._older = self._backend.announce(self._key, encoded_entry(wanted))
+        self._older = self._ask(lambda: self._backend.announce(self._key, encoded_entry(wanted)))
         if self._view.announced is None:
             self._next_beat = later(self._clock.now(), self._settings.keep_alive_interval)
         self._roster_news = True
@@ -295,24 +307,39 @@ class Keeper:
     def _carry_out(self) -> None:
         while self._tickets:
             ticket = self._tickets[0]
-            if ticket.action is None:
-                self._withdraw()
-            else:
-                self._amend(ticket.action)
-            self._tickets.popleft()
-            ticket.done.set()
+            try:
+                self._carry(ticket)
+            except Exception:
+                if ticket.fault is not None:  # else it stays, and is tried again
+                    self._finish(ticket)
+                raise
+            self._finish(ticket)
+
+    def _carry(self, ticket: Ticket) -> None:
+        if ticket.action is None:
+            self._withdraw()
+        else:
+            self._amend(ticket, ticket.action)
+
+    def _finish(self, ticket: Ticket) -> None:
+        self._tickets.popleft()
+        ticket.done.set()
 
     def _withdraw(self) -> None:
-        self._wanted = None
-        self._leading = False
-        self._backend.withdraw(self._key)
-        self._show(replace(self._view, announced=None))
+        if self._wanted is None:
+            self._leading = False
+            self._ask(lambda: self._backend.withdraw(self._key))
+            self._show(replace(self._view, announced=None))
 
-    def _amend(self, action: Callable[[State], State]) -> None:
+    def _amend(self, ticket: Ticket, action: Callable[[State], State]) -> None:
         for _ in range(_MOST_REFUSALS):
             state = self._view.state or State()
-            changed = action(state)
-            if changed is state or self._write(changed):
+            try:
+                changed = action(state)
+            except Exception as error:
+                ticket.fault = error
+                raise
+            if changed is state or self._write(changed, self._view.token):
                 return
         raise RendezvousConnectionError(
             f"expected to write the rendezvous state within {_MOST_REFUSALS} attempts, found that others always did so "
@@ -324,7 +351,7 @@ class Keeper:
     def _beat(self, now: Instant) -> None:
         place = self._place()
         look = place.near or self._beats % 2 == 0
-        pulse = self._backend.beat(self._key, self._leading, look)
+        pulse = self._ask(lambda: self._backend.beat(self._key, self._leading, look))
         self._beats += 1
         self._next_beat = later(now, self._settings.keep_alive_interval)
         self._roster_news = True  # beats are looked at once in an interval, also when nobody came or went
@@ -343,20 +370,27 @@ class Keeper:
         before = self._pulse or Counter(pulse, now)
         self._pulse = before.seen(pulse, now, self._settings.keep_alive_interval)
         if self._pulse.unchanged >= 2 and now - self._pulse.since >= place.patience * self._settings.window:
-            get_logger().info("leads now", reason="the node that led is silent")
-            self._leading = True
-            self._roster_news = True
-            self._presume_older_late(now)
+            self._step_in(now)
 
-    def _presume_older_late(self, now: Instant) -> None:
-        """An older node that lived would lead: so those before us are late, until they beat again."""
-        values = {}
-        for announced in self._backend.roster():
-            if announced.key == self._key:
-                break
-            if announced.beats is not None:
-                values[announced.key] = announced.beats
-        self._liveness = self._liveness.presumed_late(values, now)
+    def _step_in(self, now: Instant) -> None:
+        get_logger().info("leads now", reason="the node that led is silent")
+        self._presume_late(now)
+        # Counted before anything is written: what we write may move the next in line up, and it must not find that
+        # the leaders' counter stands still.
+        pulse = self._ask(lambda: self._backend.beat(self._key, leading=True, look=True))
+        self._pulse = None if pulse is None else Counter(pulse, now)
+        self._leading = self._roster_news = True
+
+    def _presume_late(self, now: Instant) -> None:
+        """The first in line would lead if it lived: it is late, until it beats again. Those between it and us may be
+        about to step in themselves, so that there is some doubt."""
+        beats = {item.key: item.beats for item in self._ask(self._backend.roster) if item.beats is not None}
+        line = [seat.key for seat in (self._view.state or State()).surviving]
+        line += [key for key in beats if key not in line]
+        before = line[: line.index(self._key)] if self._key in line else []
+        first, between = before[:1], before[1:]
+        self._liveness = self._liveness.presumed_late({k: beats[k] for k in between if k in beats}, now, _DOUBTS)
+        self._liveness = self._liveness.presumed_late({k: beats[k] for k in first if k in beats}, now)
 
     def _place(self) -> Lead:
         return lead(self._view.state or State(), self._key, self._older)
@@ -373,7 +407,7 @@ class Keeper:
         """Look at the roster if there is news of it, and decide."""
         if self._roster_news or self._looks:
             self._roster_news = False
-            self._observe(self._backend.roster(), now)
+            self._observe(self._ask(self._backend.roster), now)
         for _ in range(_MOST_REFUSALS):
             if not self._decide(now):
                 break
@@ -411,11 +445,14 @@ class Keeper:
             shown = None if state.open else decision
             self._show(replace(self._view, gathering=shown, waiting=self._count_waiting(state)))
             return False
-        return self._leading and now >= self._quiet_until and self._enact(decision)
+        if now < self._quiet_until:
+            self._decide_at = self._quiet_until
+            return False
+        return self._leading and self._enact(decision)
 
     def _enact(self, decision: Write) -> bool:
         self._decide_at = None
-        if self._write(decision.state):
+        if self._write(decision.state, self._view.token):
             get_logger().debug("rendezvous state written", round=decision.state.round, reason=decision.reason)
         return True
 

@@ -55,10 +55,12 @@ class Liveness:
         }
         return Liveness(self.interval, self.attempts, counters)
 
-    def presumed_late(self, values: Mapping[str, int], now: Instant) -> Liveness:
-        """As if these counters had been watched for long and had stood still; the next beat refutes it."""
+    def presumed_late(self, values: Mapping[str, int], now: Instant, doubts: int = 0) -> Liveness:
+        """As if these counters had been watched for long and had stood still; the next beat refutes it. They are late
+        after `doubts` more looks."""
         since = Instant(now - self.interval * self.attempts)
-        late = {key: Counter(value, since, self.attempts) for key, value in values.items()}
+        unchanged = max(self.attempts - 1 - doubts, 0)
+        late = {key: Counter(value, since, unchanged, now) for key, value in values.items()}
         return Liveness(self.interval, self.attempts, {**self.counters, **late})
 
     def late(self, key: str, now: Instant) -> bool:
