@@ -8,7 +8,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import Instant, later
+from elastic_core.clock import later
 from elastic_core.errors import ElasticError
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.interfaces.node import Node
@@ -211,11 +211,12 @@ class World:
             self._random.shuffle(ready)
             for node in ready:
                 node.news = False
-                node.due = max(node.keeper.turn(), Instant(now + 1e-6))
+                node.due = node.keeper.turn()
                 fault = node.keeper.view.fault
                 if fault is not None and not isinstance(fault, ElasticError):
                     raise AssertionError(f"{node.name}: {type(fault).__name__}: {fault}") from fault
-        raise AssertionError(f"expected an end of turns at {self.clock.now()} s, found {[n.name for n in ready][:5]}")
+        busy = ", ".join(node.name for node in ready)
+        raise AssertionError(f"expected an end of turns at {self.clock.now()} s, found that these keep busy: {busy}")
 
     def _tell(self) -> None:
         """What a backend pushes: the state to everybody, the roster to those who lead."""
