@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
 from elastic_core.errors import RendezvousError
+from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_core.clock import Clock, Duration, Instant
-    from elastic_core.interfaces.backend import RosterBackend, Token
+    from elastic_core.interfaces.backend import RosterBackend
     from elastic_core.rendezvous.keeper import Keeper
 
 _LONGEST_WAIT: Duration = 30.0  # a bound for waits for news, so that a lost connection is noticed
 _AFTER_ERROR: Duration = 1.0  # a watcher whose connection fails leaves it to the keeper to find out why
+_FIRST_PAUSE: Duration = 0.01  # after news that brought nothing new; twice as long each time, up to _AFTER_ERROR
+_MANY = 20
 _ENDING: Duration = 2.0
 
 
@@ -35,10 +38,17 @@ class KeeperThreads:
         self._stopping = False
         self._threads: list[threading.Thread] = []
         self._watches_roster = False
+        self._lingers = False
+        self._told: set[type[Exception]] = set()
 
     @property
     def started(self) -> bool:
         return bool(self._threads)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing that is asked for will be done any more."""
+        return self._stopping
 
     def start(self) -> None:
         with self._condition:
@@ -66,10 +76,13 @@ class KeeperThreads:
         return not any(thread.is_alive() for thread in threads)
 
     def wait_for_roster(self, until: Instant) -> None:
-        """Until the keeper has taken another turn: the roster's watcher wakes it when somebody came or went."""
+        """Until the keeper has taken another turn: the roster's watcher wakes it when somebody came or went, from now
+        on also where this node does not lead."""
         with self._condition:
             turns = self._turns
+            self._lingers = True
             self._watch_roster()
+            self._condition.notify_all()
             self._condition.wait_for(
                 lambda: self._turns != turns or self._stopping, max(until - self._clock.now(), 0.0)
             )
@@ -106,31 +119,53 @@ class KeeperThreads:
             self._begin(self._follow_roster, "roster")
 
     def _follow_state(self) -> None:
+        useless = 0
         while not self._stopping:
-            self._follow_write(self._keeper.view.token)
+            token = self._keeper.view.token
+            if self._changed(lambda: self._backend.wait_for_state(token, _LONGEST_WAIT)):  # noqa: B023 - used at once
+                self._keeper.state_changed()
+                self._pass_on()
+                useless = useless + 1 if self._keeper.view.token == token else 0
+                self._pause(useless)
 
     def _follow_roster(self) -> None:
+        useless = 0
         while not self._stopping:
-            if not self._keeper.leading:
+            if not self._wants_roster():
                 with self._condition:
-                    self._condition.wait_for(lambda: self._keeper.leading or self._stopping, _LONGEST_WAIT)
+                    self._condition.wait_for(lambda: self._wants_roster() or self._stopping, _LONGEST_WAIT)
                 continue
+            before, _ = self._keeper.seen
             if self._changed(lambda: self._backend.wait_for_roster(_LONGEST_WAIT)):
                 self._keeper.roster_changed()
                 self._pass_on()
+                useless = useless + 1 if self._keeper.seen[0] == before else 0
+                self._pause(useless)
 
-    def _follow_write(self, token: Token | None) -> None:
-        if self._changed(lambda: self._backend.wait_for_state(token, _LONGEST_WAIT)):
-            self._keeper.state_changed()
-            self._pass_on()
+    def _wants_roster(self) -> bool:
+        return self._keeper.leading or self._lingers
 
     def _changed(self, wait: Callable[[], bool]) -> bool:
         try:
             return wait()
-        except RendezvousError:
-            with self._condition:
-                self._condition.wait_for(lambda: self._stopping, _AFTER_ERROR)
+        except Exception as error:  # noqa: BLE001 - a node without its watchers is deaf, and nobody would see why
+            if not isinstance(error, RendezvousError) and not self._stopping:
+                self._tell(error)
+            self._pause(_MANY)
             return False
+
+    def _tell(self, error: Exception) -> None:
+        if type(error) not in self._told:
+            self._told.add(type(error))
+            get_logger().warning("rendezvous fault", reason=f"{type(error).__name__}: {error}", exc_info=error)
+
+    def _pause(self, useless: int) -> None:
+        """What the keeper cannot take up now (it cannot reach the store, or not read what is there) is news again at
+        once: without a pause the threads would keep each other busy."""
+        if useless:
+            seconds = min(_FIRST_PAUSE * 2.0 ** min(useless - 1, _MANY), _AFTER_ERROR)
+            with self._condition:
+                self._condition.wait_for(lambda: self._stopping, seconds)
 
     def _pass_on(self) -> None:
         """Wake the keeper and wait until it has taken a whole turn: else the same news would come again and again."""

@@ -1,0 +1,287 @@
+"""The threads of a handler over backends that behave badly: they neither spin, nor go deaf, nor hang at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from elastic_core.clock import SystemClock, later
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.interfaces.node import Node
+from elastic_core.rendezvous.codec import encoded_state
+from elastic_core.rendezvous.entry import entry_of
+from elastic_core.rendezvous.keeper import Keeper
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+from elastic_core.rendezvous.state import State, closed
+from elastic_core.rendezvous.threads import KeeperThreads
+from elastic_core.testing import MemoryBackend, SharedMemory
+
+LONG = 10.0
+
+
+class BadBackend(MemoryBackend):
+    """Waits that raise or cry wolf, calls that hang.
+
+    Attributes:
+        waits_raise: what every wait raises.
+        wolf: every wait says at once that there is news.
+        hold: while not set, calls of the main thread hang.
+    """
+
+    def __init__(self, memory):
+        super().__init__(memory)
+        self.waits_raise = None
+        self.wolf = False
+        self.hold = threading.Event()
+        self.hold.set()
+
+    def get_state(self):
+        self.hold.wait(60)
+        return super().get_state()
+
+    def beat(self, key, leading, look):
+        self.hold.wait(60)
+        return super().beat(key, leading, look)
+
+    def wait_for_state(self, token, timeout):
+        return self._told("wait_for_state") or super().wait_for_state(token, timeout)
+
+    def wait_for_roster(self, timeout):
+        return self._told("wait_for_roster") or super().wait_for_roster(timeout)
+
+    def _told(self, method):
+        self.calls[method] += 1
+        if self.waits_raise is not None:
+            raise self.waits_raise
+        return self.wolf
+
+
+class Rig:
+    """A keeper with its threads."""
+
+    def __init__(self, memory=None, name="a", max_nodes=1, min_nodes=1):
+        self.memory = memory or SharedMemory()
+        self.backend = BadBackend(self.memory)
+        clock = SystemClock()
+        settings = RendezvousSettings("job", min_nodes, max_nodes, RendezvousTimeout(last_call=0.0))
+        self.entry = entry_of(Node(name), f"{name}/1")
+        self.keeper = Keeper(self.backend, settings, self.entry, clock, lambda view: None)
+        self.threads = KeeperThreads(self.keeper, self.backend, clock)
+
+    def start(self):
+        self.keeper.want(self.entry)
+        self.threads.start()
+
+    @property
+    def state(self):
+        return self.keeper.view.state or State()
+
+
+@pytest.fixture
+def rig():
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(Rig(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.backend.hold.set()
+        one.threads.stop()
+
+
+@pytest.fixture
+def eventually():
+    def wait(condition, timeout=LONG):
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, f"did not come true within {timeout} s"
+            time.sleep(0.005)
+
+    return wait
+
+
+def write(memory, state):
+    """Another node writes the state."""
+    MemoryBackend(memory).set_state(encoded_state(state), memory.state and memory.state[1])
+
+
+def rendezvous_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("rendezvous-")]
+
+
+def test_start_and_stop_any_number_of_times(rig, eventually):
+    before = len(rendezvous_threads())
+    one = rig()
+    assert one.threads.stop()
+    assert (one.threads.started, one.threads.stopped) == (False, True)
+    two = rig()
+    two.start()
+    two.threads.start()
+    eventually(lambda: two.state.open)
+    assert two.threads.started
+    assert two.threads.stop()
+    assert two.threads.stop()
+    two.threads.start()
+    assert len(rendezvous_threads()) == before
+
+
+def test_what_others_write_is_known_at_once(rig, eventually):
+    one = rig()
+    one.start()
+    eventually(lambda: one.state.open)
+    begun = time.monotonic()
+    write(one.memory, closed(one.state, "b", "enough", succeeded=False))
+    eventually(lambda: one.state.closed)
+    assert time.monotonic() - begun < 0.5
+
+
+def test_state_that_cannot_be_read_is_no_reason_to_be_busy(rig, eventually):
+    one = rig()
+    one.start()
+    eventually(lambda: one.state.open)
+    with one.memory.changed:
+        one.memory.state = (b"not ours", one.memory.writes + 1)
+        one.memory.changed.notify_all()
+    eventually(lambda: one.keeper.view.fault)
+    one.backend.calls.clear()
+    eventually(lambda: one.backend.calls["beat"] >= 2)
+    assert one.backend.calls["get_state"] < 30  # in two seconds; thousands, once
+    assert one.backend.calls["wait_for_state"] < 30
+
+
+def test_main_connection_down_while_the_watchers_are_not(rig, eventually):
+    """They see news that the keeper cannot fetch."""
+    one = rig()
+    one.start()
+    eventually(lambda: one.state.open)
+    one.backend.wolf = True
+    one.backend.reachable = False
+    one.threads.wake()
+    eventually(lambda: one.keeper.view.outage)
+    one.backend.calls.clear()
+    begun = time.monotonic()
+    eventually(lambda: time.monotonic() - begun > 1.5)
+    assert sum(one.backend.calls.values()) < 60
+    one.backend.wolf = False
+    one.backend.reachable = True
+    eventually(lambda: one.keeper.view.outage is None)
+
+
+def test_watchers_that_cry_wolf_slow_down(rig, eventually):
+    one = rig()
+    one.backend.wolf = True
+    one.start()
+    begun = time.monotonic()
+    eventually(lambda: time.monotonic() - begun > 2.0)
+    assert one.backend.calls["wait_for_state"] + one.backend.calls["wait_for_roster"] < 40
+    assert one.state.open
+
+
+@pytest.mark.parametrize("error", [RendezvousConnectionError("gone"), RuntimeError("odd")], ids=["known", "odd"])
+def test_a_watcher_survives_what_its_wait_raises(rig, eventually, capsys, error):
+    one = rig()
+    one.start()
+    eventually(lambda: one.backend.calls["wait_for_state"])
+    one.backend.waits_raise = error
+    write(one.memory, one.state)  # so that the wait comes back
+    eventually(lambda: one.backend.calls["wait_for_state"] >= 3)
+    one.backend.waits_raise = None
+    write(one.memory, closed(one.state, "b", "enough", succeeded=False))
+    eventually(lambda: one.state.closed)
+    expected = 0 if isinstance(error, RendezvousConnectionError) else 1
+    assert capsys.readouterr().err.count("rendezvous fault") == expected
+
+
+def test_wakes_are_not_lost(rig):
+    one = rig()
+    one.start()
+    for _ in range(300):
+        ticket = one.keeper.amend(lambda state: state)
+        one.threads.wake()
+        assert ticket.done.wait(LONG)
+
+
+def test_wakes_of_many_threads_are_not_lost(rig):
+    one = rig()
+    one.start()
+    missing = []
+
+    def ask():
+        for _ in range(50):
+            ticket = one.keeper.amend(lambda state: state)
+            one.threads.wake()
+            if not ticket.done.wait(LONG):
+                missing.append(ticket)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not missing
+
+
+def test_stop_does_not_wait_for_a_call_that_hangs(rig, eventually):
+    one = rig()
+    one.start()
+    eventually(lambda: one.state.open)
+    one.backend.hold.clear()
+    eventually(lambda: one.keeper.out_of_reach_since() is not None)
+    begun = time.monotonic()
+    assert not one.threads.stop()
+    assert time.monotonic() - begun < 4.0
+    one.backend.hold.set()
+    eventually(lambda: one.threads.stop())
+
+
+def test_hung_from_the_very_first_call(rig, eventually):
+    one = rig()
+    one.backend.hold.clear()
+    one.start()
+    eventually(lambda: one.keeper.out_of_reach_since() is not None)
+    assert not one.threads.stop()
+
+
+def test_the_roster_is_waited_for_on_request_where_this_node_does_not_lead(rig, eventually):
+    leader = rig(max_nodes=2, min_nodes=2)
+    other = rig(leader.memory, "b", max_nodes=2, min_nodes=2)
+    leader.start()
+    eventually(lambda: leader.keeper.view.announced)
+    other.start()
+    eventually(lambda: other.state.open)
+    assert not other.keeper.leading
+    other.keeper.withdraw()
+    other.threads.wake()
+    eventually(lambda: not other.keeper.view.announced)
+    clock = SystemClock()
+    until = later(clock.now(), LONG)
+    ticket = leader.keeper.withdraw()
+    leader.threads.wake()
+    other.threads.wait_for_roster(until)
+    assert clock.now() < until - 4.0
+    assert ticket.done.wait(LONG)
+
+
+def test_an_idle_round_costs_a_beat_a_second_and_no_time(rig, eventually):
+    leader = rig(max_nodes=2, min_nodes=2)
+    other = rig(leader.memory, "b", max_nodes=2, min_nodes=2)
+    leader.start()
+    eventually(lambda: leader.keeper.view.announced)
+    other.start()
+    eventually(lambda: leader.state.open and other.state.open)
+    eventually(lambda: other.backend.calls["beat"] >= 1)
+    leader.backend.calls.clear()
+    other.backend.calls.clear()
+    before = time.process_time()
+    begun = time.monotonic()
+    threading.Event().wait(4.0)
+    seconds = time.monotonic() - begun
+    assert time.process_time() - before < 0.1 * seconds
+    assert set(other.backend.calls) <= {"beat"}
+    assert other.backend.calls["beat"] <= seconds + 1
+    assert set(leader.backend.calls) <= {"beat", "roster"}
+    assert sum(leader.backend.calls.values()) <= 2 * (seconds + 1)
