@@ -184,8 +184,10 @@ def _open_standard_streams() -> None:
 
 
 def _left_a_call_behind(argv: Sequence[str]) -> bool:
-    """Whether a store that does not answer still holds a thread of a command that has given it up."""
-    return argv[:1] in (["status"], ["drain"]) and threading.active_count() > 1
+    """Whether a store that does not answer still holds a thread of ours that has been given up."""
+    if argv[:1] in (["status"], ["drain"]):
+        return threading.active_count() > 1
+    return any(thread.name.startswith("rendezvous") for thread in threading.enumerate())
 
 
 def _leave_at_once(code: int) -> NoReturn:

@@ -21,7 +21,7 @@ class Attempt(Generic[T]):
         self._done = threading.Event()
         self._results: list[T] = []
         self._error: BaseException | None = None
-        threading.Thread(target=self._run, args=(function,), name="c10d-connect", daemon=True).start()
+        threading.Thread(target=self._run, args=(function,), name="rendezvous-connect", daemon=True).start()
 
     def wait(self, timeout: Duration, stop: threading.Event) -> bool:
         """Wait for the end of the call, for `timeout` seconds or until `stop` (noticed within 0.1 s). Whether it
