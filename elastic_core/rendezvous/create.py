@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import math
+import socket
+from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.records import Option
@@ -47,28 +49,33 @@ def settings_of(params: RendezvousParameters) -> RendezvousSettings:
     Raises:
         ConfigurationError: a bound does not hold.
     """
-    value = {option.name: params.get(option.name) for option in OPTIONS}
-    known = {name: option.default if value[name] is None else value[name] for name, option in _BY_NAME.items()}
+    known = {option.name: _number(option, params.get(option.name)) for option in OPTIONS}
     try:
         timeout = RendezvousTimeout(
-            float(known["join_timeout"] or 0),
-            float(known["last_call_timeout"] or 0),
-            float(known["close_timeout"] or 0),
-            float(known["heartbeat_timeout"] or 0),
+            known["join_timeout"], known["last_call_timeout"], known["close_timeout"], known["heartbeat_timeout"]
         )
         return RendezvousSettings(
             params.run_id,
             params.min_nodes,
             params.max_nodes,
             timeout,
-            float(known["keep_alive_interval"] or 0),
-            int(known["keep_alive_max_attempt"] or 0),
+            known["keep_alive_interval"],
+            int(known["keep_alive_max_attempt"]),
         )
     except ValueError as error:
         raise ConfigurationError(Problem("--rdzv-conf", str(error))) from error
 
 
-_BY_NAME = {option.name: option for option in OPTIONS}
+def _number(option: Option, value: Any) -> float:
+    kind = int if option.type is int else float
+    try:
+        number = kind(option.default if value is None else value)  # type: ignore[arg-type]  # or it is a TypeError
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if math.isfinite(number):
+        return number
+    wanted = "a whole number" if kind is int else "a number"
+    raise ConfigurationError(Problem(f"--rdzv-conf: {option.name}", f"expected {wanted}, found {value!r}"))
 
 
 def create_handler(
@@ -86,5 +93,7 @@ def create_handler(
     node = params.node or anonymous_node()
     if stores is None and store is None:
         raise ValueError("expected a store, or an object that gives every round one, found neither")
-    given = stores or PrefixedStores(cast("Store", store), params.run_id, params.local_addr or node.host)
+    given = stores or PrefixedStores(
+        cast("Store", store), params.run_id, params.local_addr or node.host or socket.gethostname()
+    )
     return DynamicRendezvousHandler(backend, settings_of(params), node, given)

@@ -28,10 +28,12 @@ from elastic_core.interfaces.handler import (
     Verdict,
 )
 from elastic_core.interfaces.node import Node, Round
+from elastic_core.log import get_logger
 from elastic_core.rendezvous.blame import is_certain
 from elastic_core.rendezvous.codec import bounded
 from elastic_core.rendezvous.entry import entry_of
-from elastic_core.rendezvous.keeper import Keeper, View
+from elastic_core.rendezvous.fence import Fence
+from elastic_core.rendezvous.keeper import Keeper, Ticket, View
 from elastic_core.rendezvous.participant import Standing, first_failures, missed, standing, verdict
 from elastic_core.rendezvous.progress import progress_text
 from elastic_core.rendezvous.round_stores import PrefixedStores
@@ -92,6 +94,7 @@ class DynamicRendezvousHandler(RoundHandler):
         self._listeners: list[Callable[[], None]] = []
         self._keeper = Keeper(self._backend, settings, self._entry, self._clock, self._take_view)
         self._threads = KeeperThreads(self._keeper, self._backend, self._clock)
+        self._fence = Fence(settings.window, settings.keep_alive_interval)
         self._shut = False
 
     @classmethod
@@ -152,29 +155,32 @@ class DynamicRendezvousHandler(RoundHandler):
         self._running = False
         self._done = False
         self._threads.start()
-        deadline = later(self._clock.now(), self._settings.timeout.join)
-        was_closed = self._connected(deadline).closed is not None and self._round == 0
-        where = self._stores.reserve()
-        self._want(after=self._round, done=0, where=where)
-        state = self._formed(deadline, was_closed)
-        self._round, self._running = state.round, True
-        return self._info(state)
+        try:
+            return self._joined(later(self._clock.now(), self._settings.timeout.join))
+        except BaseException:
+            self._step_back()
+            raise
 
     def is_closed(self) -> bool:
-        self._threads.start()
-        view = self._view
-        if view.state is None:
-            return self._connected(later(self._clock.now(), _PATIENCE)).closed is not None
-        return view.state.closed is not None
+        """As it stands in the store now. Raises RendezvousConnectionError after some seconds without an answer."""
+        state = self._view.state
+        if state is None or state.closed is None:
+            self._threads.start()
+            self._keeper.state_changed()
+            self._carried_out(self._keeper.amend(lambda state: state), _PATIENCE)
+            state = self._view.state
+        return state is not None and state.closed is not None
 
     def set_closed(self) -> None:
+        """Raises RendezvousConnectionError after some seconds without an answer; it is still closed once there is
+        one."""
         self._close("it was closed on request", succeeded=False)
 
     def num_nodes_waiting(self) -> int:
         """As seen at the last beat by the node that leads; the others look now. Raises RendezvousConnectionError."""
         self._threads.start()
         if not self._keeper.leading:
-            self._carried_out(self._keeper.look().done, _PATIENCE)
+            self._carried_out(self._keeper.look(), _PATIENCE)
         return self._view.waiting
 
     def shutdown(self) -> bool:
@@ -185,7 +191,7 @@ class DynamicRendezvousHandler(RoundHandler):
             self._changed.notify_all()
         told = True
         if self._threads.started and self._view.state is not None:
-            told = self._carried_out(self._keeper.withdraw().done, _PATIENCE, raises=False)
+            told = self._told(self._keeper.withdraw(), _PATIENCE)
             self._linger()
         ended = self._threads.stop()
         self._stores.release()
@@ -204,8 +210,7 @@ class DynamicRendezvousHandler(RoundHandler):
         found = verdict(state, self._entry.key, self._round)
         if found is not None:
             return found
-        until = self.ask_again()
-        if until is None or self._clock.now() < until:
+        if not self._fence.passed(self._keeper.out_of_reach_since(), self._clock.now()):
             return None
         outage = self._view.outage
         answer = f"the last answer was: {outage}" if outage else "it does not answer at all"
@@ -216,12 +221,9 @@ class DynamicRendezvousHandler(RoundHandler):
         )
 
     def ask_again(self) -> Instant | None:
-        since = self._keeper.out_of_reach_since()
         if not self._running:
             return None
-        if since is None:
-            return later(self._clock.now(), self._settings.window)
-        return later(since, self._settings.window - self._settings.keep_alive_interval)
+        return self._fence.ask_again(self._keeper.out_of_reach_since(), self._clock.now())
 
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
         told = tuple(bounded(failure) for failure in failures.values())
@@ -239,8 +241,7 @@ class DynamicRendezvousHandler(RoundHandler):
             return True
         key, number, done = self._entry.key, self._round, self._done
         self._keeper.amend(lambda state: left_done(state, key, number) if done else left(state, key, reason))
-        ticket = self._keeper.withdraw()
-        return self._carried_out(ticket.done, timeout, raises=False)
+        return self._told(self._keeper.withdraw(), timeout)
 
     def close(self, reason: str, succeeded: bool) -> None:
         """Close the rendezvous, and say why. Blocks until it is done. Raises RendezvousConnectionError."""
@@ -253,16 +254,42 @@ class DynamicRendezvousHandler(RoundHandler):
         if not self._keeper.leading:
             self._keeper.look()
             self._threads.wake()
-        return progress_text(view.state, view.gathering, self._settings, self._entry.key)
+        return self._seen_so_far()
+
+    def _seen_so_far(self) -> str:
+        roster, _ = self._keeper.seen
+        return progress_text(self._view.state, self._view.gathering, roster, self._settings, self._entry.key)
 
     # -- waiting
+
+    def _joined(self, deadline: Instant) -> RendezvousInfo:
+        was_closed = self._connected(deadline).closed is not None and self._round == 0
+        where = self._stores.reserve()
+        self._want(after=self._round, done=0, where=where)
+        state = self._formed(deadline, was_closed)
+        self._round = state.round  # from here on: what fails below wants a newer one
+        info = self._info(state)
+        if self._shut:  # while the store was made
+            self._stores.release()
+            self._check_fault()
+        self._running = True
+        return info
+
+    def _step_back(self) -> None:
+        """This node does not come to the round that it wanted."""
+        self._keeper.withdraw()
+        self._threads.wake()
 
     def _take_view(self, view: View) -> None:
         with self._changed:
             self._view = view
             self._changed.notify_all()
         for listener in self._listeners:
-            listener()
+            try:
+                listener()
+            except Exception as error:  # noqa: BLE001 - the beats go on, whatever a listener does
+                reason = f"a listener raised {type(error).__name__}: {error}"
+                get_logger().warning("rendezvous fault", reason=reason, exc_info=error)
 
     def _wait(self, deadline: Instant | None) -> bool:
         """Until a view comes, or the deadline. False when it has passed. The condition is held."""
@@ -275,15 +302,18 @@ class DynamicRendezvousHandler(RoundHandler):
     def _connected(self, deadline: Instant) -> State:
         """The state as first read."""
         with self._changed:
-            while self._view.state is None:
+            while True:
                 self._check_fault()
+                if self._view.state is not None:
+                    return self._view.state
                 if not self._wait(deadline):
-                    raise self._view.outage or RendezvousConnectionError(self._no_answer())
-            return self._view.state
+                    raise self._no_answer(self._settings.timeout.join)
 
-    def _no_answer(self) -> str:
-        return (
-            f"expected the rendezvous store to answer within {self._settings.timeout.join:g} s, found that it did not"
+    def _no_answer(self, seconds: Duration) -> RendezvousConnectionError:
+        view = self._view
+        told = f": {type(view.fault).__name__}: {view.fault}" if view.fault else ""
+        return view.outage or RendezvousConnectionError(
+            f"expected the rendezvous store to answer within {seconds:g} s, found that it did not{told}"
         )
 
     def _check_fault(self) -> None:
@@ -316,8 +346,6 @@ class DynamicRendezvousHandler(RoundHandler):
                     self._time_out()
 
     def _give_up(self, state: State, stands: Standing, was_closed: bool) -> None:
-        self._keeper.withdraw()
-        self._threads.wake()
         if stands is Standing.DRAINED:
             raise RendezvousGracefulExitError("somebody asked this node to leave (drain)")
         if stands is Standing.REFUSED:
@@ -335,11 +363,9 @@ class DynamicRendezvousHandler(RoundHandler):
         raise error
 
     def _time_out(self) -> None:
-        if self._view.outage is not None:
-            raise self._view.outage
-        self._keeper.withdraw()
-        self._threads.wake()
-        seen = progress_text(self._view.state, self._view.gathering, self._settings, self._entry.key)
+        if self._view.outage is not None or self._view.fault is not None:
+            raise self._no_answer(self._settings.timeout.join)
+        seen = self._seen_so_far()
         raise RendezvousTimeoutError(
             f"expected {_bounds(self._settings)} within {self._settings.timeout.join:g} s (join_timeout), found: "
             f"{seen or 'too few'}; start the missing ones, or allow more time with --rdzv-conf=join_timeout=SECONDS"
@@ -366,19 +392,21 @@ class DynamicRendezvousHandler(RoundHandler):
     def _close(self, reason: str, succeeded: bool) -> None:
         self._threads.start()
         name = self._node.name
-        ticket = self._keeper.amend(lambda state: closed(state, name, reason, succeeded))
-        self._carried_out(ticket.done, _PATIENCE)
+        self._carried_out(self._keeper.amend(lambda state: closed(state, name, reason, succeeded)), _PATIENCE)
 
-    def _carried_out(self, done: threading.Event, timeout: Duration, raises: bool = True) -> bool:
-        """Wait for the keeper to have done it."""
+    def _carried_out(self, ticket: Ticket, timeout: Duration) -> None:
+        """Wait for the keeper to have done it. Raises what kept it from that."""
+        told = self._told(ticket, timeout)
+        if ticket.fault is not None:
+            raise ticket.fault
+        if not told:
+            self._check_fault()
+            raise self._no_answer(timeout)
+
+    def _told(self, ticket: Ticket, timeout: Duration) -> bool:
+        """The same; whether it was done."""
         self._threads.wake()
-        if done.wait(timeout):
-            return True
-        if raises:
-            raise self._view.outage or RendezvousConnectionError(
-                f"expected the rendezvous store to answer within {timeout:g} s, found that it did not"
-            )
-        return False
+        return not self._threads.stopped and ticket.done.wait(timeout) and ticket.fault is None
 
     def _linger(self) -> None:
         """The host of the store leaves last, so that everybody learns how the job ended: bounded, for it can be that
@@ -391,7 +419,7 @@ class DynamicRendezvousHandler(RoundHandler):
             self._threads.wait_for_roster(until)
 
     def _others_are_there(self, until: Instant) -> bool:
-        if not self._carried_out(self._keeper.look().done, max(until - self._clock.now(), 0.0), raises=False):
+        if not self._told(self._keeper.look(), max(until - self._clock.now(), 0.0)):
             return False
         roster, _ = self._keeper.seen
         return any(not seen.late for seen in roster)

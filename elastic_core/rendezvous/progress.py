@@ -8,17 +8,22 @@ from elastic_core.rendezvous.participant import Standing, standing
 
 if TYPE_CHECKING:
     from elastic_core.rendezvous.decide import Wait
+    from elastic_core.rendezvous.roster import Roster
     from elastic_core.rendezvous.settings import RendezvousSettings
     from elastic_core.rendezvous.state import State
 
 _MOST_NAMES = 8
 
 
-def progress_text(state: State | None, gathering: Wait | None, settings: RendezvousSettings, key: str) -> str:
+def progress_text(
+    state: State | None, gathering: Wait | None, roster: Roster, settings: RendezvousSettings, key: str
+) -> str:
     """One line; empty when nothing is known."""
     if state is None:
         return ""
-    stands = standing(state, key, state.round if state.seat(key) else 0, settings.max_nodes)
+    if state.open and any(seat.key == key for seat in state.surviving):
+        return _work_left(state, roster)
+    stands = standing(state, key, 0, settings.max_nodes)
     if stands is Standing.SPARE:
         return f"round {state.round} is full with {len(state.surviving)} nodes; this one is a spare"
     if stands is Standing.WAITING:
@@ -32,6 +37,17 @@ def progress_text(state: State | None, gathering: Wait | None, settings: Rendezv
     elif gathering.joined >= settings.min_nodes:
         text += f", {gathering.reason.split(', ', 1)[-1]}"
     return text
+
+
+def _work_left(state: State, roster: Roster) -> str:
+    """For a member of a round that runs."""
+    done = {seen.entry.key for seen in roster if seen.entry.done == state.round} | set(state.done)
+    busy = tuple(seat.member.node for seat in state.surviving if seat.key not in done)
+    return (
+        f"{len(state.seats) - len(busy)} of {len(state.seats)} nodes are done, still at work: {few(busy)}"
+        if busy
+        else ""
+    )
 
 
 def few(names: tuple[str, ...]) -> str:

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import socket
+import threading
+from datetime import timedelta
+
+import pytest
+
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.rendezvous import RendezvousStoreInfo
+
+
+@pytest.fixture
+def store():
+    return MemoryStore(timedelta(seconds=5))
+
+
+def test_rank_0_tells_and_the_others_learn(store):
+    told = RendezvousStoreInfo.build(0, store, "10.0.0.1", 1234)
+    assert told == RendezvousStoreInfo("10.0.0.1", 1234)
+    assert RendezvousStoreInfo.build(1, store) == told
+    assert RendezvousStoreInfo.build(2, store, "10.0.0.2", 99) == told
+    assert (store.get("MASTER_ADDR"), store.get("MASTER_PORT")) == (b"10.0.0.1", b"1234")
+
+
+def test_the_others_wait(store):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(RendezvousStoreInfo.build(1, store)))
+    thread.start()
+    told = RendezvousStoreInfo.build(0, store, "10.0.0.1", 1)
+    thread.join(5)
+    assert found == [told]
+
+
+def test_it_is_bounded_by_the_store():
+    with pytest.raises(TimeoutError):
+        RendezvousStoreInfo.build(1, MemoryStore(timedelta(seconds=0.01)))
+
+
+def test_a_free_port_and_the_name_of_this_machine(store):
+    told = RendezvousStoreInfo.build(0, store)
+    assert told.master_addr == socket.getfqdn()
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", told.master_port))
+    assert 0 < told.master_port < 65536
+
+
+def test_port_0_is_taken_as_given(store):
+    assert RendezvousStoreInfo.build(0, store, "host", 0).master_port == 0

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.errors import ConfigurationError
+from elastic_core.interfaces.node import Node
+from elastic_core.rendezvous import OPTIONS, RendezvousParameters, create_handler
+from elastic_core.testing import MemoryBackend, SharedMemory
+
+
+@pytest.fixture
+def create():
+    made = []
+
+    def make(node=None, local_addr=None, nodes=(1, 2), **config):
+        params = RendezvousParameters("memory", "", "job", *nodes, local_addr, node, **config)
+        made.append(create_handler(MemoryStore(), MemoryBackend(SharedMemory()), params))
+        return made[-1]
+
+    yield make
+    for handler in made:
+        handler.shutdown()
+
+
+def test_options_have_the_defaults_that_they_show(create):
+    settings = create().settings
+    shown = {option.name: option.default for option in OPTIONS}
+    assert shown == {
+        "join_timeout": settings.timeout.join,
+        "last_call_timeout": settings.timeout.last_call,
+        "close_timeout": settings.timeout.close,
+        "heartbeat_timeout": settings.timeout.heartbeat,
+        "keep_alive_interval": settings.keep_alive_interval,
+        "keep_alive_max_attempt": settings.keep_alive_max_attempt,
+    }
+    assert (settings.run_id, settings.min_nodes, settings.max_nodes) == ("job", 1, 2)
+
+
+def test_options_may_be_text_or_typed(create):
+    settings = create(join_timeout="1.5", last_call_timeout=0, keep_alive_max_attempt="3", close_timeout=None).settings
+    assert (settings.timeout.join, settings.timeout.last_call, settings.keep_alive_max_attempt) == (1.5, 0.0, 3)
+    assert settings.timeout.close == 60.0
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("join_timeout", "soon", "join_timeout: expected a number, found 'soon'"),
+        ("join_timeout", "nan", "join_timeout: expected a number, found 'nan'"),
+        ("close_timeout", float("inf"), "close_timeout: expected a number, found inf"),
+        ("keep_alive_max_attempt", "2.5", "keep_alive_max_attempt: expected a whole number, found '2.5'"),
+        ("keep_alive_interval", [], "keep_alive_interval: expected a number"),
+        ("join_timeout", 0, "join timeout above 0 s, found 0"),
+        ("last_call_timeout", -1, "last_call timeout of 0 s or more"),
+        ("keep_alive_interval", 0, "keep_alive_interval above 0 s"),
+        ("keep_alive_max_attempt", 1, "keep_alive_max_attempt of 2 or more, found 1"),
+    ],
+)
+def test_bounds(create, option, value, message):
+    with pytest.raises(ConfigurationError, match=message):
+        create(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("node", "local_addr", "expected"),
+    [
+        (None, "10.0.0.1", "10.0.0.1"),
+        (Node("a", host="h"), None, "h"),
+        (Node("a", host="h"), "10.0.0.1", "10.0.0.1"),
+        (Node("a"), None, socket.gethostname()),
+        (None, None, socket.gethostname()),
+    ],
+)
+def test_the_address_that_is_advertised(create, node, local_addr, expected):
+    info = create(node, local_addr, (1, 1)).next_rendezvous()
+    assert info.bootstrap_store_info.master_addr == expected
+
+
+def test_a_store_or_stores_are_needed():
+    with pytest.raises(ValueError, match="expected a store"):
+        create_handler(None, MemoryBackend(SharedMemory()), RendezvousParameters("memory", "", "job", 1, 1))

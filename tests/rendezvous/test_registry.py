@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.errors import ConfigurationError
+from elastic_core.rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousHandlerRegistry,
+    RendezvousParameters,
+    create_handler,
+    get_rendezvous_handler,
+    rendezvous_handler_registry,
+)
+from elastic_core.testing import MemoryBackend, SharedMemory
+
+
+def memory_handler(params):
+    return create_handler(MemoryStore(), MemoryBackend(SharedMemory()), params)
+
+
+def parameters(backend="memory", nodes=(1, 1), **config):
+    return RendezvousParameters(backend, "", "job", *nodes, **config)
+
+
+def test_what_is_registered_makes_handlers():
+    registry = RendezvousHandlerRegistry()
+    registry.register("memory", memory_handler)
+    registry.register("memory", memory_handler)
+    assert "memory" in registry
+    assert registry.create_handler(parameters()).get_backend() == "memory"
+
+
+def test_names_are_unique_and_not_empty():
+    registry = RendezvousHandlerRegistry()
+    registry.register("memory", memory_handler)
+    with pytest.raises(ValueError, match="'memory' has a creator already"):
+        registry.register("memory", lambda params: memory_handler(params))
+    with pytest.raises(ValueError, match="found an empty one"):
+        registry.register("", memory_handler)
+
+
+def test_what_nobody_registered():
+    registry = RendezvousHandlerRegistry()
+    with pytest.raises(ValueError, match=r"\(none\), found 'memory'"):
+        registry.create_handler(parameters())
+    registry.register("other", memory_handler)
+    with pytest.raises(ValueError, match=r"\(other\), found 'memory'"):
+        registry.create_handler(parameters())
+
+
+def test_a_handler_for_another_backend():
+    registry = RendezvousHandlerRegistry()
+    registry.register("other", memory_handler)
+    with pytest.raises(ValueError, match="for 'other', found one for 'memory'"):
+        registry.create_handler(parameters("other"))
+
+
+def test_the_registry_of_the_process_comes_first():
+    rendezvous_handler_registry.register("memory", memory_handler)
+    handler = get_rendezvous_handler(parameters())
+    assert isinstance(handler, DynamicRendezvousHandler)
+    assert handler.shutdown()
+
+
+def test_built_in_backends_are_there():
+    handler = get_rendezvous_handler(parameters("local"))
+    assert handler.next_rendezvous().world_size == 1
+    assert handler.shutdown()
+
+
+def test_parameters_can_be_used_twice():
+    params = parameters("local")
+    assert get_rendezvous_handler(params).get_backend() == get_rendezvous_handler(params).get_backend() == "local"
+
+
+def test_nobody_brings_it():
+    with pytest.raises(ConfigurationError, match="no-such"):
+        get_rendezvous_handler(parameters("no-such"))
+
+
+def test_options_are_checked():
+    with pytest.raises(ConfigurationError, match="tiemout"):
+        get_rendezvous_handler(parameters("local", tiemout=3))
+
+
+@pytest.mark.torch
+def test_an_installed_plugin_is_found_by_name():
+    params = RendezvousParameters("c10d", "127.0.0.1:29400", "job", 1, 1, join_timeout="20", keep_alive_interval="0.5")
+    handler = get_rendezvous_handler(params)
+    try:
+        assert handler.get_backend() == "c10d"
+        assert handler.settings.timeout.join == 20.0
+        assert handler.settings.keep_alive_interval == 0.5
+    finally:
+        handler.shutdown()

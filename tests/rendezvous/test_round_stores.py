@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+
+import pytest
+
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.rendezvous.round_stores import PrefixedStore, PrefixedStores
+
+
+@pytest.fixture
+def stores():
+    made = PrefixedStores(MemoryStore(timedelta(seconds=0.1)), "job", "10.0.0.1")
+    yield made
+    made.release()
+
+
+def free(port):
+    """Whether somebody else may have the port."""
+    with socket.socket(socket.AF_INET6) as sock:
+        try:
+            sock.bind(("::", port))
+        except OSError:
+            return False
+    return True
+
+
+def test_the_port_is_held_until_it_is_let_go(stores):
+    where = stores.reserve()
+    assert where.master_addr == "10.0.0.1"
+    assert not free(where.master_port)
+    stores.release()
+    stores.release()
+    assert free(where.master_port)
+
+
+def test_a_new_reservation_replaces_the_one_before(stores):
+    first = stores.reserve()
+    second = stores.reserve()
+    assert free(first.master_port) or first.master_port == second.master_port
+    assert not free(second.master_port)
+
+
+def test_rank_0_keeps_the_port_and_the_others_let_go(stores):
+    where = stores.reserve()
+    stores.open(1, where, is_host=True)
+    assert not free(where.master_port)
+    stores.open(2, where, is_host=False)
+    assert free(where.master_port)
+
+
+def test_workers_host_their_store_themselves(stores):
+    assert not stores.hosted_by_agent
+
+
+def test_rounds_do_not_see_each_other(stores):
+    where = stores.reserve()
+    one, two = stores.open(1, where, True), stores.open(2, where, True)
+    one.set("key", "1")
+    assert not two.check(["key"])
+    two.set("key", "2")
+    assert (one.get("key"), two.get("key")) == (b"1", b"2")
+
+
+def test_a_store_is_one_of_ours():
+    inner = MemoryStore(timedelta(seconds=0.1))
+    store = PrefixedStore("p", inner)
+    assert store.add("n", 2) == 2
+    assert store.add("n", 3) == 5
+    assert inner.get("p/n") == b"5"
+    assert store.compare_set("c", "", "x") == b"x"
+    assert store.compare_set("c", "y", "z") == b"x"
+    assert store.check(["n", "c"])
+    store.wait(["n"])
+    store.wait(["n"], timedelta(seconds=1))
+    assert store.delete_key("n")
+    assert not store.delete_key("n")
+    assert store.num_keys() == inner.num_keys() == 1
+    with pytest.raises(TimeoutError):
+        store.get("missing")
+    with pytest.raises(TimeoutError):
+        store.wait(["missing"], timedelta(seconds=0.01))
