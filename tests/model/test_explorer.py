@@ -37,7 +37,7 @@ def told(capsys):
 
 TWO_NODES = [
     ("1:2, nobody there yet", (1, 2), lambda rules: rules.empty(2), 59_000),
-    ("1:2, both run", (1, 2), lambda rules: rules.running(2), 250_000),
+    ("1:2, both run", (1, 2), lambda rules: rules.running(2), 240_000),
     ("2:2, nobody there yet", (2, 2), lambda rules: rules.empty(2), 31_000),
     ("2:2, both run", (2, 2), lambda rules: rules.running(2), 150_000),
 ]
@@ -57,9 +57,9 @@ THREE_NODES = [
     ("2:3, nobody there yet", (2, 3), lambda rules: rules.empty(3), 5_000),
 ]
 THREE_RUNNING = [
-    ("1:2, two run, one may come", (1, 2), lambda rules: rules.running(2, 1), 600_000),
-    ("2:2, two run, one may come", (2, 2), lambda rules: rules.running(2, 1), 430_000),
-    ("2:3, all run", (2, 3), lambda rules: rules.running(3), 600_000),
+    ("1:2, two run, one may come", (1, 2), lambda rules: rules.running(2, 1), 550_000),
+    ("2:2, two run, one may come", (2, 2), lambda rules: rules.running(2, 1), 400_000),
+    ("2:3, all run", (2, 3), lambda rules: rules.running(3), 550_000),
 ]
 
 
