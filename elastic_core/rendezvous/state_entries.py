@@ -158,10 +158,12 @@ class StateEntries(RosterBackend):
             changed = change(envelope)
             if changed is envelope:
                 return envelope
+            data = _encoded(changed)
             with self._lock:
-                found = self._backend.set_state(_encoded(changed), token)
+                # A backend that does not tell what stands is asked: what we wrote names the change, or the node.
+                found = self._backend.set_state(data, token) or _compared(self._backend.get_state(), data)
             if found is None:
-                envelope, token = self._read()
+                envelope, token = _Envelope(), None
                 continue
             envelope, token = _decoded(found[0]), found[1]
             if found[2]:
@@ -170,6 +172,10 @@ class StateEntries(RosterBackend):
             f"expected to write the state of the backend {self.name!r} within {_MOST_REFUSALS} attempts, found that "
             "others always did first; a backend with entries of their own (RosterBackend) does not have this limit"
         )
+
+
+def _compared(found: tuple[bytes, Token] | None, data: bytes) -> tuple[bytes, Token, bool] | None:
+    return None if found is None else (*found, found[0] == data)
 
 
 def _encoded(envelope: _Envelope) -> bytes:
