@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
     from elastic_core.interfaces.handler import RendezvousParameters
 
+_JOIN: Duration = 600.0
 _NOWHERE = ("192.0.2.1", 9)  # an address for documentation; nothing is sent there
 
 
@@ -45,7 +47,7 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
         ConfigurationError: the endpoint or an option cannot be.
         RendezvousConnectionError: the store could not be reached within `join_timeout`.
     """
-    connector = connector_for(params, _seconds(params, "join_timeout", 600.0))
+    connector = connector_for(params, _seconds(params, "join_timeout", _JOIN))
     backend = C10dRendezvousBackend(connector, params.run_id)
     try:
         backend.connect()
@@ -62,13 +64,16 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE) ->
     Raises:
         ConfigurationError: the endpoint or an option cannot be.
     """
-    connector = connector_for(params, patience)
+    # An error that comes after the join timeout could not be told: who gives up says only that nothing answered.
+    half = _seconds(params, "join_timeout", _JOIN) / 2
+    connector = connector_for(params, min(patience, half), half)
     backend = C10dRendezvousBackend(connector, params.run_id)
     return Parts(backend, C10dRoundStores(connector, params.run_id, _advertised(params, connector)))
 
 
-def connector_for(params: RendezvousParameters, patience: Duration) -> Connector:
-    """The connector that the options ask for. Raises ConfigurationError."""
+def connector_for(params: RendezvousParameters, patience: Duration, longest: Duration = math.inf) -> Connector:
+    """The connector that the options ask for; a listener has `longest` seconds at most to answer. Raises
+    ConfigurationError."""
     kind = params.get("store_type") or "tcp"
     if kind == "file":
         return file_connector(params.endpoint)
@@ -83,7 +88,7 @@ def connector_for(params: RendezvousParameters, patience: Duration) -> Connector
         endpoint,
         Hosting(endpoint, _is_host(params), params.max_nodes),
         patience,
-        _seconds(params, "connect_timeout", CONNECT_TIMEOUT),
+        min(_seconds(params, "connect_timeout", CONNECT_TIMEOUT), longest),
         _seconds(params, "read_timeout", READ_TIMEOUT),
     )
 

@@ -14,6 +14,7 @@ from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
+from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 
 
 def fails(function):
@@ -154,6 +155,18 @@ def test_something_else_listens(listener):
     with pytest.raises(RendezvousConnectionError, match=r"does not answer as a TCPStore .* wrong port"):
         connector.connect()
     connector.close()
+
+
+@pytest.mark.parametrize(("listens", "answer"), [(False, "connection refused"), (True, "does not answer as a TCPStore")])
+def test_who_has_little_time_to_join_still_learns_what_answered(listens, answer, listener, free_port):
+    port = listener if listens else free_port()
+    params = RendezvousParameters("c10d", f"127.0.0.1:{port}", "job", 1, 2, is_host=False, join_timeout=1.0)
+    handler = get_rendezvous_handler(params)
+    try:
+        with pytest.raises(RendezvousConnectionError, match=f"127.0.0.1:{port}.*{answer}"):
+            handler.next_rendezvous()
+    finally:
+        handler.shutdown()
 
 
 def test_a_store_that_comes_late_is_waited_for(server_process, free_port, background):
