@@ -44,7 +44,7 @@ from elastic_core.rendezvous.settings import (
     RendezvousTimeout,
     in_seconds,
 )
-from elastic_core.rendezvous.state import Report, State, closed, failed, left, left_done
+from elastic_core.rendezvous.state import Cause, Report, State, closed, ended, failed, left, left_done
 from elastic_core.rendezvous.state_entries import StateEntries
 from elastic_core.rendezvous.threads import KeeperThreads
 
@@ -264,6 +264,7 @@ class DynamicRendezvousHandler(RoundHandler):
 
     def _joined(self, deadline: Instant) -> RendezvousInfo:
         was_closed = self._connected(deadline).closed is not None and self._round == 0
+        self._give_up_round()
         where = self._stores.reserve()
         self._want(after=self._round, done=0, where=where)
         state = self._formed(deadline, was_closed)
@@ -274,6 +275,18 @@ class DynamicRendezvousHandler(RoundHandler):
             self._check_fault()
         self._running = True
         return info
+
+    def _give_up_round(self) -> None:
+        """Who wants a new round while its last one runs ends that for all, as users of torch's handlers expect: they
+        report nothing. Does nothing after a report, or when the round is over."""
+        key, name, number = self._entry.key, self._node.name, self._round
+
+        def over(state: State) -> State:
+            running = state.open and state.round == number and state.seat(key) is not None
+            return ended(state, Cause.LEFT, name, f"{name} wants a new round") if running else state
+
+        if number:
+            self._keeper.amend(over)
 
     def _step_back(self) -> None:
         """This node does not come to the round that it wanted."""
@@ -339,10 +352,10 @@ class DynamicRendezvousHandler(RoundHandler):
                     return state
                 if stands in (Standing.CLOSED, Standing.DRAINED, Standing.REFUSED):
                     self._give_up(state, stands, was_closed)
-                patient = stands in (Standing.SPARE, Standing.WAITING) and self._view.outage is None
-                if patient:
+                if stands in (Standing.SPARE, Standing.WAITING) and self._view.outage is None:
+                    self._wait(None)
                     deadline = later(self._clock.now(), self._settings.timeout.join)
-                if not self._wait(None if patient else deadline):
+                elif not self._wait(deadline):
                     self._time_out()
 
     def _give_up(self, state: State, stands: Standing, was_closed: bool) -> None:

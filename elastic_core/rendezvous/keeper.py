@@ -102,6 +102,7 @@ class Keeper:
         self._state_news = True
         self._roster_news = True
         self._older = 0
+        self._deserted = False
         self._leading = False
         self._pulse: Counter | None = None
         self._own_pulses = 0
@@ -199,6 +200,8 @@ class Keeper:
             self._read()
         self._keep_entry()
         self._carry_out()
+        if self._deserted and self._view.announced is not None:
+            self._recount()
         if self._leading or self._looks or self._is_first():
             self._see(self._clock.now())
         return self._due()
@@ -270,6 +273,7 @@ class Keeper:
         if known is not None and state.round < known.round and not state.closed:
             self._give_back(known, None if found is None else found[1])
             return
+        self._deserted = bool(state.round) and not state.open and not state.closed and not state.surviving
         self._show(replace(self._view, state=state, token=None if found is None else found[1]))
 
     def _give_back(self, known: State, token: Token | None) -> None:
@@ -385,7 +389,8 @@ class Keeper:
         """The first in line would lead if it lived: it is late, until it beats again. Those between it and us may be
         about to step in themselves, so that there is some doubt."""
         beats = {item.key: item.beats for item in self._ask(self._backend.roster) if item.beats is not None}
-        line = [seat.key for seat in (self._view.state or State()).surviving]
+        state = self._view.state or State()
+        line = [seat.key for seat in state.surviving if seat.key not in state.draining]
         line += [key for key in beats if key not in line]
         before = line[: line.index(self._key)] if self._key in line else []
         first, between = before[:1], before[1:]
@@ -394,6 +399,15 @@ class Keeper:
 
     def _place(self) -> Lead:
         return lead(self._view.state or State(), self._key, self._older)
+
+    def _recount(self) -> None:
+        """All members of the last round have left, and nobody leads by rank. So that it need not be found out by
+        silence, those who wait look once who is the oldest of them."""
+        state = self._view.state or State()
+        keys = [item.key for item in self._ask(self._backend.roster)]
+        older = keys[: keys.index(self._key)] if self._key in keys else keys
+        self._older = sum(state.seat(key) is None for key in older)
+        self._deserted = False
 
     def _is_first(self) -> bool:
         """The first in line leads without waiting for silence."""

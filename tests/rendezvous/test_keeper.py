@@ -386,6 +386,24 @@ def test_two_that_die_with_the_leader_are_found_too():
     assert not set(dead) & set(world.members())
 
 
+def test_who_waits_takes_over_at_once_when_all_members_have_left(node):
+    member = node(max_nodes=1)
+    member.want()
+    spares = [node(member.memory, member.clock, name, max_nodes=1) for name in "bc"]
+    for spare in spares:
+        spare.want()
+    member.keeper.amend(lambda state: left(state, "a/1", "goes"))
+    member.keeper.turn()  # its entry is still there
+    for spare in reversed(spares):
+        spare.keeper.state_changed()
+        spare.keeper.turn()
+    assert [spare.keeper.leading for spare in spares] == [True, False]
+    member.keeper.withdraw()
+    member.keeper.turn()
+    spares[0].run(member.settings.timeout.last_call + 0.5)
+    assert [seat.key for seat in spares[0].state.seats] == ["b/1"]
+
+
 def test_a_bad_entry_stays_outside(node, capsys):
     one = node(last_call=1.0)
     one.backend.announce("stranger/1", b"not an entry")

@@ -213,9 +213,7 @@ def test_what_cannot_be_ours_is_told(toys, data):
     toy.place.state, toy.place.writes = data, 1
     one = StateEntries(toy, SystemClock())
     for call in (one.get_state, one.roster, lambda: one.announce("a", b""), lambda: one.wait_for_roster(1.0)):
-        with pytest.raises(
-            RendezvousStateError, match=r"expected a rendezvous state of version 1, found b.*run|--rdzv-id"
-        ):
+        with pytest.raises(RendezvousStateError, match=r"expected a rendezvous state of version 1, found b"):
             call()
 
 
