@@ -295,7 +295,9 @@ class DynamicRendezvousHandler(RoundHandler):
 
     def _take_view(self, view: View) -> None:
         with self._changed:
-            self._view = view
+            before, self._view = self._view, view
+            if (view.state, view.outage, view.fault) == (before.state, before.outage, before.fault):
+                return
             self._changed.notify_all()
         for listener in self._listeners:
             try:

@@ -273,6 +273,7 @@ class Keeper:
         if known is not None and state.round < known.round and not state.closed:
             self._give_back(known, None if found is None else found[1])
             return
+        self._roster_news = True
         self._deserted = bool(state.round) and not state.open and not state.closed and not state.surviving
         self._show(replace(self._view, state=state, token=None if found is None else found[1]))
 
@@ -291,6 +292,7 @@ class Keeper:
             return False
         data, token, written = found
         if written:
+            self._roster_news = True
             self._show(replace(self._view, state=state, token=token))
         else:
             self._take((data, token))
@@ -418,11 +420,12 @@ class Keeper:
     # -- deciding
 
     def _see(self, now: Instant) -> None:
-        """Look at the roster if there is news of it, and decide."""
-        if self._roster_news or self._looks:
-            self._roster_news = False
-            self._observe(self._ask(self._backend.roster), now)
+        """Look at the roster if there is news of it, and decide. A state is never decided about by a roster that was
+        read before it: who announced itself in between would look as if it had not."""
         for _ in range(_MOST_REFUSALS):
+            if self._roster_news or self._looks:
+                self._roster_news = False
+                self._observe(self._ask(self._backend.roster), now)
             if not self._decide(now):
                 break
         while self._looks:

@@ -1,5 +1,8 @@
 """The threads of a handler: one takes the keeper's turns, one waits for the state, and where this node leads, one
-waits for the roster. They sleep until something is due or happens."""
+waits for the roster. They sleep until something is due or happens.
+
+While nodes gather for the first round the keeper's thread waits for news itself, from beat to beat, and the others are
+started when a round runs: a join then costs one thread, and nothing is handed from one to the next."""
 
 from __future__ import annotations
 
@@ -37,6 +40,7 @@ class KeeperThreads:
         self._turns = 0
         self._stopping = False
         self._threads: list[threading.Thread] = []
+        self._watches_state = False
         self._watches_roster = False
         self._lingers = False
         self._told: set[type[Exception]] = set()
@@ -93,25 +97,58 @@ class KeeperThreads:
         thread.start()
 
     def _keep(self) -> None:
-        watching = False
         while not self._stopping:
             with self._condition:
                 self._begun += 1
             due = self._keeper.turn()
-            if not watching and self._keeper.view.state is not None:
-                with self._condition:
-                    self._begin(self._follow_state, "state")
-                watching = True
             with self._condition:
                 self._turns += 1
                 self._condition.notify_all()
-                if self._keeper.leading:
-                    self._watch_roster()
-                if not self._woken and not self._stopping:
-                    self._condition.wait_for(
-                        lambda: self._woken or self._stopping, min(max(due - self._clock.now(), 0.0), _LONGEST_WAIT)
-                    )
-                self._woken = False
+                gathers = self._gathers() and not self._woken
+            if gathers:
+                self._wait_for_news(due)
+            else:
+                self._rest(due)
+
+    def _rest(self, due: Instant) -> None:
+        with self._condition:
+            if self._keeper.view.announced is not None:
+                self._watch_state()
+            if self._keeper.leading:
+                self._watch_roster()
+            if not self._woken and not self._stopping:
+                self._condition.wait_for(
+                    lambda: self._woken or self._stopping, min(max(due - self._clock.now(), 0.0), _LONGEST_WAIT)
+                )
+            self._woken = False
+
+    def _gathers(self) -> bool:
+        """Whether this node waits for the first round that it sees. What it is asked for meanwhile waits until its next
+        beat at the latest."""
+        view = self._keeper.view
+        return (
+            not self._watches_state
+            and view.announced is not None
+            and view.state is not None
+            and not view.state.open
+            and view.state.closed is None
+        )
+
+    def _wait_for_news(self, due: Instant) -> None:
+        limit = min(max(due - self._clock.now(), 0.0), _LONGEST_WAIT)
+        if limit == 0.0:
+            return
+        if self._keeper.leading:
+            self._keeper.state_changed()  # whatever wakes it: there is nobody else who would see that
+            self._changed(lambda: self._backend.wait_for_roster(limit))
+            self._keeper.roster_changed()
+        elif self._changed(lambda: self._backend.wait_for_state(self._keeper.view.token, limit)):
+            self._keeper.state_changed()
+
+    def _watch_state(self) -> None:
+        if not self._watches_state and not self._stopping:
+            self._watches_state = True
+            self._begin(self._follow_state, "state")
 
     def _watch_roster(self) -> None:
         if not self._watches_roster and not self._stopping:
