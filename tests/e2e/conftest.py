@@ -74,14 +74,12 @@ class Elastic:
         self.started.append(process)
         return process
 
-    def start_to_files(
-        self, name: str, *args: str, before: tuple[str, ...] = (), **environment: str
-    ) -> subprocess.Popen[bytes]:
-        """As `start`, with the output in NAME.out and NAME.err; `before` is a command that starts this one."""
+    def start_to_files(self, name: str, *args: str, **environment: str) -> subprocess.Popen[bytes]:
+        """As `start`, with the output in NAME.out and NAME.err; also for a program whose first argument ends in .py."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("ELASTIC_", "PET_"))}
         with open(self.cwd / f"{name}.out", "ab") as out, open(self.cwd / f"{name}.err", "ab") as err:
             process = subprocess.Popen(
-                [*before, sys.executable, *(args if args[0].endswith(".py") else ("-m", "elastic_core", *args))],
+                [sys.executable, *(args if args[0].endswith(".py") else ("-m", "elastic_core", *args))],
                 cwd=self.cwd,
                 env={"RES_OPTIONS": "timeout:1 attempts:1", **kept, MARK: self.mark, **environment},
                 stdin=subprocess.DEVNULL,

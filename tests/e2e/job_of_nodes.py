@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-LONG = 60.0
+LONG = 90.0
 
 # Without torch, so that only agents have to import it. Ends when a file says so, with the code that it says.
 WORKER = """
@@ -190,13 +190,11 @@ class Job:
     def endpoint(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def agent(
-        self, name: str, *flags: str, script: str | None = None, command: tuple[str, ...] = (), **environment: str
-    ) -> Agent:
-        """Start a node of this name. `command`: what starts the agent. Of a flag given twice the later one counts."""
+    def agent(self, name: str, *flags: str, script: str | None = None, **environment: str) -> Agent:
+        """Start a node of this name. Of a flag given twice the later one counts."""
         own = (f"--rdzv-endpoint={self.endpoint}", "--rdzv-backend=c10d", "--rdzv-id=job", f"--node-id={name}")
         run = ("run", *own, f"--rdzv-conf={self._conf}", *flags, script or self.sleeper, name)
-        return self.command(name, *run, before=command, **environment)
+        return self.command(name, *run, **environment)
 
     def static_agent(self, name: str, rank: int, *flags: str) -> Agent:
         """Start the node with this rank, as torchrun's users do that have no rendezvous."""
@@ -207,9 +205,9 @@ class Job:
         """Agents of these names, started one after the other."""
         return [self.agent(name, *flags, **more) for name in names.split()]
 
-    def command(self, name: str, *args: str, before: tuple[str, ...] = (), **environment: str) -> Agent:
-        """Any command of elastic's."""
-        return Agent(name, self._start(name, *args, before=before, **environment), self._folder)
+    def command(self, name: str, *args: str, **environment: str) -> Agent:
+        """Any command of elastic's, or a program."""
+        return Agent(name, self._start(name, *args, **environment), self._folder)
 
     def serve(self, name: str = "store") -> Agent:
         """The store in a process of its own, at the job's endpoint."""

@@ -1,0 +1,95 @@
+"""Where the nodes are to meet there is nothing, or something else: a paragraph that says what was tried and what
+answered, and the documented exit code."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+
+import pytest
+from job_of_nodes import free_port
+
+from elastic_core.errors import ExitCode
+
+pytestmark = pytest.mark.torch
+
+GUEST = "--rdzv-conf=is_host=false,join_timeout=12"
+
+
+@pytest.fixture
+def silent():
+    """The port of something that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def web():
+    """The port of a web server."""
+
+    class Quiet(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_nothing_to_be_reached_at_the_endpoint(job, silent, web):
+    """Every address of a name is told, with what it answered. All at once, for all wait for their join timeout."""
+    port = free_port()
+    addresses = [str(sockaddr[0]) for *_, sockaddr in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM)]
+    answers = {
+        f"localhost:{port}": [f"127.0.0.1:{port}: connection refused", *addresses],
+        f"127.0.0.1:{silent}": [f"127.0.0.1:{silent}: something listens", "does not answer as a TCPStore"],
+        f"127.0.0.1:{web}": [f"127.0.0.1:{web}: "],
+        "no-such-host.invalid:29400": ["unknown name 'no-such-host.invalid'"],
+    }
+    agents = {
+        endpoint: job.agent(f"a{number}", "--nnodes=1:2", GUEST, f"--rdzv-endpoint={endpoint}")
+        for number, endpoint in enumerate(answers)
+    }
+    for endpoint, agent in agents.items():
+        assert agent.code() == ExitCode.STORE_UNREACHABLE
+        assert f"the rendezvous store at {endpoint} cannot be reached" in agent.report
+        assert "check --rdzv-endpoint" in agent.report
+        assert "Traceback" not in agent.err
+        assert "[W" not in agent.err  # torch's own words
+        for answer in answers[endpoint]:
+            assert answer in agent.report
+
+
+def test_an_endpoint_that_no_other_machine_can_reach_is_a_warning(job):
+    """With a single node there is nothing to warn of. Too few nodes is another code than no store."""
+    job.end()
+    lonely = job.agent("a", "--nnodes=2", "--rdzv-conf=join_timeout=6")
+    single = job.agent("b", "--nnodes=1", "--rdzv-id=other", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
+    assert lonely.code() == ExitCode.RENDEZVOUS_TIMEOUT
+    assert f"endpoint is loopback: endpoint={job.endpoint} max_nodes=2" in lonely.err
+    assert "expected 2 nodes to join within 6 s (join_timeout)" in lonely.report
+    assert single.code() == 0
+    assert "endpoint is loopback" not in single.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        (("--nnodes=3:2",), "--nnodes: expected"),
+        (("--nnodes=1:2", "--rdzv-id="), "--rdzv-id"),
+        (("--nnodes=1:2", "--rdzv-conf=keep_alive_max_attempt=1"), "expected a keep_alive_max_attempt of 2 or more"),
+        (("--nnodes=1:2", "--rdzv-endpoint="), "--rdzv-endpoint"),
+        (("--nnodes=1:2", "--rdzv-endpoint=host:port"), "--rdzv-endpoint"),
+        (("--nnodes=1:2", "--rdzv-backend=static", "--node-rank=0"), "expected a fixed number of nodes"),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_starts(job, flags, found):
+    job.end()
+    agent = job.agent("a", *flags)
+    assert agent.code() == ExitCode.BAD_CONFIGURATION
+    assert found in agent.err
+    assert not job.rounds()
