@@ -223,7 +223,8 @@ class DynamicRendezvousHandler(RoundHandler):
     def ask_again(self) -> Instant | None:
         if not self._running:
             return None
-        return self._fence.ask_again(self._keeper.out_of_reach_since(), self._clock.now())
+        fenced = self._fence.ask_again(self._keeper.out_of_reach_since(), self._clock.now())
+        return min(fenced, self._keeper.notice_silence())
 
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
         told = tuple(bounded(failure) for failure in failures.values())

@@ -169,6 +169,13 @@ class Keeper:
         being tried and the last attempt was answered. Any thread: an attempt that hangs counts too."""
         return self._trying_since
 
+    def notice_silence(self) -> Instant:
+        """Log it when an attempt to reach the store hangs: the thread that turns hangs with it. Any other thread.
+        Returns when to look again."""
+        self._tell_outage("it does not answer")
+        since, now, patience = self._trying_since, self._clock.now(), self._settings.timeout.heartbeat
+        return later(now if since is None or now - since >= patience else since, patience)
+
     @property
     def seen(self) -> tuple[Roster, Liveness]:
         """The roster and the beats as seen last by this node."""
@@ -224,13 +231,17 @@ class Keeper:
         # The store may come back without its memory: then our entry is to be announced anew.
         self._state_news = self._roster_news = True
         self._show(replace(self._view, outage=error, announced=None))
-        since = self._trying_since
-        if since is not None and now - since >= self._settings.timeout.heartbeat and not self._outage_told:
-            self._outage_told = True
-            get_logger().warning("store out of reach", seconds=round(now - since, 1), reason=str(error))
+        self._tell_outage(str(error))
         due = later(now, self._retry)
         self._retry = min(2 * self._retry, _LONGEST_RETRY)
         return due
+
+    def _tell_outage(self, reason: str) -> None:
+        """Once, when it has lasted for as long as a beat may take."""
+        since, now = self._trying_since, self._clock.now()
+        if since is not None and now - since >= self._settings.timeout.heartbeat and not self._outage_told:
+            self._outage_told = True
+            get_logger().warning("store out of reach", seconds=round(now - since, 1), reason=reason)
 
     def _well(self) -> None:
         """The turn went through: what went wrong before is past."""
@@ -462,7 +473,7 @@ class Keeper:
             shown = None if state.open else decision
             self._show(replace(self._view, gathering=shown, waiting=self._count_waiting(state)))
             return False
-        if now < self._quiet_until:
+        if now < self._quiet_until and _misses_somebody(state, decision.state):
             self._decide_at = self._quiet_until
             return False
         return self._leading and self._enact(decision)
@@ -484,3 +495,11 @@ class Keeper:
     def _count_waiting(self, state: State) -> int:
         room = self._settings.max_nodes - len(state.surviving) if state.open else self._settings.max_nodes
         return min(len(waiting(self._roster, state)), max(room, 0))
+
+
+def _misses_somebody(before: State, after: State) -> bool:
+    """Whether the step from one state to the next calls a member lost or goes on without it."""
+    if before.open:
+        return after.gone != before.gone
+    seated = {seat.key for seat in after.seats}
+    return after.open and any(seat.key not in seated for seat in before.surviving)

@@ -12,7 +12,7 @@ from elastic_core.rendezvous.codec import decoded_state
 from elastic_core.rendezvous.entry import entry_of
 from elastic_core.rendezvous.keeper import Keeper
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-from elastic_core.rendezvous.state import State, closed, left
+from elastic_core.rendezvous.state import Report, State, closed, failed, left
 from elastic_core.testing import FakeClock, MemoryBackend, SharedMemory, World
 
 
@@ -302,6 +302,43 @@ def test_who_did_not_come_back_to_a_store_without_memory_is_lost_after_a_window(
     assert gone == {"b/1"}
     turns_while_quiet = leader.backend.calls["roster"]
     assert turns_while_quiet < 2 * (leader.clock.now() - back) + 10
+
+
+def test_after_an_outage_a_round_of_all_members_need_not_wait(pair):
+    leader, other = pair
+    leader.backend.reachable = False
+    leader.clock.advance(1.0)
+    leader.keeper.turn()
+    leader.backend.reachable = True
+    leader.clock.advance(1.0)
+    leader.keeper.amend(lambda state: failed(state, 1, Report("b/1", "b", (), certain=True), 3))
+    leader.want(after=1)
+    assert not leader.state.open
+    other.keeper.state_changed()
+    other.want(after=1)
+    leader.keeper.roster_changed()
+    leader.keeper.turn()
+    assert (leader.state.round, leader.state.open, len(leader.state.seats)) == (2, True, 2)
+
+
+def test_an_attempt_that_hangs_is_told_once_by_another_thread(slow, capsys):
+    slow.want()
+    heartbeat = slow.settings.timeout.heartbeat
+    assert slow.keeper.notice_silence() == slow.clock.now() + heartbeat
+    told = []
+
+    def hang(state):
+        begun = slow.clock.now()
+        told.append(slow.keeper.notice_silence() == begun + heartbeat)
+        slow.clock.advance(heartbeat)
+        told.append(slow.keeper.notice_silence() == begun + 2 * heartbeat)
+        slow.keeper.notice_silence()
+        return state
+
+    slow.keeper.amend(hang)
+    slow.keeper.turn()
+    assert told == [True, True]
+    assert capsys.readouterr().err.count("store out of reach: seconds=2.0") == 1
 
 
 def test_a_giving_back_that_was_refused_is_tried_again(node):
