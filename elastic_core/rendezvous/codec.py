@@ -76,6 +76,7 @@ def encoded_state(state: State) -> bytes:
         "refused": state.refused,
         "min_nodes": state.min_nodes,
         "max_nodes": state.max_nodes,
+        "serial": state.serial,
     }
     return _dumped(document)
 
@@ -105,6 +106,7 @@ def decoded_state(data: bytes) -> State:
             refused=tuple((_typed(key, str), _typed(why, str)) for key, why in document["refused"]),
             min_nodes=_typed(document["min_nodes"], int),
             max_nodes=_typed(document["max_nodes"], int),
+            serial=_typed(document["serial"], int),
         )
     except _UNFIT as error:
         _refuse("state", f"a field that is missing or of the wrong type ({error})", data, error)

@@ -21,7 +21,7 @@ from elastic_core.rendezvous.decide import Wait, Write, decide, enough
 from elastic_core.rendezvous.liveness import Counter, Liveness
 from elastic_core.rendezvous.participant import Lead, lead
 from elastic_core.rendezvous.roster import Seen, waiting
-from elastic_core.rendezvous.state import State
+from elastic_core.rendezvous.state import State, recovered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -281,9 +281,12 @@ class Keeper:
             return
         state = decoded_state(found[0]) if found is not None else State()
         known = self._view.state
-        if known is not None and state.round < known.round and not state.closed:
-            self._give_back(known, None if found is None else found[1])
+        due = state if known is None else recovered(known, state)
+        if due is not state:
+            self._give_back(due, None if found is None else found[1])
             return
+        if state == known and state.round:  # another write of the same: somebody gave it back
+            self._view = replace(self._view, announced=None)
         self._roster_news = True
         self._deserted = bool(state.round) and not state.open and not state.closed and not state.surviving
         self._show(replace(self._view, state=state, token=None if found is None else found[1]))
@@ -292,9 +295,12 @@ class Keeper:
         get_logger().warning("store lost its state", round=known.round)
         self._quiet_until = later(self._clock.now(), self._settings.window)
         self._view = replace(self._view, announced=None)
-        self._write(known, token)
+        self._put(known, token)
 
     def _write(self, state: State, token: Token | None) -> bool:
+        return self._put(replace(state, serial=state.serial + 1), token)
+
+    def _put(self, state: State, token: Token | None) -> bool:
         """Write the state in the place of the one whose token we hold: that token is what keeps a node that has slept
         from writing what it decided about a state of the past."""
         found = self._ask(lambda: self._backend.set_state(encoded_state(state), token))

@@ -85,6 +85,7 @@ class State:
             announce themselves anew, their entries are of the past.
         refused: keys that may not take part, and why.
         min_nodes, max_nodes: bounds of the job, as the node that formed the round was told; 0 before the first.
+        serial: counted up by the keepers with every change: of two states of one store, which is the later one.
     """
 
     round: int = 0
@@ -102,6 +103,7 @@ class State:
     refused: tuple[tuple[str, str], ...] = ()
     min_nodes: int = 0
     max_nodes: int = 0
+    serial: int = 0
     _ranks: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)
     _absent: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -125,6 +127,11 @@ class State:
     def refusal(self, key: str) -> str:
         """Why the node may not take part; empty if it may."""
         return dict(self.refused).get(key, "") if self.refused else ""
+
+    @property
+    def progress(self) -> tuple[int, bool, bool, int, int]:
+        """Grows with every change: a store in which it is less than it was has lost its memory."""
+        return self.round, self.closed is not None, not self.open, self.restarts, self.serial
 
     @property
     def surviving(self) -> tuple[Seat, ...]:
@@ -250,3 +257,16 @@ def closed(state: State, by: str, reason: str, succeeded: bool) -> State:
     if state.closed:
         return state
     return replace(state, open=False, closed=Closed(by, reason, succeeded))
+
+
+def recovered(known: State, found: State) -> State:
+    """What should stand in a store in which `found` stands, for a node that has seen `known` there before: `found`
+    itself, unless the store has lost its memory. Then it is whichever of the two is further on, and what must never be
+    taken back holds as well: that the job is over, and the restarts that were used."""
+    if found.closed:
+        return found
+    further = known if known.progress > found.progress else found
+    if known.closed and not further.closed:
+        further = replace(further, open=False, closed=known.closed)
+    restarts = max(known.restarts, found.restarts)
+    return further if further.restarts == restarts else replace(further, restarts=restarts)

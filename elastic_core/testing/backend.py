@@ -27,6 +27,7 @@ class SharedMemory:
         lead: the leaders' counter.
         rosters: grows with everybody who comes, goes, or announces something new.
         on_write: called with the state before (None for none) and the new one, for every write that is accepted.
+        forgotten: how often it lost its memory.
         changed: notified with every change.
     """
 
@@ -35,12 +36,29 @@ class SharedMemory:
     lead: int = 0
     rosters: int = 0
     on_write: Callable[[bytes | None, bytes], None] | None = None
+    forgotten: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
+    _lost_writes: int = 0
 
     @property
     def writes(self) -> int:
-        """How often the state was written."""
-        return 0 if self.state is None else self.state[1]
+        """How often the state was written, or forgotten."""
+        return self._lost_writes if self.state is None else self.state[1]
+
+    @property
+    def token(self) -> int | None:
+        """Of the last write; None when there is none to be seen."""
+        return None if self.state is None else self.state[1]
+
+    def forget(self) -> None:
+        """Lose everything, as a store whose host was started anew."""
+        with self.changed:
+            self._lost_writes = self.writes + 1
+            self.state, self.lead = None, 0
+            self.entries.clear()
+            self.forgotten += 1
+            self.rosters += 1
+            self.changed.notify_all()
 
 
 class MemoryBackend(RosterBackend):
@@ -72,7 +90,7 @@ class MemoryBackend(RosterBackend):
         self._called("set_state")
         memory = self._memory
         with memory.changed:
-            written = (memory.writes or None) == token
+            written = memory.token == token
             if written:
                 if memory.on_write:
                     memory.on_write(memory.state[0] if memory.state else None, state)
@@ -117,7 +135,7 @@ class MemoryBackend(RosterBackend):
             return tuple(self._memory.entries.values())
 
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
-        return self._wait(lambda: (self._memory.writes or None) != token, timeout)
+        return self._wait(lambda: self._memory.token != token, timeout)
 
     def wait_for_roster(self, timeout: Duration) -> bool:
         return self._wait(lambda: self._memory.rosters != self._seen_rosters, timeout)

@@ -18,6 +18,7 @@ from elastic_core.rendezvous.state import (
     formed,
     left,
     left_done,
+    recovered,
     refused,
     why,
 )
@@ -256,3 +257,22 @@ def test_whatever_happens_twice_happens_once_and_the_budget_holds(events):
         failures |= {after.round} if after.end and after.end.cause is Cause.FAILURE and not after.open else set()
         assert after.restarts <= len(failures)
         state = after
+
+
+def test_a_store_that_knows_less_gets_back_what_was_known(say):
+    known = replace(say.state("ab"), open=False, restarts=1, serial=2)
+    assert recovered(known, State()) is known
+    assert recovered(known, replace(say.state("ab"), serial=5)) is known  # over is over
+    later_on = replace(known, serial=3)
+    assert recovered(known, later_on) is later_on
+    assert recovered(known, known) is known
+
+
+def test_what_must_never_be_taken_back_holds_in_a_store_that_went_on_without_it(say):
+    known = replace(closed(say.state("ab"), "a", "enough", succeeded=False), restarts=2)
+    found = say.state("b", round=2, restarts=1)
+    merged = recovered(known, found)
+    assert (merged.round, merged.open, merged.closed, merged.restarts) == (2, False, known.closed, 2)
+    assert recovered(merged, found) == merged
+    over = closed(found, "b", "done", succeeded=True)
+    assert recovered(known, over) is over

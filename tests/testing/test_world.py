@@ -197,3 +197,50 @@ def test_a_hundred_nodes_of_which_ten_die_go_on_without_them():
     job.run(25)
     assert job.in_step()
     assert len(job.members()) == 90
+
+
+def a_store_that_forgot(job, what):
+    """`what` happens while n0 is cut off; then the store loses its memory, and is back for n0 first."""
+    job.run(1)
+    job.partition("n0")
+    what("n1")
+    job.run(0.1)
+    job.partition("n1")
+    job.forget()
+    job.partition("n0", reachable=True)
+    job.run(1)
+    assert (job.state.round, job.state.open, job.state.restarts, job.state.closed) == (1, True, 0, None)
+    job.partition("n1", reachable=True)
+
+
+def test_a_restart_that_the_store_forgot_is_counted_all_the_same():
+    job = world(2, 2, 2)
+    a_store_that_forgot(job, job.fail)
+    job.run(2)
+    assert job.in_step()
+    assert (job.state.round, job.state.restarts) == (2, 1)
+
+
+def test_a_job_whose_end_the_store_forgot_stays_closed():
+    job = world(2, 2, 2)
+    a_store_that_forgot(job, job.close)
+    job.run(10)
+    assert job.state.closed.by == "n1"
+    assert not any(node.active for node in job.nodes.values())
+
+
+def test_a_job_whose_end_the_store_forgot_stays_closed_when_others_went_on():
+    job = world(1, 2, 2)
+    job.run(6)
+    job.partition("n0")
+    job.close("n1")
+    job.run(0.1)
+    job.partition("n1")
+    job.forget()
+    job.partition("n0", reachable=True)
+    job.run(30)
+    assert (job.members(), job.state.round) == (["n0"], 2)
+    job.partition("n1", reachable=True)
+    job.run(10)
+    assert job.state.closed.by == "n1"
+    assert not any(node.active for node in job.nodes.values())
