@@ -444,7 +444,7 @@ class DynamicRendezvousHandler(RoundHandler):
 def anonymous_node(host: str = "") -> Node:
     """A node that nobody has described: named by its host and process."""
     host = host or socket.gethostname()
-    return Node(f"{host}:{os.getpid()}.{secrets.token_hex(2)}", host)
+    return Node(f"{host}:{os.getpid()}.{secrets.token_hex(6)}", host)
 
 
 def _bounds(settings: RendezvousSettings) -> str:
