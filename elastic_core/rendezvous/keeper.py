@@ -97,6 +97,7 @@ class Keeper:
         self._publish = publish
         self._view = View()
         self._wanted: Entry | None = None
+        self._stood: Entry | None = None
         self._tickets: collections.deque[Ticket] = collections.deque()
         self._looks: collections.deque[Ticket] = collections.deque()
         self._state_news = True
@@ -203,10 +204,12 @@ class Keeper:
         # Beats come first: whatever else goes wrong in a turn, the others do not call this node gone for it.
         if self._wanted is not None and self._view.announced is not None and now >= self._next_beat:
             self._beat(now)
+        self._restore_entry()
         if self._state_news or self._view.state is None:
             self._read()
-        self._keep_entry()
+        # A failure is told before the node is ready for the next round: else the round ends for another cause.
         self._carry_out()
+        self._keep_entry()
         if self._deserted and self._view.announced is not None:
             self._recount()
         if self._leading or self._looks or self._is_first():
@@ -321,11 +324,20 @@ class Keeper:
         wanted = self._wanted
         if wanted is None or wanted == self._view.announced:
             return
-        self._older = self._ask(lambda: self._backend.announce(self._key, encoded_entry(wanted)))
+        self._announce(wanted)
+
+    def _restore_entry(self) -> None:
+        """After an outage what stood there before stands there again first, also when the state cannot be read now."""
+        if self._wanted is not None and self._view.announced is None and self._stood is not None:
+            self._announce(self._stood)
+
+    def _announce(self, entry: Entry) -> None:
+        self._older = self._ask(lambda: self._backend.announce(self._key, encoded_entry(entry)))
         if self._view.announced is None:
             self._next_beat = later(self._clock.now(), self._settings.keep_alive_interval)
         self._roster_news = True
-        self._show(replace(self._view, announced=wanted))
+        self._stood = entry
+        self._show(replace(self._view, announced=entry))
 
     def _carry_out(self) -> None:
         while self._tickets:
@@ -352,6 +364,7 @@ class Keeper:
         if self._wanted is None:
             self._leading = False
             self._ask(lambda: self._backend.withdraw(self._key))
+            self._stood = None
             self._show(replace(self._view, announced=None))
 
     def _amend(self, ticket: Ticket, action: Callable[[State], State]) -> None:

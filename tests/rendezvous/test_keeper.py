@@ -8,7 +8,7 @@ import pytest
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.node import Node
-from elastic_core.rendezvous.codec import decoded_state
+from elastic_core.rendezvous.codec import decoded_entry, decoded_state
 from elastic_core.rendezvous.entry import entry_of
 from elastic_core.rendezvous.keeper import Keeper
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
@@ -481,3 +481,29 @@ def test_state_is_empty_before_the_first_write(node):
     assert one.keeper.view.state == State()
     assert one.memory.state is None
     assert (one.keeper.view.gathering.joined, one.keeper.view.waiting) == (1, 1)
+
+
+def test_a_failure_is_told_before_the_node_announces_itself_anew(pair):
+    """Who sees the new entry must find the report: else the round could end for another cause, and cost nothing."""
+    leader, other = pair
+    report = Report("b/1", "b", (), certain=True)
+    other.keeper.amend(lambda state: failed(state, 1, report, 3))
+    seen = []
+    other.memory.on_write = lambda _, after: seen.append(decoded_entry(other.memory.entries["b/1"].entry).after)
+    other.want(after=1)
+    assert seen == [0]
+    assert (other.state.restarts, other.keeper.view.announced.after) == (1, 1)
+
+
+def test_after_an_outage_a_node_beats_though_the_state_cannot_be_read(node):
+    one = node(max_nodes=1)
+    one.want()
+    one.backend.reachable = False
+    one.clock.advance(1.0)
+    one.keeper.turn()
+    one.memory.forget()
+    one.memory.state = (b"not ours", 99)
+    one.backend.reachable = True
+    one.run(5.0)
+    assert isinstance(one.keeper.view.fault, RendezvousStateError)
+    assert one.memory.entries["a/1"].beats >= 2
