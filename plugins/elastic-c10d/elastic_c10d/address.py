@@ -88,5 +88,11 @@ def is_local(address: Address) -> bool:
         return False
 
 
+def in_order(address: Address) -> tuple[int, bytes]:
+    """A key that sorts addresses alike on every machine: IPv4 first, which every machine has, then by their bytes."""
+    packed = socket.inet_pton(address.family, address.host.partition("%")[0])
+    return len(packed), packed
+
+
 def _unmapped(host: str) -> str:
     return host.removeprefix("::ffff:") if "." in host else host

@@ -3,6 +3,12 @@
 Who can bind the endpoint's address and listen there hosts; everybody else, on the same machine too, finds the port
 taken or the address foreign. Whether the endpoint really leads to the server just started (it might be translated to
 another machine's, or be one of several addresses of a name) is checked with a nonce that is read through the endpoint.
+
+Where the name has addresses of several machines, each of these could host, and each might try its own address first. So
+there only the machine with the first address in an order that all agree on hosts, and only if no other one does.
+
+A store that an agent hosted and that is lost may be hosted again by whoever can bind its address: agents of the same
+machine. `elastic serve` writes no nonce, and so its stores are left to whoever started it.
 """
 
 from __future__ import annotations
@@ -10,20 +16,26 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from elastic_c10d.address import is_local, plain
+from elastic_c10d.address import in_order, is_local, plain, probe
 from elastic_c10d.keys import peek
 from elastic_c10d.server import allow_connections, bind_for, start_server
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from elastic_c10d.address import Address
     from elastic_c10d.endpoint import Endpoint
     from elastic_c10d.torch_store import Store
 
 _NONCE_KEY = "elastic/host"
+_KNOCK = 2.0
+
+
+def answers(address: Address) -> bool:
+    """Whether somebody listens there."""
+    return probe(address, _KNOCK)[0] is None
 
 
 class Hosting:
@@ -33,12 +45,23 @@ class Hosting:
         endpoint: where the store belongs.
         is_host: True: it must be here; False: it must not; None: whoever can.
         max_nodes: the nodes to have room for.
+        knock: whether somebody listens at an address of another machine.
     """
 
-    def __init__(self, endpoint: Endpoint, is_host: bool | None, max_nodes: int) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        is_host: bool | None,
+        max_nodes: int,
+        knock: Callable[[Address], bool] = answers,
+    ) -> None:
         self._endpoint = endpoint
         self._is_host = is_host
+        self._was_free_to_choose = is_host is None
         self._max_nodes = max_nodes
+        self._knock = knock
+        self._by_agent = False
+        self._stopped = False
         self._nonce = secrets.token_hex(8).encode()
         self._server: Store | None = None
 
@@ -52,17 +75,39 @@ class Hosting:
         """Whether a server of ours runs."""
         return self._server is not None
 
-    def offer(self, addresses: Sequence[Address]) -> None:
-        """Start a server if it is for us to do so.
+    def offer(self, addresses: Sequence[Address]) -> str | None:
+        """Start a server if it is for us to do so. Returns why it is not, where that is worth telling.
 
         Raises:
             RendezvousConnectionError: it must be here, and cannot.
         """
-        if self._server is not None or self._is_host is False:
-            return
+        if self._server is not None or self._is_host is False or self._stopped:
+            return None
         own = [address for address in addresses if is_local(address)]
+        others = [address for address in addresses if address not in own and not self._endpoint.is_loopback]
+        if not self._is_host and own and others:
+            first = min(addresses, key=in_order)
+            if first not in own:
+                return f"left to {first} to host, the first of the name's addresses; is_host=true decides otherwise"
+            if any(self._knock(address) for address in others):
+                return None
         if own or self._is_host:
             self._start(own or addresses)
+        return None
+
+    def offer_again(self, lost: Address) -> bool:
+        """The store at this address is gone: start a server in its place, if the one that is gone was an agent's and
+        its address is this machine's. Of several who try, one can bind. Whether our part is to be decided anew."""
+        if not self._was_free_to_choose or not self._by_agent or self.here or self._stopped or not is_local(lost):
+            return False
+        self._start([lost])
+        return True
+
+    def look(self, store: Store, only_if_unknown: bool) -> None:
+        """Learn whether an agent hosts the store that the endpoint leads to now. A client may be quicker than its
+        host's nonce, so that connections made later look again if none was found."""
+        if not self.here and not (only_if_unknown and self._by_agent):
+            self._by_agent = store.check([_NONCE_KEY])
 
     def confirm(self, store: Store) -> bool:
         """Whether the store that the endpoint led to is to be used: always, if we have no server; else it must be ours.
@@ -76,7 +121,7 @@ class Hosting:
         if peek(store, _NONCE_KEY) == self._nonce:
             get_logger(endpoint=str(self._endpoint)).info("store hosted")
             return True
-        self.stop()
+        self._server = None
         if self._is_host:
             raise RendezvousConnectionError(
                 f"expected {self._endpoint} to lead to the store hosted here (is_host), found another one there; "
@@ -86,7 +131,8 @@ class Hosting:
         return False
 
     def stop(self) -> None:
-        """End the server, if there is one. Idempotent."""
+        """End the server, if there is one; there will be none any more. Idempotent."""
+        self._stopped = True
         self._server = None
 
     def _start(self, addresses: Sequence[Address]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from elastic_c10d.address import Address
     from elastic_c10d.connection import Connection
     from elastic_c10d.endpoint import Endpoint
@@ -33,6 +36,7 @@ class TcpConnector:
         connect_timeout: seconds for a listener to answer as a TCPStore.
         read_timeout: seconds for an operation to be answered.
         clock: times the patience.
+        resolver: finds the endpoint's addresses.
     """
 
     def __init__(
@@ -43,12 +47,14 @@ class TcpConnector:
         connect_timeout: Duration = CONNECT_TIMEOUT,
         read_timeout: Duration = READ_TIMEOUT,
         clock: Clock | None = None,
+        resolver: Callable[[Endpoint], list[Address]] = resolve,
     ) -> None:
         self._endpoint = endpoint
         self._hosting = hosting
         self._patience = patience
         self._connect_timeout = connect_timeout
         self._clock = clock or SystemClock()
+        self._resolve = resolver
         self._dialler = Dialler(read_timeout)
         self._good: Address | None = None
         self._local = ""
@@ -70,12 +76,14 @@ class TcpConnector:
 
     def connect(self, aside: bool = False) -> Connection:
         if aside and self._good is not None:  # where the main one went, and without knocking
-            return self._dial(self._good, patiently=True)
-        deadline = later(self._clock.now(), 0.0 if aside or self._good is not None else self._patience)
+            return self._looked(self._dial(self._good, patiently=True), only_if_unknown=True)
+        if not aside and self._good is not None:
+            return self._again(self._good)
+        deadline = later(self._clock.now(), 0.0 if aside else self._patience)
         pause, longest = _PAUSE
         while True:
             answers: list[str] = []
-            found = self._once(answers, decides=not aside and self._good is None)
+            found = self._once(answers, decides=not aside)
             if found is not None:
                 return found
             if self._clock.now() >= deadline or self._dialler.stop.wait(pause):
@@ -87,14 +95,26 @@ class TcpConnector:
         if self._hosting is not None:
             self._hosting.stop()
 
+    def _again(self, lost: Address) -> Connection:
+        """A main connection after a fault. Where the store is gone that an agent of this machine hosted, hosting is up
+        to whoever of the others is first; at once, since workers run on for a grace only."""
+        answers: list[str] = []
+        found = self._once(answers, decides=False)
+        if found is None and self._hosting is not None and self._hosting.offer_again(lost):
+            found = self._once(answers, decides=True)
+        if found is None:
+            raise self._unreachable(answers)
+        return found
+
     def _once(self, answers: list[str], decides: bool) -> Connection | None:
         try:
-            addresses = resolve(self._endpoint)
+            addresses = self._resolve(self._endpoint)
         except socket.gaierror as error:
             answers.append(f"unknown name {self._endpoint.host!r} ({error.strerror})")
             return None
         if decides and self._hosting is not None:
-            self._hosting.offer(addresses)
+            left = self._hosting.offer(addresses)
+            answers.extend([left] if left else [])
         for address in addresses:
             found = self._try(address, answers, decides)
             if found is not None:
@@ -113,8 +133,15 @@ class TcpConnector:
             return None
         if not decides or self._confirmed(found, address, answers):
             self._good, self._local = address, self._reached_as(local)
-            return found
+            return self._looked(found)
         return None
+
+    def _looked(self, found: Connection, only_if_unknown: bool = False) -> Connection:
+        """The connection, once it is known who hosts the store. A fault here is the next operation's to tell."""
+        if self._hosting is not None:
+            with contextlib.suppress(RuntimeError):
+                self._hosting.look(found.store, only_if_unknown)
+        return found
 
     def _reached_as(self, local: str) -> str:
         """The address of this end, for others. On the store's own host the endpoint's name often means 127.0.1.1, and

@@ -1,0 +1,206 @@
+"""The host of the store is lost, and others of its machine could host; a name that several machines could host."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+from elastic_c10d import C10dRendezvousBackend
+from elastic_c10d.address import Address
+from elastic_c10d.create import create_parts
+from elastic_c10d.endpoint import Endpoint
+from elastic_c10d.hosting import Hosting
+from elastic_c10d.tcp_connector import TcpConnector
+
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.interfaces.handler import RendezvousParameters
+
+HOST = """
+import sys
+from elastic_c10d.create import create_parts
+from elastic_core.interfaces.handler import RendezvousParameters
+backend = create_parts(RendezvousParameters("c10d", sys.argv[1], "job", 1, 4, connect_timeout=20.0), 20.0).backend
+backend.announce("host", b"")
+print(backend.hosts_store, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def host():
+    """Starts a node in a process of its own, which hosts the store."""
+    started = []
+
+    def start(endpoint):
+        command = [sys.executable, "-c", HOST, endpoint]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        assert started[-1].stdout.readline() == "True\n"
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def node():
+    made = []
+
+    def make(endpoint, **config):
+        params = RendezvousParameters("c10d", endpoint, "job", 1, 4, connect_timeout=20.0, **config)
+        made.append(create_parts(params).backend)
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+def fails(function):
+    try:
+        function()
+    except RendezvousConnectionError:
+        return True
+    return False
+
+
+def test_of_those_who_survive_the_host_exactly_one_hosts(host, node, free_port, background, eventually):
+    endpoint = f"127.0.0.1:{free_port()}"
+    process = host(endpoint)
+    nodes = [node(endpoint) for _ in range(3)]
+    for name, backend in zip("abc", nodes, strict=True):
+        backend.announce(name, name.encode())
+    _, old, _ = nodes[0].set_state(b"before")
+    process.kill()
+    process.wait(20)
+    for backend in nodes:
+        assert fails(backend.get_state)  # this is how it is noticed; the next operation mends it
+    for reading in [background(backend.roster) for backend in nodes]:
+        reading.result()
+    assert sorted(backend.hosts_store for backend in nodes) == [False, False, True]
+    for backend in nodes:
+        assert sorted(seen.key for seen in backend.roster()) == ["a", "b", "c"]
+        assert backend.get_state() is None
+    assert nodes[1].set_state(b"stale", old) is None
+    assert nodes[1].set_state(b"after")[2]
+    assert [backend.get_state()[0] for backend in nodes] == [b"after"] * 3
+
+
+def test_waiting_lines_follow_to_the_new_host(host, node, free_port, background):
+    endpoint = f"127.0.0.1:{free_port()}"
+    process = host(endpoint)
+    one, two = node(endpoint), node(endpoint)
+    for backend in (one, two):
+        backend.connect()
+    _, old, _ = two.set_state(b"before")
+    assert not one.wait_for_state(old, 0.01)
+    process.kill()
+    process.wait(20)
+    for backend in (one, two):
+        assert fails(backend.get_state)
+        assert backend.get_state() is None
+    assert fails(lambda: one.wait_for_state(None, 20))
+    waiting = background(lambda: one.wait_for_state(None, 20))
+    two.set_state(b"after")
+    assert waiting.result() is True
+
+
+def test_one_life_after_another(host, node, free_port):
+    """Who hosts next may be lost too."""
+    endpoint = f"127.0.0.1:{free_port()}"
+    process = host(endpoint)
+    first, second = node(endpoint), node(endpoint)
+    first.connect()
+    second.connect()
+    process.kill()
+    process.wait(20)
+    assert fails(first.get_state)
+    first.get_state()
+    assert fails(second.get_state)
+    second.get_state()
+    assert (first.hosts_store, second.hosts_store) == (True, False)
+    first.close()
+    assert fails(second.get_state)
+    assert second.get_state() is None
+    assert (first.hosts_store, second.hosts_store) == (False, True)
+
+
+def test_who_must_not_host_does_not_take_over(host, node, free_port):
+    endpoint = f"127.0.0.1:{free_port()}"
+    process = host(endpoint)
+    backend = node(endpoint, is_host=False)
+    backend.connect()
+    process.kill()
+    process.wait(20)
+    assert fails(backend.get_state)
+    with pytest.raises(RendezvousConnectionError, match="connection refused"):
+        backend.get_state()
+
+
+def test_a_store_that_was_served_is_left_to_whoever_serves_it(server_process, node):
+    server = server_process()
+    backend = node(f"127.0.0.1:{server.port}")
+    backend.connect()
+    server.kill()
+    for _ in range(3):
+        assert fails(backend.get_state)
+    server.start()
+    assert backend.get_state() is None
+    assert not backend.hosts_store
+
+
+def address(host, port):
+    return Address(socket.AF_INET, (host, port))
+
+
+@pytest.fixture
+def of_a_name():
+    """A backend whose endpoint has several addresses."""
+    made = []
+
+    def make(*addresses, listening=(), is_host=None):
+        endpoint = Endpoint("a-name.example", addresses[0].port)
+        hosting = Hosting(endpoint, is_host, 2, knock=lambda address: address.host in listening)
+        connector = TcpConnector(endpoint, hosting, 0.2, connect_timeout=0.5, resolver=lambda _: list(addresses))
+        made.append(C10dRendezvousBackend(connector, "job"))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+SMALLER, OWN, LARGER = "0.0.0.1", "127.0.0.1", "192.0.2.1"  # of documentation and nobody's: no machine has them
+
+
+@pytest.mark.parametrize("order", [(OWN, LARGER), (LARGER, OWN)])
+def test_the_machine_with_the_first_address_of_a_name_hosts(of_a_name, free_port, order):
+    port = free_port()
+    backend = of_a_name(*(address(host, port) for host in order))
+    backend.connect()
+    assert backend.hosts_store
+
+
+def test_a_machine_with_a_later_address_leaves_it_to_the_first(of_a_name, free_port):
+    port = free_port()
+    backend = of_a_name(address(OWN, port), address(SMALLER, port))
+    with pytest.raises(RendezvousConnectionError, match=r"left to 0\.0\.0\.1:\d+ to host.*is_host=true"):
+        backend.connect()
+    assert not backend.hosts_store
+
+
+def test_nobody_hosts_where_another_machine_of_the_name_does(of_a_name, free_port):
+    port = free_port()
+    backend = of_a_name(address(OWN, port), address(LARGER, port), listening=[LARGER])
+    assert fails(backend.connect)
+    assert not backend.hosts_store
+
+
+def test_who_is_told_to_host_does_not_ask_who_is_first(of_a_name, free_port):
+    port = free_port()
+    backend = of_a_name(address(OWN, port), address(SMALLER, port), is_host=True)
+    backend.connect()
+    assert backend.hosts_store
