@@ -8,8 +8,9 @@ The policy, in order:
 - Closed: nothing follows.
 - A round runs: close it when all its members are done; end it when a member is lost, or when nodes wait and there is
   room for them. Members that are done are never lost, and once the first is done nobody is let in: the job is ending.
-- No round runs: form one when `max_nodes` are ready; or when `min_nodes` are, and everybody we know of is back, or has
-  had the time to come back. A new job waits for the last call instead, for its nodes are not known yet.
+- No round runs: form one when `min_nodes` are ready, and everybody we know of is back, or has had the time to come
+  back (less time where spares fill all places). A new job, whose nodes are not known yet, waits for the last call
+  instead, or until `max_nodes` are ready.
 """
 
 from __future__ import annotations
@@ -59,17 +60,28 @@ Decision = Write | Wait
 
 
 def decide(
-    roster: Roster, state: State, settings: RendezvousSettings, now: Instant, enough_since: Instant | None
+    roster: Roster,
+    state: State,
+    settings: RendezvousSettings,
+    now: Instant,
+    enough_since: Instant | None,
+    returning_until: Instant | None = None,
 ) -> Decision:
-    """What should follow. `enough_since`: when the caller first saw that `min_nodes` were ready for the next round, on
-    the clock of `now`; None if they are not (see `enough`)."""
+    """What should follow.
+
+    Args:
+        enough_since: when the caller first saw that `min_nodes` were ready for the next round, on the clock of `now`;
+            None if they are not (see `enough`).
+        returning_until: the store was away and may have lost its entries: until then members without one are not lost.
+    """
     if state.closed:
         return Wait(f"closed by {state.closed.by}: {state.closed.reason}")
     unwelcome = refused(state, _impostors(roster, state, settings, now))
     if unwelcome is not state:
         return Write(unwelcome, "two agents have one name")
     if state.open:
-        return _while_running(roster, state, settings)
+        returning = returning_until if returning_until is not None and now < returning_until else None
+        return _while_running(roster, state, settings, returning)
     return _while_gathering(roster, state, settings, now, enough_since)
 
 
@@ -78,24 +90,41 @@ def enough(roster: Roster, state: State, settings: RendezvousSettings) -> bool:
     return not state.open and len(waiting(roster, state)) >= settings.min_nodes
 
 
-def _while_running(roster: Roster, state: State, settings: RendezvousSettings) -> Decision:
+def _while_running(roster: Roster, state: State, settings: RendezvousSettings, returning: Instant | None) -> Decision:
     seen = {item.entry.key: item for item in roster}
     done = [s for s in state.surviving if s.key in seen and seen[s.key].entry.done == state.round]
     finished = {seat.key for seat in done}
-    lost = [s for s in state.surviving if s.key not in finished and (s.key not in seen or seen[s.key].late)]
+    busy = [s for s in state.surviving if s.key not in finished]
+    silent = [s for s in busy if s.key in seen and seen[s.key].late]
+    absent = [s for s in busy if s.key not in seen]
+    lost = [s for s in busy if (seen[s.key].late if s.key in seen else returning is None)]
     if lost:
-        names = ", ".join(seat.member.node for seat in lost)
-        reason = f"lost {names}: no beat for {settings.window:g} s"
+        reason = _why_lost(silent, absent if returning is None else [], settings)
+        names = _nodes(lost)
         return Write(ended(state, Cause.LOST, names, reason, tuple(s.key for s in lost)), reason)
     if len(done) == len(state.surviving):
         by = done[-1].member.node if done else "the last node"
         return Write(closed(state, by, "every worker succeeded", succeeded=True), "every worker succeeded")
     newcomers = waiting(roster, state)
     if finished or state.done or not newcomers or len(state.surviving) >= settings.max_nodes:
-        return Wait("the round runs", joined=len(state.surviving), wanted=len(state.surviving))
+        until = returning if absent else None
+        return Wait("the round runs", until, len(state.surviving), len(state.surviving))
     names = ", ".join(entry.node for entry in newcomers)
     reason = f"{names} want{'s' if len(newcomers) == 1 else ''} to take part"
     return Write(ended(state, Cause.JOINED, names, reason), reason)
+
+
+def _why_lost(silent: list[Seat], absent: list[Seat], settings: RendezvousSettings) -> str:
+    told = []
+    if silent:
+        told.append(f"lost {_nodes(silent)}: no beat for {settings.window:g} s")
+    if absent:
+        told.append(f"lost {_nodes(absent)}: left without a word")
+    return "; ".join(told)
+
+
+def _nodes(seats: list[Seat]) -> str:
+    return ", ".join(seat.member.node for seat in seats)
 
 
 def _while_gathering(
@@ -107,13 +136,15 @@ def _while_gathering(
     if len(ready) < settings.min_nodes:
         reason = f"{len(ready)} of {settings.min_nodes} nodes joined"
         return Wait(reason, None, len(ready), settings.min_nodes, names)
-    if len(ready) >= settings.max_nodes:
+    full = len(ready) >= settings.max_nodes
+    if full and not missing:
         return _form(ready, missing, roster, state, settings, f"all {settings.max_nodes} nodes are there")
     known = any(state.seat(entry.key) for entry in ready)  # else nobody of the last round is left: a new gathering
     if known and not missing:
         return _form(ready, missing, roster, state, settings, "every node known is back")
     since = now if enough_since is None else enough_since
-    until = later(since, settings.timeout.close if missing else settings.timeout.last_call)
+    # Spares are always ready first; without this they would take the places of members that only stop their workers.
+    until = later(since, settings.timeout.close if missing and not full else settings.timeout.last_call)
     if now >= until:
         late = "the last call is over" if not missing else f"{', '.join(names)} did not come back in time"
         return _form(ready, missing, roster, state, settings, late)

@@ -176,6 +176,17 @@ def test_a_spare_steps_in(say, choose):
     assert members(choose(roster, state, bounds=(2, 2))) == "bc"
 
 
+def test_spares_do_not_take_the_places_of_members_that_are_about_to_come_back(say, choose):
+    """Spares are ready the moment that a round ends; members have their workers to stop first."""
+    state = ended(say.state("ab"), Cause.LOST, "a", "", ("a",))
+    roster = (say.seen("b"), say.seen("c"), say.seen("d"))
+    decision = choose(roster, state, bounds=(2, 2), enough_since=NOW)
+    assert (decision.reason, decision.until) == ("2 nodes joined, waiting for b to come back", Instant(105.0))
+    back = (say.seen("b", after=1), say.seen("c"), say.seen("d"))
+    assert members(choose(back, state, bounds=(2, 2), enough_since=NOW)) == "bc"
+    assert members(choose(roster, state, bounds=(2, 2), enough_since=Instant(95.0))) == "cd"
+
+
 def test_when_nobody_of_the_last_round_is_left_the_last_call_is_waited_for(say, choose):
     state = ended(say.state("ab"), Cause.LOST, "a, b", "", ("a", "b"))
     decision = choose(say.roster("cd"), state, enough_since=NOW)
@@ -249,3 +260,28 @@ def test_a_member_is_not_refused_for_an_older_agent_that_wakes_up(say, choose):
     assert [key for key, _ in decision.state.refused] == ["a/1"]
     state = formed(State(round=4), say.seats(["a/2", "b"]), 3, "", {"a/1", "a/2", "b"})
     assert [key for key, _ in choose(roster, state).state.refused] == ["a/1"]
+
+
+def test_who_left_without_a_word_is_told_apart_from_who_is_silent(say):
+    decision = decide(say.roster("ac", late="c"), say.state("abc"), say.settings(), Instant(0.0), None)
+    assert decision.reason == "lost c: no beat for 5 s; lost b: left without a word"
+    assert decision.state.gone == ("b", "c")
+
+
+def test_after_an_outage_only_those_without_an_entry_are_waited_for(say):
+    state, settings, until = say.state("abc"), say.settings(), Instant(5.0)
+    decision = decide(say.roster("ab"), state, settings, Instant(4.0), None, until)
+    assert (type(decision), decision.until) == (Wait, until)
+    assert decide(say.roster("ab"), state, settings, until, None, until).state.gone == ("c",)
+    silent = decide(say.roster("ab", late="b"), state, settings, Instant(4.0), None, until)
+    assert (silent.state.gone, silent.reason) == (("b",), "lost b: no beat for 5 s")
+
+
+def test_after_an_outage_success_newcomers_and_rounds_do_not_wait(say):
+    settings, now, until = say.settings(), Instant(0.0), Instant(5.0)
+    over = decide(say.roster("ab", done=1), say.state("ab"), settings, now, None, until)
+    assert over.state.closed.succeeded
+    joined = decide(say.roster("abn"), say.state("abc"), settings, now, None, until)
+    assert joined.state.end.cause is Cause.JOINED
+    again = decide(say.roster("ab", after=1), say.state("ab", open=False), settings, now, None, until)
+    assert again.state.round == 2
