@@ -16,7 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
 
-from job_of_nodes import Job  # noqa: E402
+from job_of_nodes import Job
 
 MARK = "ELASTICTEST_MARK"  # not ELASTIC_*, which would be read as a setting
 

@@ -157,7 +157,9 @@ def test_something_else_listens(listener):
     connector.close()
 
 
-@pytest.mark.parametrize(("listens", "answer"), [(False, "connection refused"), (True, "does not answer as a TCPStore")])
+@pytest.mark.parametrize(
+    ("listens", "answer"), [(False, "connection refused"), (True, "does not answer as a TCPStore")]
+)
 def test_who_has_little_time_to_join_still_learns_what_answered(listens, answer, listener, free_port):
     port = listener if listens else free_port()
     params = RendezvousParameters("c10d", f"127.0.0.1:{port}", "job", 1, 2, is_host=False, join_timeout=1.0)
