@@ -115,7 +115,7 @@ class Keeper:
         self._decide_at: Instant | None = None
         self._next_beat = Instant(float("-inf"))
         self._beats = 0
-        self._quiet_until = Instant(float("-inf"))
+        self._returning_until = Instant(float("-inf"))
         self._retry = _FIRST_RETRY
         self._trying_since: Instant | None = None
         self._outage_told = False
@@ -252,8 +252,8 @@ class Keeper:
             self._outage_told = False
             get_logger().info("store is back")
         if self._view.outage is not None and self._view.state is not None and self._view.state.round:
-            # The others announce themselves anew as we do. Until they had the time to, nobody is missing.
-            self._quiet_until = later(self._clock.now(), self._settings.window)
+            # The others announce themselves anew as we do. Until they had the time to, who has no entry is not lost.
+            self._returning_until = later(self._clock.now(), self._settings.window)
         self._show(replace(self._view, outage=None, fault=None))
 
     def _fault(self, error: Exception) -> Instant:
@@ -296,7 +296,7 @@ class Keeper:
 
     def _give_back(self, known: State, token: Token | None) -> None:
         get_logger().warning("store lost its state", round=known.round)
-        self._quiet_until = later(self._clock.now(), self._settings.window)
+        self._returning_until = later(self._clock.now(), self._settings.window)
         self._view = replace(self._view, announced=None)
         self._put(known, token)
 
@@ -486,14 +486,15 @@ class Keeper:
     def _decide(self, now: Instant) -> bool:
         """One decision, carried out if this node leads. Whether there may be more to decide."""
         state = self._view.state or State()
-        decision = decide(self._roster, state, self._settings, now, self._enough_since(state, now))
+        since = self._enough_since(state, now)
+        decision = decide(self._roster, state, self._settings, now, since, self._returning_until)
         if isinstance(decision, Wait):
             self._decide_at = decision.until if self._leading else None
             shown = None if state.open else decision
             self._show(replace(self._view, gathering=shown, waiting=self._count_waiting(state)))
             return False
-        if now < self._quiet_until and _misses_somebody(state, decision.state):
-            self._decide_at = self._quiet_until
+        if now < self._returning_until and _goes_without(state, decision.state, self._roster):
+            self._decide_at = self._returning_until
             return False
         return self._leading and self._enact(decision)
 
@@ -516,9 +517,9 @@ class Keeper:
         return min(len(waiting(self._roster, state)), max(room, 0))
 
 
-def _misses_somebody(before: State, after: State) -> bool:
-    """Whether the step from one state to the next calls a member lost or goes on without it."""
-    if before.open:
-        return after.gone != before.gone
-    seated = {seat.key for seat in after.seats}
-    return after.open and any(seat.key not in seated for seat in before.surviving)
+def _goes_without(before: State, after: State, roster: Roster) -> bool:
+    """Whether a round forms without a member of the last one that has no entry."""
+    if before.open or not after.open:
+        return False
+    known = {seat.key for seat in after.seats} | {seen.entry.key for seen in roster}
+    return any(seat.key not in known for seat in before.surviving)

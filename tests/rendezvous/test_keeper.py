@@ -485,7 +485,7 @@ def test_state_is_empty_before_the_first_write(node):
 
 def test_a_failure_is_told_before_the_node_announces_itself_anew(pair):
     """Who sees the new entry must find the report: else the round could end for another cause, and cost nothing."""
-    leader, other = pair
+    _, other = pair
     report = Report("b/1", "b", (), certain=True)
     other.keeper.amend(lambda state: failed(state, 1, report, 3))
     seen = []
@@ -507,3 +507,20 @@ def test_after_an_outage_a_node_beats_though_the_state_cannot_be_read(node):
     one.run(5.0)
     assert isinstance(one.keeper.view.fault, RendezvousStateError)
     assert one.memory.entries["a/1"].beats >= 2
+
+
+def test_after_an_outage_a_newcomer_need_not_wait():
+    world = World(RendezvousSettings("job", 2, 3, RendezvousTimeout(last_call=1.0)))
+    for name in "ab":
+        world.join(name)
+    world.run(3.0)
+    assert len(world.members()) == 2
+    for name in "ab":
+        world.partition(name)
+    world.run(2.0)
+    for name in "ab":
+        world.partition(name, reachable=True)
+    world.run(1.5)
+    world.join("c")
+    world.run(0.5)
+    assert len(world.members()) == 3
