@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store
 
 _PATIENCE: Duration = 5.0  # seconds that closing and leaving wait for the store
+_PATIENCE_OUTAGE: Duration = 1.0  # the same, when it has not answered before
 _LINGER: Duration = 5.0  # seconds that the host of the store waits for the others to have seen that the job is over
 
 
@@ -96,6 +97,7 @@ class DynamicRendezvousHandler(RoundHandler):
         self._threads = KeeperThreads(self._keeper, self._backend, self._clock)
         self._fence = Fence(settings.window, settings.keep_alive_interval)
         self._shut = False
+        self._left = False
 
     @classmethod
     def from_backend(
@@ -154,6 +156,7 @@ class DynamicRendezvousHandler(RoundHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         self._running = False
         self._done = False
+        self._left = False
         self._threads.start()
         try:
             return self._joined(later(self._clock.now(), self._settings.timeout.join))
@@ -191,7 +194,8 @@ class DynamicRendezvousHandler(RoundHandler):
             self._changed.notify_all()
         told = True
         if self._threads.started and self._view.state is not None:
-            told = self._told(self._keeper.withdraw(), _PATIENCE)
+            self._go(f"{self._node.name} was shut down")
+            told = self._told(self._keeper.withdraw(), self._patience())
             self._linger()
         ended = self._threads.stop()
         self._stores.release()
@@ -210,14 +214,15 @@ class DynamicRendezvousHandler(RoundHandler):
         found = verdict(state, self._entry.key, self._round)
         if found is not None:
             return found
-        if not self._fence.passed(self._keeper.out_of_reach_since(), self._clock.now()):
+        since, now = self._keeper.out_of_reach_since(), self._clock.now()
+        if not self._fence.passed(since, now) or since is None:
             return None
         outage = self._view.outage
         answer = f"the last answer was: {outage}" if outage else "it does not answer at all"
         return Verdict(
             Outcome.FENCED,
-            f"the rendezvous store was out of reach for {self._settings.window:g} s, after which the others hold this "
-            f"node to be gone; {answer}",
+            f"the rendezvous store was out of reach for {now - since:.1f} s; after {self._settings.window:g} s without "
+            f"a beat the others hold this node to be gone; {answer}",
         )
 
     def ask_again(self) -> Instant | None:
@@ -235,14 +240,29 @@ class DynamicRendezvousHandler(RoundHandler):
 
     def report_success(self) -> None:
         self._done = True
-        self._want(after=self._entry.after, done=self._round)
+        if not self._left:
+            self._want(after=self._entry.after, done=self._round)
 
     def leave(self, reason: str, timeout: Duration) -> bool:
         if not self._threads.started:
             return True
+        with self._changed:
+            self._go(reason)
+            ticket = self._keeper.withdraw()
+            self._changed.notify_all()
+        return self._told(ticket, timeout)
+
+    def _go(self, reason: str) -> None:
+        """Tell the others, once, that this node takes part no longer; a join in another thread ends."""
+        if self._left:
+            return
+        self._left = True
         key, number, done = self._entry.key, self._round, self._done
         self._keeper.amend(lambda state: left_done(state, key, number) if done else left(state, key, reason))
-        return self._told(self._keeper.withdraw(), timeout)
+
+    def _patience(self) -> Duration:
+        """How long going waits for the store."""
+        return _PATIENCE if self._view.outage is None else _PATIENCE_OUTAGE
 
     def close(self, reason: str, succeeded: bool) -> None:
         """Close the rendezvous, and say why. Blocks until it is done. Raises RendezvousConnectionError."""
@@ -271,9 +291,9 @@ class DynamicRendezvousHandler(RoundHandler):
         state = self._formed(deadline, was_closed)
         self._round = state.round  # from here on: what fails below wants a newer one
         info = self._info(state)
-        if self._shut:  # while the store was made
+        if self._shut or self._left:  # while the store was made
             self._stores.release()
-            self._check_fault()
+            self._check_joining()
         self._running = True
         return info
 
@@ -319,7 +339,7 @@ class DynamicRendezvousHandler(RoundHandler):
         """The state as first read."""
         with self._changed:
             while True:
-                self._check_fault()
+                self._check_joining()
                 if self._view.state is not None:
                     return self._view.state
                 if not self._wait(deadline):
@@ -331,6 +351,11 @@ class DynamicRendezvousHandler(RoundHandler):
         return view.outage or RendezvousConnectionError(
             f"expected the rendezvous store to answer within {seconds:g} s, found that it did not{told}"
         )
+
+    def _check_joining(self) -> None:
+        self._check_fault()
+        if self._left:
+            raise RendezvousGracefulExitError("this node left the rendezvous while it was joining")
 
     def _check_fault(self) -> None:
         """Raise what no waiting can cure."""
@@ -345,7 +370,7 @@ class DynamicRendezvousHandler(RoundHandler):
         so without limit; the deadline is for gathering."""
         with self._changed:
             while True:
-                self._check_fault()
+                self._check_joining()
                 state = self._view.state or State()
                 over = missed(state, self._entry.key, self._entry.after)
                 if over is not None:
@@ -401,8 +426,11 @@ class DynamicRendezvousHandler(RoundHandler):
 
     def _want(self, after: int, done: int, where: RendezvousStoreInfo | None = None) -> None:
         entry = replace(self._entry, after=after, done=done)
-        self._entry = replace(entry, address=where.master_addr, port=where.master_port) if where else entry
-        self._keeper.want(self._entry)
+        with self._changed:
+            if self._shut or self._left:
+                return  # whoever waits finds out why; no entry may come after the withdrawal
+            self._entry = replace(entry, address=where.master_addr, port=where.master_port) if where else entry
+            self._keeper.want(self._entry)
         self._threads.wake()
 
     def _close(self, reason: str, succeeded: bool) -> None:
@@ -428,7 +456,7 @@ class DynamicRendezvousHandler(RoundHandler):
         """The host of the store leaves last, so that everybody learns how the job ended: bounded, for it can be that
         somebody never comes to ask."""
         state = self._view.state
-        if not self._backend.hosts_store or state is None or state.closed is None:
+        if not self._backend.hosts_store or state is None or state.closed is None or self._view.outage is not None:
             return
         until = later(self._clock.now(), _LINGER)
         while self._clock.now() < until and self._others_are_there(until):

@@ -34,7 +34,7 @@ def test_the_store_is_gone_for_good(job):
     assert codes(*agents) == [UNREACHABLE] * 2
     for agent in agents:
         assert "expected the rendezvous store to answer while workers run" in agent.report
-        assert "out of reach for 1.5 s" in agent.report
+        assert "after 1.5 s without a beat" in agent.report
         assert "refused" in agent.report
         assert "stopping workers" in agent.err
     assert len(job.rounds()) == 1
@@ -83,7 +83,7 @@ def test_the_store_sleeps(job):
     server.signal(signal.SIGSTOP)
     assert codes(*agents) == [UNREACHABLE] * 2
     for agent in agents:
-        assert "out of reach for 10 s" in agent.report
+        assert "after 10 s without a beat" in agent.report
     assert job.rounds()[-1].port == first.port
 
 

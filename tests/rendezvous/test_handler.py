@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from datetime import timedelta
@@ -563,6 +564,7 @@ def test_a_long_outage_fences_and_a_short_one_does_not(job, eventually, how):
         threading.Event().wait(min(pause, 1.0) + 0.001)
     assert verdict.outcome is Outcome.FENCED
     assert 0.7 < time.monotonic() - begun < 2.5  # the window is 1 s
+    assert re.search(r"out of reach for [01]\.\d s; after 1 s without a beat", verdict.reason)
     assert ("does not answer at all" if how == "hangs" else "took it away") in verdict.reason
 
 
@@ -672,6 +674,67 @@ def test_the_host_of_the_store_leaves_last(job, eventually):
     one.handlers["b"].shutdown()
     host.result()
     assert time.monotonic() - begun < 2.5  # and not the five seconds it would wait for the dead
+
+
+class SlowStores(FailingStores):
+    """Takes its time with a reservation."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def reserve(self):
+        self.asked.set()
+        self.go_on.wait(LONG)
+        return super().reserve()
+
+
+@pytest.mark.parametrize("when", ["reserving", "waiting"])
+def test_who_leaves_while_it_joins_does_not_announce_itself_again(job, eventually, when):
+    one = job(2, 2)
+    stores = SlowStores()
+    handler = one.node("a", stores=stores)
+    call = Background(handler.next_rendezvous)
+    assert stores.asked.wait(LONG)
+    if when == "waiting":
+        stores.go_on.set()
+        eventually(lambda: one.memory.entries)
+    assert handler.leave("received SIGTERM", 5.0)
+    stores.go_on.set()
+    with pytest.raises(RendezvousGracefulExitError, match="left the rendezvous while it was joining"):
+        call.result()
+    assert handler.leave("again", 5.0)
+    assert not one.memory.entries
+
+
+def test_shutdown_after_success_leaves_the_others_at_work(job, eventually):
+    """As an agent that waits for nobody does."""
+    one = job(2, 2)
+    one.form("ab")
+    key = one.key("a")
+    one.handlers["a"].report_success()
+    assert one.handlers["a"].shutdown()
+    assert (one.state.open, one.state.done) == (True, (key,))
+    one.handlers["b"].report_success()
+    assert eventually(one.handlers["b"].verdict).succeeded
+
+
+def test_shutdown_of_a_member_is_told_at_once(job, eventually):
+    one = job(1, 2)
+    one.form("ab")
+    assert one.handlers["b"].shutdown()
+    assert one.state.end.reason == "b was shut down"
+    assert eventually(one.handlers["a"].verdict).outcome is Outcome.RESTART
+
+
+def test_shutdown_in_an_outage_does_not_wait_for_long(job, eventually):
+    one = job(1, 1)
+    one.form("a")
+    one.backends["a"].reachable = False
+    eventually(lambda: "took it away" in one.handlers["a"].progress())
+    begun = time.monotonic()
+    assert not one.handlers["a"].shutdown()
+    assert time.monotonic() - begun < 2.5
 
 
 def test_a_hundred_cycles_leave_nothing_behind(job, eventually):
