@@ -37,6 +37,7 @@ _FIRST_RETRY: Duration = 0.05
 _LONGEST_RETRY: Duration = 1.0
 _MOST_REFUSALS = 64  # in one turn; whoever refuses us makes progress, and our turn comes
 _IDLE: Duration = 5.0  # between two turns of a node that wants nothing and hears no news
+_DOUBTFUL = 0.5  # windows of silence of whoever leads, after which the line behind it is counted anew
 _DOUBTS = 2  # looks at nodes that may be late, by one that has only just begun to look
 
 
@@ -104,6 +105,7 @@ class Keeper:
         self._roster_news = True
         self._older = 0
         self._deserted = False
+        self._recounted = False
         self._leading = False
         self._pulse: Counter | None = None
         self._own_pulses = 0
@@ -405,6 +407,11 @@ class Keeper:
             return
         before = self._pulse or Counter(pulse, now)
         self._pulse = before.seen(pulse, now, self._settings.keep_alive_interval)
+        silence = now - self._pulse.since
+        if self._pulse.value != before.value:
+            self._recounted = False
+        elif self._pulse.unchanged >= 2 and silence >= _DOUBTFUL * self._settings.window and not self._recounted:
+            self._recounted = self._deserted = True  # those who were older may have left
         if self._pulse.unchanged >= 2 and now - self._pulse.since >= place.patience * self._settings.window:
             self._step_in(now)
 
@@ -433,8 +440,8 @@ class Keeper:
         return lead(self._view.state or State(), self._key, self._older)
 
     def _recount(self) -> None:
-        """All members of the last round have left, and nobody leads by rank. So that it need not be found out by
-        silence, those who wait look once who is the oldest of them."""
+        """All members of the last round have left and nobody leads by rank, or whoever leads is silent. Those who wait
+        look once who is the oldest of them: many who were older may have left since."""
         state = self._view.state or State()
         keys = [item.key for item in self._ask(self._backend.roster)]
         older = keys[: keys.index(self._key)] if self._key in keys else keys

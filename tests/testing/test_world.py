@@ -244,3 +244,29 @@ def test_a_job_whose_end_the_store_forgot_stays_closed_when_others_went_on():
     job.run(10)
     assert job.state.closed.by == "n1"
     assert not any(node.active for node in job.nodes.values())
+
+
+@pytest.mark.parametrize("leaving", [1, 6])
+def test_when_the_first_leave_while_gathering_the_next_takes_over_within_about_a_window(leaving):
+    job = World(RendezvousSettings("job", 2, 20, RendezvousTimeout(last_call=60.0)))
+    for number in range(leaving + 2):
+        job.join(f"n{number}")
+        job.run(0.1)
+    job.run(3)
+    for number in range(leaving):
+        job.leave(f"n{number}")
+    job.run(job.settings.window + 1)
+    assert [name for name, node in job.nodes.items() if node.keeper.leading] == [f"n{leaving}"]
+
+
+def test_a_line_is_counted_anew_once_in_a_silence():
+    job = World(RendezvousSettings("job", 50, 50, RendezvousTimeout()))
+    for number in range(20):
+        job.join(f"n{number}")
+        job.run(0.05)
+    job.run(3)
+    before = {name: node.backend.calls["roster"] for name, node in job.nodes.items()}
+    job.crash("n0")
+    job.run(job.settings.window + 3)
+    assert job.nodes["n1"].keeper.leading
+    assert all(job.nodes[f"n{i}"].backend.calls["roster"] <= before[f"n{i}"] + 1 for i in range(2, 20))
