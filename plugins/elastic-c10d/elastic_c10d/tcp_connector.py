@@ -58,6 +58,7 @@ class TcpConnector:
         self._dialler = Dialler(read_timeout)
         self._good: Address | None = None
         self._local = ""
+        self._careful = False
 
     @property
     def where(self) -> str:
@@ -75,8 +76,8 @@ class TcpConnector:
         return self._hosting is not None and self._hosting.here
 
     def connect(self, aside: bool = False) -> Connection:
-        if aside and self._good is not None:  # where the main one went, and without knocking
-            return self._looked(self._dial(self._good, patiently=True), only_if_unknown=True)
+        if aside and self._good is not None:
+            return self._looked(self._beside(self._good), only_if_unknown=True)
         if not aside and self._good is not None:
             return self._again(self._good)
         deadline = later(self._clock.now(), 0.0 if aside else self._patience)
@@ -94,6 +95,15 @@ class TcpConnector:
         self._dialler.close()
         if self._hosting is not None:
             self._hosting.stop()
+
+    def _beside(self, address: Address) -> Connection:
+        """One where the main one went. The first one after it needs no care, which saves a knock and a thread at every
+        node that joins; later ones are made because one was lost, and maybe the store with it."""
+        careful, self._careful = self._careful, True
+        fault = probe(address, min(_PROBE, self._connect_timeout))[0] if careful else None
+        if fault is not None:
+            raise self._unreachable([f"{address}: {fault}"])
+        return self._dial(address, patiently=not careful)
 
     def _again(self, lost: Address) -> Connection:
         """A main connection after a fault. Where the store is gone that an agent of this machine hosted, hosting is up
@@ -132,7 +142,7 @@ class TcpConnector:
             answers.append(f"{address}: {error}")
             return None
         if not decides or self._confirmed(found, address, answers):
-            self._good, self._local = address, self._reached_as(local)
+            self._good, self._local, self._careful = address, self._reached_as(local), False
             return self._looked(found)
         return None
 

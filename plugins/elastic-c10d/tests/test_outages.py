@@ -190,7 +190,7 @@ def test_a_stuck_connection_is_cut_short_by_close_and_leaves_nothing(listener, b
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     connector = connecting("127.0.0.1", listener, patience=100.0, connect_timeout=100.0)
     waiting = background(connector.connect)
-    eventually(lambda: any(thread.name == "c10d-connect" for thread in threading.enumerate()))
+    eventually(lambda: any(thread.name == "rendezvous-connect" for thread in threading.enumerate()))
     connector.close()
     with pytest.raises(RendezvousConnectionError):
         waiting.result(5)
@@ -202,6 +202,21 @@ def test_a_stuck_connection_is_cut_short_by_close_and_leaves_nothing(listener, b
     del connector
     eventually(lambda: len(os.listdir("/proc/self/fd")) <= files + 1)
     assert threading.active_count() <= threads + 2
+
+
+@pytest.mark.parametrize("how", ["pause", "kill"])
+def test_a_waiting_line_that_reconnects_to_a_lost_store_is_cut_short_by_close(server_process, background, how):
+    server = server_process()
+    connector = connecting("127.0.0.1", server.port, connect_timeout=30.0)
+    kept = [connector.connect(), connector.connect(aside=True)]
+    getattr(server, how)()
+    waiting = background(lambda: connector.connect(aside=True))
+    connector.close()
+    with pytest.raises(RendezvousConnectionError):
+        waiting.result(5)
+    server.kill()
+    for connection in kept:
+        connection.release()
 
 
 QUIET = """
