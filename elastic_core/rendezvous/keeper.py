@@ -175,7 +175,7 @@ class Keeper:
     def notice_silence(self) -> Instant:
         """Log it when an attempt to reach the store hangs: the thread that turns hangs with it. Any other thread.
         Returns when to look again."""
-        self._tell_outage("it does not answer")
+        self._tell_outage(str(self._view.outage or "it does not answer"))
         since, now, patience = self._trying_since, self._clock.now(), self._settings.timeout.heartbeat
         return later(now if since is None or now - since >= patience else since, patience)
 
