@@ -2,7 +2,8 @@
 waits for the roster. They sleep until something is due or happens.
 
 While nodes gather for the first round the keeper's thread waits for news itself, from beat to beat, and the others are
-started when a round runs: a join then costs one thread, and nothing is handed from one to the next."""
+started when a round has run for a moment: a join then costs one thread, and nothing is handed from one to the next. The
+moment is the longer the more nodes there are: their agents, and maybe their threads, all have to do at once then."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_core.clock import Clock, Duration, Instant
-    from elastic_core.interfaces.backend import RosterBackend
+    from elastic_core.interfaces.backend import RosterBackend, Token
     from elastic_core.rendezvous.keeper import Keeper
 
 _LONGEST_WAIT: Duration = 30.0  # a bound for waits for news, so that a lost connection is noticed
@@ -25,6 +26,7 @@ _AFTER_ERROR: Duration = 1.0  # a watcher whose connection fails leaves it to th
 _FIRST_PAUSE: Duration = 0.01  # after news that brought nothing new; twice as long each time, up to _AFTER_ERROR
 _MANY = 20
 _ENDING: Duration = 2.0
+_SETTLING: Duration = 0.001  # for each node of a round that has just formed
 
 
 class KeeperThreads:
@@ -40,6 +42,9 @@ class KeeperThreads:
         self._turns = 0
         self._stopping = False
         self._threads: list[threading.Thread] = []
+        self._settled: Instant | None = None
+        self._useless = 0
+        self._before: tuple[Token | None, int] = (None, 0)
         self._watches_state = False
         self._watches_roster = False
         self._lingers = False
@@ -126,24 +131,33 @@ class KeeperThreads:
         """Whether this node waits for the first round that it sees. What it is asked for meanwhile waits until its next
         beat at the latest."""
         view = self._keeper.view
-        return (
-            not self._watches_state
-            and view.announced is not None
-            and view.state is not None
-            and not view.state.open
-            and view.state.closed is None
-        )
+        if self._watches_state or view.announced is None or view.state is None or view.state.closed:
+            return False
+        if view.state.open and self._settled is None:
+            self._settled = later(self._clock.now(), _SETTLING * len(view.state.seats))
+        return self._settled is None or self._clock.now() < self._settled
 
     def _wait_for_news(self, due: Instant) -> None:
+        due = due if self._settled is None else min(due, self._settled)
         limit = min(max(due - self._clock.now(), 0.0), _LONGEST_WAIT)
         if limit == 0.0:
             return
+        self._pause(self._useless)
+        before = self._known()
         if self._keeper.leading:
-            self._keeper.state_changed()  # whatever wakes it: there is nobody else who would see that
-            self._changed(lambda: self._backend.wait_for_roster(limit))
+            news = self._changed(lambda: self._backend.wait_for_roster(limit))
+            self._keeper.state_changed()  # whatever woke it: there is nobody else who would see that
             self._keeper.roster_changed()
-        elif self._changed(lambda: self._backend.wait_for_state(self._keeper.view.token, limit)):
-            self._keeper.state_changed()
+        else:
+            news = self._changed(lambda: self._backend.wait_for_state(before[0], limit))
+            if news:
+                self._keeper.state_changed()
+        self._useless = self._useless + 1 if news and before == self._before else 0
+        self._before = before
+
+    def _known(self) -> tuple[Token | None, int]:
+        """Changes when news has been taken up."""
+        return self._keeper.view.token, len(self._keeper.seen[0])
 
     def _watch_state(self) -> None:
         if not self._watches_state and not self._stopping:

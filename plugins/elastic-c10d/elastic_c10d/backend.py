@@ -41,6 +41,13 @@ class _Life:
     log: RosterLog
 
 
+@dataclass(frozen=True)
+class _Pushed:
+    life: _Life
+    number: int
+    value: bytes
+
+
 class C10dRendezvousBackend(RosterBackend):
     """A rendezvous backend over any torch store, or any that has its compare_set, add, check, wait and multi_get.
 
@@ -75,6 +82,7 @@ class C10dRendezvousBackend(RosterBackend):
         self._observes = observes
         self._connector: Connector = as_connector(store)
         self._life: _Life | None = None
+        self._pushed: _Pushed | None = None
         self._main = Line(self._connector, aside=False, greet=self._greet)
         self._state_line = Line(self._connector, aside=True, greet=self._greet_aside)
         self._roster_line = Line(self._connector, aside=True, greet=self._greet_aside)
@@ -93,7 +101,14 @@ class C10dRendezvousBackend(RosterBackend):
         self._use("connecting", lambda store, life: None)
 
     def get_state(self) -> tuple[bytes, Version] | None:
-        return self._use("reading the state", lambda store, life: life.versions.newest(store))
+        pushed, self._pushed = self._pushed, None
+
+        def read(store: Store, life: _Life) -> tuple[bytes, Version] | None:
+            if pushed is not None and pushed.life is life and life.versions.adopt(pushed.number, pushed.value):
+                return life.versions.standing()
+            return life.versions.newest(store)
+
+        return self._use("reading the state", read)
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Version, bool] | None:
         def write(store: Store, life: _Life) -> tuple[bytes, Version, bool] | None:
@@ -131,7 +146,14 @@ class C10dRendezvousBackend(RosterBackend):
         life = self._life
         if token is not None and life is not None and token.life != life.name:
             return True
-        return self._wait(self._state_line, self._keys.state(1 if token is None else token.number + 1), timeout)
+        number = 1 if token is None else token.number + 1
+        try:
+            value = self._state_line.fetch(self._keys.state(number), timeout)
+        except _Restarted:
+            return True
+        if value is not None and life is not None:
+            self._pushed = _Pushed(life, number, value)  # what was waited for came with the news
+        return value is not None
 
     def wait_for_roster(self, timeout: Duration) -> bool:
         log = self._life.log if self._life is not None else None
@@ -176,6 +198,6 @@ class C10dRendezvousBackend(RosterBackend):
         return create(store, self._keys.id, secrets.token_hex(8).encode()).decode()
 
     def _greet_aside(self, store: Store) -> None:
-        name = peek(store, self._keys.id)
+        name = peek(store, self._keys.id)  # two operations; but in a store that began anew there is none to get
         if self._life is not None and (name is None or name.decode() != self._life.name):
             raise _Restarted

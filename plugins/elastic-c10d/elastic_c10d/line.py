@@ -56,9 +56,12 @@ class Line:
 
         Raises: as `use`, except that a closed line is no fault.
         """
+        return self._waited(lambda connection: self._wait(connection, key, timeout))
+
+    def _waited(self, wait: Callable[[Connection], bool]) -> bool:
         with self._lock:
             try:
-                return not self._closed.is_set() and self._wait(self._connected(), key, timeout)
+                return not self._closed.is_set() and wait(self._connected())
             except RendezvousConnectionError:
                 if self._closed.is_set():
                     return False
@@ -68,6 +71,13 @@ class Line:
                 if self._closed.is_set():
                     return False
                 raise fault from error
+
+    def fetch(self, key: str, timeout: Duration) -> bytes | None:
+        """As `wait_for`, with the value once the key exists, in the same operation."""
+        values: list[bytes] = []
+        if not self._waited(lambda connection: self._get(connection, key, timeout, values)):
+            return None
+        return values[0] if values else self.use("reading", lambda store: bytes(store.get(key)))
 
     def close(self) -> None:
         """Cut the line. Any thread."""
@@ -117,6 +127,20 @@ class Line:
             if _wait_once(connection.store, key, left if connection.socket is not None else min(left, _PIECE)):
                 return True
         return False
+
+    def _get(self, connection: Connection, key: str, timeout: Duration, values: list[bytes]) -> bool:
+        """torch's `get` waits for the key as `wait` does. Without a socket to cut it could not be ended in time."""
+        set_timeout = getattr(connection.store, "set_timeout", None)
+        if not connection.pushes or connection.socket is None or set_timeout is None:
+            return self._wait(connection, key, timeout)
+        try:
+            set_timeout(timedelta(seconds=max(timeout, 0.001)))
+            values.append(bytes(connection.store.get(key)))
+        except RuntimeError as error:
+            if is_wait_timeout(error):
+                return False
+            raise
+        return True
 
     def _ask(self, store: Store, key: str, deadline: float) -> bool:
         pause, longest = _ASKING

@@ -53,6 +53,17 @@ class Versions:
                 self._known = (number, value)
         return self._shown()
 
+    def adopt(self, number: int, value: bytes) -> bool:
+        """Take over a version that somebody has read already. Whether it is the next one; else read."""
+        if number != self._number() + 1 or value == _TOMBSTONE:
+            return False
+        self._known = (number, value)
+        return True
+
+    def standing(self) -> tuple[bytes, Version] | None:
+        """The newest version known."""
+        return self._shown()
+
     def write(self, store: Store, state: bytes, after: int) -> tuple[bytes, Version, bool] | None:
         """Write version `after` + 1, unless somebody has. Returns what stands, and whether it is ours.
 
