@@ -16,7 +16,8 @@ from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
 from elastic_core.rendezvous.entry import Entry
-from elastic_core.rendezvous.state import Cause, Seat, State, ended
+from elastic_core.rendezvous.seats import Seat
+from elastic_core.rendezvous.state import Cause, State, ended
 from elastic_core.rendezvous.state_entries import StateEntries
 
 PLUGIN = """

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from elastic_core.port import PortReservation
 from elastic_core.errors import ConfigurationError
+from elastic_core.port import PortReservation
 
 
 @pytest.fixture

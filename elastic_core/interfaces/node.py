@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,6 @@ class Round:
     """
 
     number: int
-    members: tuple[Member, ...]
+    members: Sequence[Member]
     restart_count: int = 0
     reason: str = ""

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from elastic_core.operate.commands import Target
     from elastic_core.operate.sight import Sight
     from elastic_core.rendezvous.entry import Entry
-    from elastic_core.rendezvous.state import Closed, End, Seat
+    from elastic_core.rendezvous.seats import Seat
+    from elastic_core.rendezvous.state import Closed, End
 
 
 class Phase(str, enum.Enum):

@@ -8,9 +8,9 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from elastic_core.errors import ProcessFailure, RendezvousStateError
-from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous.entry import Entry
-from elastic_core.rendezvous.state import Cause, Closed, End, Report, Seat, State
+from elastic_core.rendezvous.seats import Seats, line_of
+from elastic_core.rendezvous.state import Cause, Closed, End, Report, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +63,7 @@ def encoded_state(state: State) -> bytes:
         "version": VERSION,
         "round": state.round,
         "open": state.open,
-        "seats": [_seat(seat) for seat in state.seats],
+        "seats": [line_of(seat) for seat in state.seats],
         "gone": state.gone,
         "done": state.done,
         "draining": state.draining,
@@ -93,7 +93,7 @@ def decoded_state(data: bytes) -> State:
         return State(
             round=_typed(document["round"], int),
             open=_typed(document["open"], bool),
-            seats=_seats_of(document["seats"]),
+            seats=Seats(_texts(document["seats"])),
             gone=_texts(document["gone"]),
             done=_texts(document["done"]),
             draining=_texts(document["draining"]),
@@ -179,28 +179,6 @@ def _shown(value: Any) -> str:
 
 def _texts(values: Any) -> tuple[str, ...]:
     return tuple(_typed(value, str) for value in _typed(values, list))
-
-
-def _seat(seat: Seat) -> list[Any]:
-    member = seat.member
-    return [seat.key, member.node, member.host, member.address, seat.port, member.role, member.local_world_size]
-
-
-def _seats_of(items: Any) -> tuple[Seat, ...]:
-    seats = tuple(_seat_of(item) for item in items)
-    if len({seat.key for seat in seats}) != len(seats):
-        raise ValueError("a member has two seats")
-    return seats
-
-
-def _seat_of(item: Any) -> Seat:
-    key, node, host, address, port, role, size = item
-    for text in (key, node, host, address, role):
-        if type(text) is not str:
-            raise TypeError(f"expected text in a member, found {_shown(text)}")
-    if type(port) is not int or type(size) is not int or not 0 <= port < _GREATEST or not 1 <= size < _GREATEST:
-        raise TypeError("expected a port and a number of workers in a member")
-    return Seat(key, Member(node, host, address, role, size), port)
 
 
 def _end(end: End) -> dict[str, Any]:

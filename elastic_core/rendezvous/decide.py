@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from elastic_core.clock import later
 from elastic_core.rendezvous.ranks import ordered
 from elastic_core.rendezvous.roster import alive, holders, is_ready, waiting
-from elastic_core.rendezvous.state import Cause, Seat, closed, counted_failure, ended, formed, refused
+from elastic_core.rendezvous.seats import Seat
+from elastic_core.rendezvous.state import Cause, closed, counted_failure, ended, formed, refused
 
 if TYPE_CHECKING:
     from elastic_core.clock import Instant

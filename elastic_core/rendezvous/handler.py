@@ -37,6 +37,7 @@ from elastic_core.rendezvous.keeper import Keeper, Ticket, View
 from elastic_core.rendezvous.participant import Standing, first_failures, missed, standing, verdict
 from elastic_core.rendezvous.progress import progress_text
 from elastic_core.rendezvous.round_stores import PrefixedStores
+from elastic_core.rendezvous.seats import Members
 from elastic_core.rendezvous.settings import (
     KEEP_ALIVE_INTERVAL,
     KEEP_ALIVE_MAX_ATTEMPT,
@@ -418,7 +419,7 @@ class DynamicRendezvousHandler(RoundHandler):
         host = state.seats[0]
         where = RendezvousStoreInfo(host.member.address, host.port)
         store = self._stores.open(state.round, where, rank == 0)
-        members = tuple(seat.member for seat in state.seats)
+        members = Members(state.seats)
         agreed = Round(state.round, members, state.restarts, state.reason)
         return RendezvousInfo(store, rank, len(state.seats), where, agreed)
 

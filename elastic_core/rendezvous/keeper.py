@@ -293,7 +293,7 @@ class Keeper:
         if state == known and state.round:  # another write of the same: somebody gave it back
             self._view = replace(self._view, announced=None)
         self._roster_news = True
-        self._deserted = bool(state.round) and not state.open and not state.closed and not state.surviving
+        self._deserted = bool(state.round) and not state.open and not state.closed and not state.surviving_keys
         self._show(replace(self._view, state=state, token=None if found is None else found[1]))
 
     def _give_back(self, known: State, token: Token | None) -> None:
@@ -429,7 +429,7 @@ class Keeper:
         about to step in themselves, so that there is some doubt."""
         beats = {item.key: item.beats for item in self._ask(self._backend.roster) if item.beats is not None}
         state = self._view.state or State()
-        line = [seat.key for seat in state.surviving if seat.key not in state.draining]
+        line = [key for key in state.surviving_keys if key not in state.draining]
         line += [key for key in beats if key not in line]
         before = line[: line.index(self._key)] if self._key in line else []
         first, between = before[:1], before[1:]
@@ -520,7 +520,7 @@ class Keeper:
         return None if self._enough is None else self._enough[1]
 
     def _count_waiting(self, state: State) -> int:
-        room = self._settings.max_nodes - len(state.surviving) if state.open else self._settings.max_nodes
+        room = self._settings.max_nodes - len(state.surviving_keys) if state.open else self._settings.max_nodes
         return min(len(waiting(self._roster, state)), max(room, 0))
 
 

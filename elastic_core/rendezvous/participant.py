@@ -44,7 +44,7 @@ def standing(state: State, key: str, after: int, max_nodes: int) -> Standing:
         return Standing.DRAINED
     if not state.open:
         return Standing.GATHERING
-    return Standing.SPARE if len(state.surviving) >= max_nodes else Standing.WAITING
+    return Standing.SPARE if len(state.surviving_keys) >= max_nodes else Standing.WAITING
 
 
 def missed(state: State, key: str, after: int) -> int | None:
@@ -110,5 +110,5 @@ class Lead:
 def lead(state: State, key: str, older: int) -> Lead:
     """The node's place in the line: members that live and stay first, in rank order, then all others by age. `older`:
     how many entries are older, about."""
-    members = [seat.key for seat in state.surviving if seat.key not in state.draining]
+    members = [key for key in state.surviving_keys if key not in state.draining]
     return Lead(members.index(key) if key in members else len(members) + older)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from elastic_core.rendezvous.seats import Seat, keys_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from elastic_core.errors import ProcessFailure
-    from elastic_core.interfaces.node import Member
 
 
 class Cause(str, enum.Enum):
@@ -25,15 +26,6 @@ class Cause(str, enum.Enum):
     LEFT = "node left"
     JOINED = "node joined"
     DRAINED = "node drained"
-
-
-class Seat(NamedTuple):
-    """A member's place in a round; the seats of a round are in rank order. `port`: of the workers' store, if the
-    member has rank 0."""
-
-    key: str
-    member: Member
-    port: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,7 @@ class State:
 
     round: int = 0
     open: bool = False
-    seats: tuple[Seat, ...] = ()
+    seats: Sequence[Seat] = ()
     gone: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
     draining: tuple[str, ...] = ()
@@ -108,7 +100,7 @@ class State:
     _absent: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._ranks.update({seat.key: rank for rank, seat in enumerate(self.seats)})
+        self._ranks.update({key: rank for rank, key in enumerate(keys_of(self.seats))})
         self._absent.update(self.absent)
 
     def rank(self, key: str) -> int | None:
@@ -136,7 +128,14 @@ class State:
     @property
     def surviving(self) -> tuple[Seat, ...]:
         """Members of the last round that are not known to be gone or done."""
+        if not self.gone and not self.done:
+            return tuple(self.seats)
         return tuple(seat for seat in self.seats if seat.key not in self.gone and seat.key not in self.done)
+
+    @property
+    def surviving_keys(self) -> list[str]:
+        """Their keys."""
+        return [key for key in self._ranks if key not in self.gone and key not in self.done]
 
 
 def formed(
@@ -144,7 +143,7 @@ def formed(
 ) -> State:
     """The next round. `announced`: all keys that have an entry; what is kept about others is forgotten."""
     seated = {seat.key for seat in seats}
-    past = {**dict(state.absent), **{seat.key: state.round for seat in state.seats}}
+    past = {**dict(state.absent), **dict.fromkeys(keys_of(state.seats), state.round)}
     return replace(
         state,
         round=state.round + 1,

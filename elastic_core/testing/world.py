@@ -22,8 +22,8 @@ from elastic_core.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
+    from elastic_core.rendezvous.seats import Seat
     from elastic_core.rendezvous.settings import RendezvousSettings
-    from elastic_core.rendezvous.state import Seat
 
 _MOST_TURNS = 200  # of one node at one instant; more is a node that keeps itself busy
 
@@ -285,4 +285,4 @@ class World:
             assert announced is None or node.phase is not Phase.RUNS or node.number > old.round, (
                 f"{node.name} was seated in round {new.round} while it runs round {node.number}"
             )
-        self.history[new.round] = new.seats
+        self.history[new.round] = tuple(new.seats)

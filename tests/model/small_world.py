@@ -31,8 +31,9 @@ from elastic_core.rendezvous.decide import Write, decide
 from elastic_core.rendezvous.entry import Entry
 from elastic_core.rendezvous.participant import Standing, missed, standing, verdict
 from elastic_core.rendezvous.roster import Seen, waiting
+from elastic_core.rendezvous.seats import Seat
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-from elastic_core.rendezvous.state import Report, Seat, State, closed, drained, failed, left, left_done
+from elastic_core.rendezvous.state import Report, State, closed, drained, failed, left, left_done
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

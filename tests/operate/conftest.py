@@ -13,7 +13,8 @@ from elastic_core.operate.commands import Target
 from elastic_core.operate.sight import first_sight, looked
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
 from elastic_core.rendezvous.entry import Entry
-from elastic_core.rendezvous.state import Seat, State
+from elastic_core.rendezvous.seats import Seat
+from elastic_core.rendezvous.state import State
 
 
 class Job:

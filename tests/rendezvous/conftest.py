@@ -9,8 +9,9 @@ from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous.entry import Entry
 from elastic_core.rendezvous.roster import Seen
+from elastic_core.rendezvous.seats import Seat
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-from elastic_core.rendezvous.state import Report, Seat, State
+from elastic_core.rendezvous.state import Report, State
 
 
 class Say:

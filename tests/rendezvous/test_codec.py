@@ -12,7 +12,8 @@ from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous import codec
 from elastic_core.rendezvous.codec import bounded, decoded_entry, decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.entry import Entry
-from elastic_core.rendezvous.state import Cause, Closed, End, Report, Seat, State
+from elastic_core.rendezvous.seats import Seat
+from elastic_core.rendezvous.state import Cause, Closed, End, Report, State
 
 numbers = st.integers(0, 2**31)
 text = st.text(max_size=8)

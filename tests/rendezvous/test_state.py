@@ -233,7 +233,8 @@ EVENTS = {
 @given(st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.sampled_from("abc")), max_size=30))
 def test_whatever_happens_twice_happens_once_and_the_budget_holds(events):
     from elastic_core.interfaces.node import Member
-    from elastic_core.rendezvous.state import Report, Seat
+    from elastic_core.rendezvous.seats import Seat
+    from elastic_core.rendezvous.state import Report
 
     class Say:
         @staticmethod
