@@ -181,13 +181,20 @@ def _node(settings: Settings, local_world_size: int) -> Node:
     """This node as the others will see it."""
     host = socket.gethostname()
     return Node(
-        name=settings.node_id or f"{host}:{os.getpid()}",
+        name=settings.node_id or _made_up_name(settings, host),
         host=host,
         role=settings.role,
         local_world_size=local_world_size,
         rank_hint=settings.node_rank,
         max_restarts=settings.max_restarts,
     )
+
+
+def _made_up_name(settings: Settings, host: str) -> str:
+    """In a static job the rank is the name: two nodes of one rank are then two of one name, which is found out."""
+    if settings.rdzv_backend == "static" and settings.node_rank is not None:
+        return f"rank{settings.node_rank}"
+    return f"{host}:{os.getpid()}"
 
 
 def _handler(settings: Settings, manager: PluginManager, node: Node) -> RendezvousHandler:

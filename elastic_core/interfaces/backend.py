@@ -97,9 +97,9 @@ class RosterBackend(RendezvousBackend):
         seconds. Whether it changed; may be wrong in saying so, but not in denying it."""
 
     @abc.abstractmethod
-    def wait_for_roster(self, timeout: Duration) -> bool:
+    def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
         """Block until an entry was announced or withdrawn since the last `roster`, or for `timeout` seconds. Whether
-        one was; may be wrong in saying so."""
+        one was; may be wrong in saying so. Fewer than `more` of them need not wake anybody."""
 
     @property
     def hosts_store(self) -> bool:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 _PATIENCE: Duration = 5.0  # seconds that closing and leaving wait for the store
 _PATIENCE_OUTAGE: Duration = 1.0  # the same, when it has not answered before
+_SEEING_NODES = 64  # so many nodes that wait may each look who is there whenever they are asked; more look more rarely
 _LINGER: Duration = 5.0  # seconds that the host of the store waits for the others to have seen that the job is over
 
 
@@ -99,6 +100,7 @@ class DynamicRendezvousHandler(RoundHandler):
         self._fence = Fence(settings.window, settings.keep_alive_interval)
         self._shut = False
         self._left = False
+        self._asked = 0
 
     @classmethod
     def from_backend(
@@ -273,9 +275,10 @@ class DynamicRendezvousHandler(RoundHandler):
         view = self._view
         if view.outage is not None:
             return str(view.outage)
-        if not self._keeper.leading:
+        if not self._keeper.leading and self._asked % (1 + self._settings.max_nodes // _SEEING_NODES) == 0:
             self._keeper.look()
             self._threads.wake()
+        self._asked += 1
         return self._seen_so_far()
 
     def _seen_so_far(self) -> str:
@@ -393,7 +396,7 @@ class DynamicRendezvousHandler(RoundHandler):
         if stands is Standing.REFUSED:
             raise RendezvousStateError(
                 f"this node may not take part: {state.refusal(self._entry.key)}; give every agent a name of its own "
-                "with --node-id"
+                "with --node-id (with the backend static, a --node-rank of its own)"
             )
         assert state.closed is not None
         told = f"the job {self._settings.run_id!r} was closed by {state.closed.by}: {state.closed.reason}"

@@ -167,6 +167,15 @@ class Keeper:
         """Whether this node wants to be told of changes of the roster."""
         return self._leading
 
+    @property
+    def lacking(self) -> int:
+        """How many announcements this node needs to be told of at once, while nodes gather: half of those that lack, so
+        that a thousand of them wake it ten times and not a thousand. It looks with every beat besides."""
+        wait = self._view.gathering
+        if wait is None:
+            return 1
+        return max(1, (len(wait.missing) or wait.wanted - wait.joined) // 2)
+
     def out_of_reach_since(self) -> Instant | None:
         """Since when it has tried to reach the store without an answer, on the clock of its own; None if nothing is
         being tried and the last attempt was answered. Any thread: an attempt that hangs counts too."""

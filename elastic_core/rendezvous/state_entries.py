@@ -122,7 +122,7 @@ class StateEntries(RosterBackend):
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
         return self._wait(lambda envelope: envelope.serial != (token or ""), timeout)
 
-    def wait_for_roster(self, timeout: Duration) -> bool:
+    def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
         return self._wait(lambda envelope: envelope.roster_mark != self._waiting.roster, timeout)
 
     def close(self) -> None:

@@ -103,17 +103,26 @@ class KeeperThreads:
 
     def _keep(self) -> None:
         while not self._stopping:
-            with self._condition:
-                self._begun += 1
-            due = self._keeper.turn()
-            with self._condition:
-                self._turns += 1
-                self._condition.notify_all()
-                gathers = self._gathers() and not self._woken
-            if gathers:
-                self._wait_for_news(due)
-            else:
-                self._rest(due)
+            try:
+                self._take_turn()
+            except Exception as error:  # noqa: BLE001 - such as no thread to be had; without beats the node is gone
+                self._tell(error)
+                self._pause(_MANY)
+
+    def _take_turn(self) -> None:
+        with self._condition:
+            self._begun += 1
+        due = self._keeper.turn()
+        with self._condition:
+            self._turns += 1
+            self._condition.notify_all()
+            gathers = self._gathers()
+            woken = self._woken and gathers
+            self._woken = self._woken and not gathers
+        if gathers and not woken:
+            self._wait_for_news(due)
+        elif not gathers:
+            self._rest(due)
 
     def _rest(self, due: Instant) -> None:
         with self._condition:
@@ -145,7 +154,7 @@ class KeeperThreads:
         self._pause(self._useless)
         before = self._known()
         if self._keeper.leading:
-            news = self._changed(lambda: self._backend.wait_for_roster(limit))
+            news = self._changed(lambda: self._backend.wait_for_roster(limit, self._keeper.lacking))
             self._keeper.state_changed()  # whatever woke it: there is nobody else who would see that
             self._keeper.roster_changed()
         else:
@@ -187,7 +196,7 @@ class KeeperThreads:
                     self._condition.wait_for(lambda: self._wants_roster() or self._stopping, _LONGEST_WAIT)
                 continue
             before, _ = self._keeper.seen
-            if self._changed(lambda: self._backend.wait_for_roster(_LONGEST_WAIT)):
+            if self._changed(lambda: self._backend.wait_for_roster(_LONGEST_WAIT, self._keeper.lacking)):
                 self._keeper.roster_changed()
                 self._pass_on()
                 useless = useless + 1 if self._keeper.seen[0] == before else 0

@@ -137,8 +137,8 @@ class MemoryBackend(RosterBackend):
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
         return self._wait(lambda: self._memory.token != token, timeout)
 
-    def wait_for_roster(self, timeout: Duration) -> bool:
-        return self._wait(lambda: self._memory.rosters != self._seen_rosters, timeout)
+    def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
+        return self._wait(lambda: self._memory.rosters >= self._seen_rosters + more, timeout)
 
     def close(self) -> None:
         with self._memory.changed:

@@ -48,8 +48,8 @@ class BadBackend(MemoryBackend):
     def wait_for_state(self, token, timeout):
         return self._told("wait_for_state") or super().wait_for_state(token, timeout)
 
-    def wait_for_roster(self, timeout):
-        return self._told("wait_for_roster") or super().wait_for_roster(timeout)
+    def wait_for_roster(self, timeout, more=1):
+        return self._told("wait_for_roster") or super().wait_for_roster(timeout, more)
 
     def _told(self, method):
         self.calls[method] += 1

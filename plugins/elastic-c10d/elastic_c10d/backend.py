@@ -155,13 +155,13 @@ class C10dRendezvousBackend(RosterBackend):
             self._pushed = _Pushed(life, number, value)  # what was waited for came with the news
         return value is not None
 
-    def wait_for_roster(self, timeout: Duration) -> bool:
+    def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
         log = self._life.log if self._life is not None else None
         if log is not None and log.behind:  # the next look fills the hole; until then there is nothing else to see
             return self._wait(
                 self._roster_line, self._keys.slot(log.cursor + 1), min(timeout, self._hole_patience)
             ) or (timeout >= self._hole_patience)
-        return self._wait(self._roster_line, self._keys.slot(log.cursor + 1 if log else 1), timeout)
+        return self._wait(self._roster_line, self._keys.slot((log.cursor if log else 0) + more), timeout)
 
     def close(self) -> None:
         """Every blocked call comes back at once: waits with False, others with RendezvousConnectionError. Where torch
