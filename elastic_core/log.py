@@ -60,11 +60,11 @@ EventName = Literal[
     "rendezvous fault",
     "rendezvous state written",
     "leads now",
-    "store served",
-    "store served no more",
     "store hosted",
     "endpoint is loopback",
     "file limit raised",
+    "store served",
+    "store served no more",
     "entry not readable",
     "lines dropped",
 ]
