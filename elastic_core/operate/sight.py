@@ -112,7 +112,7 @@ def looked(sight: Sight, state: bytes | None, announced: Sequence[Announced], no
 
 
 def _past(entries: tuple[Entry, ...], state: State) -> frozenset[str]:
-    behind = [entry.key for entry in entries if state.seat(entry.key) is None and not is_ready(entry, state)]
+    behind = [entry.key for entry in entries if not state.seated(entry.key) and not is_ready(entry, state)]
     return frozenset((*state.gone, *behind))
 
 

@@ -122,7 +122,7 @@ def snapshot_of(sight: Sight, target: Target) -> Snapshot:
     nodes = _bounds(state)
     entries = {entry.key: entry for entry in sight.entries}
     members = tuple(_member(rank, seat, state, entries.get(seat.key), sight) for rank, seat in enumerate(state.seats))
-    others = tuple(_other(entry, state, sight, nodes) for entry in sight.entries if state.seat(entry.key) is None)
+    others = tuple(_other(entry, state, sight, nodes) for entry in sight.entries if not state.seated(entry.key))
     return Snapshot(
         run_id=target.run_id,
         backend=target.backend,
@@ -212,7 +212,7 @@ def _standing_of_other(entry: Entry, state: State, beat: Beat, nodes: NodeRange 
         return Standing.STOPPING
     if not state.open:
         return Standing.JOINED
-    return Standing.SPARE if nodes is not None and len(state.surviving) >= nodes.max else Standing.WAITING
+    return Standing.SPARE if nodes is not None and state.survivors >= nodes.max else Standing.WAITING
 
 
 def _missing(views: tuple[NodeView, ...], sight: Sight, state: State) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
-"""State and entries as bytes: JSON with a version, never pickle. What comes from the network is checked field by field
-and bounded; what cannot be ours is a RendezvousStateError that says what was expected and what was found."""
+"""State and entries as bytes: JSON with a version, never pickle; behind that of a state follow its seats. What comes
+from the network is checked field by field and bounded; what cannot be ours is a RendezvousStateError that says what was
+expected and what was found."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from elastic_core.errors import ProcessFailure, RendezvousStateError
 from elastic_core.rendezvous.entry import Entry
-from elastic_core.rendezvous.seats import Seats, line_of
+from elastic_core.rendezvous.seats import Seats, packed, text_of, unpacked
 from elastic_core.rendezvous.state import Cause, Closed, End, Report, State
 
 if TYPE_CHECKING:
@@ -58,12 +59,12 @@ _ENTRY_TYPES: Mapping[str, type | tuple[type, ...]] = {
 
 
 def encoded_state(state: State) -> bytes:
-    """The state as bytes."""
+    """The state as bytes: a line of JSON, then the seats."""
     document = {
         "version": VERSION,
         "round": state.round,
         "open": state.open,
-        "seats": [line_of(seat) for seat in state.seats],
+        "seats": len(state.seats),
         "gone": state.gone,
         "done": state.done,
         "draining": state.draining,
@@ -78,7 +79,7 @@ def encoded_state(state: State) -> bytes:
         "max_nodes": state.max_nodes,
         "serial": state.serial,
     }
-    return _dumped(document)
+    return _dumped(document) + b"\n" + packed(text_of(state.seats))
 
 
 def decoded_state(data: bytes) -> State:
@@ -87,13 +88,15 @@ def decoded_state(data: bytes) -> State:
     Raises:
         RendezvousStateError: they are of another version, or not ours.
     """
-    document = _loaded(data, LONGEST_STATE, "state")
+    _check_length(data, LONGEST_STATE, "state")
+    head, _, rest = data.partition(b"\n")
+    document = _loaded(head, "state")
     try:
         closed, end = document["closed"], document["end"]
         return State(
             round=_typed(document["round"], int),
             open=_typed(document["open"], bool),
-            seats=Seats(_texts(document["seats"])),
+            seats=_seats_of(rest, _typed(document["seats"], int)),
             gone=_texts(document["gone"]),
             done=_texts(document["done"]),
             draining=_texts(document["draining"]),
@@ -112,6 +115,13 @@ def decoded_state(data: bytes) -> State:
         _refuse("state", f"a field that is missing or of the wrong type ({error})", data, error)
 
 
+def _seats_of(data: bytes, count: int) -> Seats:
+    seats = Seats(unpacked(data, LONGEST_STATE))
+    if len(seats) != count:
+        raise ValueError(f"expected {count} seats, found {len(seats)}")
+    return seats
+
+
 def encoded_entry(entry: Entry) -> bytes:
     """The entry as bytes."""
     return _dumped({"version": VERSION, **{name: _plain(getattr(entry, name)) for name in _ENTRY_TYPES}})
@@ -123,7 +133,8 @@ def decoded_entry(data: bytes) -> Entry:
     Raises:
         RendezvousStateError: they are of another version, or not ours.
     """
-    document = _loaded(data, LONGEST_ENTRY, "entry")
+    _check_length(data, LONGEST_ENTRY, "entry")
+    document = _loaded(data, "entry")
     try:
         values = {name: _typed(document[name], kind) for name, kind in _ENTRY_TYPES.items()}
         labels = {_typed(name, str): _typed(value, str) for name, value in values.pop("labels").items()}
@@ -134,9 +145,12 @@ def decoded_entry(data: bytes) -> Entry:
         _refuse("entry", f"a field that is missing or of the wrong type ({error})", data, error)
 
 
-def _loaded(data: bytes, longest: int, what: str) -> dict[str, Any]:
+def _check_length(data: bytes, longest: int, what: str) -> None:
     if len(data) > longest:
         _refuse(what, f"{len(data)} bytes, more than the {longest} that it may have", data)
+
+
+def _loaded(data: bytes, what: str) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -140,7 +140,7 @@ def _while_gathering(
     full = len(ready) >= settings.max_nodes
     if full and not missing:
         return _form(ready, missing, roster, state, settings, f"all {settings.max_nodes} nodes are there")
-    known = any(state.seat(entry.key) for entry in ready)  # else nobody of the last round is left: a new gathering
+    known = any(state.seated(entry.key) for entry in ready)  # else nobody of the last round is left: a new gathering
     if known and not missing:
         return _form(ready, missing, roster, state, settings, "every node known is back")
     since = now if enough_since is None else enough_since
@@ -172,7 +172,7 @@ def _missing(roster: Roster, state: State) -> list[Entry]:
     return [
         entry
         for entry in alive(roster, state)
-        if state.seat(entry.key)
+        if state.seated(entry.key)
         and entry.key not in state.gone
         and entry.key not in state.done
         and entry.key not in state.draining
@@ -193,7 +193,7 @@ def _form(
     if state.closed:
         return Write(state, state.closed.reason)
     before = [seat.key for seat in state.seats]
-    veterans_first = sorted(ready, key=lambda entry: state.seat(entry.key) is None)
+    veterans_first = sorted(ready, key=lambda entry: not state.seated(entry.key))
     chosen = {entry.key for entry in veterans_first[: settings.max_nodes]}
     members = ordered([entry for entry in ready if entry.key in chosen], before)
     seats = tuple(Seat(entry.key, entry.member, entry.port) for entry in members)

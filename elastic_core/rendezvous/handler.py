@@ -307,7 +307,7 @@ class DynamicRendezvousHandler(RoundHandler):
         key, name, number = self._entry.key, self._node.name, self._round
 
         def over(state: State) -> State:
-            running = state.open and state.round == number and state.seat(key) is not None
+            running = state.open and state.round == number and state.seated(key)
             return ended(state, Cause.LEFT, name, f"{name} wants a new round") if running else state
 
         if number:

@@ -302,7 +302,7 @@ class Keeper:
         if state == known and state.round:  # another write of the same: somebody gave it back
             self._view = replace(self._view, announced=None)
         self._roster_news = True
-        self._deserted = bool(state.round) and not state.open and not state.closed and not state.surviving_keys
+        self._deserted = bool(state.round) and not state.open and not state.closed and not state.survivors
         self._show(replace(self._view, state=state, token=None if found is None else found[1]))
 
     def _give_back(self, known: State, token: Token | None) -> None:
@@ -454,7 +454,7 @@ class Keeper:
         state = self._view.state or State()
         keys = [item.key for item in self._ask(self._backend.roster)]
         older = keys[: keys.index(self._key)] if self._key in keys else keys
-        self._older = sum(state.seat(key) is None for key in older)
+        self._older = sum(not state.seated(key) for key in older)
         self._deserted = False
 
     def _is_first(self) -> bool:
@@ -529,7 +529,7 @@ class Keeper:
         return None if self._enough is None else self._enough[1]
 
     def _count_waiting(self, state: State) -> int:
-        room = self._settings.max_nodes - len(state.surviving_keys) if state.open else self._settings.max_nodes
+        room = self._settings.max_nodes - state.survivors if state.open else self._settings.max_nodes
         return min(len(waiting(self._roster, state)), max(room, 0))
 
 

@@ -38,21 +38,21 @@ def standing(state: State, key: str, after: int, max_nodes: int) -> Standing:
         return Standing.CLOSED
     if state.refusal(key):
         return Standing.REFUSED
-    if state.open and state.round > after and state.seat(key):
+    if state.open and state.round > after and state.seated(key):
         return Standing.MEMBER
     if key in state.draining:
         return Standing.DRAINED
     if not state.open:
         return Standing.GATHERING
-    return Standing.SPARE if len(state.surviving_keys) >= max_nodes else Standing.WAITING
+    return Standing.SPARE if state.survivors >= max_nodes else Standing.WAITING
 
 
 def missed(state: State, key: str, after: int) -> int | None:
     """The last round that formed with a node in it which had been over before the node looked, when it was last in
     round `after`; None if there is none. The node has to announce that it wants a newer one: it cannot have run that
     round, but nobody else knows, and until then it is held to be still in it."""
-    last = state.round if state.seat(key) else state.last_round_of(key)
-    running = state.open and state.seat(key) is not None
+    last = state.round if state.seated(key) else state.last_round_of(key)
+    running = state.open and state.seated(key)
     return last if last > after and not running else None
 
 
@@ -110,5 +110,8 @@ class Lead:
 def lead(state: State, key: str, older: int) -> Lead:
     """The node's place in the line: members that live and stay first, in rank order, then all others by age. `older`:
     how many entries are older, about."""
-    members = [key for key in state.surviving_keys if key not in state.draining]
-    return Lead(members.index(key) if key in members else len(members) + older)
+    out = {key: rank for key in (*state.gone, *state.done, *state.draining) if (rank := state.rank(key)) is not None}
+    rank = state.rank(key)
+    if rank is None or key in out:
+        return Lead(len(state.seats) - len(out) + older)
+    return Lead(rank - sum(other < rank for other in out.values()))

@@ -42,7 +42,7 @@ def holders(roster: Roster, state: State) -> dict[str, Entry]:
 
 
 def _survives(entry: Entry, state: State) -> bool:
-    return state.seat(entry.key) is not None and entry.key not in state.gone and entry.key not in state.done
+    return state.seated(entry.key) and entry.key not in state.gone and entry.key not in state.done
 
 
 def alive(roster: Roster, state: State) -> list[Entry]:
@@ -54,7 +54,7 @@ def alive(roster: Roster, state: State) -> list[Entry]:
 
 def is_ready(entry: Entry, state: State) -> bool:
     """Whether the node waits for the next round: a newcomer at any time, a member once the round is behind it."""
-    if state.seat(entry.key) is None:
+    if not state.seated(entry.key):
         return entry.after >= state.last_round_of(entry.key)
     return entry.after >= state.round and not state.open
 

@@ -1,19 +1,24 @@
-"""The seats of a round as they are written: a text for each, read when somebody asks. Every node of a round gets all of
-them and most look at two; as objects, a thousand of them in a thousand nodes would keep the garbage collector busy for
-longer than the round takes to form."""
+"""The seats of a round as they are written: one text with a line for each, read when somebody asks. Every node of a
+round gets all of them and most look at two; as objects, a thousand of them in a thousand nodes would take longer to
+make, and to collect, than the round takes to form."""
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, overload
 
+from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces.node import Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LINE = re.compile(r"(?:[^\n]*\n){4}[0-9]{1,19}\n[^\n]*\n[1-9][0-9]{0,18}")
+_LINE = re.compile(r"[^\t]*(?:\t[^\t]*){3}\t[0-9]{1,19}\t[^\t]*\t[1-9][0-9]{0,18}")
+_SOUGHT = 8  # keys that are sought in the text before all of them are read
+_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}
+_CHARACTERS = {escape: character for character, escape in _ESCAPES.items()}
 
 
 class Seat(NamedTuple):
@@ -28,23 +33,44 @@ class Seat(NamedTuple):
 class Seats(Sequence[Seat]):
     """Seats that were read, in rank order. Equal to a tuple of the same seats.
 
-    Raises:
-        ValueError: a line is not one of a seat, or two seats have one key.
+    Args:
+        text: for each seat a line break, and its fields with tabs between them.
+
+    Reading one raises:
+        RendezvousStateError: it is not the line of a seat.
     """
 
-    __slots__ = ("_lines", "keys")
+    __slots__ = ("_count", "_index", "_sought", "_text")
 
-    def __init__(self, lines: tuple[str, ...]) -> None:
-        for line in lines:
-            if not _LINE.fullmatch(line):
-                raise ValueError(f"expected a line for a member, found {line[:60]!r}")
-        self._lines = lines
-        self.keys: tuple[str, ...] = tuple([_key_of(line) for line in lines])
-        if len(set(self.keys)) != len(self.keys):
-            raise ValueError("a member has two seats")
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._count = text.count("\n")
+        self._sought: dict[str, tuple[int, int] | None] = {}  # its rank, and where its line begins
+        self._index: dict[str, int] | None = None
+
+    def rank(self, key: str) -> int | None:
+        """The place of the seat with this key; None if there is none."""
+        if key in self._sought or len(self._sought) < _SOUGHT:
+            found = self._seek(key)
+            return None if found is None else found[0]
+        if self._index is None:
+            self._index = {key: rank for rank, key in enumerate(self.keys())}
+        return self._index.get(key)
+
+    def of(self, key: str) -> Seat | None:
+        """The seat with this key."""
+        found = self._sought.get(key)
+        if found is not None:
+            return _seat(self._line_at(found[1]))
+        rank = self.rank(key)
+        return None if rank is None else self[rank]
+
+    def keys(self) -> list[str]:
+        """All keys in rank order."""
+        return [_unescaped(line.partition("\t")[0]) for line in self._lines()]
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return self._count
 
     @overload
     def __getitem__(self, place: int) -> Seat: ...
@@ -53,14 +79,17 @@ class Seats(Sequence[Seat]):
     def __getitem__(self, place: slice) -> tuple[Seat, ...]: ...
 
     def __getitem__(self, place: int | slice) -> Seat | tuple[Seat, ...]:
-        return read_line(self._lines[place]) if isinstance(place, int) else tuple(map(read_line, self._lines[place]))
+        if place == 0 and self._text:
+            return _seat(self._line_at(1))
+        lines = self._lines()
+        return _seat(lines[place]) if isinstance(place, int) else tuple(map(_seat, lines[place]))
 
     def __iter__(self) -> Iterator[Seat]:
-        return map(read_line, self._lines)
+        return map(_seat, self._lines())
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Seats):
-            return self._lines == other._lines
+            return self._text == other._text
         return tuple(self) == other
 
     def __hash__(self) -> int:
@@ -68,6 +97,19 @@ class Seats(Sequence[Seat]):
 
     def __repr__(self) -> str:
         return repr(tuple(self))
+
+    def _seek(self, key: str) -> tuple[int, int] | None:
+        if key not in self._sought:
+            at = self._text.find(f"\n{_escaped(key)}\t")
+            self._sought[key] = None if at < 0 else (self._text.count("\n", 0, at), at + 1)
+        return self._sought[key]
+
+    def _line_at(self, begin: int) -> str:
+        end = self._text.find("\n", begin)
+        return self._text[begin:] if end < 0 else self._text[begin:end]
+
+    def _lines(self) -> list[str]:
+        return self._text[1:].split("\n") if self._text else []
 
 
 class Members(Sequence[Member]):
@@ -102,33 +144,56 @@ class Members(Sequence[Member]):
         return repr(tuple(self))
 
 
-def keys_of(seats: Sequence[Seat]) -> Sequence[str]:
+def text_of(seats: Sequence[Seat]) -> str:
+    """The text of `Seats`."""
+    return seats._text if isinstance(seats, Seats) else "".join(map(_line, seats))
+
+
+def packed(text: str) -> bytes:
+    """The text in a few bytes for each seat: most of them are alike. A checksum is among them."""
+    return zlib.compress(text.encode("utf-8", "surrogatepass"), 1)
+
+
+def unpacked(data: bytes, longest: int) -> str:
+    """The text of at most `longest` bytes that was packed.
+
+    Raises:
+        ValueError: it is longer, or the bytes are no packed text.
+    """
+    reader = zlib.decompressobj()
+    try:
+        text = reader.decompress(data, longest)
+    except zlib.error as error:
+        raise ValueError(f"expected packed seats, found {data[:30]!r}: {error}") from error
+    if not reader.eof or reader.unused_data:
+        raise ValueError(f"expected packed seats of at most {longest} bytes, found more or less than that")
+    return text.decode("utf-8", "surrogatepass")
+
+
+def keys_of(seats: Sequence[Seat]) -> list[str]:
     """The keys in rank order."""
-    return seats.keys if isinstance(seats, Seats) else [seat.key for seat in seats]
+    return seats.keys() if isinstance(seats, Seats) else [seat.key for seat in seats]
 
 
-def line_of(seat: Seat) -> str:
-    """The seat as text, a line for each field."""
+def _line(seat: Seat) -> str:
     member = seat.member
     fields = (seat.key, member.node, member.host, member.address, str(seat.port), member.role)
-    return "\n".join([*map(_escaped, fields), str(member.local_world_size)])
+    return "\n" + "\t".join([*map(_escaped, fields), str(member.local_world_size)])
 
 
-def read_line(line: str) -> Seat:
-    """The seat that a line, known to be one, tells of."""
-    fields = line.split("\n")
+def _seat(line: str) -> Seat:
+    if not _LINE.fullmatch(line):
+        raise RendezvousStateError(f"expected a line for a member in the rendezvous state, found {line[:60]!r}")
+    fields = line.split("\t")
     key, node, host, address, port, role, size = map(_unescaped, fields) if "\\" in line else fields
     return Seat(key, Member(node, host, address, role, int(size)), int(port))
 
 
-def _key_of(line: str) -> str:
-    key = line[: line.index("\n")]
-    return _unescaped(key) if "\\" in key else key
-
-
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n")
+    for character, escape in _ESCAPES.items():
+        text = text.replace(character, escape)
+    return text
 
 
 def _unescaped(text: str) -> str:
-    return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], text)
+    return re.sub(r"\\[\\tn]", lambda found: _CHARACTERS[found[0]], text) if "\\" in text else text

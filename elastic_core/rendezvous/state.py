@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from elastic_core.rendezvous.seats import Seat, keys_of
+from elastic_core.rendezvous.seats import Seat, Seats, keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -100,16 +100,25 @@ class State:
     _absent: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._ranks.update({key: rank for rank, key in enumerate(keys_of(self.seats))})
         self._absent.update(self.absent)
+
+    def seated(self, key: str) -> bool:
+        """Whether the node is a member of the last round."""
+        return self.rank(key) is not None
 
     def rank(self, key: str) -> int | None:
         """The group rank that the node has, or had, in the last round."""
+        if isinstance(self.seats, Seats):
+            return self.seats.rank(key)
+        if len(self._ranks) != len(self.seats):
+            self._ranks.update({seat.key: rank for rank, seat in enumerate(self.seats)})
         return self._ranks.get(key)
 
     def seat(self, key: str) -> Seat | None:
         """The node's place in the last round."""
-        rank = self._ranks.get(key)
+        if isinstance(self.seats, Seats):
+            return self.seats.of(key)
+        rank = self.rank(key)
         return None if rank is None else self.seats[rank]
 
     def last_round_of(self, key: str) -> int:
@@ -135,7 +144,12 @@ class State:
     @property
     def surviving_keys(self) -> list[str]:
         """Their keys."""
-        return [key for key in self._ranks if key not in self.gone and key not in self.done]
+        return [key for key in keys_of(self.seats) if key not in self.gone and key not in self.done]
+
+    @property
+    def survivors(self) -> int:
+        """How many they are."""
+        return len(self.seats) - len(self.gone) - len(self.done)
 
 
 def formed(
@@ -164,7 +178,7 @@ def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...
     are gone grows."""
     if state.closed or not state.round:
         return state
-    new = tuple(key for key in gone if state.seat(key) and key not in state.gone and key not in state.done)
+    new = tuple(key for key in gone if state.seated(key) and key not in state.gone and key not in state.done)
     if not state.open:
         return replace(state, gone=state.gone + new) if new else state
     return replace(state, open=False, gone=state.gone + new, end=End(cause, by, reason))
@@ -174,7 +188,7 @@ def failed(state: State, number: int, report: Report, max_restarts: int) -> Stat
     """Workers of a node failed in round `number`: the round is over for everybody. A second report of the same node
     takes the place of its first; reports of several nodes about one round use one restart together. What fails in a
     round that was over for another cause followed from that, and is not told."""
-    if state.closed or state.round != number or state.seat(report.key) is None:
+    if state.closed or state.round != number or not state.seated(report.key):
         return state
     if state.open:
         told = replace(state, open=False, end=End(Cause.FAILURE, report.node, why(report), (report,)))
@@ -232,7 +246,7 @@ def left(state: State, key: str, reason: str) -> State:
 
 def left_done(state: State, key: str, number: int) -> State:
     """A member goes after its workers succeeded: the others work on."""
-    if state.closed or state.round != number or not state.open or state.seat(key) is None or key in state.done:
+    if state.closed or state.round != number or not state.open or not state.seated(key) or key in state.done:
         return state
     return replace(state, done=(*state.done, key))
 
@@ -242,7 +256,7 @@ def drained(state: State, key: str, node: str) -> State:
     if state.closed or key in state.draining:
         return state
     asked = replace(state, draining=(*state.draining, key))
-    return ended(asked, Cause.DRAINED, node, f"{node} is drained") if state.open and state.seat(key) else asked
+    return ended(asked, Cause.DRAINED, node, f"{node} is drained") if state.open and state.seated(key) else asked
 
 
 def refused(state: State, keys: Collection[tuple[str, str]]) -> State:

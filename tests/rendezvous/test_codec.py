@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import zlib
 
 import pytest
 from hypothesis import given, settings
@@ -90,9 +90,19 @@ def test_an_entry_comes_back_as_it_was(entry):
     assert decoded_entry(encoded_entry(entry)) == entry
 
 
-def test_it_is_plain_ascii_json_with_a_version():
-    data = encoded_state(State(reason="é"))
-    assert json.loads(data.decode("ascii"))["version"] == codec.VERSION
+def document_of(data):
+    """The JSON in front of what may follow it."""
+    return json.loads(data.partition(b"\n")[0].decode("ascii"))
+
+
+def with_document(data, document):
+    """The same with another document in front."""
+    _, separator, rest = data.partition(b"\n")
+    return json.dumps(document).encode() + separator + rest
+
+
+def test_it_begins_with_plain_ascii_json_with_a_version():
+    assert document_of(encoded_state(State(reason="é")))["version"] == codec.VERSION
 
 
 DECODERS = [(decoded_state, encoded_state(State())), (decoded_entry, encoded_entry(Entry("a/1", "a")))]
@@ -127,9 +137,9 @@ def test_one_wrong_byte_never_breaks_more_than_the_state(decoded, good, place, b
 @given(data=st.data(), value=values)
 @settings(max_examples=300)
 def test_any_value_in_any_field_is_taken_or_refused(decoded, good, data, value):
-    document = json.loads(good)
+    document = document_of(good)
     document[data.draw(st.sampled_from(sorted(document)))] = value
-    again = refused(decoded, json.dumps(document).encode())
+    again = refused(decoded, with_document(good, document))
     if again is not None:
         encoded = encoded_state if isinstance(again, State) else encoded_entry
         assert decoded(encoded(again)) == again
@@ -137,18 +147,18 @@ def test_any_value_in_any_field_is_taken_or_refused(decoded, good, data, value):
 
 @both
 def test_a_missing_field_is_refused(decoded, good):
-    for name in json.loads(good):
-        document = json.loads(good)
+    for name in document_of(good):
+        document = document_of(good)
         del document[name]
-        assert refused(decoded, json.dumps(document).encode()) is None
+        assert refused(decoded, with_document(good, document)) is None
 
 
 @both
 @pytest.mark.parametrize("version", [2, 0, "1", None, True, 1.0, [1]])
 def test_another_version_is_named(decoded, good, version):
-    document = {**json.loads(good), "version": version}
+    document = {**document_of(good), "version": version}
     with pytest.raises(RendezvousStateError, match=r"of version 1, found version .*same version of elastic-core"):
-        decoded(json.dumps(document).encode())
+        decoded(with_document(good, document))
 
 
 @both
@@ -166,10 +176,10 @@ def test_what_is_too_long_is_not_even_read(decoded, good):
 @both
 @pytest.mark.parametrize("depth", [100, 900, 950, 990, 1000, 20_000])
 def test_what_is_nested_deeply_is_refused(decoded, good, depth):
-    document = json.loads(good)
+    document = document_of(good)
     deep = b"[" * depth + b"]" * depth
     for name in document:
-        data = json.dumps({**document, name: "DEEP"}).encode().replace(b'"DEEP"', deep)
+        data = with_document(good, {**document, name: "DEEP"}).replace(b'"DEEP"', deep)
         assert refused(decoded, data) is None
 
 
@@ -177,7 +187,7 @@ def test_what_is_nested_deeply_is_refused(decoded, good, depth):
 @pytest.mark.parametrize("number", ["1e999", "NaN", "-Infinity", "9" * 30, "9" * 4000, "9" * 6000])
 def test_numbers_out_of_all_measure_are_refused(decoded, good, number):
     name = "round" if decoded is decoded_state else "after"
-    data = json.dumps({**json.loads(good), name: "NUMBER"}).replace('"NUMBER"', number).encode()
+    data = with_document(good, {**document_of(good), name: "NUMBER"}).replace(b'"NUMBER"', number.encode())
     assert refused(decoded, data) is None
 
 
@@ -187,35 +197,78 @@ def test_a_node_without_workers_is_refused():
         decoded_entry(encoded_entry(Entry("a/1", "a", local_world_size=0)))
 
 
-def test_two_seats_of_one_node_are_refused(say):
-    data = encoded_state(replace(say.state("ab"), seats=say.seats("aa")))
-    assert refused(decoded_state, data) is None
+@given(st.data())
+def test_one_wrong_byte_among_the_seats_is_found(data):
+    state = State(seats=tuple(Seat(f"node{i}/1", Member(f"node{i}", "host", "", "default", 1)) for i in range(3)))
+    good = bytearray(encoded_state(state))
+    place = data.draw(st.integers(good.index(b"\n") + 1, len(good) - 1))
+    good[place] ^= data.draw(st.integers(1, 255))
+    found = refused(decoded_state, bytes(good))
+    assert found is None or found == state  # a bit of the compression that says nothing of the text
+
+
+def with_seats(text, count):
+    """A state whose seats are this text."""
+    document = {**document_of(encoded_state(State())), "seats": count}
+    return json.dumps(document).encode() + b"\n" + zlib.compress(text)
+
+
+@pytest.mark.parametrize("rest", [b"", b"\nabc", b"\n" + zlib.compress(b"x")[:-1], b"\n" + zlib.compress(b"") + b"x"])
+def test_what_are_no_seats_are_refused(rest):
+    head = encoded_state(State()).partition(b"\n")[0]
+    assert refused(decoded_state, head + rest) is None
+
+
+def test_another_number_of_seats_than_was_told_is_refused():
+    assert refused(decoded_state, with_seats(b"\nk\tn\th\ta\t1\tr\t1", 2)) is None
+
+
+def test_text_that_is_none_is_refused():
+    assert refused(decoded_state, with_seats(b"\n\xff", 1)) is None
+
+
+def test_seats_that_grow_without_end_are_not_unpacked():
+    bomb = with_seats(b"\n" * (codec.LONGEST_STATE + 1), codec.LONGEST_STATE + 1)
+    assert len(bomb) < 100_000
+    assert refused(decoded_state, bomb) is None
 
 
 @pytest.mark.parametrize(
-    "seat",
-    [
-        "abcdefg",
-        [],
-        None,
-        ["k", "n", "h", "a", 1, "r"],
-        ["k", "n", "h", "a", "1", "r", 1],
-        ["k", "n", 3, "a", 1, "r", 1],
-    ]
-    + [["k", "n", "h", "a", port, "r", size] for port, size in [(1, 0), (-1, 1), (True, 1), (1, 1.5), (10**400, 1)]],
+    "line",
+    ["abcdefg", "", "k\tn\th\ta\t1\tr", "k\tn\th\ta\tx\tr\t1", "k\tn\th\ta\t1\tr\t1\tmore"]
+    + [f"k\tn\th\ta\t{port}\tr\t{size}" for port, size in [(1, 0), (-1, 1), (1, 1.5), ("1" * 20, 1), (1, "x")]],
 )
-def test_a_seat_that_is_none_is_refused(seat):
-    document = {**json.loads(encoded_state(State())), "seats": [seat]}
-    assert refused(decoded_state, json.dumps(document).encode()) is None
+def test_a_seat_that_is_none_is_refused_when_it_is_read(line):
+    seats = decoded_state(with_seats(f"\n{line}".encode(), 1)).seats
+    for read in (lambda: seats[0], lambda: list(seats), lambda: seats[:]):
+        with pytest.raises(RendezvousStateError, match="expected a line for a member"):
+            read()
+
+
+@given(seats)
+def test_seats_that_were_read_are_those_that_were_written(given):
+    read = decoded_state(encoded_state(State(seats=tuple(given)))).seats
+    assert (len(read), list(read), read[:], read) == (len(given), given, tuple(given), tuple(given))
+    assert [read[place] for place in range(len(given))] == given
+    assert read.keys() == [seat.key for seat in given]
+
+
+def test_any_number_of_seats_is_found_by_key(say):
+    keys = [f"node{i}" for i in range(40)]
+    seats = decoded_state(encoded_state(State(seats=say.seats(keys)))).seats
+    for rank, key in enumerate(keys):
+        assert (seats.rank(f"no {key}"), seats.of(f"no {key}")) == (None, None)
+        assert (seats.of(key), seats.rank(key)) == (seats[rank], rank)
 
 
 @pytest.mark.parametrize("place", ["cause", "by", "reason", "counted", "reports"])
 @given(value=values)
 def test_any_value_in_the_end_of_a_round_is_taken_or_refused(place, value):
     state = State(end=End(Cause.FAILURE, "a", "why", (Report("a", "a", (ProcessFailure(0, 1, 2),), True),)))
-    document = json.loads(encoded_state(state))
+    data = encoded_state(state)
+    document = document_of(data)
     document["end"][place] = value
-    refused(decoded_state, json.dumps(document).encode())
+    refused(decoded_state, with_document(data, document))
 
 
 # -- bounds of what is told
