@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from traffic import connections
@@ -54,7 +54,6 @@ class Agent:
     end: float = 0.0
     rank: int = -1
     world_size: int = 0
-    members: list[str] = field(default_factory=list)
     error: str = ""
     info: Any = None  # Holds the round's store, which ends with its last reference.
 
@@ -65,17 +64,18 @@ class Agent:
             self.info = self.handler.next_rendezvous()
             self.end = time.monotonic()
             self.rank, self.world_size = self.info.rank, self.info.world_size
-            formed = getattr(self.info, "formed", None)
-            self.members = [member.node for member in formed.members] if formed else []
         except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
             self.end = time.monotonic()
             self.error = f"{type(error).__name__}: {error}"[:300]
 
     def joined(self) -> dict[str, Any]:
-        """For JSON. All agree if all have the same digest of the members, which is empty where they are not told."""
-        digest = hashlib.sha256("\n".join(self.members).encode()).hexdigest() if self.members else ""
-        if not self.error and self.members and self.members[self.rank] != self.name:
-            self.error = f"has rank {self.rank}, where others see {self.members[self.rank]}"
+        """For JSON. All agree if all have the same digest of the members, which is empty where they are not told. These
+        are read when all have joined: reading them is no part of that, and would hold up those that still join."""
+        formed = getattr(self.info, "formed", None)
+        members = [member.node for member in formed.members] if formed else []
+        digest = hashlib.sha256("\n".join(members).encode()).hexdigest() if members else ""
+        if not self.error and members and members[self.rank] != self.name:
+            self.error = f"has rank {self.rank}, where others see {members[self.rank]}"
         shown = ("start", "end", "rank", "world_size", "error")
         return {**{name: getattr(self, name) for name in shown}, "members": digest}
 

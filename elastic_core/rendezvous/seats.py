@@ -40,12 +40,13 @@ class Seats(Sequence[Seat]):
         RendezvousStateError: it is not the line of a seat.
     """
 
-    __slots__ = ("_count", "_index", "_sought", "_text")
+    __slots__ = ("_count", "_index", "_read", "_sought", "_text")
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._count = text.count("\n")
         self._sought: dict[str, tuple[int, int] | None] = {}  # its rank, and where its line begins
+        self._read: list[str] | None = None
         self._index: dict[str, int] | None = None
 
     def rank(self, key: str) -> int | None:
@@ -109,7 +110,9 @@ class Seats(Sequence[Seat]):
         return self._text[begin:] if end < 0 else self._text[begin:end]
 
     def _lines(self) -> list[str]:
-        return self._text[1:].split("\n") if self._text else []
+        if self._read is None:
+            self._read = self._text[1:].split("\n") if self._text else []
+        return self._read
 
 
 class Members(Sequence[Member]):
@@ -133,6 +136,9 @@ class Members(Sequence[Member]):
         if isinstance(place, int):
             return self._seats[place].member
         return tuple(seat.member for seat in self._seats[place])
+
+    def __iter__(self) -> Iterator[Member]:
+        return (seat.member for seat in self._seats)
 
     def __eq__(self, other: object) -> bool:
         return tuple(self) == (tuple(other) if isinstance(other, Members) else other)
