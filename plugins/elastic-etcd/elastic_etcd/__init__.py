@@ -1,0 +1,1 @@
+"""Rendezvous over etcd's v3 API."""

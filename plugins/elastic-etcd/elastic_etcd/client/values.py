@@ -1,0 +1,161 @@
+"""What is asked of etcd and what it answers, as plain values: nothing here knows of gRPC."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elastic_core.clock import Duration
+
+
+class KeyValue(NamedTuple):
+    """A key as etcd holds it. `version` counts the writes since it was created, from 1; `lease` is 0 for none."""
+
+    key: bytes
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    version: int
+    lease: int
+
+
+@dataclass(frozen=True)
+class Range:
+    """The keys that were asked for, the revision of the whole store at which they were read, and how many keys there are
+    in the range, also beyond a limit."""
+
+    revision: int
+    values: tuple[KeyValue, ...] = ()
+    count: int = 0
+
+    @property
+    def first(self) -> KeyValue | None:
+        """The only one of a key that was asked for by itself; None if it does not exist."""
+        return self.values[0] if self.values else None
+
+
+class Order(enum.Enum):
+    """How order keys are returned."""
+
+    KEY = "key"
+    CREATED = "created"
+
+
+class Field(enum.Enum):
+    """What of a key a transaction compares."""
+
+    VALUE = "value"
+    CREATED = "create_revision"
+    MODIFIED = "mod_revision"
+    VERSION = "version"
+    LEASE = "lease"
+
+
+@dataclass(frozen=True)
+class Compare:
+    """A condition: the field equals `expected` (bytes for VALUE, else int). A key that does not exist has 0 in every
+    number and no value."""
+
+    key: bytes
+    field: Field
+    expected: bytes | int
+
+
+def absent(key: bytes) -> Compare:
+    """The condition that the key does not exist."""
+    return Compare(key, Field.CREATED, 0)
+
+
+@dataclass(frozen=True)
+class Get:
+    """Read a key, or with `end` all from `key` up to before `end`."""
+
+    key: bytes
+    end: bytes = b""
+    order: Order = Order.KEY
+    keys_only: bool = False
+    limit: int = 0
+
+
+@dataclass(frozen=True)
+class Put:
+    """Write a key; with a lease it goes when that one ends."""
+
+    key: bytes
+    value: bytes
+    lease: int = 0
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Delete a key, or with `end` all from `key` up to before `end`."""
+
+    key: bytes
+    end: bytes = b""
+
+
+Operation = Get | Put | Delete
+
+
+def end_of(prefix: bytes) -> bytes:
+    """The end of the range of all keys that begin with this."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else b"\x00"
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """All conditions hold: `then` is done, else `otherwise`; at once, or not at all. At most 128 operations."""
+
+    conditions: Sequence[Compare]
+    then: Sequence[Operation] = ()
+    otherwise: Sequence[Operation] = ()
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What came of a transaction.
+
+    Args:
+        succeeded: whether the conditions held.
+        revision: of the store afterwards; the mod_revision of what was written.
+        ranges: an answer for each operation, in their order; empty for writes, except that a delete tells nothing.
+    """
+
+    succeeded: bool
+    revision: int
+    ranges: tuple[Range, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A lease as granted; `ttl` is what the server chose, in seconds."""
+
+    id: int
+    ttl: Duration
+
+
+class Event(NamedTuple):
+    """A change of a key. `pair.value` is empty for a deletion."""
+
+    deleted: bool
+    pair: KeyValue
+
+
+@dataclass(frozen=True)
+class News:
+    """What a watch tells at once.
+
+    Args:
+        revision: everything up to here has been told.
+        events: in the order they happened. May be empty: the watch is merely up to date.
+        resync: the watch missed something (the server has forgotten, by compaction, what happened since): read again.
+    """
+
+    revision: int
+    events: tuple[Event, ...] = ()
+    resync: bool = False
