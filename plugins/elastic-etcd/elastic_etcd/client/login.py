@@ -1,0 +1,70 @@
+"""User and password, and the token that etcd gives for them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from elastic_etcd.client.messages import rpc
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Duration
+    from elastic_etcd.client.member import Member
+
+Metadata = tuple[tuple[str, str], ...]
+
+HAS_LEADER: Metadata = (("hasleader", "true"),)
+"""A member that knows no leader then refuses at once, instead of keeping us waiting."""
+
+NOT_ENABLED = "authentication is not enabled"
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who we are. The password is shown by nothing."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+class Tokens:
+    """The token in use; made by logging in when it is first needed and whenever the server has forgotten it. Used from
+    several threads: one logs in, the others wait for it."""
+
+    def __init__(self, login: Login | None) -> None:
+        self._login = login
+        self._metadata = HAS_LEADER if login is None else None
+        self._logging_in = threading.Lock()
+
+    def metadata(self, member: Member, patience: Duration) -> Metadata:
+        """See `Members.metadata`."""
+        known = self._metadata
+        if known is not None or self._login is None:
+            return known or HAS_LEADER
+        with self._logging_in:
+            if self._metadata is None:
+                self._metadata = _log_in(member, self._login, patience)
+            return self._metadata
+
+    def refused(self, metadata: Metadata) -> bool:
+        """See `Members.refused`."""
+        if self._login is None:
+            return False
+        with self._logging_in:
+            if self._metadata == metadata:  # else another thread has a new one already
+                self._metadata = None
+        return True
+
+
+def _log_in(member: Member, login: Login, patience: Duration) -> Metadata:
+    import grpc
+
+    request = rpc().AuthenticateRequest(name=login.user, password=login.password)
+    try:
+        answer = member.call(rpc().authenticate)(request, timeout=patience, metadata=HAS_LEADER)
+    except grpc.RpcError as error:
+        if NOT_ENABLED in (error.details() or ""):
+            return HAS_LEADER  # as etcd's own clients do: passwords may be given before they are required
+        raise
+    return (*HAS_LEADER, ("token", answer.token))

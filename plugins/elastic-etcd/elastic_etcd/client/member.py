@@ -1,0 +1,65 @@
+"""One member of the cluster, as this client sees it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from elastic_etcd.client.errors import EtcdClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elastic_etcd.client.messages import Method
+
+
+class Member:
+    """An endpoint and the channel to it, which is opened when it is first needed. Used from several threads.
+
+    `answered`: it has given an answer since it was last found bad, so that what is sent now will hardly be in vain.
+    `fault`: what was wrong with it last; empty if nothing was.
+    """
+
+    def __init__(self, number: int, endpoint: str, connect: Callable[[str], Any]) -> None:
+        self.number = number
+        self.endpoint = endpoint
+        self.answered = False
+        self.fault = ""
+        self._connect = connect
+        self._channel: Any = None
+        self._calls: dict[str, Any] = {}
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def channel(self) -> Any:
+        """The gRPC channel. Raises EtcdClosed, ConfigurationError (certificates that cannot be used)."""
+        with self._lock:
+            if self._closed:
+                raise EtcdClosed(f"the client of {self.endpoint} is closed")
+            if self._channel is None:
+                self._channel = self._connect(self.endpoint)
+            return self._channel
+
+    def call(self, method: Method) -> Any:
+        """The method on this member: `call(request, timeout=..., metadata=...)`."""
+        found = self._calls.get(method.path)
+        if found is None:
+            found = self._calls[method.path] = method.on(self.channel)
+        return found
+
+    def found_well(self) -> None:
+        """It answered."""
+        self.answered, self.fault = True, ""
+
+    def found_bad(self, fault: str) -> None:
+        """It did not answer, or not as a member that works."""
+        self.answered, self.fault = False, fault
+
+    def close(self) -> None:
+        """End the channel, and with it every call on it. Idempotent."""
+        with self._lock:
+            self._closed = True
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
