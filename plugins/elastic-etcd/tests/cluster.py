@@ -1,0 +1,368 @@
+"""Real etcd servers for tests: one, or several that form a cluster, on loopback, on ports that are held, on tmpfs.
+
+Which etcd: ELASTIC_TEST_ETCD names the binary; else the one that `EtcdServer` would find. Whoever starts servers ends
+them by `Servers.close`, and a guardian does it for a test run that is killed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import json
+import os
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from elastic_core.port import PortReservation
+from elastic_core.workers.guardian import Guardian
+from elastic_core.workers.sessions import start_of
+from elastic_etcd.client.values import end_of
+from elastic_etcd.server_binary import find_binary
+
+HOST = "127.0.0.1"
+LONG = 60.0
+SHM = Path("/dev/shm")
+
+
+def binary():
+    """The etcd under test."""
+    return os.environ.get("ELASTIC_TEST_ETCD") or find_binary()
+
+
+@functools.cache
+def version():
+    """Of the etcd under test, as (3, 5)."""
+    told = subprocess.run([binary(), "--version"], capture_output=True, text=True, check=True, timeout=LONG).stdout
+    major, minor = re.search(r"etcd Version: (\d+)\.(\d+)", told).groups()
+    return int(major), int(minor)
+
+
+def eventually(condition, timeout=LONG, what="the condition"):
+    """Wait until it is true; returns what it said."""
+    deadline = time.monotonic() + timeout
+    while not (said := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come true within {timeout} s"
+        time.sleep(0.02)
+    return said
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Paths of PEM files: an authority, and a server's and a client's certificate of it."""
+
+    ca: str
+    cert: str
+    key: str
+    client_cert: str
+    client_key: str
+
+
+def make_certificates(folder, *hosts):
+    """For servers at these hosts; at 127.0.0.1, ::1 and localhost if none are given."""
+    import trustme
+
+    authority = trustme.CA()
+    folder = Path(folder)
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    issued = {
+        "server": authority.issue_cert(*(hosts or (HOST, "::1", "localhost"))),
+        "client": authority.issue_cert("client.example", common_name="client"),
+    }
+    for name, cert in issued.items():
+        cert.private_key_pem.write_to_path(folder / f"{name}.key")
+        for pem in cert.cert_chain_pems:
+            pem.write_to_path(folder / f"{name}.pem", append=True)
+    files = ("ca.pem", "server.pem", "server.key", "client.pem", "client.key")
+    return Certificates(*(str(folder / name) for name in files))
+
+
+@dataclass(frozen=True)
+class User:
+    """May read and write the keys that begin with `prefix`; with None, nothing."""
+
+    name: str
+    password: str
+    prefix: bytes | None = None
+
+
+ROOT = User("root", "the-roots-password")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How servers are to be.
+
+    Args:
+        quota: `--quota-backend-bytes`; 0 for the default.
+        token_ttl: how many seconds a token of `Authenticate` lives; 0 for the default of 5 minutes. From 3.5 on.
+        certificates: serve TLS with these; None for plain text.
+        client_certificates: with `certificates`, clients need one too.
+        users: authentication is on, with these users and ROOT, if there are any.
+        flags: others, as on the command line.
+    """
+
+    quota: int = 0
+    token_ttl: int = 0
+    certificates: Certificates | None = None
+    client_certificates: bool = False
+    users: tuple[User, ...] = ()
+    flags: tuple[str, ...] = ()
+
+    @property
+    def scheme(self):
+        return "https" if self.certificates else "http"
+
+    def arguments(self):
+        found = list(self.flags)
+        if self.quota:
+            found += ["--quota-backend-bytes", str(self.quota)]
+        if self.token_ttl:
+            found += ["--auth-token-ttl", str(self.token_ttl)]
+        if self.certificates:
+            found += ["--cert-file", self.certificates.cert, "--key-file", self.certificates.key]
+        if self.client_certificates:
+            found += ["--client-cert-auth", "--trusted-ca-file", self.certificates.ca]
+        return found
+
+
+class Member:
+    """One server; it keeps its ports and its data over restarts. `endpoint` is `host:port`, `url` has the scheme."""
+
+    def __init__(self, folder, name, options, guardian):
+        self.name = name
+        self._options = options
+        self._guardian = guardian
+        self._folder = Path(folder) / name
+        self._folder.mkdir(mode=0o700)
+        self._ports = [PortReservation() for _ in range(3)]
+        self.port, peer, monitor = (reservation.port for reservation in self._ports)
+        self.endpoint = f"{HOST}:{self.port}"
+        self.url = f"{options.scheme}://{self.endpoint}"
+        self.peer = f"http://{HOST}:{peer}"
+        self._monitor = f"http://{HOST}:{monitor}"
+        self._process = None
+        self._command = []
+
+    @property
+    def pid(self):
+        return self._process.pid
+
+    @property
+    def log(self):
+        return (self._folder / "log").read_text(errors="replace")
+
+    def start(self, cluster=""):
+        """Start it, as one of a cluster (`name=peer url,...`), or again as what it was."""
+        self._command = self._command or self._arguments(cluster or f"{self.name}={self.peer}")
+        with open(self._folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+                start_new_session=True,
+                env={name: value for name, value in os.environ.items() if not name.startswith("ETCD_")},
+            )
+        self._guardian.watch(self.pid, start_of(self.pid))
+
+    def _arguments(self, cluster):
+        urls = {
+            "--listen-client-urls": self.url,
+            "--advertise-client-urls": self.url,
+            "--listen-peer-urls": self.peer,
+            "--initial-advertise-peer-urls": self.peer,
+            "--listen-metrics-urls": self._monitor,
+        }
+        identity = {
+            "--name": self.name,
+            "--data-dir": str(self._folder / "data"),
+            "--initial-cluster": cluster,
+            "--initial-cluster-token": self._folder.parent.name,
+            "--logger": "zap",
+        }
+        pairs = [part for pair in {**identity, **urls}.items() for part in pair]
+        return [binary(), *pairs, *self._options.arguments()]
+
+    def stop(self):
+        """SIGSTOP: it holds its connections and does not answer."""
+        os.kill(self.pid, signal.SIGSTOP)
+        process = psutil.Process(self.pid)
+        eventually(lambda: process.status() == psutil.STATUS_STOPPED, what=f"the stop of {self.name}")
+
+    def cont(self):
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self):
+        """SIGKILL, and wait for its end."""
+        self._end(signal.SIGKILL)
+
+    def terminate(self):
+        """SIGTERM, and wait for its end."""
+        self._end(signal.SIGTERM)
+
+    def restart(self):
+        """End it, if it runs, and start it again with its data and at its ports; then wait until it answers."""
+        self.terminate()
+        self.start()
+        self.wait_healthy()
+
+    def _end(self, signum):
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+            self._process.send_signal(signum)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(LONG)
+        self._guardian.forget(self.pid)
+
+    def wait_healthy(self, timeout=LONG):
+        """Until it serves, and knows a leader."""
+        eventually(self._healthy_or_dead, timeout, f"the health of {self.name}, which says\n{self.log[-3000:]}\n")
+        assert self._process.poll() is None, f"{self.name} ended:\n{self.log[-3000:]}"
+
+    def _healthy_or_dead(self):
+        return self._process.poll() is not None or '"true"' in self._ask("/health")
+
+    @property
+    def is_leader(self):
+        """As it sees it; a leader that was cut off or stopped does not know or tell."""
+        return "\netcd_server_is_leader 1\n" in self._ask("/metrics")
+
+    def metric(self, name):
+        """A number that the server counts; 0 if it tells none."""
+        found = re.search(rf"^{re.escape(name)} (\S+)$", self._ask("/metrics"), re.MULTILINE)
+        return float(found.group(1)) if found else 0.0
+
+    def _ask(self, path):
+        try:
+            with _opener(None).open(self._monitor + path, timeout=2) as answer:
+                return answer.read().decode()
+        except OSError:
+            return ""
+
+    def call(self, path, token="", **body):
+        """POST to the HTTP gateway: what needs no client of ours. bytes are sent as it wants them."""
+        text = {
+            name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+            for name, value in body.items()
+        }
+        request = urllib.request.Request(
+            self.url + path, json.dumps(text).encode(), {"Content-Type": "application/json"}
+        )
+        if token:
+            request.add_header("Authorization", token)
+        try:
+            with _opener(self._options.certificates).open(request, timeout=10) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{path}: {error.code} {error.read().decode()}") from None
+
+    def close(self):
+        self.kill()
+        for reservation in self._ports:
+            reservation.release()
+
+
+def _opener(certificates):
+    handlers = [urllib.request.ProxyHandler({})]
+    if certificates:
+        context = ssl.create_default_context(cafile=certificates.ca)
+        context.load_cert_chain(certificates.client_cert, certificates.client_key)
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    return urllib.request.build_opener(*handlers)
+
+
+class Cluster:
+    """Some members. `endpoints` is `host:port,host:port,...`."""
+
+    def __init__(self, members, options):
+        self.members = list(members)
+        self.endpoints = ",".join(member.endpoint for member in self.members)
+        self._options = options
+
+    def start(self):
+        """Start all, and wait until they answer."""
+        peers = ",".join(f"{member.name}={member.peer}" for member in self.members)
+        for member in self.members:
+            member.start(peers)
+        for member in self.members:
+            member.wait_healthy()
+        if self._options.users:
+            _require_passwords(self.members[0], self._options.users)
+
+    def leader(self, timeout=LONG):
+        """The member that leads now; waits for an election."""
+        return eventually(self._leader, timeout, "that somebody leads")
+
+    def followers(self):
+        """The others."""
+        leader = self.leader()
+        return [member for member in self.members if member is not leader]
+
+    def _leader(self):
+        return next((member for member in self.members if member.is_leader), None)
+
+    def close(self):
+        for member in self.members:
+            member.close()
+
+
+def _require_passwords(member, users):
+    member.call("/v3/auth/user/add", name=ROOT.name, password=ROOT.password)
+    member.call("/v3/auth/role/add", name="root")
+    member.call("/v3/auth/user/grant", user=ROOT.name, role="root")
+    for user in users:
+        member.call("/v3/auth/user/add", name=user.name, password=user.password)
+        if user.prefix is not None:
+            allowed = {"permType": "READWRITE", "key": user.prefix, "range_end": end_of(user.prefix)}
+            encoded = {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in allowed.items()}
+            member.call("/v3/auth/role/add", name=user.name)
+            member.call("/v3/auth/role/grant", name=user.name, perm=encoded)
+            member.call("/v3/auth/user/grant", user=user.name, role=user.name)
+    member.call("/v3/auth/enable")
+
+
+class Servers:
+    """Makes servers, and ends them all."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="elastic-etcd-test-", dir=SHM if SHM.is_dir() else None)
+        self._guardian = Guardian()
+        self._guardian.scratch(self.folder)
+        self._made = []
+
+    def cluster(self, size=3, **options):
+        """A cluster of so many members that answers; for the options see `Options`."""
+        chosen = Options(**options)
+        folder = tempfile.mkdtemp(prefix="c", dir=self.folder)
+        made = Cluster((Member(folder, f"m{number}", chosen, self._guardian) for number in range(size)), chosen)
+        self._made.append(made)
+        made.start()
+        return made
+
+    def single(self, **options):
+        """One server that answers."""
+        return self.cluster(1, **options).members[0]
+
+    def close(self):
+        for cluster in self._made:
+            cluster.close()
+        self._guardian.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
