@@ -102,6 +102,12 @@ class RosterBackend(RendezvousBackend):
         one was; may be wrong in saying so. Fewer than `more` of them need not wake anybody."""
 
     @property
+    def vacant(self) -> bool:
+        """Whether somebody led, as this backend has seen, and is known to have gone since without another in its place.
+        The next in line then leads at once. False where it cannot be known: there the leaders' counter stands still."""
+        return False
+
+    @property
     def hosts_store(self) -> bool:
         """Whether the store itself lives in this process, so that it is better to leave last."""
         return False

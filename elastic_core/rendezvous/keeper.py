@@ -18,8 +18,9 @@ from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.decide import Wait, Write, decide, enough
-from elastic_core.rendezvous.liveness import Counter, Liveness
+from elastic_core.rendezvous.liveness import Liveness
 from elastic_core.rendezvous.participant import Lead, lead
+from elastic_core.rendezvous.pulse import Pulse
 from elastic_core.rendezvous.roster import Seen, waiting
 from elastic_core.rendezvous.state import State, recovered
 
@@ -37,7 +38,6 @@ _FIRST_RETRY: Duration = 0.05
 _LONGEST_RETRY: Duration = 1.0
 _MOST_REFUSALS = 64  # in one turn; whoever refuses us makes progress, and our turn comes
 _IDLE: Duration = 5.0  # between two turns of a node that wants nothing and hears no news
-_DOUBTFUL = 0.5  # windows of silence of whoever leads, after which the line behind it is counted anew
 _DOUBTS = 2  # looks at nodes that may be late, by one that has only just begun to look
 
 
@@ -99,16 +99,15 @@ class Keeper:
         self._view = View()
         self._wanted: Entry | None = None
         self._stood: Entry | None = None
+        self._seated_in = 0  # the last round that formed with this node
         self._tickets: collections.deque[Ticket] = collections.deque()
         self._looks: collections.deque[Ticket] = collections.deque()
         self._state_news = True
         self._roster_news = True
         self._older = 0
         self._deserted = False
-        self._recounted = False
         self._leading = False
-        self._pulse: Counter | None = None
-        self._own_pulses = 0
+        self._pulse = Pulse(settings.window, settings.keep_alive_interval)
         self._liveness = Liveness(settings.keep_alive_interval, settings.keep_alive_max_attempt)
         self._first_seen: dict[str, Instant] = {}
         self._entries: dict[bytes, Entry | None] = {}
@@ -223,6 +222,7 @@ class Keeper:
         self._keep_entry()
         if self._deserted and self._view.announced is not None:
             self._recount()
+        self._fill_vacancy(now)
         if self._leading or self._looks or self._is_first():
             self._see(self._clock.now())
         return self._due()
@@ -279,6 +279,8 @@ class Keeper:
 
     def _show(self, view: View) -> None:
         if view != self._view:
+            if view.state is not None and view.state is not self._view.state and view.state.seated(self._key):
+                self._seated_in = view.state.round
             self._view = view
             self._publish(view)
 
@@ -333,14 +335,29 @@ class Keeper:
 
     def _keep_entry(self) -> None:
         wanted = self._wanted
-        if wanted is None or wanted == self._view.announced:
+        if wanted is None or wanted == self._view.announced or self._outdated(wanted):
             return
         self._announce(wanted)
 
     def _restore_entry(self) -> None:
         """After an outage what stood there before stands there again first, also when the state cannot be read now."""
-        if self._wanted is not None and self._view.announced is None and self._stood is not None:
-            self._announce(self._stood)
+        stood = self._stood
+        if self._wanted is None or self._view.announced is not None or stood is None:
+            return
+        if stood.after < self._seated_in:
+            try:
+                self._read()
+            except RendezvousStateError:
+                self._announce(stood)
+                raise
+        if not self._outdated(stood):
+            self._announce(stood)
+
+    def _outdated(self, entry: Entry) -> bool:
+        """Whether the entry led to a round that is past: a node that slept while the others went on without it would
+        look like one that waits for the next, and be given a seat before it knows."""
+        state = self._view.state
+        return state is not None and entry.after < self._seated_in < state.round
 
     def _announce(self, entry: Entry) -> None:
         self._older = self._ask(lambda: self._backend.announce(self._key, encoded_entry(entry)))
@@ -405,32 +422,30 @@ class Keeper:
         if pulse is not None:
             self._feel(pulse, self._clock.now(), place)
 
-    def _feel(self, pulse: int, now: Instant, place: Lead) -> None:
+    def _feel(self, value: int, now: Instant, place: Lead) -> None:
         """Who leads counts up the leaders' counter. When it stands still, the next in line steps in; when another
         counts too, one of two steps back."""
         if self._leading:
-            others = self._pulse is not None and pulse > self._pulse.value + 1
-            self._pulse = Counter(pulse, now)
-            if others and place.position > 0:
+            if self._pulse.counted(value, now) and place.position > 0:
                 self._leading = False
             return
-        before = self._pulse or Counter(pulse, now)
-        self._pulse = before.seen(pulse, now, self._settings.keep_alive_interval)
-        silence = now - self._pulse.since
-        if self._pulse.value != before.value:
-            self._recounted = False
-        elif self._pulse.unchanged >= 2 and silence >= _DOUBTFUL * self._settings.window and not self._recounted:
-            self._recounted = self._deserted = True  # those who were older may have left
-        if self._pulse.unchanged >= 2 and now - self._pulse.since >= place.patience * self._settings.window:
-            self._step_in(now)
+        felt = self._pulse.felt(value, now, place)
+        self._deserted = self._deserted or felt.doubtful
+        if felt.silent:
+            self._step_in(now, "the node that led is silent")
 
-    def _step_in(self, now: Instant) -> None:
-        get_logger().info("leads now", reason="the node that led is silent")
+    def _fill_vacancy(self, now: Instant) -> None:
+        if self._leading or self._view.announced is None:
+            return
+        if self._pulse.vacated(self._backend.vacant, now, self._place()):
+            self._step_in(now, "the node that led is gone")
+
+    def _step_in(self, now: Instant, reason: str) -> None:
+        get_logger().info("leads now", reason=reason)
         self._presume_late(now)
         # Counted before anything is written: what we write may move the next in line up, and it must not find that
         # the leaders' counter stands still.
-        pulse = self._ask(lambda: self._backend.beat(self._key, leading=True, look=True))
-        self._pulse = None if pulse is None else Counter(pulse, now)
+        self._pulse.restart(self._ask(lambda: self._backend.beat(self._key, leading=True, look=True)), now)
         self._leading = self._roster_news = True
 
     def _presume_late(self, now: Instant) -> None:

@@ -28,6 +28,7 @@ class SharedMemory:
         rosters: grows with everybody who comes, goes, or announces something new.
         on_write: called with the state before (None for none) and the new one, for every write that is accepted.
         forgotten: how often it lost its memory.
+        vacant: what `RosterBackend.vacant` says.
         changed: notified with every change.
     """
 
@@ -37,6 +38,7 @@ class SharedMemory:
     rosters: int = 0
     on_write: Callable[[bytes | None, bytes], None] | None = None
     forgotten: int = 0
+    vacant: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
     _lost_writes: int = 0
 
@@ -139,6 +141,10 @@ class MemoryBackend(RosterBackend):
 
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
         return self._wait(lambda: self._memory.rosters >= self._seen_rosters + more, timeout)
+
+    @property
+    def vacant(self) -> bool:
+        return self._memory.vacant
 
     def close(self) -> None:
         with self._memory.changed:

@@ -524,3 +524,52 @@ def test_after_an_outage_a_newcomer_need_not_wait():
     world.join("c")
     world.run(0.5)
     assert len(world.members()) == 3
+
+
+def test_the_next_in_line_leads_at_once_when_the_leader_was_seen_to_go(pair):
+    leader, other = pair
+    assert leader.keeper.leading
+    del leader.memory.entries["a/1"]
+    leader.memory.vacant = True
+    other.keeper.state_changed()
+    other.keeper.turn()
+    assert other.keeper.leading
+    assert other.state.gone == ("a/1",)
+
+
+def test_those_further_behind_wait_for_the_next_in_line():
+    memory, clock = SharedMemory(), FakeClock()
+    nodes = [OneNode(memory, clock, name, min_nodes=3, max_nodes=3) for name in "abc"]
+    for one in nodes:
+        one.want()
+    nodes[0].keeper.roster_changed()
+    for one in nodes:
+        one.keeper.state_changed()
+        one.keeper.turn()
+    last = nodes[2]
+    assert last.state.round == 1
+    memory.vacant = True
+    last.keeper.turn()
+    assert not last.keeper.leading
+    clock.advance(last.settings.window)
+    last.keeper.turn()
+    assert last.keeper.leading
+
+
+def test_a_node_that_slept_does_not_announce_what_it_wanted_before(pair):
+    """Its entry was dropped and the others formed a round without it: the old entry would be given a seat."""
+    leader, other = pair
+    del leader.memory.entries["b/1"]
+    leader.keeper.roster_changed()
+    leader.keeper.turn()
+    leader.want(after=1)
+    leader.clock.advance(leader.settings.timeout.last_call)
+    leader.keeper.turn()
+    assert (leader.state.round, len(leader.state.seats)) == (2, 1)
+    other.backend.reachable = False
+    other.keeper.turn()
+    other.backend.reachable = True
+    other.keeper.turn()
+    assert list(leader.memory.entries) == ["a/1"]
+    other.want(after=1)
+    assert list(leader.memory.entries) == ["a/1", "b/1"]
