@@ -41,3 +41,7 @@ class EtcdCompacted(EtcdRefused):
 
 class EtcdLeaseGone(EtcdRefused):
     """The lease does not exist: it expired or was revoked."""
+
+
+class EtcdLeaseExists(EtcdRefused):
+    """There is a lease with the id that was asked for."""

@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from elastic_etcd.client.failures import Failure
 from elastic_etcd.client.messages import rpc
 
 if TYPE_CHECKING:
@@ -34,37 +35,41 @@ class Tokens:
 
     def __init__(self, login: Login | None) -> None:
         self._login = login
-        self._metadata = HAS_LEADER if login is None else None
+        self._metadata: Metadata | None = None
         self._logging_in = threading.Lock()
+        self._changing = threading.Lock()
 
     def metadata(self, member: Member, patience: Duration) -> Metadata:
         """See `Members.metadata`."""
         known = self._metadata
         if known is not None or self._login is None:
             return known or HAS_LEADER
-        with self._logging_in:
-            if self._metadata is None:
-                self._metadata = _log_in(member, self._login, patience)
-            return self._metadata
+        if not self._logging_in.acquire(timeout=patience):
+            raise Failure("DEADLINE_EXCEEDED", "logging in takes too long")
+        try:
+            known = self._metadata
+            if known is None:
+                known = self._metadata = _log_in(member, self._login, patience)
+            return known
+        finally:
+            self._logging_in.release()
 
     def refused(self, metadata: Metadata) -> bool:
         """See `Members.refused`."""
         if self._login is None:
             return False
-        with self._logging_in:
+        with self._changing:
             if self._metadata == metadata:  # else another thread has a new one already
                 self._metadata = None
         return True
 
 
 def _log_in(member: Member, login: Login, patience: Duration) -> Metadata:
-    import grpc
-
     request = rpc().AuthenticateRequest(name=login.user, password=login.password)
     try:
-        answer = member.call(rpc().authenticate)(request, timeout=patience, metadata=HAS_LEADER)
-    except grpc.RpcError as error:
-        if NOT_ENABLED in (error.details() or ""):
+        answer = member.ask(rpc().authenticate, request, patience, HAS_LEADER)
+    except Failure as failure:
+        if NOT_ENABLED in failure.details:
             return HAS_LEADER  # as etcd's own clients do: passwords may be given before they are required
         raise
     return (*HAS_LEADER, ("token", answer.token))

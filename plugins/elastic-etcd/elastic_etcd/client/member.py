@@ -6,10 +6,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from elastic_etcd.client.errors import EtcdClosed
+from elastic_etcd.client.failures import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from elastic_core.clock import Duration
+    from elastic_etcd.client.login import Metadata
     from elastic_etcd.client.messages import Method
 
 
@@ -17,17 +20,18 @@ class Member:
     """An endpoint and the channel to it, which is opened when it is first needed. Used from several threads.
 
     `answered`: it has given an answer since it was last found bad, so that what is sent now will hardly be in vain.
-    `fault`: what was wrong with it last; empty if nothing was.
+    `known_good`: it has ever given one. `fault`: what was wrong with it last; empty if nothing was.
     """
 
     def __init__(self, number: int, endpoint: str, connect: Callable[[str], Any]) -> None:
         self.number = number
         self.endpoint = endpoint
         self.answered = False
+        self.known_good = False
         self.fault = ""
         self._connect = connect
         self._channel: Any = None
-        self._calls: dict[str, Any] = {}
+        self._calls: dict[Method, Any] = {}
         self._closed = False
         self._lock = threading.Lock()
 
@@ -43,14 +47,25 @@ class Member:
 
     def call(self, method: Method) -> Any:
         """The method on this member: `call(request, timeout=..., metadata=...)`."""
-        found = self._calls.get(method.path)
+        found = self._calls.get(method)
         if found is None:
-            found = self._calls[method.path] = method.on(self.channel)
+            found = self._calls[method] = method.on(self.channel)
         return found
+
+    def ask(self, method: Method, request: Any, timeout: Duration, metadata: Metadata) -> Any:
+        """The answer to one request, within `timeout` seconds. Raises Failure, EtcdClosed."""
+        import grpc
+
+        try:
+            return self.call(method)(request, timeout=timeout, metadata=metadata)
+        except (grpc.RpcError, ValueError) as error:  # ValueError: the channel is closed
+            if self._closed:
+                raise EtcdClosed(f"the client of {self.endpoint} is closed") from None
+            raise (Failure.of(error) if isinstance(error, grpc.RpcError) else error) from None
 
     def found_well(self) -> None:
         """It answered."""
-        self.answered, self.fault = True, ""
+        self.answered, self.known_good, self.fault = True, True, ""
 
     def found_bad(self, fault: str) -> None:
         """It did not answer, or not as a member that works."""

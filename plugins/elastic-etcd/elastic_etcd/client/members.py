@@ -47,6 +47,15 @@ class Members:
         """The endpoints, for messages."""
         return ", ".join(member.endpoint for member in self.all)
 
+    @property
+    def known_good(self) -> bool:
+        """Whether any of them has ever answered."""
+        return any(member.known_good for member in self.all)
+
+    def faults(self) -> str:
+        """What is wrong with each, for messages."""
+        return "; ".join(f"{member.endpoint}: {member.fault or 'not asked'}" for member in self.all)
+
     def current(self) -> Member:
         """The member in use. Raises EtcdClosed."""
         with self._lock:
@@ -56,7 +65,7 @@ class Members:
     def failed(self, member: Member, fault: str = "") -> None:
         """It does not work: go on to the next one, unless another thread has already done so. Followers are told if
         the current member is another one now. What other threads wait for from it is left alone."""
-        member.found_bad(fault)
+        member.found_bad(fault or member.fault)
         with self._lock:
             left = member.number == self._current and len(self.all) > 1 and not self._closing.is_set()
             if left:
@@ -67,7 +76,11 @@ class Members:
 
     def follow(self, follower: Follower) -> Callable[[], None]:
         """Call `follower(member)` whenever a member is left because it is bad (streams on it had better move), and
-        `follower(None)` at `close`; from any thread, and it must not block. Returns what ends that. Raises EtcdClosed."""
+        `follower(None)` at `close`; from any thread, and it must not block. Returns what ends that.
+
+        Raises:
+            EtcdClosed: it is too late.
+        """
         with self._lock:
             self._expect_open()
             self._followers.append(follower)
@@ -78,7 +91,8 @@ class Members:
         if we have none. Waits for `patience` seconds at most.
 
         Raises:
-            grpc.RpcError: logging in has failed, as any call may.
+            Failure: logging in has failed, as any call may.
+            EtcdClosed: the client was closed.
         """
         return self._tokens.metadata(member, patience)
 

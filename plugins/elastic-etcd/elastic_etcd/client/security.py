@@ -29,7 +29,7 @@ class Security:
         """What a gRPC channel takes.
 
         Raises:
-            ConfigurationError: a file cannot be read or is not what it should be, or one of `cert` and `key` is missing.
+            ConfigurationError: a file cannot be read or is not what it should be; `cert` or `key` comes alone.
         """
         import grpc
 

@@ -1,0 +1,151 @@
+"""Calls with failover: one request, on one member after the other, until one answers or the time is up.
+
+What could have been carried out twice is sent twice never. Such a request goes only to a member that has answered
+since it was last found bad: a member of which we do not know that is first asked something harmless that needs a
+quorum. So while a cluster has no quorum, and whenever a member turns out to be gone, most writes fail before they are
+sent, and are safe to repeat.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.clock import SystemClock, later
+from elastic_etcd.client.errors import EtcdRefused, EtcdUnreachable
+from elastic_etcd.client.failures import Failure, Verdict, fault, is_mistrust, judge, refusal
+from elastic_etcd.client.messages import rpc
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Clock, Duration
+    from elastic_etcd.client.login import Metadata
+    from elastic_etcd.client.member import Member
+    from elastic_etcd.client.members import Members
+    from elastic_etcd.client.messages import Method
+
+LOGGING_IN: Duration = 2.5
+"""At least so long may it take to log in: the server does costly work on passwords, one after the other."""
+
+_SHORTEST: Duration = 0.01
+_PAUSES: tuple[Duration, ...] = (0.02, 0.05, 0.1, 0.2, 0.4)
+"""After all members have failed once, twice, ..."""
+
+
+class Calls:
+    """Makes calls. Used from several threads.
+
+    Args:
+        timeout: of a call with all its attempts, in seconds.
+        attempt: of one attempt on one member.
+    """
+
+    def __init__(self, members: Members, timeout: Duration, attempt: Duration, clock: Clock | None = None) -> None:
+        self.members = members
+        self.timeout = timeout
+        self.attempt = attempt
+        self.clock: Clock = clock or SystemClock()
+
+    def ask(self, method: Method, request: Any, repeatable: bool = True) -> Any:
+        """The answer to the request. `repeatable`: it does no harm to carry it out twice.
+
+        Raises:
+            EtcdUnreachable: nobody answered in time, or it must not be sent again (`landed`).
+            EtcdRefused: the server does not want to. EtcdClosed.
+        """
+        return _Call(self, method, request, repeatable).answer()
+
+
+class _Call:
+    """One call on its way, used by one thread."""
+
+    def __init__(self, calls: Calls, method: Method, request: Any, repeatable: bool) -> None:
+        self._limits = calls
+        self._members = calls.members
+        self._method = method
+        self._request = request
+        self._repeatable = repeatable
+        self._deadline = later(calls.clock.now(), calls.timeout)
+        self._sent = False
+        self._failures = 0
+        self._logged_in: set[int] = set()
+        self._mistrusted: set[int] = set()
+
+    def answer(self) -> Any:
+        while True:
+            member = self._members.current()
+            metadata: Metadata = ()
+            try:
+                metadata = self._members.metadata(member, min(max(LOGGING_IN, self._limits.attempt), self._left()))
+                return self._ask(member, metadata)
+            except Failure as failure:
+                self._handle(member, metadata, failure)
+
+    def _ask(self, member: Member, metadata: Metadata) -> Any:
+        if not (self._repeatable or member.answered):
+            self._knock(member, metadata)
+        self._sent = True
+        answer = member.ask(self._method, self._request, self._patience(), metadata)
+        member.found_well()
+        return answer
+
+    def _knock(self, member: Member, metadata: Metadata) -> None:
+        request = rpc().RangeRequest(key=b"\0", count_only=True)
+        try:
+            member.ask(rpc().range, request, self._patience(), metadata)
+        except Failure as failure:
+            if judge(failure) is not Verdict.REFUSED:
+                raise
+        member.found_well()  # without permission for that key, too: quorum comes before permission
+
+    def _handle(self, member: Member, metadata: Metadata, failure: Failure) -> None:
+        """Return if there is to be another attempt; else raise."""
+        sent, self._sent = self._sent, False
+        verdict = judge(failure)
+        if verdict is Verdict.LOG_IN and self._may_log_in(member, metadata):
+            return
+        if verdict in (Verdict.LOG_IN, Verdict.REFUSED):
+            member.found_well()
+            raise refusal(failure, member.endpoint) from None
+        self._members.failed(member, fault(failure, self._members.over_tls))
+        if sent and not self._repeatable and verdict is Verdict.ELSEWHERE:
+            raise self._unknown(member) from None
+        self._expect_trust(member, failure)
+        self._go_on(failure)
+
+    def _may_log_in(self, member: Member, metadata: Metadata) -> bool:
+        """Once on every member: one that lags behind may not know a token that another has given."""
+        again = member.number not in self._logged_in and self._members.refused(metadata)
+        self._logged_in.add(member.number)
+        return again
+
+    def _expect_trust(self, member: Member, failure: Failure) -> None:
+        """Certificates that no side accepts are not worth waiting for, unless they once were good."""
+        if is_mistrust(failure):
+            self._mistrusted.add(member.number)
+        if len(self._mistrusted) == len(self._members.all) and not self._members.known_good:
+            raise EtcdRefused(f"expected a connection over TLS to etcd; found: {self._members.faults()}") from None
+
+    def _go_on(self, failure: Failure) -> None:
+        if self._left() <= _SHORTEST:
+            raise self._unreachable() from failure
+        self._failures += 1
+        rounds, rest = divmod(self._failures, len(self._members.all))
+        if not rest:
+            self._members.pause(min(_PAUSES[min(rounds, len(_PAUSES)) - 1], self._left()))
+
+    def _left(self) -> Duration:
+        return max(_SHORTEST, self._deadline - self._limits.clock.now())
+
+    def _patience(self) -> Duration:
+        return min(self._limits.attempt, self._left())
+
+    def _unreachable(self) -> EtcdUnreachable:
+        return EtcdUnreachable(
+            f"expected etcd to answer within {self._limits.timeout:g} s; found: {self._members.faults()}"
+        )
+
+    def _unknown(self, member: Member) -> EtcdUnreachable:
+        return EtcdUnreachable(
+            f"expected etcd to tell what came of a write; found: {member.endpoint}: {member.fault}. "
+            "It may have been carried out: read before it is repeated",
+            landed=True,
+        )

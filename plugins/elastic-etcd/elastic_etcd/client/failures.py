@@ -1,0 +1,170 @@
+"""What it means that an attempt on one member failed: pure, from gRPC's code and etcd's words.
+
+Verified against etcd 3.4 and 3.5, and gRPC 1.62 to 1.85.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from elastic_etcd.client.errors import (
+    EtcdCompacted,
+    EtcdDenied,
+    EtcdFull,
+    EtcdLeaseExists,
+    EtcdLeaseGone,
+    EtcdRefused,
+)
+
+
+class Failure(Exception):
+    """One attempt on one member that failed. `code` is gRPC's name of it, `details` its text."""
+
+    def __init__(self, code: str, details: str) -> None:
+        super().__init__(f"{code}: {details}")
+        self.code = code
+        self.details = details
+
+    @classmethod
+    def of(cls, error: Any) -> Failure:
+        """From a grpc.RpcError."""
+        return cls(error.code().name, error.details() or "")
+
+
+class Verdict(enum.Enum):
+    """What to do about it."""
+
+    ELSEWHERE = "another member may work; a write may have been carried out all the same"
+    NOT_SENT = "another member may work; nothing was carried out"
+    LOG_IN = "the server does not know our token; nothing was carried out"
+    REFUSED = "every member would say the same; nothing was carried out"
+
+
+_OF_THE_MEMBER = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN", "CANCELLED"})
+
+_UNKNOWN_TOKEN = ("invalid auth token", "revision of auth store is old")
+
+_NOT_SENT = (
+    "failed to connect to all addresses",
+    "errors resolving",
+    "DNS resolution failed",
+    "etcdserver: no leader",  # said before it looks at a request that asks for one
+    "etcdserver: not leader",
+    "etcdserver: not capable",
+    "not supported for learner",
+    "etcdserver: too many requests",
+)
+
+NO_USER = "user name is empty"
+
+
+def judge(failure: Failure) -> Verdict:
+    """What to do about it."""
+    if failure.code == "UNAUTHENTICATED" or any(words in failure.details for words in _UNKNOWN_TOKEN):
+        return Verdict.LOG_IN  # by its words also where the code is PERMISSION_DENIED, as with older servers
+    if NO_USER in failure.details:
+        return Verdict.LOG_IN
+    if failure.code == "UNIMPLEMENTED" or any(words in failure.details for words in _NOT_SENT):
+        return Verdict.NOT_SENT  # unimplemented: whoever answers there is not etcd
+    return Verdict.ELSEWHERE if failure.code in _OF_THE_MEMBER else Verdict.REFUSED
+
+
+_MISTRUST = (
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of an authority that we trust; give its authority (ca_cert)"),
+    ("is not in peer certificate", "its certificate is for other names; use one of these as the endpoint"),
+    (
+        "ALERT",
+        "it refuses our certificate, or wants one and got none; give one that it trusts (ssl_cert, ssl_cert_key)",
+    ),
+)
+
+_REASONS = (
+    *_MISTRUST,
+    ("Connection refused", "nothing listens there (connection refused); start etcd, or correct the endpoint"),
+    ("errors resolving", "nobody knows the name; correct the endpoint"),
+    ("DNS resolution failed", "nobody knows the name; correct the endpoint"),
+    ("Handshake read failed (Socket closed)", "it does not take part in TLS; it may speak plain text (protocol http)"),
+    ("WRONG_VERSION_NUMBER", "what it speaks is not TLS; it may speak plain text (protocol http)"),
+    ("WRONG_VERSION", "what it speaks is not TLS; it may speak plain text (protocol http)"),
+    ("Handshake read failed", "it accepts connections and does not answer"),
+    ("before receiving SETTINGS", "it accepts connections and does not answer"),
+    ("HTTPS server", "it expects TLS and got plain text (use protocol https)"),
+    ("http1.x server", "what listens there is not etcd; correct the endpoint"),
+    ("etcdserver: no leader", "it is up, and the cluster has no leader: more than half of its members must run"),
+)
+
+
+def fault(failure: Failure, over_tls: bool) -> str:
+    """For people: what is wrong with a member."""
+    known = next((reason for words, reason in _REASONS if words in failure.details), None)
+    if known is not None:
+        return known
+    if failure.code == "DEADLINE_EXCEEDED":
+        return "it did not answer in time"
+    if failure.code == "UNIMPLEMENTED":
+        return "what listens there is not etcd; correct the endpoint"
+    if "failed to connect" in failure.details and "Socket closed" in failure.details and not over_tls:
+        return "it hung up when it got plain text; it may expect TLS (use protocol https)"
+    return f"{failure.details} ({failure.code})"
+
+
+def is_mistrust(failure: Failure) -> bool:
+    """Whether one side does not accept the certificate of the other."""
+    return "failed to connect" in failure.details and any(words in failure.details for words, _ in _MISTRUST)
+
+
+def refusal(failure: Failure, where: str) -> EtcdRefused:
+    """The error to raise for what every member would refuse."""
+    said = f"found: {failure.details or failure.code}"
+    for words, make in _REFUSALS:
+        if words in failure.details:
+            return make(said, where)
+    if failure.code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
+        return EtcdDenied(f"expected etcd at {where} to let us in, {said}; check the user, the password and its roles")
+    return EtcdRefused(f"expected etcd at {where} to carry out a request, {said} ({failure.code})")
+
+
+def _no_permission(said: str, where: str) -> EtcdRefused:
+    return EtcdDenied(
+        f"expected permission to read and write our keys at etcd {where}, {said}; "
+        "let a role of the user read and write the prefix: etcdctl role grant-permission ROLE readwrite --prefix PREFIX"
+    )
+
+
+def _wrong_password(said: str, where: str) -> EtcdRefused:
+    return EtcdDenied(f"expected the user's password to be that of etcd {where}, {said}; correct user or password")
+
+
+def _no_user(said: str, where: str) -> EtcdRefused:
+    return EtcdDenied(f"etcd {where} expects user and password and got none, {said}; give both")
+
+
+def _full(said: str, where: str) -> EtcdRefused:
+    return EtcdFull(
+        f"expected room for a write at etcd {where}, {said}: its quota is used up, and nothing can be written; "
+        "compact and defragment it, or raise --quota-backend-bytes; then lift the alarm (etcdctl alarm disarm)"
+    )
+
+
+def _lease_gone(said: str, where: str) -> EtcdRefused:
+    return EtcdLeaseGone(f"expected a live lease at etcd {where}, {said}: it expired or was revoked; take a new one")
+
+
+def _lease_exists(said: str, where: str) -> EtcdRefused:
+    return EtcdLeaseExists(f"expected a lease that is new to etcd {where}, {said}")
+
+
+def _compacted(said: str, where: str) -> EtcdRefused:
+    return EtcdCompacted(f"expected etcd {where} to know the revision, {said}; read what is there now", 0)
+
+
+_REFUSALS = (
+    ("permission denied", _no_permission),
+    ("authentication failed", _wrong_password),
+    (NO_USER, _no_user),
+    ("database space exceeded", _full),
+    ("requested lease not found", _lease_gone),
+    ("lease already exists", _lease_exists),
+    ("revision has been compacted", _compacted),
+)
