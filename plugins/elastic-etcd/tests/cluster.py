@@ -24,11 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from elastic_etcd.client.values import end_of
+from elastic_etcd.server_binary import find_binary
+
 from elastic_core.port import PortReservation
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.sessions import start_of
-from elastic_etcd.client.values import end_of
-from elastic_etcd.server_binary import find_binary
 
 HOST = "127.0.0.1"
 LONG = 60.0

@@ -1,0 +1,216 @@
+"""A watch that outlives the members it is on.
+
+A thread of its own opens a stream on the current member, listens, and opens another one when it breaks. What it hears
+is judged in `heard.py`. Only whoever waits in `next` looks at the time: a stream that does not come about is given up
+by the one who waits for it.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.clock import SystemClock, later
+from elastic_etcd.client.errors import EtcdClosed, EtcdDenied, EtcdUnreachable
+from elastic_etcd.client.heard import Position, Verdict, heard, is_denial, pause_after, step
+from elastic_etcd.client.messages import rpc
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_etcd.client.heard import Heard
+    from elastic_etcd.client.member import Member
+    from elastic_etcd.client.members import Members
+    from elastic_etcd.client.values import News
+
+_DENIED_CODES = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+
+
+class EtcdWatch:
+    """The `Watch` of interface.py. Its thread ends with `close`, or when the client is closed.
+
+    Args:
+        members: the client's.
+        key, end: one key, or with `end` all up to it.
+        after: tell what happens after this revision; 0 for from now on.
+        timeout: for how long it may be on no member before `next` raises EtcdUnreachable; in seconds.
+        patience: how long a member may take to set it up before the next one is asked; in seconds.
+        clock: times these.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        key: bytes,
+        end: bytes = b"",
+        after: int = 0,
+        timeout: Duration = 5.0,
+        patience: Duration = 2.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._members = members
+        self._key, self._end = key, end
+        self._timeout, self._patience = timeout, patience
+        self._clock = clock or SystemClock()
+        self._position = Position(after)
+        self._news: collections.deque[News] = collections.deque()
+        self._error: Exception | None = None
+        self._closed = False
+        self._closing = threading.Event()
+        self._changed = threading.Condition()
+        self._call: Any = None
+        self._on: Member | None = None
+        self._asked: Instant | None = None  # when the stream was opened that has not been answered yet
+        self._down: Instant | None = self._clock.now()  # since when it is on no member, or since that was told
+        self._fault = ""
+        self._failures = 0
+        self._renewed = False  # a new token was asked for, and has not been of use yet
+        self._unfollow = members.follow(self._left)
+        threading.Thread(target=self._run, name="etcd watch", daemon=True).start()
+
+    def next(self, timeout: Duration) -> News | None:
+        deadline = later(self._clock.now(), timeout)
+        with self._changed:
+            while not self._closed and not self._news:
+                if self._error is not None:
+                    raise self._error
+                now = self._clock.now()
+                self._judge(now)
+                if now >= deadline:
+                    return None
+                self._changed.wait(min(deadline, *self._limits()) - now)
+            return None if self._closed else self._news.popleft()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._end_stream()
+            self._changed.notify_all()
+        self._closing.set()
+
+    def _limits(self) -> list[Instant]:
+        """When `_judge` is to be asked again."""
+        asked = [] if self._asked is None else [later(self._asked, self._patience)]
+        return asked + (
+            [later(self._down, self._timeout)] if self._down is not None else [later(self._clock.now(), 3600)]
+        )
+
+    def _judge(self, now: Instant) -> None:
+        """Give up a stream that does not come about; and say so, from time to time, when none does."""
+        if self._asked is not None and now >= later(self._asked, self._patience):
+            self._asked = None
+            self._fault = self._fault or "it does not answer"
+            self._end_stream()
+        if self._down is not None and now >= later(self._down, self._timeout):
+            self._down = now
+            raise EtcdUnreachable(
+                f"expected to watch keys on {self._members.where}, found no member that answered within "
+                f"{self._timeout:g} s{self._cause()}; see that etcd runs there, can be reached, and has a quorum"
+            )
+
+    def _cause(self) -> str:
+        return f" ({self._fault})" if self._fault else ""
+
+    def _end_stream(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+
+    def _left(self, member: Member | None) -> None:
+        """The client has left this member, or (None) closes."""
+        with self._changed:
+            if member is None:
+                self._error = self._error or EtcdClosed(f"the client of {self._members.where} is closed")
+                self._closing.set()
+                self._changed.notify_all()
+            if member is None or member is self._on:
+                self._end_stream()
+
+    # What follows runs in the watch's own thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._rest(self._listen())
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            with self._changed:
+                self._error = self._error or error
+                self._changed.notify_all()
+        finally:
+            self._unfollow()
+
+    def _listen(self) -> Verdict:
+        """Open a stream and listen, until it ends. Returns why it did."""
+        import grpc
+
+        member, metadata, verdict, said = self._members.current(), None, Verdict.BROKEN, "the stream ended"
+        try:
+            metadata = self._members.metadata(member)
+            for message in self._open(member, metadata):
+                told = heard(message)
+                verdict, said = self._hear(told), told.reason
+                if verdict is not Verdict.GO_ON:
+                    break
+        except grpc.RpcError as error:
+            code, said = error.code().name, error.details() or ""
+            verdict = Verdict.DENIED if code in _DENIED_CODES or is_denial(said) else Verdict.BROKEN
+            said = f"{code}: {said}"
+        finally:
+            self._closed_stream()
+        return self._ended(member, metadata, verdict, said)
+
+    def _open(self, member: Member, metadata: Any) -> Any:
+        create = rpc().WatchCreateRequest(
+            key=self._key, range_end=self._end, start_revision=self._position.start, progress_notify=True
+        )
+        call = member.call(rpc().watch)(iter([rpc().WatchRequest(create_request=create)]), metadata=metadata)
+        with self._changed:
+            self._call, self._on, self._asked = call, member, self._clock.now()
+            if self._closing.is_set() or self._closed or self._members.current() is not member:
+                call.cancel()  # the member was left, or all is over, before there was a call to end
+            self._changed.notify_all()  # whoever waits has a limit more to watch
+        return call
+
+    def _hear(self, message: Heard) -> Verdict:
+        done = step(self._position, message)
+        with self._changed:
+            self._position = done.position
+            if done.verdict is Verdict.GO_ON and message.created:
+                self._asked = self._down = None
+                self._failures, self._renewed, self._fault = 0, False, ""
+            if done.news is not None:
+                self._news.append(done.news)
+                self._changed.notify_all()
+        return done.verdict
+
+    def _closed_stream(self) -> None:
+        with self._changed:
+            self._end_stream()
+            self._call = self._on = self._asked = None
+            if self._down is None:
+                self._down = self._clock.now()
+            self._changed.notify_all()
+
+    def _ended(self, member: Member, metadata: Any, verdict: Verdict, said: str) -> Verdict:
+        """Draw the conclusions for the client's members. Raises EtcdDenied."""
+        if verdict is Verdict.DENIED:
+            self._renew(metadata, said)
+        elif verdict is not Verdict.AGAIN and not self._closing.is_set():
+            self._fault = f"{member.endpoint}: {said}"
+            if self._members.current() is member:
+                self._members.failed(member, said)
+        return verdict
+
+    def _renew(self, metadata: Any, said: str) -> None:
+        """The token may be too old, which not every version says in so many words: try a new one, once."""
+        if self._renewed or metadata is None or not self._members.refused(metadata):
+            raise EtcdDenied(
+                f"expected leave to watch {self._key!r}, found that etcd denies it ({said}); check user and password, "
+                "and that a role of this user may read all keys with this prefix"
+            )
+        self._renewed = True
+
+    def _rest(self, verdict: Verdict) -> None:
+        """Do not spin while the servers are away."""
+        if verdict is Verdict.BROKEN:
+            self._failures += 1
+            self._closing.wait(pause_after(self._failures, len(self._members.all)))
