@@ -1,0 +1,201 @@
+"""From the options that users write to what a client is made of. Pure but for one look at the environment; all problems
+at once."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_etcd.endpoint import Endpoint, parse_endpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_core.clock import Duration
+    from elastic_etcd.client.login import Login
+    from elastic_etcd.client.security import Security
+
+PREFIX = "elastic"
+PASSWORD_ENV = "ELASTIC_ETCD_PASSWORD"
+READ_TIMEOUT: Duration = 60.0
+LEASE_TTL: Duration = 10.0
+_SHORTEST_TTL: Duration = 2.0  # what etcd grants at least
+_CERTIFICATES = ("ca_cert", "ssl_cert", "ssl_cert_key")
+
+
+@dataclass(frozen=True)
+class EtcdParameters:
+    """Where the cluster is, how to talk to it, and what is ours there.
+
+    Args:
+        endpoints: its members, at least one.
+        over_tls: whether connections are over TLS.
+        ca_cert: path of the authorities that servers must be certified by; None: those that this machine trusts.
+        ssl_cert, ssl_cert_key: paths of a certificate for this client and its private key; both or none.
+        user, password: both or none. The password is shown by nothing.
+        prefix: all keys begin with `/<prefix>/`; has no slash at its ends, and is never empty.
+        read_timeout: for etcd to answer an operation, on whichever member, in seconds.
+        lease_ttl: how long what belongs to a node outlives its last sign of life, in seconds, at least 2.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    over_tls: bool = False
+    ca_cert: str | None = None
+    ssl_cert: str | None = None
+    ssl_cert_key: str | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    prefix: str = PREFIX
+    read_timeout: Duration = READ_TIMEOUT
+    lease_ttl: Duration = LEASE_TTL
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """`host:port` of every member."""
+        return tuple(endpoint.address for endpoint in self.endpoints)
+
+    def security(self) -> Security | None:
+        """For a client; None: in plain text."""
+        from elastic_etcd.client.security import Security
+
+        return Security(self.ca_cert, self.ssl_cert, self.ssl_cert_key) if self.over_tls else None
+
+    def login(self) -> Login | None:
+        """For a client; None: without."""
+        from elastic_etcd.client.login import Login
+
+        return Login(self.user, self.password) if self.user and self.password is not None else None
+
+
+def read_parameters(
+    endpoint: str,
+    options: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
+    origin: str = "--rdzv-conf",
+    endpoint_origin: str = "--rdzv-endpoint",
+) -> EtcdParameters:
+    """Read what users wrote. Options, all optional, as text or typed; None and empty text mean unset:
+
+    `protocol` (http or https; unset: what the endpoints say, else https where a certificate is given, else http),
+    `ca_cert`, `ssl_cert`, `ssl_cert_key`, `user`, `password`, `password_env` (the variable that holds the password if
+    `password` is unset; unset: ELASTIC_ETCD_PASSWORD), `prefix` (elastic), `read_timeout` (60 s), `lease_ttl` (10 s).
+    Others are not looked at.
+
+    Args:
+        endpoint: `[scheme://]host[:port]`, several separated by commas.
+        environment: where the password's variable is looked up; None: this process's.
+        origin, endpoint_origin: where the options and the endpoint were written, for messages.
+
+    Raises:
+        ConfigurationError: with every problem there is.
+    """
+    reading = _Reading(options, os.environ if environment is None else environment, origin, endpoint_origin)
+    endpoints = reading.endpoints(endpoint)
+    over_tls = reading.over_tls(endpoints)
+    user, password = reading.credentials()
+    ssl_cert, ssl_cert_key = reading.certificate()
+    parameters = EtcdParameters(
+        endpoints,
+        over_tls,
+        reading.text("ca_cert"),
+        ssl_cert,
+        ssl_cert_key,
+        user,
+        password,
+        reading.prefix(),
+        reading.seconds("read_timeout", READ_TIMEOUT),
+        reading.seconds("lease_ttl", LEASE_TTL, _SHORTEST_TTL),
+    )
+    if reading.problems:
+        raise ConfigurationError(*reading.problems)
+    return parameters
+
+
+class _Reading:
+    """One reading of the options. Each method notes what is wrong and goes on with something harmless."""
+
+    def __init__(
+        self, options: Mapping[str, Any], environment: Mapping[str, str], origin: str, endpoint_origin: str
+    ) -> None:
+        self.problems: list[Problem] = []
+        self._options = options
+        self._environment = environment
+        self._origin = origin
+        self._endpoint_origin = endpoint_origin
+
+    def text(self, name: str) -> str | None:
+        """The option; None if it is unset or empty."""
+        value = self._options.get(name)
+        return None if value is None or value == "" else str(value)
+
+    def endpoints(self, text: str) -> tuple[Endpoint, ...]:
+        try:
+            return parse_endpoints(text, self._endpoint_origin)
+        except ConfigurationError as error:
+            self.problems += error.problems
+            return ()
+
+    def over_tls(self, endpoints: tuple[Endpoint, ...]) -> bool:
+        protocol = (self.text("protocol") or "").lower()
+        if protocol not in ("", "http", "https"):
+            self._wrong("protocol", f"expected http or https, found {protocol!r}")
+            return False
+        written = {endpoint.scheme for endpoint in endpoints} - {""}
+        if protocol and written - {protocol}:
+            self._wrong("protocol", f"expected what the endpoints say, {written.pop()}, found {protocol}; correct one")
+        given = [name for name in _CERTIFICATES if self.text(name)]
+        chosen = protocol or next(iter(written), "https" if given else "http")
+        if chosen == "http" and given:
+            self._wrong("protocol", f"expected https, since {given[0]} is given, found http; leave one of them out")
+        return chosen == "https"
+
+    def certificate(self) -> tuple[str | None, str | None]:
+        cert, key = self.text("ssl_cert"), self.text("ssl_cert_key")
+        if (cert is None) != (key is None):
+            given, missing = ("ssl_cert", "ssl_cert_key") if cert else ("ssl_cert_key", "ssl_cert")
+            self._wrong(missing, f"expected a certificate and its private key, found {given} alone; give both or none")
+        return cert, key
+
+    def credentials(self) -> tuple[str | None, str | None]:
+        user, variable = self.text("user"), self.text("password_env")
+        written = self.text("password")
+        password = written if written is not None else self._environment.get(variable or PASSWORD_ENV)
+        if user is None:
+            if written is not None or variable is not None:
+                self._wrong("user", "expected a user to the password, found none")
+            return None, None  # the variable may be meant for another job
+        if password is None:
+            where = f"set the variable {variable or PASSWORD_ENV}"
+            self._wrong("password", f"expected the password of the user {user!r}, found none; {where}")
+        return user, password
+
+    def prefix(self) -> str:
+        written = self.text("prefix")
+        prefix = PREFIX if written is None else written.strip("/")
+        if not prefix or not prefix.isprintable():
+            self._wrong("prefix", f"expected what keys are to begin with, such as elastic, found {written!r}")
+        return prefix
+
+    def seconds(self, name: str, default: Duration, least: Duration = 0.0) -> Duration:
+        value = self._options.get(name)
+        if value is None or value == "":
+            return default
+        seconds = _number(value)
+        if not (least <= seconds < math.inf and seconds > 0):
+            expected = f"at least {least:g} seconds" if least else "seconds above 0"
+            self._wrong(name, f"expected {expected}, found {value!r}")
+            return default
+        return seconds
+
+    def _wrong(self, name: str, message: str) -> None:
+        self.problems.append(Problem(f"{self._origin}: {name}", message))
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan

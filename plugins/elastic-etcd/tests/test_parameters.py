@@ -1,0 +1,188 @@
+"""What users write: endpoints, certificates, users; and all that is wrong with it at once."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_etcd.endpoint import Endpoint, parse_endpoints
+from elastic_etcd.parameters import EtcdParameters, read_parameters
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("node1", [Endpoint("node1")]),
+        ("node1:1234", [Endpoint("node1", 1234)]),
+        ("a, b:1 ,c", [Endpoint("a"), Endpoint("b", 1), Endpoint("c")]),
+        ("http://a:1,b", [Endpoint("a", 1, "http"), Endpoint("b")]),
+        ("HTTPS://a/", [Endpoint("a", 2379, "https")]),
+        ("fe80::1", [Endpoint("fe80::1")]),
+        ("[fe80::1%eth0]:1234,[::1]", [Endpoint("fe80::1%eth0", 1234), Endpoint("::1")]),
+        ("https://[::1]:65535", [Endpoint("::1", 65535, "https")]),
+        ("a,b,a:2379", [Endpoint("a"), Endpoint("b")]),
+    ],
+)
+def test_endpoints(text, expected):
+    assert parse_endpoints(text) == tuple(expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", "a,", ":1", "a:", "a:0", "a:65536", "a:-1", "a:1 2", "a b", "[::1", "[::1]x", "[a]:1", "[]", "a:b:c",
+     "tcp://a:1", "http://", "://a", "http://a/path", "a@b", "a:١٢", "unix:///tmp/socket"],
+)  # fmt: skip
+def test_what_is_no_endpoint_is_told_with_what_was_expected(text):
+    with pytest.raises(ConfigurationError) as caught:
+        parse_endpoints(text)
+    assert str(caught.value).startswith("--rdzv-endpoint: expected endpoints host[:port][,host[:port]...], found ")
+
+
+def test_all_wrong_endpoints_are_told_at_once():
+    with pytest.raises(ConfigurationError) as caught:
+        parse_endpoints("http://a,b:0,https://c,d e")
+    assert [problem.message[-40:] for problem in caught.value.problems]
+    assert len(caught.value.problems) == 3
+    assert "'b:0'" in str(caught.value)
+    assert "http and https" in str(caught.value)
+
+
+hosts = st.one_of(
+    st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?(\.[a-z]{2,5})?", fullmatch=True),
+    st.ip_addresses().map(str),
+)
+endpoints = st.builds(Endpoint, hosts, st.integers(1, 65535))
+
+
+@given(st.lists(endpoints, min_size=1, max_size=5, unique_by=lambda endpoint: endpoint.address), st.booleans())
+def test_what_is_written_is_read(wanted, secure):
+    wanted = [Endpoint(endpoint.host, endpoint.port, "https" if secure else "") for endpoint in wanted]
+    assert parse_endpoints(",".join(map(str, wanted))) == tuple(wanted)
+
+
+@given(st.text())
+def test_any_text_is_endpoints_or_a_configuration_error(text):
+    try:
+        found = parse_endpoints(text)
+    except ConfigurationError as error:
+        assert error.problems
+    else:
+        assert parse_endpoints(",".join(map(str, found))) == found
+
+
+def read(endpoint="a", environment=None, **options):
+    return read_parameters(endpoint, options, environment or {})
+
+
+def problems(*args, **options):
+    with pytest.raises(ConfigurationError) as caught:
+        read(*args, **options)
+    return str(caught.value)
+
+
+def test_defaults():
+    assert read() == EtcdParameters((Endpoint("a"),), False, None, None, None, None, None, "elastic", 60.0, 10.0)
+    assert read(user=None, prefix=None, read_timeout=None, ca_cert="") == read()
+    assert read("a,[::1]:1").addresses == ("a:2379", "[::1]:1")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "options", "over_tls"),
+    [
+        ("a", {"protocol": "http"}, False),
+        ("a", {"protocol": "HTTPS"}, True),
+        ("https://a", {}, True),
+        ("http://a", {"protocol": "http"}, False),
+        ("https://a,b", {"protocol": "https"}, True),
+        ("a", {"ca_cert": "ca.pem"}, True),
+        ("a", {"ssl_cert": "cert.pem", "ssl_cert_key": "key.pem"}, True),
+    ],
+)
+def test_plain_text_or_tls(endpoint, options, over_tls):
+    parameters = read(endpoint, **options)
+    assert parameters.over_tls is over_tls
+    assert (parameters.security() is not None) is over_tls
+
+
+def test_a_certificate_is_never_left_out_in_silence():
+    assert "protocol: expected https, since ca_cert is given" in problems("http://a", ca_cert="ca.pem")
+    assert "protocol: expected https, since ssl_cert is given" in problems(
+        protocol="http", ssl_cert="cert.pem", ssl_cert_key="key.pem"
+    )
+
+
+def test_the_password_comes_from_a_variable():
+    parameters = read(user="me", environment={"ELASTIC_ETCD_PASSWORD": "secret"})
+    assert (parameters.login().user, parameters.login().password) == ("me", "secret")
+    assert read(user="me", password_env="MINE", environment={"MINE": "other"}).password == "other"
+    assert read(user="me", password="written", environment={"ELASTIC_ETCD_PASSWORD": "secret"}).password == "written"
+    assert read(environment={"ELASTIC_ETCD_PASSWORD": "secret"}).login() is None
+    assert "secret" not in repr(parameters)
+    assert "secret" not in problems("", user="me", password="secret")
+
+
+def test_all_problems_at_once():
+    told = problems(
+        "a:0",
+        protocol="ftp",
+        ssl_cert="cert.pem",
+        user="me",
+        prefix="//",
+        read_timeout="soon",
+        lease_ttl="1.5",
+    ).splitlines()
+    assert [line.partition(": expected")[0] for line in told] == [
+        "--rdzv-endpoint",
+        "--rdzv-conf: protocol",
+        "--rdzv-conf: password",
+        "--rdzv-conf: ssl_cert_key",
+        "--rdzv-conf: prefix",
+        "--rdzv-conf: read_timeout",
+        "--rdzv-conf: lease_ttl",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"protocol": "https", "endpoint": "http://a"}, "protocol: expected what the endpoints say, http, found https"),
+        ({"ssl_cert_key": "key.pem"}, "ssl_cert: expected a certificate and its private key, found ssl_cert_key alone"),
+        ({"password": "x"}, "user: expected a user to the password"),
+        ({"password_env": "X"}, "user: expected a user to the password"),
+        ({"user": "me", "password_env": "X"}, "set the variable X"),
+        ({"read_timeout": 0}, "read_timeout: expected seconds above 0, found 0"),
+        ({"read_timeout": "inf"}, "read_timeout: expected seconds above 0, found 'inf'"),
+        ({"lease_ttl": -1}, "lease_ttl: expected at least 2 seconds, found -1"),
+        ({"prefix": "a\nb"}, r"prefix: expected what keys are to begin with, such as elastic, found 'a\nb'"),
+    ],
+)
+def test_each_problem(options, told):
+    assert told in problems(**options)
+
+
+def test_values_as_text_or_typed():
+    parameters = read(read_timeout="2.5", lease_ttl=5, prefix="/team/jobs/")
+    assert (parameters.read_timeout, parameters.lease_ttl, parameters.prefix) == (2.5, 5.0, "team/jobs")
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["protocol", "ca_cert", "ssl_cert", "ssl_cert_key", "user", "password", "password_env",
+                         "prefix", "read_timeout", "lease_ttl"]),
+        st.one_of(st.none(), st.text(max_size=5), st.integers(-2, 5), st.sampled_from(["http", "https"])),
+    )
+)  # fmt: skip
+def test_what_is_read_holds_together(options):
+    try:
+        found = read(**options)
+    except ConfigurationError as error:
+        assert error.problems
+        return
+    assert (found.ssl_cert is None) == (found.ssl_cert_key is None)
+    assert (found.user is None) == (found.password is None)
+    assert found.over_tls or not (found.ca_cert or found.ssl_cert)
+    assert found.prefix.strip("/") == found.prefix != ""
+    assert found.read_timeout > 0
+    assert found.lease_ttl >= 2
