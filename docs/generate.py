@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import runpy
 import sys
 from pathlib import Path
 
@@ -75,6 +76,7 @@ PAGES = {
     "exit-codes.md": exit_codes,
     "log-events.md": log_events,
     "hooks.md": hooks,
+    "etcd-legacy.md": lambda: runpy.run_path(str(Path(__file__).with_name("etcd_legacy.py")))["page"](_NOTE),
 }
 
 

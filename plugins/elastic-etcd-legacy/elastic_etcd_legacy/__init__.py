@@ -1,0 +1,21 @@
+"""The older rendezvous protocol over etcd's v3 API. Importing this imports neither torch nor grpc nor etcd3."""
+
+from elastic_etcd_legacy.aliases import (
+    RendezvousClosedException,
+    RendezvousException,
+    RendezvousHandlerFactory,
+    RendezvousNonRetryableError,
+    RendezvousTimeoutException,
+)
+from elastic_etcd_legacy.create import create_rdzv_handler
+from elastic_etcd_legacy.handler import EtcdRendezvousHandler
+
+__all__ = [
+    "EtcdRendezvousHandler",
+    "RendezvousClosedException",
+    "RendezvousException",
+    "RendezvousHandlerFactory",
+    "RendezvousNonRetryableError",
+    "RendezvousTimeoutException",
+    "create_rdzv_handler",
+]

@@ -1,0 +1,274 @@
+"""The interpreter: looks, has `decide` say what to do, does it, looks again. All that writes to etcd is here."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from elastic_etcd.client.errors import EtcdError, EtcdLeaseGone, EtcdUnreachable
+
+from elastic_core.clock import Instant, SystemClock, later
+from elastic_core.errors import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
+from elastic_core.log import get_logger
+from elastic_etcd_legacy import steps
+from elastic_etcd_legacy.decide import Closed, Done, Take, begins_call, decide, nodes_waiting
+from elastic_etcd_legacy.leases import Leases
+from elastic_etcd_legacy.mirror import Mirror
+from elastic_etcd_legacy.table import Effect, Status
+from elastic_etcd_legacy.view import KeepAlive
+from elastic_etcd_legacy.writing import transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elastic_etcd.client.interface import Client
+
+    from elastic_core.clock import Clock, Duration
+    from elastic_etcd_legacy.decide import Move, Wait
+    from elastic_etcd_legacy.settings import LegacySettings
+    from elastic_etcd_legacy.steps import Step
+    from elastic_etcd_legacy.view import View
+
+_RETRY: Duration = 0.2  # seconds after etcd could not be reached
+_CONTENTION: Duration = 0.02  # after a write that came too late; times the number of such writes in a row, at random
+_MOST_CONTENTION = 10
+_LAST_ATTEMPTS = 3  # of telling that this node gives up, or goes
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A final round that this node is in, and where the workers' store is."""
+
+    version: int
+    rank: int
+    world_size: int
+    host: KeepAlive
+
+
+class Barrier:
+    """One node's way into rounds. `enter` from one thread at a time; the others from any.
+
+    Args:
+        host: asked when this node has rank 0: where the workers' store will be.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: LegacySettings,
+        host: Callable[[], KeepAlive],
+        name: str = "node",
+        clock: Clock | None = None,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._host = host
+        self._name = name
+        self._clock = clock or SystemClock()
+        self._mirror = Mirror(client, settings.keys)
+        self._leases = Leases(client, settings.keep_alive, settings.kept, self._mirror.poke, self._clock)
+        self._call: tuple[int, Instant] = (0, Instant(0.0))  # version and end of the last call that this node makes
+        self._version = 0
+        self._stopped = threading.Event()
+        self._outside = threading.Event()
+        self._outside.set()
+
+    def enter(self) -> Joined:
+        """Block until a round is final with this node in it.
+
+        Raises:
+            RendezvousClosedError, RendezvousTimeoutError, RendezvousStateError; RendezvousError when it was stopped.
+            EtcdUnreachable: it could not be reached when the time was over.
+            EtcdRefused: etcd will not do it.
+        """
+        self._version = 0
+        token = f"{self._name}/{secrets.token_hex(6)}"
+        self._outside.clear()
+        try:
+            self._leases.end_alive()
+            joined = self._until_done(token, later(self._clock.now(), self._settings.timeout))
+            self._version = joined.version
+            return joined
+        except BaseException:
+            self._give_up(token)
+            raise
+        finally:
+            self._outside.set()
+
+    def close_rendezvous(self, patience: Duration = 10.0) -> None:
+        """Tell everybody that no round will form any more.
+
+        Raises:
+            EtcdUnreachable: it could not be reached for `patience` seconds.
+            EtcdClosed, EtcdRefused.
+        """
+        late, until = 0, later(self._clock.now(), patience)
+        while True:
+            try:
+                view = self._mirror.refresh()
+                step = steps.close(view.document)
+                if step is None or self._written(view, step, "the job is over"):
+                    return
+                late = self._after_contention(late)
+            except EtcdUnreachable:
+                if self._clock.now() >= until:
+                    raise
+                self._stopped.wait(_RETRY)
+
+    def look(self) -> View:
+        """What etcd holds now. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
+        return self._mirror.refresh()
+
+    def nodes_waiting(self) -> int:
+        """How many nodes wait for a new round, those of a broken one included; what the watch told last. Raises
+        EtcdUnreachable, EtcdClosed or EtcdRefused when it tells nothing."""
+        self._mirror.start()
+        self._mirror.check()
+        return nodes_waiting(self._mirror.view(), self._version, self._settings.bounds)
+
+    @property
+    def run_lease(self) -> int:
+        """What a round's store is attached to. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
+        return self._leases.run()
+
+    def stop(self, patience: Duration) -> bool:
+        """Leave the round and let `enter` come back; whether that was done within so many seconds. Idempotent."""
+        self._stopped.set()
+        self._mirror.poke()
+        told = self._outside.wait(patience) and self._left()
+        self._leases.close(end_run=told)
+        self._mirror.close()
+        return told
+
+    # -- on the way in
+
+    def _until_done(self, token: str, deadline: Instant) -> Joined:
+        late = 0
+        while True:
+            self._check_stopped()
+            try:
+                self._mirror.start()
+                changes, view = self._mirror.changes, self._mirror.view()
+                move = self._decided(view, token)
+                if isinstance(move, Done):
+                    return Joined(move.version, move.rank, move.world_size, (view.alive or {})[0])
+                if self._clock.now() >= deadline:
+                    raise RendezvousTimeoutError(self._too_late(view))
+                if not isinstance(move, Take):
+                    self._mirror.wait(changes, min(move.until or deadline, deadline) - self._clock.now())
+                elif self._written(view, move.step, move.reason):
+                    late = 0
+                else:
+                    late = self._after_contention(late)
+            except EtcdUnreachable:
+                if self._clock.now() >= deadline:
+                    raise
+                self._stopped.wait(_RETRY)
+
+    def _decided(self, view: View, token: str) -> Take | Done | Wait:
+        move: Move = decide(view, token, self._settings.bounds, self._call_ends(view, token), self._clock.now())
+        if isinstance(move, Closed):
+            raise RendezvousClosedError(f"the job {self._settings.run_id!r} was closed; no further round forms")
+        return move
+
+    def _call_ends(self, view: View, token: str) -> Instant | None:
+        """Counted on this node's clock, from when it first sees that it makes the last call."""
+        if not begins_call(view, token, self._settings.bounds):
+            return None
+        if self._call[0] != view.version:
+            self._call = (view.version, later(self._clock.now(), self._settings.last_call))
+        return self._call[1]
+
+    def _too_late(self, view: View) -> str:
+        bounds, seconds = self._settings.bounds, self._settings.timeout
+        found = "no rendezvous"
+        if view.document is not None:
+            there = len(view.document.participants)
+            found = f"one that is {view.document.status.value}, with {there} node(s), since which this one waits"
+        return (
+            f"expected a round of at least {bounds.least} nodes with this one within {seconds:g} s, found {found}; "
+            "start the others, or give it more time (--rdzv-conf timeout=...)"
+        )
+
+    def _check_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise RendezvousError("expected a handler in use, found that it was shut down while a round was awaited")
+
+    # -- writing
+
+    def _written(self, view: View, step: Step, reason: str = "") -> bool:
+        """Whether the step stands now; what stands is in the mirror afterwards. An answer that is lost raises
+        EtcdUnreachable, and the next look shows whether the write landed: every step names its author."""
+        effects, lease = step.transition.effects, 0
+        try:
+            lease = self._lease_for(step, view)
+            done = self._client.transact(transaction(self._settings.keys, view, step, lease, self._alive(step)))
+            if done.succeeded and Effect.RENEW in effects:
+                self._client.renew(view.lease)
+        except EtcdLeaseGone:
+            self._leases.gone(lease)  # one of ours; else the document's, which is gone with it
+            self._mirror.refresh()
+            return False
+        self._mirror.refresh()
+        if done.succeeded:
+            get_logger().debug("rendezvous state written", reason=reason, step=step.transition.event.value)
+        return done.succeeded
+
+    def _lease_for(self, step: Step, view: View) -> int:
+        effects = step.transition.effects
+        if Effect.LEASE_SETUP in effects:
+            return self._client.grant(self._settings.setup).id
+        if Effect.LEASE_FROZEN in effects:
+            return self._client.grant(self._settings.confirm).id
+        if Effect.LEASE_CALLER in effects:
+            return self._leases.alive()
+        if Effect.LEASE_RUN in effects:
+            return self._leases.run()
+        return view.lease
+
+    def _alive(self, step: Step) -> tuple[KeepAlive, int] | None:
+        if Effect.KEEP_ALIVE not in step.transition.effects or step.after is None:
+            return None
+        first = step.after.confirmed[-1] == step.after.participants[0]
+        return (self._host() if first else KeepAlive()), self._leases.alive()
+
+    def _after_contention(self, late: int) -> int:
+        """Nodes that were refused together must not come again together."""
+        self._stopped.wait(random.uniform(0.0, _CONTENTION * min(late + 1, _MOST_CONTENTION)))
+        return late + 1
+
+    # -- on the way out
+
+    def _give_up(self, token: str) -> None:
+        """The others need not wait for this node, nor make room for it. If they cannot be told, its lease ends."""
+        try:
+            self._attempt(lambda view: steps.give_up(view.document, token))
+        except (EtcdError, RendezvousError):
+            pass
+        self._leases.end_alive()
+
+    def _left(self) -> bool:
+        """End the round that this node is in. Whether nothing hangs on its long lease any more."""
+        if not self._mirror.started and self._leases.run_if_held is None:
+            return True
+        try:
+            view = self._attempt(self._leaving)
+        except (EtcdError, RendezvousError):
+            return False
+        return view.lease != self._leases.run_if_held
+
+    def _leaving(self, view: View) -> Step | None:
+        mine = view.document is not None and view.document.status is Status.FINAL and view.version == self._version
+        return steps.break_(view.document) if mine and self._version else None
+
+    def _attempt(self, step_for: Callable[[View], Step | None]) -> View:
+        view = self._mirror.refresh()
+        for _ in range(_LAST_ATTEMPTS):
+            step = step_for(view)
+            if step is None or self._written(view, step, "this node goes"):
+                break
+            view = self._mirror.refresh()
+        return self._mirror.view()

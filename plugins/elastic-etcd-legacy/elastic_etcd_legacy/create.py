@@ -1,0 +1,118 @@
+"""From parameters to a handler. All problems of the parameters at once."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import TYPE_CHECKING
+
+from elastic_etcd.parameters import read_parameters
+
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_etcd_legacy.deprecation import say_deprecated
+from elastic_etcd_legacy.handler import EtcdRendezvousHandler
+from elastic_etcd_legacy.keys import DEFAULT_PREFIX
+from elastic_etcd_legacy.settings import LAST_CALL, TIMEOUT, LegacySettings
+
+if TYPE_CHECKING:
+    from elastic_etcd.client.interface import Client
+    from elastic_etcd.parameters import EtcdParameters
+
+    from elastic_core.clock import Duration
+    from elastic_core.interfaces.handler import RendezvousParameters
+    from elastic_core.interfaces.store import Store
+
+_NAMES = {"ca_cert": "cacert", "ssl_cert": "cert", "ssl_cert_key": "key"}
+"""What elastic-etcd calls a parameter, and what this backend does."""
+_SAME = ("protocol", "user", "password", "password_env")
+
+
+def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
+    """A handler for these parameters; nothing is connected yet. A DeprecationWarning names the better backend.
+
+    Options of `params`, all optional: `timeout` (600 s), `last_call_timeout` (30 s), `etcd_prefix`
+    (/torchelastic/p2p), `protocol` (http, https), `cacert`, `cert`, `key` (paths of PEM files), `user`, `password`,
+    `password_env`.
+
+    Raises:
+        ConfigurationError: the endpoint or an option cannot be.
+    """
+    settings, cluster = read(params)
+    say_deprecated()
+    from elastic_etcd.client.client import EtcdClient
+
+    client = EtcdClient(cluster.addresses, cluster.security(), cluster.login())
+    address = params.local_addr or _address_towards(cluster)
+    name = params.node.name if params.node else socket.gethostname()
+    return EtcdRendezvousHandler(client, settings, address, _store, name)
+
+
+def read(params: RendezvousParameters) -> tuple[LegacySettings, EtcdParameters]:
+    """What the parameters say. Raises ConfigurationError with every problem there is."""
+    problems: list[Problem] = []
+    cluster: EtcdParameters | None = None
+    settings: LegacySettings | None = None
+    try:
+        cluster = _cluster(params)
+    except ConfigurationError as error:
+        problems += [_renamed(problem) for problem in error.problems]
+    try:
+        settings = _settings(params, problems)
+    except ValueError as error:
+        problems.append(Problem("--rdzv-conf", str(error)))
+    if problems or settings is None or cluster is None:
+        raise ConfigurationError(*problems)
+    return settings, cluster
+
+
+def _cluster(params: RendezvousParameters) -> EtcdParameters:
+    options = {name: params.get(name) for name in _SAME}
+    options |= {theirs: params.get(ours) for theirs, ours in _NAMES.items()}
+    return read_parameters(params.endpoint, options)
+
+
+def _renamed(problem: Problem) -> Problem:
+    def renamed(text: str) -> str:
+        return re.sub(r"\b(ca_cert|ssl_cert_key|ssl_cert)\b", lambda found: _NAMES[found[0]], text)
+
+    return Problem(renamed(problem.origin), renamed(problem.message))
+
+
+def _settings(params: RendezvousParameters, problems: list[Problem]) -> LegacySettings:
+    return LegacySettings(
+        params.run_id,
+        params.min_nodes,
+        params.max_nodes,
+        _seconds(params, "timeout", TIMEOUT, problems),
+        _seconds(params, "last_call_timeout", LAST_CALL, problems),
+        str(params.get("etcd_prefix") or DEFAULT_PREFIX),
+    )
+
+
+def _seconds(params: RendezvousParameters, name: str, default: Duration, problems: list[Problem]) -> Duration:
+    value = params.get(name)
+    try:
+        return default if value is None else float(value)
+    except (TypeError, ValueError):
+        problems.append(Problem(f"--rdzv-conf: {name}", f"expected seconds, found {value!r}"))
+        return default
+
+
+def _address_towards(cluster: EtcdParameters) -> str:
+    """The address of this machine that its packets to etcd carry; nothing is sent to find out."""
+    for endpoint in cluster.endpoints:
+        try:
+            family, kind, *_, where = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind) as probe:
+                probe.connect(where)
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return socket.gethostname()
+
+
+def _store(client: Client, prefix: str, lease: int) -> Store:
+    from elastic_etcd.store import EtcdStore
+
+    store: Store = EtcdStore(client, prefix, lease=lease)
+    return store

@@ -1,0 +1,127 @@
+"""The handler that the agent talks to, and that torch's users know."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from elastic_etcd.client.errors import EtcdError
+from elastic_etcd.client.values import Delete, Transaction, end_of
+
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from elastic_core.port import PortReservation
+from elastic_etcd_legacy.barrier import Barrier
+from elastic_etcd_legacy.table import Status
+from elastic_etcd_legacy.view import KeepAlive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from elastic_etcd.client.interface import Client
+
+    from elastic_core.clock import Clock, Duration
+    from elastic_core.interfaces.store import Store
+    from elastic_etcd_legacy.settings import LegacySettings
+
+    StoreFactory = Callable[[Client, str, int], Store]
+
+_PATIENCE: Duration = 5.0  # seconds that `shutdown` waits for `next_rendezvous` to come back
+
+
+class EtcdRendezvousHandler(RendezvousHandler):
+    """Rounds by the older protocol. See the README for what it does not do.
+
+    Args:
+        client: this handler's own; closed with it.
+        address: that this node advertises, if its worker hosts the workers' store.
+        store: makes the store of a round: of the client, a prefix, and a lease that its keys are attached to.
+        name: of this node, for people who look into etcd.
+        clock: for tests.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: LegacySettings,
+        address: str,
+        store: StoreFactory,
+        name: str = "node",
+        clock: Clock | None = None,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._address = address
+        self._store = store
+        self._barrier = Barrier(client, settings, self._reserve, name, clock)
+        self._reservation: PortReservation | None = None
+        self._stores: list[str] = []
+        self._released = False
+        self._told = False
+
+    def get_backend(self) -> str:
+        return "etcd-legacy"
+
+    def get_run_id(self) -> str:
+        return self._settings.run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        with self._our_errors():
+            joined = self._barrier.enter()
+            if joined.rank != 0:
+                self._release()  # of a round before
+            store = self._round_store(joined.version)
+        where = RendezvousStoreInfo(joined.host.address, joined.host.port)
+        return RendezvousInfo(store, joined.rank, joined.world_size, where)
+
+    def is_closed(self) -> bool:
+        """Raises RendezvousConnectionError."""
+        with self._our_errors():
+            document = self._barrier.look().document
+            return document is not None and document.status is Status.CLOSED
+
+    def set_closed(self) -> None:
+        """Raises RendezvousConnectionError."""
+        with self._our_errors():
+            self._barrier.close_rendezvous()
+
+    def num_nodes_waiting(self) -> int:
+        """A round that has lost a member counts as one node that waits, so that its members begin a new one. Asks etcd
+        nothing: a watch tells. Raises RendezvousConnectionError while it cannot."""
+        with self._our_errors():
+            return self._barrier.nodes_waiting()
+
+    def shutdown(self) -> bool:
+        if not self._released:
+            self._released = True
+            self._told = self._barrier.stop(_PATIENCE)
+            self._release()
+            self._client.close()
+        return self._told
+
+    def _round_store(self, version: int) -> Store:
+        """The store of this round. That of the round before last goes: nobody can be reading it any more."""
+        prefix = self._settings.keys.store(version)
+        self._stores.append(prefix)
+        while len(self._stores) > 2:
+            old = self._stores.pop(0).encode()
+            self._client.transact(Transaction((), (Delete(old, end_of(old)),)))
+        return self._store(self._client, prefix, self._barrier.run_lease)
+
+    def _reserve(self) -> KeepAlive:
+        """A port for the workers' store, new for every round and held until rank 0's worker listens on it."""
+        self._release()
+        self._reservation = PortReservation()
+        return KeepAlive(self._address, self._reservation.port)
+
+    def _release(self) -> None:
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
+
+    @contextlib.contextmanager
+    def _our_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except EtcdError as error:
+            raise RendezvousConnectionError(str(error)) from error

@@ -1,0 +1,40 @@
+"""What the plugin registers. Importing this imports neither torch nor grpc nor etcd3."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elastic_core.hooks import Option, RendezvousBackendRecord, hookimpl
+
+if TYPE_CHECKING:
+    from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
+
+_OPTIONS = (
+    Option(
+        "timeout", float, 600.0, "for this node to be in a round, the time that another round runs included", "seconds"
+    ),
+    Option("last_call_timeout", float, 30.0, "for more nodes to join once the least number is there", "seconds"),
+    Option("etcd_prefix", str, "/torchelastic/p2p", "what all keys begin with"),
+    Option("protocol", str, None, "http or https; unset: what the endpoints or the certificates ask for"),
+    Option("cacert", str, None, "path of the authorities that servers must be certified by (PEM)"),
+    Option("cert", str, None, "path of a certificate for this client (PEM)"),
+    Option("key", str, None, "path of its private key (PEM)"),
+    Option("user", str, None, "user of etcd"),
+    Option("password", str, None, "its password; better in a variable, which no list of processes shows"),
+    Option("password_env", str, None, "the variable that holds the password; unset: ELASTIC_ETCD_PASSWORD"),
+)
+
+
+def _handler(params: RendezvousParameters) -> RendezvousHandler:
+    from elastic_etcd_legacy.create import create_rdzv_handler
+
+    return create_rdzv_handler(params)
+
+
+@hookimpl
+def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
+    return [
+        RendezvousBackendRecord(
+            "etcd-legacy", "the older protocol over etcd; deprecated, the better backend is etcd", _handler, _OPTIONS
+        )
+    ]
