@@ -24,6 +24,7 @@ from elastic_core.rendezvous.registry import (
     get_rendezvous_handler,
     rendezvous_handler_registry,
 )
+from elastic_core.rendezvous.round_stores import PrefixedStores
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "DynamicRendezvousHandler",
     "Member",
     "Node",
+    "PrefixedStores",
     "RendezvousBackend",
     "RendezvousClosedError",
     "RendezvousConnectionError",

@@ -1,1 +1,92 @@
 """What the plugin registers. Importing this imports neither grpc nor etcd3 nor torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hookimpl
+from elastic_core.rendezvous import OPTIONS as SHARED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_core.interfaces.backend import RendezvousBackend
+    from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
+    from elastic_core.interfaces.store import Store
+
+_CONNECTION = (
+    Option("read_timeout", float, 5.0, "for etcd to answer an operation, on whichever member", "seconds"),
+    Option("protocol", str, None, "http or https; unset: as the endpoints say, or https where a certificate is given"),
+    Option("ca_cert", str, None, "file of the authorities that servers must be certified by; unset: the machine's"),
+    Option("ssl_cert", str, None, "file of a certificate for this client"),
+    Option("ssl_cert_key", str, None, "file of its private key"),
+    Option("user", str, None, "name to log in with"),
+    Option("password", str, None, "its password; better left to the environment"),
+    Option("password_env", str, None, "the variable that holds it; unset: ELASTIC_ETCD_PASSWORD"),
+    Option("prefix", str, "elastic", "what all keys begin with"),
+)
+_ETCD = (
+    *SHARED,
+    *_CONNECTION,
+    Option(
+        "lease_ttl",
+        float,
+        None,
+        "time after the last beat when etcd drops a node, 2 s at least; unset: interval times attempts",
+        "seconds",
+    ),
+)
+
+
+def _handler(params: RendezvousParameters) -> RendezvousHandler:
+    from elastic_etcd.create import handler_for
+
+    return handler_for(params)
+
+
+def _open(params: RendezvousParameters) -> RendezvousBackend:
+    from elastic_etcd.create import open_backend
+
+    return open_backend(params)
+
+
+def _store(options: Mapping[str, Any]) -> Store:
+    from datetime import timedelta
+
+    from elastic_etcd.create import client_for
+    from elastic_etcd.parameters import read_parameters
+    from elastic_etcd.store import EtcdStore
+
+    parameters = read_parameters(options["endpoint"], options, origin="store", endpoint_origin="store: endpoint")
+    made: Store = EtcdStore(client_for(parameters), f"/{parameters.prefix}/", timedelta(seconds=options["timeout"]))
+    return made
+
+
+@hookimpl
+def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
+    return [
+        RendezvousBackendRecord(
+            "etcd",
+            "nodes meet at an etcd cluster, which the loss of one machine does not end",
+            _handler,
+            _ETCD,
+            aliases=("etcd-v2",),
+            open_backend=_open,
+        )
+    ]
+
+
+@hookimpl
+def elastic_stores() -> list[StoreRecord]:
+    return [
+        StoreRecord(
+            "etcd",
+            "a store in an etcd cluster",
+            _store,
+            (
+                Option("endpoint", str, "127.0.0.1:2379", "host:port of its members, with commas between them"),
+                *_CONNECTION,
+                Option("timeout", float, 300.0, "for waiting for a key", "seconds"),
+            ),
+        )
+    ]

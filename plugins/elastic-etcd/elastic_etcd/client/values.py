@@ -25,8 +25,8 @@ class KeyValue(NamedTuple):
 
 @dataclass(frozen=True)
 class Range:
-    """The keys that were asked for, the revision of the whole store at which they were read, and how many keys there are
-    in the range, also beyond a limit."""
+    """The keys that were asked for, the revision of the whole store at which they were read, and how many keys there
+    are in the range, also beyond a limit."""
 
     revision: int
     values: tuple[KeyValue, ...] = ()

@@ -1,0 +1,217 @@
+"""The backend `etcd`: the state under one key, entries under keys with leases, news by watch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from elastic_core.clock import SystemClock
+from elastic_core.errors import RendezvousConnectionError, RendezvousError
+from elastic_core.interfaces.backend import Announced, RosterBackend
+from elastic_etcd.client.errors import EtcdClosed, EtcdError, EtcdLeaseGone, EtcdRefused, EtcdUnreachable
+from elastic_etcd.client.lease_keeper import LeaseKeeper
+from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction
+from elastic_etcd.keys import Keys
+from elastic_etcd.node_keys import NodeKeys
+from elastic_etcd.round_keys import RoundKeys
+from elastic_etcd.state_key import StateKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elastic_core.clock import Clock, Duration
+    from elastic_core.interfaces.backend import Token
+    from elastic_etcd.client.interface import Client
+    from elastic_etcd.server import EtcdServer
+
+T = TypeVar("T")
+LEASE_TTL: Duration = 5.0
+PREFIX = "elastic"
+
+
+class EtcdRendezvousBackend(RosterBackend):
+    """A rendezvous backend over etcd's v3 API.
+
+    A node costs a lease, its renewals and one watch; who leads has a second one. Whoever is gone is dropped by etcd
+    when its lease ends. What is left of a job goes by itself some minutes after its last node.
+
+    Args:
+        client: becomes this backend's, which closes it.
+        run_id: the job; jobs with different ids do not see each other.
+        prefix: what all keys begin with.
+        lease_ttl: seconds without a beat after which a node is gone; at least 2.
+        clock: for tests.
+        server: an etcd of this process, stopped with `close`.
+
+    Every method but `close` raises:
+        RendezvousConnectionError: no member of the cluster answers. The next call tries again.
+        RendezvousError: etcd refuses: no permission, wrong password, quota used up.
+        RendezvousStateError: something else writes to our keys.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        run_id: str,
+        prefix: str = PREFIX,
+        lease_ttl: Duration = LEASE_TTL,
+        clock: Clock | None = None,
+        server: EtcdServer | None = None,
+    ) -> None:
+        self._client = client
+        self._server = server
+        clock = clock or SystemClock()
+        self._keys = Keys(prefix, run_id)
+        self._lease = LeaseKeeper(client, lease_ttl, clock=clock)
+        self._round = RoundKeys(client, self._keys, clock)
+        self._nodes = NodeKeys(client, self._keys.nodes, clock)
+        self._state = StateKey(client, self._keys.state, clock)
+        self._token = 0
+        self._announced: set[str] = set()
+        self._leads = False
+        self._contested = False
+        self._pulses = 0
+
+    @property
+    def name(self) -> str:
+        return "etcd"
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        pair = self._use("reading the state", self._round.state)
+        if pair is None:
+            self._token = 0
+            return None
+        state, self._token = self._state.shown(pair)
+        return state, self._token
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        fence = 0 if token is None else int(token)
+        found, revision, written = self._use("writing the state", lambda: self._state.write(state, fence))
+        if found is None and written:
+            self._token = revision
+            self._round.wrote(self._keys.state, self._written(state, revision), revision)
+            return state, revision, True
+        if found is None:
+            return None
+        self._round.wrote(self._keys.state, found, found.mod_revision)
+        shown, self._token = self._state.shown(found)
+        return shown, self._token, written
+
+    def announce(self, key: str, entry: bytes) -> int:
+        return self._use("announcing this node", lambda: self._announce(key, entry))
+
+    def withdraw(self, key: str) -> None:
+        def write() -> None:
+            own = key in self._announced
+            ours = Compare(self._keys.lead, Field.VALUE, key.encode())
+            drop = Delete(self._keys.node(key))
+            lead = [Delete(self._keys.lead)] if own and self._leads else []
+            self._client.transact(Transaction([ours] if lead else [], [drop, *lead], [drop]))
+            self._announced.discard(key)
+            self._leads = self._leads and not own
+
+        self._use("withdrawing a node", write)
+
+    def beat(self, key: str, leading: bool, look: bool) -> int | None:
+        self._use("beating", lambda: self._beat(key, leading))
+        if not leading and self._round.holder is not None:
+            self._pulses += 1  # etcd itself watches over whoever leads
+        return self._pulses if leading or look else None
+
+    def roster(self) -> tuple[Announced, ...]:
+        found = self._use("reading the roster", lambda: self._nodes.entries(self._token))
+        return tuple(Announced(self._keys.key_of(pair.key), pair.value, None) for pair in found)
+
+    def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
+        return self._wait(lambda: self._round.wait(0 if token is None else int(token), timeout))
+
+    def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
+        return self._wait(lambda: self._nodes.wait(timeout, more))
+
+    @property
+    def hosts_store(self) -> bool:
+        return self._server is not None
+
+    @property
+    def vacant(self) -> bool:
+        return self._round.vacant
+
+    def close(self) -> None:
+        """Every blocked call comes back at once: waits with False, others with RendezvousConnectionError. Entries that
+        were not withdrawn go when their lease ends."""
+        self._round.close()
+        self._nodes.close()
+        self._client.close()
+        if self._server is not None:
+            self._server.stop()
+
+    def _announce(self, key: str, entry: bytes) -> int:
+        try:
+            return self._put_entry(key, entry)
+        except EtcdLeaseGone:
+            return self._put_entry(key, entry)  # with another lease
+
+    def _put_entry(self, key: str, entry: bytes) -> int:
+        lease = self._lease.ensure()
+        put = Put(self._keys.node(key), entry, lease)
+        count = Get(self._keys.nodes.begin, self._keys.nodes.end, keys_only=True, limit=1)
+        try:
+            done = self._client.transact(Transaction([], [put, count]))
+        except EtcdLeaseGone:
+            self._lease.gone(lease)
+            raise
+        self._announced.add(key)
+        return max(0, done.ranges[1].count - 1)
+
+    def _beat(self, key: str, leading: bool) -> None:
+        if not self._lease.renew_if_due():
+            self._announced.discard(key)
+            self._leads = False
+            raise RendezvousConnectionError(
+                "expected the lease of this node to live, found that etcd has ended it: no renewal reached etcd in "
+                "time (this process was stopped, or cut off); the node announces itself again"
+            )
+        if not leading:
+            self._leads = self._contested = False
+            return
+        self._lead(key.encode())
+        self._state.keep()
+
+    def _lead(self, name: bytes) -> None:
+        """Show everybody that this node leads. Of two that do, the one that is not first in line steps back, when it is
+        told that another counts; the first takes the key back with the beat after that."""
+        holder = self._round.holder
+        contested = self._leads and holder is not None and holder != name
+        if contested and not self._contested:
+            self._contested = True
+            self._pulses += 2
+            return
+        self._contested = False
+        if not self._leads or holder != name:
+            self._take_lead(name)
+        self._pulses += 1
+
+    def _take_lead(self, name: bytes) -> None:
+        lease = self._lease.ensure()
+        done = self._client.transact(Transaction([], [Put(self._keys.lead, name, lease)]))
+        revision = done.revision
+        self._round.wrote(self._keys.lead, KeyValue(self._keys.lead, name, revision, revision, 1, lease), revision)
+        self._leads = True
+
+    def _written(self, state: bytes, revision: int) -> KeyValue:
+        return KeyValue(self._keys.state, self._state.value_of(state), 0, revision, 1, self._state.lease)
+
+    def _use(self, doing: str, operation: Callable[[], T]) -> T:
+        try:
+            return operation()
+        except (EtcdUnreachable, EtcdClosed) as error:
+            raise RendezvousConnectionError(f"{doing}: {error}") from error
+        except EtcdRefused as error:
+            raise RendezvousError(f"{doing}: {error}") from error
+
+    def _wait(self, wait: Callable[[], bool]) -> bool:
+        try:
+            return wait()
+        except EtcdClosed:
+            return False
+        except EtcdError as error:
+            raise RendezvousConnectionError(f"waiting for news: {error}") from error

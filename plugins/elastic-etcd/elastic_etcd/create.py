@@ -1,0 +1,132 @@
+"""From parameters to a backend and what belongs to it."""
+
+from __future__ import annotations
+
+import math
+import socket
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from elastic_core.rendezvous import create_handler
+from elastic_etcd.backend import EtcdRendezvousBackend
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.keys import Keys
+from elastic_etcd.parameters import EtcdParameters, read_parameters
+from elastic_etcd.round_stores import round_stores
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Duration
+    from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
+    from elastic_core.interfaces.store import Store
+    from elastic_etcd.endpoint import Endpoint
+    from elastic_etcd.server import EtcdServer
+
+CALL: Duration = 5.0  # seconds for one operation, with all its attempts on all members
+_SHORTEST_TTL: Duration = 2.0
+_STORE_TIMEOUT = timedelta(seconds=300)
+
+
+def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Store]:
+    """A backend, and a store for the rounds' members. Both connect when they are first used.
+
+    Options of `params`: see the record of `etcd` in `elastic_etcd.plugin`; those not given have their defaults.
+
+    Raises:
+        ConfigurationError: the endpoint or an option cannot be.
+    """
+    parameters = parameters_of(params)
+    return _backend(params, parameters), _store(params, parameters)
+
+
+def handler_for(params: RendezvousParameters) -> RendezvousHandler:
+    """A handler of dynamic rounds. On one node without an endpoint it starts an etcd of its own, which ends with it.
+
+    Raises:
+        ConfigurationError: the endpoint or an option cannot be.
+    """
+    if not params.endpoint and params.max_nodes == 1:
+        return _self_served(params)
+    return _handler(params, parameters_of(params), None)
+
+
+def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
+    """The backend of a job for who looks at it from outside."""
+    patience = params.get("join_timeout")
+    return _backend(params, parameters_of(params), math.inf if patience is None else float(patience))
+
+
+def parameters_of(params: RendezvousParameters) -> EtcdParameters:
+    """Where the cluster is and how to talk to it. Raises ConfigurationError."""
+    return read_parameters(params.endpoint, params.config)
+
+
+def client_for(parameters: EtcdParameters, longest: Duration = math.inf) -> EtcdClient:
+    """A client whose calls take `longest` seconds at most."""
+    timeout = min(parameters.read_timeout, longest)
+    return EtcdClient(parameters.addresses, parameters.security(), parameters.login(), timeout=timeout)
+
+
+def _self_served(params: RendezvousParameters) -> RendezvousHandler:
+    from elastic_etcd.endpoint import Endpoint
+    from elastic_etcd.server import EtcdServer
+
+    server = EtcdServer()
+    server.start()
+    try:
+        return _handler(params, read_parameters(server.get_endpoint(), params.config), server)
+    except BaseException:
+        server.stop()
+        raise
+
+
+def _handler(params: RendezvousParameters, parameters: EtcdParameters, server: EtcdServer | None) -> RendezvousHandler:
+    backend = _backend(params, parameters, server=server)
+    address = params.local_addr or _advertised(params, parameters.endpoints[0])
+    stores = round_stores(lambda: _store(params, parameters), params.run_id, address)
+    return create_handler(None, backend, params, stores)
+
+
+def _backend(
+    params: RendezvousParameters,
+    parameters: EtcdParameters,
+    longest: Duration = math.inf,
+    server: EtcdServer | None = None,
+) -> EtcdRendezvousBackend:
+    return EtcdRendezvousBackend(
+        client_for(parameters, min(longest, CALL)),
+        params.run_id,
+        parameters.prefix,
+        _lease_ttl(params, parameters),
+        server=server,
+    )
+
+
+def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Duration:
+    """As long as beats may be missing, unless it was chosen."""
+    interval, attempts = params.get("keep_alive_interval"), params.get("keep_alive_max_attempt")
+    if params.get("lease_ttl") is not None or interval is None or attempts is None:
+        return parameters.lease_ttl
+    return max(_SHORTEST_TTL, float(interval) * int(attempts))
+
+
+def _store(params: RendezvousParameters, parameters: EtcdParameters) -> Store:
+    from elastic_etcd.store import EtcdStore
+
+    prefix = Keys(parameters.prefix, params.run_id).base + "store/"
+    store: Store = EtcdStore(client_for(parameters), prefix, _STORE_TIMEOUT)
+    return store
+
+
+def _advertised(params: RendezvousParameters, endpoint: Endpoint) -> str:
+    """The address that this machine's packets to the cluster carry: other nodes, which reach the cluster too, reach us
+    there."""
+    if params.max_nodes == 1:
+        return "127.0.0.1"
+    try:
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, where = found[0]
+        with socket.socket(family, kind, protocol) as sock:
+            sock.connect(where)  # sends nothing
+            return str(sock.getsockname()[0])
+    except OSError:
+        return socket.gethostname()

@@ -1,0 +1,102 @@
+"""The state of the job under one key. Every fenced write of it is in this file.
+
+The fence is the key's mod_revision: a write names the one that it replaces, and etcd carries it out only if that one
+still stands. So a node that slept cannot put what it decided about the past in the place of what came since.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from elastic_core.errors import RendezvousStateError
+from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
+from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_etcd.client.interface import Client
+    from elastic_etcd.client.values import KeyValue
+
+RUN_TTL: Duration = 600.0
+_WRITER = 8
+
+
+class StateKey:
+    """Used from one thread.
+
+    The key has a lease of its own, which outlives the nodes by `RUN_TTL` seconds: who leads renews it, so that what is
+    left of a job goes by itself, and a job that lost all its nodes can be taken up again before.
+    """
+
+    def __init__(self, client: Client, key: bytes, clock: Clock) -> None:
+        self._client = client
+        self._key = key
+        self._clock = clock
+        self._writer = secrets.token_hex(_WRITER // 2).encode()
+        self._lease = 0
+        self._renewed: Instant | None = None
+
+    def shown(self, pair: KeyValue) -> tuple[bytes, int]:
+        """The state in this value, and its token. Raises RendezvousStateError if it is none."""
+        if pair.value[_WRITER : _WRITER + 1] != b":":
+            raise RendezvousStateError(
+                f"expected a state written by elastic-etcd under the key {self._key.decode()!r}, found "
+                f"{pair.value[:60]!r}; choose another --rdzv-id, or another prefix"
+            )
+        self._lease = pair.lease
+        return pair.value[_WRITER + 1 :], pair.mod_revision
+
+    def write(self, state: bytes, token: int) -> tuple[KeyValue | None, int, bool]:
+        """Write in the place of what has the mod_revision `token` (0: of nothing).
+
+        Returns what stands where that was refused, the revision, and whether it was written. Each value begins with its
+        writer: two nodes that write the same state do not both believe they did it, and a node whose answer was lost
+        learns that it had succeeded.
+        """
+        value = self.value_of(state)
+        try:
+            return self._attempt(value, token)
+        except EtcdLeaseGone:  # nobody has led for long
+            self._lease = 0
+            return self._attempt(value, token)
+
+    def value_of(self, state: bytes) -> bytes:
+        """The state as this node writes it."""
+        return self._writer + b":" + state
+
+    @property
+    def lease(self) -> int:
+        """Of the key; 0 if it is not known."""
+        return self._lease
+
+    def _attempt(self, value: bytes, token: int) -> tuple[KeyValue | None, int, bool]:
+        put = Put(self._key, value, self._run_lease())
+        fence = Compare(self._key, Field.MODIFIED, token)
+        try:
+            done = self._client.transact(Transaction([fence], [put], [Get(self._key)]))
+        except EtcdUnreachable as error:
+            if not error.landed:
+                raise
+            found = self._client.read(self._key).first
+            if found is None or found.mod_revision == token:
+                raise
+            return found, found.mod_revision, found.value == value
+        return (None if done.succeeded else done.ranges[0].first), done.revision, done.succeeded
+
+    def _run_lease(self) -> int:
+        if not self._lease:
+            self._lease = self._client.grant(RUN_TTL).id
+            self._renewed = self._clock.now()
+        return self._lease
+
+    def keep(self) -> None:
+        """Renew the state's lease when it is due; whoever leads calls this with every beat."""
+        now = self._clock.now()
+        if not self._lease or (self._renewed is not None and now - self._renewed < RUN_TTL / 3):
+            return
+        self._renewed = now
+        try:
+            self._client.renew(self._lease)
+        except EtcdLeaseGone:
+            self._lease = 0

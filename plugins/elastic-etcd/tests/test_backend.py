@@ -1,0 +1,193 @@
+"""The backend against a real etcd."""
+
+import threading
+
+import pytest
+from elastic_etcd import EtcdRendezvousBackend
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.values import Put, Transaction
+from elastic_etcd.keys import Keys
+
+from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
+
+
+@pytest.fixture
+def client(etcd):
+    client = EtcdClient([etcd.endpoint])
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def backend(etcd, prefix):
+    """Makes backends of one job."""
+    made = []
+
+    def make(**options):
+        options = {"run_id": "job", "prefix": prefix.decode(), **options}
+        made.append(EtcdRendezvousBackend(EtcdClient([etcd.endpoint]), **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_the_state_is_written_by_who_knows_the_last_write(backend):
+    one, two = backend(), backend()
+    assert one.get_state() is None
+    state, token, written = one.set_state(b"1")
+    assert (state, written) == (b"1", True)
+    assert two.set_state(b"2") == (b"1", token, False)
+    assert two.get_state() == (b"1", token)
+    state, newer, written = two.set_state(b"2", token)
+    assert (state, written) == (b"2", True)
+    assert one.set_state(b"3", token) == (b"2", newer, False)
+
+
+def test_two_that_write_the_same_do_not_both_believe_they_did(backend):
+    one, two = backend(), backend()
+    _, token, _ = one.set_state(b"same")
+    assert two.set_state(b"same") == (b"same", token, False)
+
+
+def test_a_run_s_keys_go_with_their_leases(backend, client, prefix):
+    one = backend(run_id="a/b")
+    one.set_state(b"1")
+    one.announce("n/1", b"entry")
+    one.beat("n/1", leading=True, look=True)
+    keys = Keys(prefix.decode(), "a/b")
+    found = client.read(keys.base.encode(), keys.base.encode() + b"\xff").values
+    assert {pair.key for pair in found} == {keys.state, keys.lead, keys.node("n/1")}
+    assert all(pair.lease for pair in found)
+
+
+def test_jobs_do_not_see_each_other(backend):
+    one, two = backend(run_id="job"), backend(run_id="job/nodes")
+    one.set_state(b"1")
+    one.announce("a/1", b"")
+    assert two.get_state() is None
+    assert two.roster() == ()
+
+
+def test_entries_come_in_their_order_and_say_how_many_are_older(backend):
+    one, two = backend(), backend()
+    assert one.announce("b/1", b"first") == 0
+    assert two.announce("a/1", b"second") == 1
+    assert one.announce("b/1", b"again") <= 1
+    assert [(item.key, item.entry, item.beats) for item in two.roster()] == [
+        ("b/1", b"again", None),
+        ("a/1", b"second", None),
+    ]
+    two.withdraw("a/1")
+    assert [item.key for item in one.roster()] == ["b/1"]
+
+
+def test_an_entry_of_another_is_withdrawn_without_its_lead(backend):
+    one, two = backend(), backend()
+    one.announce("a/1", b"")
+    one.beat("a/1", leading=True, look=True)
+    two.announce("b/1", b"")
+    two.get_state()
+    two.withdraw("a/1")
+    assert [item.key for item in two.roster()] == ["b/1"]
+    assert two.get_state() is None
+    assert not two.vacant
+
+
+def test_whoever_waits_is_told(backend, background):
+    one, two = backend(), backend()
+    one.get_state()
+    waiting = background(lambda: one.wait_for_state(None, 20.0))
+    _, token, _ = two.set_state(b"1")
+    assert waiting.result()
+    assert one.get_state() == (b"1", token)
+    assert not one.wait_for_state(token, 0.1)
+    assert two.wait_for_roster(0.0)  # it has not looked yet
+    assert two.roster() == ()
+    assert not two.wait_for_roster(0.1)
+
+
+def test_the_roster_is_read_once_and_then_followed(backend, eventually):
+    one, two = backend(), backend()
+    one.announce("a/1", b"")
+    stop = threading.Event()
+    changes = []
+
+    def follow():
+        while not stop.is_set():
+            changes.append(one.wait_for_roster(1.0))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        assert [item.key for item in one.roster()] == ["a/1"]
+        two.announce("b/1", b"")
+        eventually(lambda: [item.key for item in one.roster()] == ["a/1", "b/1"])
+        two.withdraw("b/1")
+        eventually(lambda: [item.key for item in one.roster()] == ["a/1"])
+    finally:
+        stop.set()
+        thread.join(10)
+    assert True in changes
+
+
+def test_a_leader_that_goes_is_seen_to_go(backend, background):
+    one, two = backend(lease_ttl=2.0), backend(lease_ttl=2.0)
+    for backend_, key in ((one, "a/1"), (two, "b/1")):
+        backend_.announce(key, b"")
+    one.beat("a/1", leading=True, look=True)
+    two.get_state()
+    before = two.beat("b/1", leading=False, look=True)
+    assert two.beat("b/1", leading=False, look=True) == before + 1  # it lives: etcd says so
+    assert not two.vacant
+    waiting = background(lambda: two.wait_for_state(None, 20.0))
+    one.withdraw("a/1")
+    assert waiting.result()
+    assert two.vacant
+    still = two.beat("b/1", leading=False, look=True)
+    assert two.beat("b/1", leading=False, look=True) == still
+    two.beat("b/1", leading=True, look=True)
+    assert not two.vacant
+
+
+def test_of_two_that_lead_the_older_one_is_told(backend):
+    one, two = backend(), backend()
+    one.announce("a/1", b"")
+    two.announce("b/1", b"")
+    pulse = one.beat("a/1", leading=True, look=True)
+    two.beat("b/1", leading=True, look=True)
+    one.get_state()
+    told = one.beat("a/1", leading=True, look=True)
+    assert told > pulse + 1  # another counts as well
+    assert one.beat("a/1", leading=True, look=True) == told + 1  # it leads all the same, and says so
+
+
+def test_a_lease_that_ended_is_an_outage_and_then_there_is_another(backend, client, prefix):
+    one = backend()
+    one.announce("a/1", b"entry")
+    lease = client.read(Keys(prefix.decode(), "job").node("a/1")).first.lease
+    client.revoke(lease)
+    assert one.roster() == ()
+    one.announce("a/1", b"entry")
+    assert [item.key for item in one.roster()] == ["a/1"]
+
+
+def test_a_state_of_another_program_is_named(backend, client, prefix):
+    key = Keys(prefix.decode(), "job").state
+    client.transact(Transaction([], [Put(key, b"foreign")]))
+    with pytest.raises(RendezvousStateError, match=r"written by elastic-etcd .*another prefix"):
+        backend().get_state()
+
+
+def test_after_close_nothing_blocks(backend, background):
+    one = backend()
+    one.get_state()
+    one.roster()
+    waits = [background(lambda: one.wait_for_state(None, 60.0)), background(lambda: one.wait_for_roster(60.0))]
+    one.close()
+    for wait in waits:
+        wait.result()
+    with pytest.raises(RendezvousConnectionError):
+        one.get_state()
+    one.close()
