@@ -1,0 +1,344 @@
+"""One lease and its keeper: against a real server, on a clock that is under control where time matters."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from subprocess import PIPE
+
+import pytest
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
+from elastic_etcd.client.lease_keeper import ATTEMPTS, LeaseKeeper, Loss, Need, Tenure
+from elastic_etcd.client.values import Put, Transaction
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.clock import Instant
+from elastic_core.testing import FakeClock
+
+TTL = 60.0
+GRANTED = "etcd_debugging_lease_granted_total"
+RENEWED = "etcd_debugging_lease_renewed_total"
+LIMIT_S = 30
+
+
+class SlowClock:
+    """A clock on which so many seconds pass between two looks at it."""
+
+    def __init__(self, step):
+        self.step = step
+        self._clock = FakeClock()
+
+    def now(self):
+        return self._clock.advance(self.step)
+
+    def timestamp(self):
+        return self._clock.timestamp()
+
+
+@pytest.fixture
+def open_client():
+    opened = []
+
+    def make(endpoint, **options):
+        opened.append(EtcdClient([endpoint], **options))
+        return opened[-1]
+
+    yield make
+    for client in opened:
+        client.close()
+
+
+@pytest.fixture
+def client(etcd, open_client):
+    return open_client(etcd.endpoint)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def losses():
+    return []
+
+
+@pytest.fixture
+def keeper(client, clock, losses):
+    made = LeaseKeeper(client, TTL, losses.append, clock)
+    yield made
+    made.release()
+
+
+@pytest.fixture
+def counted(etcd):
+    """How many leases were granted and renewed since."""
+    before = [etcd.metric(GRANTED), etcd.metric(RENEWED)]
+    return lambda: [etcd.metric(name) - was for name, was in zip((GRANTED, RENEWED), before, strict=True)]
+
+
+def lives(client, lease):
+    """Whether the server knows the lease (which renews it)."""
+    try:
+        return client.renew(lease) > 0
+    except EtcdLeaseGone:
+        return False
+
+
+def put(client, key, lease):
+    client.transact(Transaction((), (Put(key, b"v", lease),)))
+
+
+# What a lease needs
+
+
+@pytest.mark.parametrize(
+    ("need", "ages"),
+    [(Need.NOTHING, (0, 1, 2.9)), (Need.RENEW, (3, 5, 9.9)), (Need.CONFIRM, (10, 11, 1e6))],
+)
+def test_what_a_lease_needs_depends_on_its_age(need, ages):
+    tenure = Tenure(1, 10.0, Instant(100.0))
+    assert {tenure.need(Instant(100.0 + age)) for age in ages} == {need}
+
+
+ORDER = [Need.NOTHING, Need.RENEW, Need.CONFIRM]
+TIMES = st.floats(0, 1e6)
+
+
+@given(st.floats(2, 1e4), TIMES, TIMES, TIMES)
+def test_a_lease_never_needs_less_when_it_is_older(ttl, since, one, other):
+    tenure = Tenure(1, ttl, Instant(since))
+    earlier, later = sorted((one, other))
+    assert ORDER.index(tenure.need(Instant(earlier))) <= ORDER.index(tenure.need(Instant(later)))
+
+
+@given(st.floats(2, 1e4), TIMES, TIMES)
+def test_whoever_waits_until_it_is_due_finds_it_due_with_time_to_spare(ttl, since, age):
+    tenure = Tenure(1, ttl, Instant(since))
+    now = Instant(since + age)
+    wait = tenure.due_in(now)
+    assert wait >= 0
+    if wait:
+        assert tenure.need(Instant(now + wait + 1e-6)) is Need.RENEW
+    else:
+        assert tenure.need(Instant(now + 1e-6)) is not Need.NOTHING
+
+
+def test_who_asks_every_third_of_the_time_renews_each_time():
+    tenure = Tenure(1, 15.0, Instant(0.0))
+    assert tenure.need(Instant(4.9)) is Need.RENEW
+
+
+# The keeper
+
+
+def test_there_is_no_lease_before_somebody_wants_one(keeper, counted):
+    assert keeper.lease is None
+    assert keeper.need() is Need.GRANT
+    assert keeper.due_in() == 0
+    assert not keeper.renew_if_due()
+    assert counted() == [0, 0]
+
+
+def test_a_lease_is_granted_once_and_handed_out_again_without_asking(keeper, clock, counted):
+    lease = keeper.ensure()
+    clock.advance(0.9 * TTL)
+    assert keeper.ensure() == lease == keeper.lease
+    assert counted() == [1, 0]
+
+
+def test_a_lease_is_renewed_when_it_is_due_and_not_before(keeper, clock, counted):
+    lease = keeper.ensure()
+    assert keeper.renew_if_due()
+    assert counted() == [1, 0]
+    clock.advance(keeper.due_in())
+    assert keeper.renew_if_due()
+    assert keeper.renew_if_due()
+    assert keeper.lease == lease
+    assert counted() == [1, 1]
+
+
+def test_the_time_that_the_server_chose_counts(client, clock, counted):
+    keeper = LeaseKeeper(client, 0.5, clock=clock)
+    keeper.ensure()
+    assert keeper.due_in() >= 0.3  # of a second at least, not of half a second
+    keeper.release()
+
+
+def test_a_renewal_counts_from_before_it_was_sent(client, losses):
+    keeper = LeaseKeeper(client, TTL, losses.append, SlowClock(0.25 * TTL))
+    lease = keeper.ensure()  # an answer takes a quarter of its life
+    assert keeper.renew_if_due()
+    assert keeper.lease == lease
+    keeper.release()
+
+
+def test_a_lease_that_the_clock_gives_up_lives_if_the_server_says_so(keeper, clock, losses, counted):
+    lease = keeper.ensure()
+    clock.advance(10 * TTL)
+    assert keeper.need() is Need.CONFIRM
+    assert keeper.ensure() == lease
+    assert counted() == [1, 1]
+    assert losses == []
+
+
+def test_a_lost_lease_is_told_once_and_replaced_when_somebody_wants_one(keeper, client, clock, losses):
+    lease = keeper.ensure()
+    client.revoke(lease)
+    clock.advance(TTL + 5)
+    assert not keeper.renew_if_due()
+    assert not keeper.renew_if_due()
+    assert losses == [Loss(lease, TTL + 5)]
+    other = keeper.ensure()
+    assert other != lease
+    assert lives(client, other)
+    assert losses == [Loss(lease, TTL + 5)]
+
+
+def test_ensure_itself_finds_out_that_a_doubtful_lease_is_lost(keeper, client, clock, losses):
+    lease = keeper.ensure()
+    client.revoke(lease)
+    clock.advance(TTL)
+    other = keeper.ensure()
+    assert other != lease
+    assert lives(client, other)
+    assert losses == [Loss(lease, TTL)]
+
+
+def test_each_loss_is_told(keeper, client, clock, losses):
+    leases = []
+    for _ in range(3):
+        leases.append(keeper.ensure())
+        client.revoke(leases[-1])
+        clock.advance(keeper.due_in())
+        assert not keeper.renew_if_due()
+    assert [loss.lease for loss in losses] == leases
+
+
+def test_a_loss_that_another_call_found_is_told_once(keeper, client, losses, prefix):
+    lease = keeper.ensure()
+    client.revoke(lease)
+    with pytest.raises(EtcdLeaseGone):
+        put(client, prefix, lease)
+    keeper.gone(lease)
+    keeper.gone(lease)
+    assert losses == [Loss(lease, 0.0)]
+    put(client, prefix, keeper.ensure())
+    keeper.gone(lease)  # of the past by now
+    assert keeper.lease not in (None, lease)
+    assert len(losses) == 1
+
+
+def test_who_is_told_of_a_loss_may_ask_for_another_lease_at_once(client, clock):
+    again = []
+    keeper = LeaseKeeper(client, TTL, lambda _: again.append(keeper.ensure()), clock)
+    lease = keeper.ensure()
+    client.revoke(lease)
+    clock.advance(TTL)
+    assert [keeper.ensure()] == again
+    assert again != [lease]
+    keeper.release()
+
+
+def test_release_takes_the_keys_along_and_is_no_loss(keeper, client, losses, prefix):
+    lease = keeper.ensure()
+    put(client, prefix, lease)
+    keeper.release()
+    keeper.release()
+    assert client.read(prefix).first is None
+    assert not lives(client, lease)
+    assert keeper.lease is None
+    assert losses == []
+
+
+def test_release_is_quiet_when_the_client_is_closed(keeper, client):
+    keeper.ensure()
+    client.close()
+    keeper.release()
+    assert keeper.lease is None
+
+
+def test_threads_that_want_one_at_once_get_the_same(keeper, background, counted):
+    together = threading.Barrier(4)
+
+    def want():
+        together.wait(LIMIT_S)
+        return keeper.ensure()
+
+    assert {one.result() for one in [background(want) for _ in range(4)]} == {keeper.lease}
+    assert counted() == [1, 0]
+
+
+def test_answers_that_always_come_too_late_are_an_error_and_no_loss(client, losses, counted):
+    clock = SlowClock(2 * TTL)
+    keeper = LeaseKeeper(client, TTL, losses.append, clock)
+    with pytest.raises(EtcdUnreachable, match="found 3 answers in a row that took longer"):
+        keeper.ensure()
+    with pytest.raises(EtcdUnreachable, match="within the 60 s that a lease lives"):
+        keeper.renew_if_due()
+    assert counted() == [1, 2 * ATTEMPTS - 1]
+    clock.step = 0.0
+    assert keeper.ensure() == keeper.lease
+    assert losses == []
+    keeper.release()
+
+
+# Faults
+
+
+def test_a_lease_is_kept_while_the_server_is_away_and_lives_on_if_it_does_there(servers, open_client, clock, losses):
+    server = servers.single()
+    client = open_client(server.endpoint, timeout=1.0)
+    keeper = LeaseKeeper(client, TTL, losses.append, clock)
+    lease = keeper.ensure()
+    server.kill()
+    clock.advance(10 * TTL)
+    for ask in (keeper.renew_if_due, keeper.ensure):
+        with pytest.raises(EtcdUnreachable):
+            ask()
+    assert keeper.lease == lease
+    server.start()
+    server.wait_healthy()
+    assert keeper.renew_if_due()
+    assert keeper.ensure() == lease
+    assert losses == []
+
+
+def test_a_process_that_was_stopped_for_longer_finds_out_at_once(etcd, client, prefix, eventually):
+    program = f"""
+import sys
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.lease_keeper import LeaseKeeper
+losses = []
+keeper = LeaseKeeper(EtcdClient([{etcd.endpoint!r}]), 2.0, losses.append)
+print(keeper.ensure(), flush=True)
+for order in sys.stdin:
+    held = keeper.renew_if_due()
+    print(held, keeper.need().name, len(losses), losses and losses[0].unconfirmed >= 2.0, keeper.ensure(), flush=True)
+keeper.release()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=PIPE, stdout=PIPE, text=True) as process:
+        watchdog = threading.Timer(LIMIT_S, process.kill)
+        watchdog.start()
+        try:
+            lease = int(process.stdout.readline())
+            put(client, prefix, lease)
+            process.send_signal(signal.SIGSTOP)
+            eventually(lambda: client.read(prefix).first is None)
+            process.send_signal(signal.SIGCONT)
+            process.stdin.write("look\n")
+            process.stdin.flush()
+            held, need, count, long_ago, other = process.stdout.readline().split()
+            assert (held, need, count, long_ago) == ("False", "GRANT", "1", "True")
+            assert int(other) != lease
+            assert lives(client, int(other))
+            process.stdin.close()
+            assert process.wait(LIMIT_S) == 0
+            assert not lives(client, int(other))
+        finally:
+            watchdog.cancel()
+            process.kill()
