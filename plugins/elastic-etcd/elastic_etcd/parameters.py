@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PREFIX = "elastic"
 PASSWORD_ENV = "ELASTIC_ETCD_PASSWORD"
-READ_TIMEOUT: Duration = 60.0
+READ_TIMEOUT: Duration = 5.0
 LEASE_TTL: Duration = 10.0
 _SHORTEST_TTL: Duration = 2.0  # what etcd grants at least
 _CERTIFICATES = ("ca_cert", "ssl_cert", "ssl_cert_key")
@@ -81,7 +81,7 @@ def read_parameters(
 
     `protocol` (http or https; unset: what the endpoints say, else https where a certificate is given, else http),
     `ca_cert`, `ssl_cert`, `ssl_cert_key`, `user`, `password`, `password_env` (the variable that holds the password if
-    `password` is unset; unset: ELASTIC_ETCD_PASSWORD), `prefix` (elastic), `read_timeout` (60 s), `lease_ttl` (10 s).
+    `password` is unset; unset: ELASTIC_ETCD_PASSWORD), `prefix` (elastic), `read_timeout` (5 s), `lease_ttl` (10 s).
     Others are not looked at.
 
     Args:

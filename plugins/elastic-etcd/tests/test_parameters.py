@@ -83,7 +83,7 @@ def problems(*args, **options):
 
 
 def test_defaults():
-    assert read() == EtcdParameters((Endpoint("a"),), False, None, None, None, None, None, "elastic", 60.0, 10.0)
+    assert read() == EtcdParameters((Endpoint("a"),), False, None, None, None, None, None, "elastic", 5.0, 10.0)
     assert read(user=None, prefix=None, read_timeout=None, ca_cert="") == read()
     assert read("a,[::1]:1").addresses == ("a:2379", "[::1]:1")
 

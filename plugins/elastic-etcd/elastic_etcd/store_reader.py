@@ -1,0 +1,133 @@
+"""Reading keys of a store, and waiting for those that do not exist yet: on a watch, never by asking again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+from elastic_core.clock import SystemClock
+from elastic_etcd.client.errors import EtcdClosed, EtcdUnreachable
+from elastic_etcd.client.values import Get, Transaction
+from elastic_etcd.store_keys import MOST_OPERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from elastic_core.clock import Clock, Instant
+    from elastic_etcd.client.interface import Client, Watch
+    from elastic_etcd.client.values import KeyValue, News
+
+_Answer = TypeVar("_Answer")
+_PAUSE = 0.1  # seconds before a member is asked again that refuses connections at once
+
+Found = dict[bytes, "KeyValue"]
+
+
+class KeysMissing(Exception):
+    """The time is up, and these keys were not set. `reason`: why nothing could be learnt lately; empty: all is well."""
+
+    def __init__(self, keys: Sequence[bytes], reason: str = "") -> None:
+        super().__init__(*keys)
+        self.keys = keys
+        self.reason = reason
+
+
+class Reader:
+    """Reads for one store, from any number of threads. While no member answers, it tries again until the deadline."""
+
+    def __init__(self, client: Client, clock: Clock | None = None) -> None:
+        self._client = client
+        self._clock: Clock = clock or SystemClock()
+        self._watches: set[Watch] = set()
+        self._changing = threading.Lock()
+        self._closed = threading.Event()
+
+    def one(self, key: bytes, deadline: Instant) -> KeyValue | None:
+        """A key; None if it does not exist. Raises EtcdError."""
+        return self._patiently(lambda: self._client.read(key), deadline).first
+
+    def every(self, key: bytes, end: bytes, deadline: Instant) -> tuple[KeyValue, ...]:
+        """All keys from `key` up to before `end`, without their values. Raises EtcdError."""
+        return self._patiently(lambda: self._client.read(key, end, keys_only=True), deadline).values
+
+    def those(self, keys: Sequence[bytes], deadline: Instant, keys_only: bool = False) -> tuple[int, Found]:
+        """Those of the keys that exist, and a revision not after the one at which they were read. Up to 120 keys are
+        read at one moment, more of them in several. Raises EtcdError."""
+        revision, found = 0, Found()
+        for start in range(0, len(keys), MOST_OPERATIONS):
+            gets = [Get(key, keys_only=keys_only) for key in keys[start : start + MOST_OPERATIONS]]
+            committed = self._patiently(lambda gets=gets: self._client.transact(Transaction((), gets)), deadline)  # type: ignore[misc]
+            revision = revision or committed.revision
+            found |= {pair.key: pair for answer in committed.ranges for pair in answer.values}
+        return revision, found
+
+    def wait(self, keys: Sequence[bytes], deadline: Instant, keys_only: bool = False) -> Found:
+        """Block until each of the keys has existed at some time since the call. How they were then.
+
+        Raises:
+            KeysMissing: they have not, by the deadline.
+            EtcdError.
+        """
+        distinct = list(dict.fromkeys(keys))
+        revision, found = self.those(distinct, deadline, keys_only)
+        missing = {key for key in distinct if key not in found}
+        if missing:
+            found |= self._watched(missing, revision, deadline)
+        return found
+
+    def close(self) -> None:
+        """Let every `wait` that blocks come back with EtcdClosed. Idempotent."""
+        self._closed.set()
+        with self._changing:
+            watches = list(self._watches)
+        for watch in watches:
+            watch.close()
+
+    def _watched(self, missing: set[bytes], revision: int, deadline: Instant) -> Found:
+        """One watch for all of them: several would need a stream each. It is told of what is between them too."""
+        first, last = min(missing), max(missing)
+        found: Found = {}
+        with self._watch(first, b"" if first == last else last + b"\x00", revision) as watch:
+            while missing:
+                news = self._next(watch, missing, deadline)
+                if news.resync:
+                    found |= self.those(sorted(missing), deadline)[1]
+                found |= {pair.key: pair for deleted, pair in news.events if not deleted and pair.key in missing}
+                missing -= found.keys()
+        return found
+
+    def _next(self, watch: Watch, missing: set[bytes], deadline: Instant) -> News:
+        reason = ""
+        while (left := deadline - self._clock.now()) > 0 and not self._closed.is_set():
+            try:
+                news = watch.next(left)
+            except EtcdUnreachable as error:
+                reason = str(error)
+                self._closed.wait(_PAUSE)
+            else:
+                if news is not None:
+                    return news
+        if self._closed.is_set():
+            raise EtcdClosed("the store was closed while keys of it were waited for")
+        raise KeysMissing(sorted(missing), reason)
+
+    @contextlib.contextmanager
+    def _watch(self, key: bytes, end: bytes, after: int) -> Iterator[Watch]:
+        with contextlib.closing(self._client.watch(key, end, after)) as watch:
+            with self._changing:
+                self._watches.add(watch)
+            try:
+                yield watch
+            finally:
+                with self._changing:
+                    self._watches.discard(watch)
+
+    def _patiently(self, ask: Callable[[], _Answer], deadline: Instant) -> _Answer:
+        while True:
+            try:
+                return ask()
+            except EtcdUnreachable:
+                if self._clock.now() >= deadline or self._closed.is_set():
+                    raise
+                self._closed.wait(_PAUSE)
