@@ -146,6 +146,7 @@ class Member:
         self._guardian = guardian
         self._folder = Path(folder) / name
         self._folder.mkdir(mode=0o700)
+        self._token = self._folder.parent.name
         self._ports = [PortReservation() for _ in range(3)]
         self.port, peer, monitor = (reservation.port for reservation in self._ports)
         self.endpoint = f"{HOST}:{self.port}"
@@ -190,7 +191,7 @@ class Member:
             "--name": self.name,
             "--data-dir": str(self._folder / "data"),
             "--initial-cluster": cluster,
-            "--initial-cluster-token": self._folder.parent.name,
+            "--initial-cluster-token": self._token,
             "--logger": "zap",
         }
         pairs = [part for pair in {**identity, **urls}.items() for part in pair]
@@ -219,6 +220,13 @@ class Member:
         self.terminate()
         self.start()
         self.wait_healthy()
+
+    def lose_data(self):
+        """SIGKILL, and its data is gone; with `start` it is a new cluster at the old place."""
+        self.kill()
+        shutil.rmtree(self._folder / "data")
+        self._command = []
+        self._token += "-again"
 
     def _end(self, signum):
         if self._process is None:

@@ -11,7 +11,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from elastic_etcd.client.values import Event, KeyValue, News
+from elastic_etcd.client.convert import key_value
+from elastic_etcd.client.values import Event, News
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
@@ -121,13 +122,5 @@ def heard(message: Any) -> Heard:
         cancelled=message.canceled,
         compacted=message.compact_revision,
         reason=message.cancel_reason,
-        events=tuple(_event(event) for event in message.events),
-    )
-
-
-def _event(event: Any) -> Event:
-    pair = event.kv
-    return Event(
-        event.type != 0,
-        KeyValue(pair.key, pair.value, pair.create_revision, pair.mod_revision, pair.version, pair.lease),
+        events=tuple(Event(event.type != 0, key_value(event.kv)) for event in message.events),
     )

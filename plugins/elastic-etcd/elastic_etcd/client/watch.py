@@ -8,12 +8,16 @@ by the one who waits for it.
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
-from elastic_etcd.client.errors import EtcdClosed, EtcdDenied, EtcdUnreachable
-from elastic_etcd.client.heard import Position, Verdict, heard, is_denial, pause_after, step
+from elastic_etcd.client.errors import EtcdClosed, EtcdUnreachable
+from elastic_etcd.client.failures import Failure, fault, judge, refusal
+from elastic_etcd.client.failures import Verdict as Judgement
+from elastic_etcd.client.heard import Position, Verdict, heard, pause_after, step
 from elastic_etcd.client.messages import rpc
 
 if TYPE_CHECKING:
@@ -21,9 +25,8 @@ if TYPE_CHECKING:
     from elastic_etcd.client.heard import Heard
     from elastic_etcd.client.member import Member
     from elastic_etcd.client.members import Members
+    from elastic_etcd.client.messages import Method
     from elastic_etcd.client.values import News
-
-_DENIED_CODES = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 
 
 class EtcdWatch:
@@ -139,30 +142,44 @@ class EtcdWatch:
             self._unfollow()
 
     def _listen(self) -> Verdict:
-        """Open a stream and listen, until it ends. Returns why it did."""
+        """Open a stream and listen, until it ends. Returns what is to be done then. Raises EtcdRefused."""
         import grpc
 
-        member, metadata, verdict, said = self._members.current(), None, Verdict.BROKEN, "the stream ended"
+        member, metadata = self._members.current(), None
         try:
             metadata = self._members.metadata(member)
-            for message in self._open(member, metadata):
-                told = heard(message)
-                verdict, said = self._hear(told), told.reason
-                if verdict is not Verdict.GO_ON:
-                    break
-        except grpc.RpcError as error:
-            code, said = error.code().name, error.details() or ""
-            verdict = Verdict.DENIED if code in _DENIED_CODES or is_denial(said) else Verdict.BROKEN
-            said = f"{code}: {said}"
+            verdict, failure = self._follow(self._open(member, metadata))
+        except (grpc.RpcError, Failure) as error:
+            failure = error if isinstance(error, Failure) else Failure.of(error)
+            verdict = self._verdict(failure)
         finally:
             self._closed_stream()
-        return self._ended(member, metadata, verdict, said)
+        if verdict is Verdict.DENIED:
+            self._renew(metadata, failure)
+        elif verdict is Verdict.BROKEN:
+            self._blame(member, failure)
+        return verdict
+
+    def _follow(self, call: Any) -> tuple[Verdict, Failure]:
+        """Hear what the stream says, to its end."""
+        for message in call:
+            told = heard(message)
+            verdict = self._hear(told)
+            if verdict is not Verdict.GO_ON:
+                return verdict, Failure("CANCELLED", told.reason)
+        return Verdict.BROKEN, Failure("UNAVAILABLE", "the stream ended")
+
+    def _verdict(self, failure: Failure) -> Verdict:
+        judged = judge(failure)
+        if judged is Judgement.REFUSED:
+            raise refusal(failure, self._members.where)
+        return Verdict.DENIED if judged is Judgement.LOG_IN else Verdict.BROKEN
 
     def _open(self, member: Member, metadata: Any) -> Any:
         create = rpc().WatchCreateRequest(
             key=self._key, range_end=self._end, start_revision=self._position.start, progress_notify=True
         )
-        call = member.call(rpc().watch)(iter([rpc().WatchRequest(create_request=create)]), metadata=metadata)
+        call = member.call(_watching())(rpc().WatchRequest(create_request=create), metadata=metadata)
         with self._changed:
             self._call, self._on, self._asked = call, member, self._clock.now()
             if self._closing.is_set() or self._closed or self._members.current() is not member:
@@ -190,23 +207,18 @@ class EtcdWatch:
                 self._down = self._clock.now()
             self._changed.notify_all()
 
-    def _ended(self, member: Member, metadata: Any, verdict: Verdict, said: str) -> Verdict:
-        """Draw the conclusions for the client's members. Raises EtcdDenied."""
-        if verdict is Verdict.DENIED:
-            self._renew(metadata, said)
-        elif verdict is not Verdict.AGAIN and not self._closing.is_set():
-            self._fault = f"{member.endpoint}: {said}"
-            if self._members.current() is member:
-                self._members.failed(member, said)
-        return verdict
+    def _blame(self, member: Member, failure: Failure) -> None:
+        """Tell that the member is bad, unless it was another call that found out, or all is over."""
+        if self._closing.is_set():
+            return
+        self._fault = f"{member.endpoint}: {fault(failure, self._members.over_tls)}"
+        if self._members.current() is member:
+            self._members.failed(member, self._fault)
 
-    def _renew(self, metadata: Any, said: str) -> None:
+    def _renew(self, metadata: Any, failure: Failure) -> None:
         """The token may be too old, which not every version says in so many words: try a new one, once."""
         if self._renewed or metadata is None or not self._members.refused(metadata):
-            raise EtcdDenied(
-                f"expected leave to watch {self._key!r}, found that etcd denies it ({said}); check user and password, "
-                "and that a role of this user may read all keys with this prefix"
-            )
+            raise refusal(Failure("PERMISSION_DENIED", failure.details), self._members.where)
         self._renewed = True
 
     def _rest(self, verdict: Verdict) -> None:
@@ -214,3 +226,9 @@ class EtcdWatch:
         if verdict is Verdict.BROKEN:
             self._failures += 1
             self._closing.wait(pause_after(self._failures, len(self._members.all)))
+
+
+@functools.cache
+def _watching() -> Method:
+    """A stream of one request: to the server the same as one that may bring more, to us a thread less."""
+    return dataclasses.replace(rpc().watch, sends_stream=False)
