@@ -19,8 +19,9 @@ def _head(note: str) -> list[str]:
     return [
         "# The protocol of etcd-legacy\n",
         note,
-        "The nodes of a job share one document in etcd, which is in one of five states or does not exist. This is all that",
-        "can happen to it; [elastic-etcd-legacy](../../plugins/elastic-etcd-legacy/README.md) says how it is used.\n",
+        "The nodes of a job share one document in etcd, which is in one of five states or does not exist. This is all",
+        "that can happen to it;",
+        "[elastic-etcd-legacy](../../plugins/elastic-etcd-legacy/README.md) says how it is used.\n",
     ]
 
 

@@ -1,0 +1,84 @@
+"""What is in etcd under our keys: written and read back, and foreign bytes named."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_etcd.client.values import KeyValue
+from elastic_etcd_legacy.document import Rendezvous, from_bytes, to_bytes
+from elastic_etcd_legacy.keys import Keys
+from elastic_etcd_legacy.table import Status
+from elastic_etcd_legacy.view import KeepAlive, View, view_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.errors import RendezvousStateError
+
+NAMES = st.lists(st.text(max_size=20), max_size=4).map(tuple)
+KEYS = Keys("/some/prefix/", "job")
+FINAL = Rendezvous(Status.FINAL, "", ("a", "b"), ("b", "a"), ("c",))
+
+
+@given(st.builds(Rendezvous, st.sampled_from(Status), st.text(max_size=20), NAMES, NAMES, NAMES))
+def test_what_is_written_is_read(document):
+    assert from_bytes(to_bytes(document)) == document
+
+
+FOREIGN = [
+    b"",
+    b"\xff",
+    b"[]",
+    b"1",
+    b"{}",
+    b"[" * 100_000,
+    b'{"status": "final", "version": "1", "participants": [0], "keep_alives": [], "num_workers_waiting": 0}',
+    to_bytes(FINAL).replace(b'"format":1', b'"format":2'),
+    to_bytes(FINAL).replace(b'"final"', b'"finished"'),
+    to_bytes(FINAL).replace(b'["a","b"]', b'"ab"'),
+    to_bytes(FINAL).replace(b'["a","b"]', b"[0,1]"),
+    to_bytes(FINAL).replace(b'"creator":""', b'"creator":null'),
+]
+
+
+@pytest.mark.parametrize("raw", FOREIGN, ids=lambda raw: repr(raw[:20]))
+def test_foreign_bytes_are_told(raw):
+    with pytest.raises(RendezvousStateError, match="etcd_prefix"):
+        from_bytes(raw)
+
+
+def pair(key, value, created=5, modified=7, lease=0):
+    return KeyValue(key, value, created, modified, 1, lease)
+
+
+def pairs(*found):
+    return {item.key: item for item in found}
+
+
+def test_no_document_no_view():
+    assert view_of(KEYS, {}) == View()
+
+
+def test_a_view_knows_who_is_alive():
+    alive = (pair(KEYS.alive(5, rank), KeepAlive("host", rank).to_bytes()) for rank in (0, 1))
+    view = view_of(KEYS, pairs(pair(KEYS.document, to_bytes(FINAL), lease=9), *alive))
+    assert (view.document, view.version, view.revision, view.lease) == (FINAL, 5, 7, 9)
+    assert view.alive == {0: KeepAlive("host", 0), 1: KeepAlive("host", 1)}
+    assert view.lost == ()
+
+
+def test_keep_alives_of_another_round_do_not_count():
+    old = pair(KEYS.alive(4, 0), KeepAlive().to_bytes())
+    mine = pair(KEYS.alive(5, 1), KeepAlive().to_bytes())
+    assert view_of(KEYS, pairs(pair(KEYS.document, to_bytes(FINAL)), old, mine)).lost == (0,)
+
+
+@pytest.mark.parametrize("raw", [b"", b"null", b"[1, 2]", b'["host", "port"]', b'["host"]'])
+def test_foreign_keep_alives_are_told(raw):
+    with pytest.raises(RendezvousStateError, match="keep-alive"):
+        view_of(KEYS, pairs(pair(KEYS.document, to_bytes(FINAL)), pair(KEYS.alive(5, 0), raw)))
+
+
+def test_keys():
+    assert KEYS.document == b"/some/prefix/run_job/rdzv/active_version"
+    assert KEYS.alive(5, 1) == b"/some/prefix/run_job/rdzv/v_5/rank_1"
+    assert KEYS.store(5) == "/some/prefix/run_job/kv/v_5/"
+    assert not KEYS.store(5).encode().startswith(KEYS.followed)
