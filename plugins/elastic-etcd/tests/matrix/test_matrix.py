@@ -1,0 +1,155 @@
+"""The client on the protobuf that is installed here: what a job needs of it, against a real server.
+
+The environments `etcd-protobuf3` to `etcd-protobuf7` of tox run this on each protobuf that is supported.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.errors import EtcdLeaseGone
+from elastic_etcd.client.lease_keeper import LeaseKeeper
+from elastic_etcd.client.messages import rpc
+from elastic_etcd.client.values import Compare, Delete, Field, Get, Put, Transaction, absent, end_of
+
+LONG = 20.0
+WANTED = os.environ.get("ELASTIC_TEST_PROTOBUF")
+
+
+@pytest.fixture
+def client(etcd):
+    client = EtcdClient([etcd.endpoint])
+    yield client
+    client.close()
+
+
+def told(watch, count):
+    """The next events of the watch, as (deleted, value)."""
+    events = []
+    while len(events) < count:
+        news = watch.next(LONG)
+        assert news is not None, f"{len(events)} events of {count}"
+        events += [(event.deleted, event.pair.value) for event in news.events]
+    return events
+
+
+def protobuf():
+    import google.protobuf
+    from google.protobuf.internal import api_implementation
+
+    return google.protobuf.__version__, api_implementation.Type()
+
+
+@pytest.mark.skipif(not WANTED, reason="no version is asked for: ELASTIC_TEST_PROTOBUF")
+def test_this_is_the_protobuf_that_was_asked_for():
+    import grpc
+
+    version, implementation = protobuf()
+    print(f"protobuf {version} ({implementation}), grpcio {grpc.__version__}, Python {sys.version.split()[0]}")
+    assert version.split(".")[0] == WANTED
+
+
+def test_no_variable_chooses_how_protobuf_works():
+    assert "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION" not in os.environ
+
+
+def test_put_and_get(client, prefix):
+    client.transact(Transaction((), (Put(prefix + b"b", b"\x00\xff"), Put(prefix + b"a", b""))))
+    found = client.read(prefix, end_of(prefix))
+    assert {pair.key: pair.value for pair in found.values} == {prefix + b"a": b"", prefix + b"b": b"\x00\xff"}
+    assert found.values[0].mod_revision == found.revision
+
+
+def test_a_transaction_of_each_kind_of_condition_and_operation(client, prefix):
+    client.transact(Transaction((absent(prefix),), (Put(prefix, b"1"),)))
+    pair = client.read(prefix).first
+    conditions = [
+        Compare(prefix, Field.VALUE, b"1"),
+        Compare(prefix, Field.CREATED, pair.create_revision),
+        Compare(prefix, Field.MODIFIED, pair.mod_revision),
+        Compare(prefix, Field.VERSION, 1),
+        Compare(prefix, Field.LEASE, 0),
+    ]
+    done = client.transact(Transaction(conditions, (Get(prefix), Put(prefix, b"2")), (Delete(prefix),)))
+    assert done.succeeded
+    assert done.ranges[0].first.value == b"1"
+    refused = client.transact(Transaction(conditions, (Put(prefix, b"3"),), (Delete(prefix),)))
+    assert not refused.succeeded
+    assert client.read(prefix).first is None
+
+
+def test_a_lease_lives_is_renewed_and_ends_with_its_keys(client, prefix):
+    lease = client.grant(60)
+    client.transact(Transaction((), (Put(prefix, b"v", lease.id),)))
+    assert client.read(prefix).first.lease == lease.id
+    assert client.renew(lease.id) == lease.ttl == 60
+    client.revoke(lease.id)
+    assert client.read(prefix).first is None
+    with pytest.raises(EtcdLeaseGone):
+        client.renew(lease.id)
+
+
+def test_the_keeper_holds_a_lease(client):
+    losses = []
+    keeper = LeaseKeeper(client, 60, losses.append)
+    lease = keeper.ensure()
+    client.revoke(lease)
+    keeper.gone(lease)
+    assert keeper.ensure() != lease
+    keeper.release()
+    assert [loss.lease for loss in losses] == [lease]
+
+
+def test_a_watch_tells_of_writes_and_deletions(client, prefix):
+    watch = client.watch(prefix, end_of(prefix))
+    try:
+        assert watch.next(LONG).events == ()  # it stands
+        client.transact(Transaction((), (Put(prefix + b"k", b"v"),)))
+        client.transact(Transaction((), (Delete(prefix + b"k"),)))
+        assert told(watch, 2) == [(False, b"v"), (True, b"")]
+    finally:
+        watch.close()
+
+
+def test_a_watch_goes_on_from_a_revision(client, prefix):
+    before = client.read(prefix).revision
+    client.transact(Transaction((), (Put(prefix, b"1"),)))
+    client.transact(Transaction((), (Put(prefix, b"2"),)))
+    watch = client.watch(prefix, after=before)
+    try:
+        assert told(watch, 2) == [(False, b"1"), (False, b"2")]
+    finally:
+        watch.close()
+
+
+THEIRS = """
+def theirs():
+    try:
+        import etcd3
+    except TypeError:  # from protobuf 4 on, without the variable that we do not want
+        return "refuses"
+    return etcd3.etcdrpc.RangeRequest(key=b"k").SerializeToString()
+"""
+OURS = """
+from elastic_etcd.client.messages import rpc
+def ours():
+    return rpc().RangeRequest(key=b"k").SerializeToString()
+"""
+
+
+@pytest.mark.parametrize("order", ["ours(), theirs(), ours()", "theirs(), ours(), theirs()"])
+def test_etcd3_itself_imports_as_well_or_badly_as_without_us(order):
+    def run(program):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    alone = run(f"{THEIRS}\nprint(theirs())").strip()
+    said = run(f"{THEIRS}{OURS}\nprint([str(found) for found in ({order})])").strip()
+    asked = order.replace("ours()", repr(str(rpc().RangeRequest(key=b"k").SerializeToString())))
+    assert said == "[" + asked.replace("theirs()", repr(alone)) + "]"
+    assert alone == ("refuses" if int(protobuf()[0].split(".")[0]) >= 4 else str(b"\n\x01k"))
