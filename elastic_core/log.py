@@ -66,6 +66,7 @@ EventName = Literal[
     "file limit raised",
     "store served",
     "store served no more",
+    "etcd server lost",
     "entry not readable",
     "lines dropped",
 ]
@@ -114,6 +115,7 @@ EVENTS: Mapping[EventName, str] = {
     "file limit raised": "the store's host needs many connections; how many files it may have open now",
     "store served": "the store of elastic serve can be reached at the endpoint given",
     "store served no more": "elastic serve was asked to end, and with it the store and all connections end",
+    "etcd server lost": "the etcd that was started for this job has ended by itself; how, and the end of its log",
     "entry not readable": "what another node announced cannot be read; it cannot take part",
     "lines dropped": "so many lines of this log were not written, because nobody read them",
 }

@@ -1,0 +1,269 @@
+"""An etcd of our own: for jobs on one node, and for tests.
+
+What is not promised: its data lives as long as it does, and as long as this machine. A job that must outlive a machine
+needs a cluster of three members or more, which somebody else runs.
+
+It gets a port that is held for it: a socket that is bound and never listens keeps everybody else away who asks for any
+port. etcd (3.4 to 3.6) takes no socket that listens already, so one who asks for this very port can still be quicker;
+then etcd ends at once, and another port is tried. Who answers in the end is asked for its name, which is unique.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from elastic_core.clock import SystemClock, later
+from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
+from elastic_core.log import get_logger
+from elastic_core.port import PortReservation
+from elastic_etcd.server_binary import find_binary
+from elastic_etcd.server_probe import answers_as
+from elastic_etcd.server_process import ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_etcd.client.client import EtcdClient
+
+_LOG = "etcd.log"
+_TAIL = 20  # lines of the log that an error shows
+_PROBE_EVERY = 0.05  # seconds, while it starts
+_PEER = "unix://peer:0"  # a socket file in its folder: a cluster of one needs no port for peers
+_TAKEN = "address already in use"
+
+
+class EtcdServerError(RendezvousConnectionError):
+    """An etcd that was to be started has not come up."""
+
+
+class EtcdServer:
+    """Starts and stops an etcd, a cluster of one. It ends with this process, however that ends. A context manager.
+
+    Args:
+        data_dir: where to keep its data and its log; made if it is missing, and left there at the end, so that the data
+            is found again by the next one. None: a private folder, which is removed at the end.
+        host: the address of this machine to listen at; the loopback address unless others are to reach it.
+        port: to listen at; 0 for any free one.
+        environment: where to look for the binary, and what it gets.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        environment: Mapping[str, str] = os.environ,
+        clock: Clock | None = None,
+    ) -> None:
+        self._data_dir = None if data_dir is None else Path(data_dir).absolute()
+        self._host = host
+        self._wanted = port
+        self._environment = environment
+        self._clock = clock or SystemClock()
+        self._folder: Path | None = None
+        self._reservation: PortReservation | None = None
+        self._process: ServerProcess | None = None
+        self._serving = False
+
+    def start(
+        self, timeout: Duration = 60, num_retries: int = 3, stderr: int | IO[bytes] | IO[str] | None = None
+    ) -> None:
+        """Start it, and come back when it serves.
+
+        Args:
+            timeout: for all attempts together, in seconds.
+            num_retries: how often another port is tried when somebody was quicker at one.
+            stderr: where its output is to go besides the log in its folder; None: nowhere.
+
+        Raises:
+            ConfigurationError: there is no binary, or the port or address cannot be had.
+            EtcdServerError: it ends, or does not serve in time; with the end of its log.
+        """
+        if self._process is not None:
+            raise RuntimeError("expected a server that was not started, found one that runs already; stop it first")
+        if stderr in (subprocess.PIPE, subprocess.STDOUT):
+            raise ValueError(
+                "expected a file or DEVNULL for stderr, found a pipe, which nobody would read; give a file"
+            )
+        binary, address = find_binary(self._environment), self._address()
+        deadline = later(self._clock.now(), timeout)
+        try:
+            while not self._serves(self._launch(binary, address, stderr), deadline, timeout):
+                if num_retries <= 0 or self._wanted:
+                    raise self._port_taken()
+                num_retries -= 1
+                self.stop()
+            self._serving = True
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End it, and remove its folder if that is a private one. Idempotent."""
+        self._serving = False
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None:
+            reservation.release()
+        folder, self._folder = self._folder, None
+        if folder is not None and self._data_dir is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def get_host(self) -> str:
+        """The host that clients find it at. A server that listens on all addresses is told by this machine's name."""
+        return socket.gethostname() if self._is_everywhere() else self._host
+
+    def get_port(self) -> int:
+        """The port. Raises RuntimeError when it does not run."""
+        if self._reservation is None:
+            raise RuntimeError("expected a server that runs, found one that was not started; call start")
+        return self._reservation.port
+
+    def get_endpoint(self) -> str:
+        """`host:port`. Raises RuntimeError when it does not run."""
+        host = self.get_host()
+        return f"[{host}]:{self.get_port()}" if ":" in host else f"{host}:{self.get_port()}"
+
+    def get_client(self) -> EtcdClient:
+        """A new client of it; the caller closes it. Raises RuntimeError when it does not run."""
+        from elastic_etcd.client.client import EtcdClient
+
+        return EtcdClient([self.get_endpoint()])
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 when it does not run."""
+        return self._process.pid if self._process is not None and not self._process.end else 0
+
+    def failure(self) -> str | None:
+        """How it ended by itself, with the end of its log; None while it runs, or when it was not started."""
+        if self._process is None or not self._process.end:
+            return None
+        return f"etcd has ended: {self._process.end}{self._shown_log()}"
+
+    def __enter__(self) -> EtcdServer:
+        if self._process is None:
+            self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _launch(self, binary: str, address: str, stderr: int | IO[bytes] | IO[str] | None) -> _Identity:
+        """Start it at a port that is held for it."""
+        self._reservation = self._reserve()
+        self._folder = self._prepare_folder()
+        identity = _Identity(f"elastic-{secrets.token_hex(8)}", f"http://{address}:{self._reservation.port}")
+        command = [binary, *_flags(identity, self._folder, both=stderr is not None)]
+        scratch = "" if self._data_dir else str(self._folder)
+        with open(self._folder / _LOG, "wb") as log:
+            target = log if stderr is None else stderr
+            self._process = ServerProcess(command, str(self._folder), scratch, target, self._lost, self._environment)
+        return identity
+
+    def _serves(self, identity: _Identity, deadline: Instant, timeout: Duration) -> bool:
+        """Wait until it does. False when it could not have the port. Raises EtcdServerError."""
+        while not answers_as(identity.name, identity.probed_at):
+            if self._process is None or self._process.ended(_PROBE_EVERY):
+                if _TAKEN in self._log():
+                    return False
+                raise EtcdServerError(f"expected to start an etcd at {identity.url}, found that {self._how_it_ended()}")
+            if self._clock.now() >= deadline:
+                raise EtcdServerError(
+                    f"expected an etcd to serve at {identity.url} within {timeout:g} s, found one that runs and does "
+                    f"not answer; give it more time (timeout), or see why it hangs{self._shown_log()}"
+                )
+        return True
+
+    def _how_it_ended(self) -> str:
+        how = self._process.end if self._process is not None else "it was stopped"
+        return f"it ended at once: {how}; the binary may not be an etcd, or its log says why{self._shown_log()}"
+
+    def _lost(self, end: str) -> None:
+        """It has ended by itself. While it starts, whoever waits for it tells."""
+        if self._serving:
+            get_logger().error("etcd server lost", how=end, log=self._log().splitlines()[-_TAIL:])
+
+    def _reserve(self) -> PortReservation:
+        try:
+            return PortReservation(self._wanted)
+        except ConfigurationError:
+            raise self._port_taken() from None
+
+    def _port_taken(self) -> ConfigurationError:
+        port = self._wanted or "any of several ports"
+        return ConfigurationError(
+            Problem(
+                "port", f"expected a free port for etcd, found {port} taken; ss -ltnp shows by whom; choose another"
+            )
+        )
+
+    def _prepare_folder(self) -> Path:
+        if self._data_dir is None:
+            return Path(tempfile.mkdtemp(prefix="elastic-etcd-"))
+        try:
+            self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            problem = f"expected a folder for etcd's data, found that {self._data_dir} cannot be one: {error.strerror}"
+            raise ConfigurationError(Problem("data_dir", f"{problem}; choose another")) from error
+        return self._data_dir
+
+    def _address(self) -> str:
+        """The host as a number, as etcd wants it; in brackets if it is IPv6."""
+        try:
+            number = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)[0][4][0]
+        except OSError as error:
+            problem = f"expected an address or name of this machine, found {self._host!r}: {error.strerror}; correct it"
+            raise ConfigurationError(Problem("host", problem)) from error
+        return f"[{number}]" if ":" in str(number) else str(number)
+
+    def _is_everywhere(self) -> bool:
+        try:
+            return ipaddress.ip_address(self._host).is_unspecified
+        except ValueError:
+            return False
+
+    def _log(self) -> str:
+        try:
+            return "" if self._folder is None else (self._folder / _LOG).read_text(errors="replace")
+        except OSError:
+            return ""
+
+    def _shown_log(self) -> str:
+        lines = self._log().splitlines()[-_TAIL:]
+        return "; the end of its log:\n" + "\n".join(f"    {line[:500]}" for line in lines) if lines else ""
+
+
+@dataclass(frozen=True)
+class _Identity:
+    """How the server just started is told from others: by a name that nobody else has."""
+
+    name: str
+    url: str
+
+    @property
+    def probed_at(self) -> str:
+        return self.url.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
+
+
+def _flags(identity: _Identity, folder: Path, both: bool) -> list[str]:
+    name, url = identity.name, identity.url
+    outputs = f"stderr,{folder / _LOG}" if both else "stderr"
+    return [
+        *("--name", name, "--data-dir", str(folder / "data")),
+        *("--listen-client-urls", url, "--advertise-client-urls", url),
+        *("--listen-peer-urls", _PEER, "--initial-advertise-peer-urls", _PEER, "--initial-cluster", f"{name}={_PEER}"),
+        *("--logger", "zap", "--log-outputs", outputs),
+    ]

@@ -1,0 +1,135 @@
+"""Our side of the keeper: one run of an etcd, from its start to its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from elastic_etcd import server_keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from elastic_core.clock import Duration
+
+_FOR_ETCD = "ETCD_"  # variables that would change what our flags do not say
+_PATIENCE = 15.0  # seconds; the keeper itself gives up on a server that does not end after 5
+_TOLD = 2.0
+
+
+class ServerProcess:
+    """Runs `command` until `close`, or until this process ends.
+
+    Args:
+        command: the program and its arguments.
+        folder: it runs there.
+        scratch: a folder to remove at the end; empty for none.
+        stderr: where its output goes.
+        on_exit: called from another thread, once, when it has ended by itself, with how.
+
+    Raises:
+        OSError: not even the keeper can be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: str,
+        scratch: str,
+        stderr: int | IO[bytes] | IO[str],
+        on_exit: Callable[[str], None],
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.pid = 0
+        self.end = ""
+        self._on_exit = on_exit
+        self._closing = False
+        self._ended = threading.Event()
+        self._started = threading.Event()
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(server_keeper.__file__).absolute()), scratch, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            cwd=folder,
+            start_new_session=True,
+            env={name: value for name, value in environment.items() if not name.startswith(_FOR_ETCD)},
+        )
+        _owners.add(self)
+        self._listener = threading.Thread(target=self._listen, name="etcd server", daemon=True)
+        self._listener.start()
+
+    def ended(self, timeout: Duration) -> bool:
+        """Wait until the server has ended, for `timeout` seconds at most. Whether it has; `end` then says how."""
+        return self._ended.wait(timeout)
+
+    def close(self) -> None:
+        """End it, SIGKILL being the last means. Idempotent."""
+        self._closing = True
+        self.drop()
+        try:
+            self._keeper.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._kill_session()
+            self._keeper.wait()
+        self._listener.join(_TOLD)
+
+    def drop(self) -> None:
+        """Let go of the pipe that says that we live. A forked child must not hold it."""
+        if self._keeper.stdin is not None:
+            self._keeper.stdin.close()
+
+    def _listen(self) -> None:
+        with self._keeper.stdout or open(os.devnull, "rb") as lines:
+            for line in lines:
+                self._hear(*line.decode().rstrip("\n").split(" ", 1))
+        if not self.end:  # somebody has ended the keeper, and what it kept is an orphan
+            self._kill_session()
+            self._finish("its keeper was ended")
+
+    def _hear(self, verb: str, rest: str) -> None:
+        if verb == "started":
+            self.pid = int(rest)
+        elif verb == "failed":
+            self._finish(f"it could not be started: {rest}")
+        else:
+            self._finish(_decoded(int(rest)))
+
+    def _finish(self, end: str) -> None:
+        self.end = end
+        self._ended.set()
+        if not self._closing:
+            self._on_exit(end)
+
+    def _kill_session(self) -> None:
+        """The keeper leads its process group, and has not been waited for, so the number is still its."""
+        try:
+            os.killpg(self._keeper.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def _decoded(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+_owners: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
+
+
+def _drop_all() -> None:
+    for owner in list(_owners):
+        owner.drop()
+
+
+os.register_at_fork(after_in_child=_drop_all)

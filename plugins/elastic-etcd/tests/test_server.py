@@ -1,0 +1,358 @@
+"""Starting and stopping an etcd, and what may go wrong with that. Processes are real."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from cluster import binary
+from elastic_etcd.client.values import Put, Transaction
+from elastic_etcd.server import EtcdServer, EtcdServerError
+from elastic_etcd.server_binary import find_binary
+from elastic_etcd.server_probe import answers_as
+
+from elastic_core.errors import ConfigurationError
+from elastic_core.port import PortReservation
+
+LONG = 60
+
+
+def environment(program=None):
+    return {"PATH": os.environ["PATH"], "TORCHELASTIC_ETCD_BINARY_PATH": program or binary()}
+
+
+@pytest.fixture
+def server():
+    made = EtcdServer(environment=environment())
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Makes a program of a shell script that pretends to be etcd."""
+
+    def make(text, mode=0o755):
+        path = tmp_path / "pretends"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(mode)
+        return str(path)
+
+    return make
+
+
+def folder_of(pid):
+    return Path(os.readlink(f"/proc/{pid}/cwd"))
+
+
+def test_it_starts_serves_and_stops(server, eventually):
+    server.start(timeout=LONG)
+    assert (server.get_host(), server.get_endpoint()) == ("127.0.0.1", f"127.0.0.1:{server.get_port()}")
+    client = server.get_client()
+    assert client.transact(Transaction((), (Put(b"a", b"1"),))).succeeded
+    assert client.read(b"a").first.value == b"1"
+    client.close()
+    pid, folder = server.pid, folder_of(server.pid)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    begun = time.monotonic()
+    server.stop()
+    assert time.monotonic() - begun < 4
+    assert not psutil.pid_exists(pid)
+    assert not folder.exists()
+    server.stop()
+    assert (server.pid, server.failure()) == (0, None)
+
+
+def test_it_can_be_started_again_and_is_new(server):
+    for _ in range(2):
+        server.start(timeout=LONG)
+        client = server.get_client()
+        assert client.read(b"a").first is None
+        client.transact(Transaction((), (Put(b"a", b"1"),)))
+        client.close()
+        server.stop()
+
+
+def test_as_a_context_manager():
+    with EtcdServer(environment=environment()) as server:
+        pid = server.pid
+        assert psutil.pid_exists(pid)
+    assert not psutil.pid_exists(pid)
+
+
+def test_starting_twice_is_an_error(server):
+    server.start(timeout=LONG)
+    with pytest.raises(RuntimeError, match="stop it first"):
+        server.start()
+
+
+def test_before_its_start_it_has_no_port(server):
+    with pytest.raises(RuntimeError, match="call start"):
+        server.get_endpoint()
+
+
+def test_it_listens_on_loopback_only(server):
+    server.start(timeout=LONG)
+    listening = [c.laddr for c in psutil.Process(server.pid).net_connections() if c.status == psutil.CONN_LISTEN]
+    assert [(address.ip, address.port) for address in listening] == [("127.0.0.1", server.get_port())]
+
+
+def test_on_all_addresses_if_asked():
+    with EtcdServer(host="0.0.0.0", environment=environment()) as server:
+        assert server.get_host() == socket.gethostname()
+        socket.create_connection(("127.0.0.1", server.get_port()), 5).close()
+
+
+def test_several_at_once_do_not_meet():
+    servers = [EtcdServer(environment=environment()) for _ in range(3)]
+    try:
+        for server in servers:
+            server.start(timeout=LONG)
+        assert len({server.get_port() for server in servers}) == 3
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def test_a_data_directory_that_is_given_keeps_data_and_log(tmp_path):
+    folder = tmp_path / "kept"
+    for expected in (None, b"1"):
+        with EtcdServer(folder, environment=environment()) as server:
+            client = server.get_client()
+            found = client.read(b"a").first
+            assert (found.value if found else None) == expected
+            client.transact(Transaction((), (Put(b"a", b"1"),)))
+            client.close()
+    assert (folder / "etcd.log").read_text()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_data_directory_whose_server_was_killed_can_be_used_again(tmp_path, eventually):
+    with EtcdServer(tmp_path, environment=environment()) as server:
+        os.kill(server.pid, signal.SIGKILL)
+        eventually(server.failure)
+    with EtcdServer(tmp_path, environment=environment()) as server:
+        assert server.failure() is None
+
+
+def test_its_output_goes_to_a_file_too(server, tmp_path):
+    with open(tmp_path / "err", "wb") as file:
+        server.start(timeout=LONG, stderr=file)
+    kept = (folder_of(server.pid) / "etcd.log").read_text()
+    server.stop()
+    assert "elastic-" in (tmp_path / "err").read_text()
+    assert "elastic-" in kept
+
+
+@pytest.mark.parametrize("stderr", [subprocess.PIPE, subprocess.STDOUT])
+def test_its_output_cannot_go_where_nobody_reads(server, stderr):
+    with pytest.raises(ValueError, match="give a file"):
+        server.start(stderr=stderr)
+
+
+# Its end, and ours
+
+
+def test_its_death_is_told_with_its_log(server, eventually):
+    server.start(timeout=LONG)
+    os.kill(server.pid, signal.SIGKILL)
+    eventually(server.failure)
+    assert "killed by SIGKILL" in server.failure()
+    assert "the end of its log" in server.failure()
+    assert server.pid == 0
+
+
+def test_a_stopped_server_ends_too(server):
+    server.start(timeout=LONG)
+    pid = server.pid
+    os.kill(pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    server.stop()
+    assert time.monotonic() - begun < 12
+    assert not psutil.pid_exists(pid)
+
+
+def test_the_loss_of_its_keeper_ends_it(server, eventually):
+    server.start(timeout=LONG)
+    pid, folder = server.pid, folder_of(server.pid)
+    keeper = psutil.Process(pid).parent()
+    assert keeper.ppid() == os.getpid()
+    keeper.kill()
+    eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    assert "keeper" in eventually(server.failure)
+    server.stop()
+    assert not folder.exists()
+
+
+OWNER = """
+import json, os, sys, time
+from elastic_etcd.server import EtcdServer
+server = EtcdServer()
+server.start()
+if sys.argv[1] == "fork":
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+print(json.dumps({"pid": server.pid, "port": server.get_port()}), flush=True)
+if sys.argv[1] == "leave":
+    sys.exit()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM", "SIGINT", "leave", "fork"])
+def test_it_ends_with_its_owner(end, eventually):
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, end],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **environment()},
+        start_new_session=True,
+    )
+    try:
+        told = json.loads(owner.stdout.readline())
+        folder = folder_of(told["pid"]) if end != "leave" else None
+        if end != "leave":
+            assert psutil.pid_exists(told["pid"])
+            os.kill(owner.pid, getattr(signal, end, signal.SIGKILL))
+        owner.wait(LONG)
+        eventually(lambda: not psutil.pid_exists(told["pid"]))
+        eventually(lambda: folder is None or not folder.exists())
+    finally:
+        os.killpg(owner.pid, signal.SIGKILL) if end == "fork" else owner.kill()
+        owner.wait(LONG)
+        owner.stdout.close()
+
+
+def test_ctrl_c_is_not_for_it(server):
+    server.start(timeout=LONG)
+    assert os.getsid(server.pid) != os.getsid(0)
+
+
+# Bad input
+
+
+def test_a_taken_port_is_told():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        server = EtcdServer(port=taken.getsockname()[1], environment=environment())
+        with pytest.raises(ConfigurationError, match="ss -ltnp"):
+            server.start(timeout=LONG)
+
+
+def test_a_wanted_port_is_had():
+    reservation = PortReservation()
+    reservation.release()
+    with EtcdServer(port=reservation.port, environment=environment()) as server:
+        assert server.get_port() == reservation.port
+
+
+def test_somebody_was_quicker_at_the_port(program, tmp_path, server):
+    once = program(
+        f'[ -e {tmp_path}/tried ] && exec {binary()} "$@"; touch {tmp_path}/tried; echo address already in use; exit 1'
+    )
+    server = EtcdServer(environment=environment(once))
+    server.start(timeout=LONG, num_retries=1)
+    server.stop()
+    assert (tmp_path / "tried").exists()
+
+
+def test_somebody_is_always_quicker(program):
+    server = EtcdServer(environment=environment(program("echo address already in use; exit 1")))
+    with pytest.raises(ConfigurationError, match="taken"):
+        server.start(timeout=LONG, num_retries=2)
+
+
+def test_the_port_is_held_against_others(server):
+    """Whoever asks for any port does not get ours, even while etcd is not there."""
+    server.start(timeout=LONG)
+    os.kill(server.pid, signal.SIGSTOP)
+    with socket.socket() as other, pytest.raises(OSError):
+        other.bind(("", server.get_port()))
+
+
+def test_an_unknown_host():
+    with pytest.raises(ConfigurationError, match="no-such-host"):
+        EtcdServer(host="no-such-host.invalid", environment=environment()).start()
+
+
+def test_an_address_of_another_machine():
+    with pytest.raises(EtcdServerError, match="cannot assign requested address"):
+        EtcdServer(host="192.0.2.1", environment=environment()).start(timeout=LONG)
+
+
+def test_a_program_that_ends_at_once(program):
+    server = EtcdServer(environment=environment(program("echo something is wrong; exit 3")))
+    with pytest.raises(EtcdServerError, match="exit code 3") as raised:
+        server.start(timeout=LONG)
+    assert "something is wrong" in str(raised.value)
+
+
+def test_a_program_that_is_none(program):
+    path = program("")
+    Path(path).write_bytes(b"\x7fELF nonsense")
+    with pytest.raises(EtcdServerError, match="could not be started"):
+        EtcdServer(environment=environment(path)).start(timeout=LONG)
+
+
+def test_a_server_that_never_answers(program, eventually):
+    server = EtcdServer(environment=environment(program("echo thinking; exec sleep 100")))
+    begun = time.monotonic()
+    with pytest.raises(EtcdServerError, match=r"within 1 s.*(?s:.*)thinking"):
+        server.start(timeout=1)
+    assert time.monotonic() - begun < 8
+    assert server.pid == 0
+
+
+def test_a_data_directory_that_cannot_be_one(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="data_dir"):
+        EtcdServer(tmp_path / "file" / "data", environment=environment()).start()
+
+
+def test_no_binary_names_three_ways():
+    with pytest.raises(ConfigurationError) as raised:
+        find_binary({"PATH": "/nonexistent"}, lambda: None)
+    for way in ("TORCHELASTIC_ETCD_BINARY_PATH", "PATH", r"elastic-etcd[server]"):
+        assert way in str(raised.value)
+
+
+@pytest.mark.parametrize(("name", "words"), [("missing", "nothing at"), ("", "a folder at")])
+def test_a_variable_that_names_no_file(tmp_path, name, words):
+    with pytest.raises(ConfigurationError, match=words):
+        find_binary({"TORCHELASTIC_ETCD_BINARY_PATH": str(tmp_path / name)})
+
+
+def test_a_variable_that_names_no_program(program):
+    with pytest.raises(ConfigurationError, match="chmod"):
+        find_binary({"TORCHELASTIC_ETCD_BINARY_PATH": program("", mode=0o644)})
+
+
+def test_the_variable_goes_before_path_and_path_before_the_package(program, tmp_path):
+    named = program("")
+    on_path = tmp_path / "bin"
+    on_path.mkdir()
+    (on_path / "etcd").symlink_to(named)
+    assert find_binary({"TORCHELASTIC_ETCD_BINARY_PATH": named, "PATH": str(on_path)}) == named
+    assert find_binary({"PATH": str(on_path)}, lambda: "packaged") == str(on_path / "etcd")
+    assert find_binary({"PATH": "/nonexistent"}, lambda: "packaged") == "packaged"
+
+
+def test_the_probe_knows_one_from_another(etcd, listener):
+    assert not answers_as("another", etcd.url)
+    assert not answers_as("any", f"http://127.0.0.1:{listener}", timeout=0.2)
+    assert answers_as(etcd.name, etcd.url)
+
+
+def test_importing_it_imports_nothing_heavy():
+    code = "import sys, elastic_etcd.server; print(sorted({'torch', 'grpc', 'etcd3', 'structlog'} & set(sys.modules)))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LONG)
+    assert told.stdout.strip() == "[]"
