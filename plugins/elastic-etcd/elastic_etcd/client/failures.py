@@ -70,14 +70,19 @@ def judge(failure: Failure) -> Verdict:
     return Verdict.ELSEWHERE if failure.code in _OF_THE_MEMBER else Verdict.REFUSED
 
 
+_OTHER_NAMES = "its certificate is for other names; use one of these as the endpoint"
+
 _MISTRUST = (
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of an authority that we trust; give its authority (ca_cert)"),
-    ("is not in peer certificate", "its certificate is for other names; use one of these as the endpoint"),
+    ("Hostname Verification Check failed", _OTHER_NAMES),
+    ("is not in peer certificate", _OTHER_NAMES),
     (
         "ALERT",
         "it refuses our certificate, or wants one and got none; give one that it trusts (ssl_cert, ssl_cert_key)",
     ),
 )
+
+_FOREIGN = "what listens there does not speak as etcd does; correct the endpoint, or, if it expects TLS, use protocol https"
 
 _REASONS = (
     *_MISTRUST,
@@ -89,8 +94,9 @@ _REASONS = (
     ("WRONG_VERSION", "what it speaks is not TLS; it may speak plain text (protocol http)"),
     ("Handshake read failed", "it accepts connections and does not answer"),
     ("before receiving SETTINGS", "it accepts connections and does not answer"),
-    ("HTTPS server", "it expects TLS and got plain text (use protocol https)"),
-    ("http1.x server", "what listens there is not etcd; correct the endpoint"),
+    ("http1.x server", _FOREIGN),
+    ("Failed parsing HTTP/2", _FOREIGN),
+    ("Expected SETTINGS frame", _FOREIGN),
     ("etcdserver: no leader", "it is up, and the cluster has no leader: more than half of its members must run"),
 )
 

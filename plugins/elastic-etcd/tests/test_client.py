@@ -1,0 +1,290 @@
+"""The client against one real server: what it asks and what comes back."""
+
+import threading
+
+import psutil
+import pytest
+from elastic_etcd.client.calls import Calls
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.errors import EtcdClosed, EtcdLeaseExists, EtcdLeaseGone, EtcdRefused
+from elastic_etcd.client.limits import OPERATIONS, REQUEST_BYTES
+from elastic_etcd.client.messages import rpc
+from elastic_etcd.client.values import (
+    Compare,
+    Delete,
+    Field,
+    Get,
+    Order,
+    Put,
+    Transaction,
+    absent,
+    end_of,
+)
+
+
+@pytest.fixture
+def client(etcd):
+    made = EtcdClient([etcd.endpoint], timeout=60, attempt=20)  # a busy machine is not what this is about
+    yield made
+    made.close()
+
+
+def put(client, key, value, lease=0):
+    return client.transact(Transaction([], [Put(key, value, lease)])).revision
+
+
+def test_a_key_is_written_and_read(client, prefix):
+    key = prefix + b"a"
+    first = put(client, key, b"one")
+    second = put(client, key, b"\x00\xfftwo")
+    found = client.read(key)
+    assert found.first == (key, b"\x00\xfftwo", first, second, 2, 0)
+    assert found.revision >= second
+    assert found.count == 1
+
+
+def test_a_key_that_does_not_exist_is_no_error(client, prefix):
+    found = client.read(prefix + b"none")
+    assert found.first is None
+    assert found.count == 0
+    assert found.revision > 0
+
+
+def test_a_range_comes_in_the_order_of_creation(client, prefix):
+    for name in (b"c", b"a", b"b"):
+        put(client, prefix + name, name)
+    put(client, prefix + b"c", b"again")
+    found = client.read(prefix, end_of(prefix))
+    assert [pair.key[-1:] for pair in found.values] == [b"c", b"a", b"b"]
+    keys = client.read(prefix, end_of(prefix), keys_only=True)
+    assert [pair.value for pair in keys.values] == [b"", b"", b""]
+
+
+def test_conditions_decide_which_part_is_carried_out(client, prefix):
+    key = prefix + b"a"
+    transaction = Transaction([absent(key)], [Put(key, b"mine"), Get(key)], [Get(key)])
+    won, lost = client.transact(transaction), client.transact(transaction)
+    assert won.succeeded
+    assert not lost.succeeded
+    assert won.ranges[0].values == ()
+    assert won.ranges[1].first.value == lost.ranges[0].first.value == b"mine"
+    assert won.ranges[1].first.mod_revision == won.revision
+
+
+def test_every_field_can_be_compared(client, prefix):
+    key = prefix + b"a"
+    lease = client.grant(30).id
+    created = put(client, key, b"one", lease)
+    changed = put(client, key, b"two", lease)
+    holds = {
+        Field.VALUE: b"two",
+        Field.CREATED: created,
+        Field.MODIFIED: changed,
+        Field.VERSION: 2,
+        Field.LEASE: lease,
+    }
+    for field, expected in holds.items():
+        assert client.transact(Transaction([Compare(key, field, expected)])).succeeded, field
+        other = b"other" if field is Field.VALUE else 7
+        assert not client.transact(Transaction([Compare(key, field, other)])).succeeded, field
+    client.revoke(lease)
+
+
+def test_a_key_that_does_not_exist_has_zeros_and_no_value(client, prefix):
+    key = prefix + b"none"
+    for field in Field:
+        nothing = b"" if field is Field.VALUE else 0
+        expected = field is not Field.VALUE
+        assert client.transact(Transaction([Compare(key, field, nothing)])).succeeded is expected, field
+
+
+def test_gets_in_a_transaction_take_order_and_limit(client, prefix):
+    for name in (b"c", b"a", b"b"):
+        put(client, prefix + name, name)
+    end = end_of(prefix)
+    gets = [
+        Get(prefix, end),
+        Get(prefix, end, Order.CREATED, keys_only=True),
+        Get(prefix, end, Order.CREATED, limit=1),
+    ]
+    by_key, by_age, oldest = client.transact(Transaction([], gets)).ranges
+    assert [pair.value for pair in by_key.values] == [b"a", b"b", b"c"]
+    assert [pair.key[-1:] for pair in by_age.values] == [b"c", b"a", b"b"]
+    assert [pair.value for pair in oldest.values] == [b"c"]
+    assert oldest.count == 3
+
+
+def test_deletes_take_a_key_or_a_range(client, prefix):
+    for name in (b"a", b"b", b"c"):
+        put(client, prefix + name, name)
+    client.transact(Transaction([], [Delete(prefix + b"b")]))
+    assert client.read(prefix, end_of(prefix)).count == 2
+    client.transact(Transaction([], [Delete(prefix, end_of(prefix))]))
+    assert client.read(prefix, end_of(prefix)).count == 0
+
+
+def test_a_lease_takes_its_keys_with_it(client, prefix):
+    lease = client.grant(30)
+    assert lease.ttl == 30
+    assert client.renew(lease.id) == 30
+    put(client, prefix + b"a", b"", lease.id)
+    assert client.read(prefix + b"a").first.lease == lease.id
+    client.revoke(lease.id)
+    assert client.read(prefix + b"a").first is None
+    client.revoke(lease.id)
+
+
+def test_a_lease_lives_two_seconds_at_least(client):
+    lease = client.grant(0.1)
+    assert lease.ttl >= 2
+    client.revoke(lease.id)
+
+
+def test_a_lease_that_is_gone_is_told(client, prefix):
+    lease = client.grant(30).id
+    client.revoke(lease)
+    with pytest.raises(EtcdLeaseGone, match="take a new one"):
+        client.renew(lease)
+    with pytest.raises(EtcdLeaseGone, match="take a new one"):
+        put(client, prefix + b"a", b"", lease)
+
+
+def test_two_leases_are_never_one(client):
+    leases = {client.grant(30).id for _ in range(20)}
+    assert len(leases) == 20
+    for lease in leases:
+        client.revoke(lease)
+
+
+def test_a_lease_that_exists_has_an_error_of_its_own(client):
+    """By which `grant` recognises one whose answer was lost."""
+    lease = client.grant(30).id
+    with pytest.raises(EtcdLeaseExists):
+        Calls(client.members, 5, 1).ask(rpc().lease_grant, rpc().LeaseGrantRequest(ID=lease, TTL=30))
+    client.revoke(lease)
+
+
+@pytest.mark.parametrize("part", ["conditions", "then", "otherwise"])
+def test_a_transaction_of_too_many_parts_is_not_sent(client, prefix, part):
+    one = absent(prefix) if part == "conditions" else Get(prefix)
+    full = {"conditions": [], part: [one] * OPERATIONS}
+    client.transact(Transaction(**full))
+    with pytest.raises(ValueError, match=f"at most 128 in `{part}` of a transaction, found 129; split it"):
+        client.transact(Transaction(**{**full, part: [one] * (OPERATIONS + 1)}))
+
+
+def test_a_value_that_is_too_large_is_not_sent(client, prefix):
+    put(client, prefix + b"a", b"x" * (REQUEST_BYTES - 1024))
+    with pytest.raises(ValueError, match=r"a value of at most 1\.5 MiB .* found one of 1572864"):
+        put(client, prefix + b"a", b"x" * REQUEST_BYTES)
+    with pytest.raises(ValueError, match="in a request, found 1600"):
+        client.transact(Transaction([], [Put(prefix + b"%d" % n, b"x" * 800_000) for n in range(2)]))
+    client.transact(Transaction([], [Delete(prefix + b"a")]))
+
+
+def test_the_largest_request_that_we_let_through_is_one_that_etcd_takes(client, prefix):
+    for size in range(REQUEST_BYTES - 700, REQUEST_BYTES, 50):
+        try:
+            put(client, prefix + b"a", b"x" * size)
+        except ValueError:
+            break
+    else:
+        pytest.fail("nothing was too large")
+    client.transact(Transaction([], [Delete(prefix + b"a")]))
+
+
+def test_answers_may_be_larger_than_requests(client, prefix):
+    for number in range(5):
+        put(client, prefix + b"%d" % number, b"x" * 1_000_000)
+    assert sum(len(pair.value) for pair in client.read(prefix, end_of(prefix)).values) == 5_000_000
+    client.transact(Transaction([], [Delete(prefix, end_of(prefix))]))
+
+
+def test_what_etcd_refuses_is_told_in_its_words(client, prefix):
+    with pytest.raises(
+        EtcdRefused, match=r"at 127\.0\.0\.1:\d+ to carry out a request, found: etcdserver: duplicate key"
+    ):
+        client.transact(Transaction([], [Put(prefix, b"1"), Put(prefix, b"2")]))
+
+
+def test_many_threads_share_it(client, prefix, background):
+    def count():
+        for _ in range(50):
+            while True:
+                found = client.read(prefix).first
+                version, value = (found.mod_revision, int(found.value)) if found else (0, 0)
+                change = Transaction([Compare(prefix, Field.MODIFIED, version)], [Put(prefix, b"%d" % (value + 1))])
+                if client.transact(change).succeeded:
+                    break
+
+    for thread in [background(count) for _ in range(4)]:
+        thread.result(60)
+    assert client.read(prefix).first.value == b"200"
+
+
+def test_a_closed_client_says_so(etcd):
+    client = EtcdClient([etcd.endpoint])
+    client.read(b"a")
+    client.close()
+    client.close()
+    calls = (lambda: client.read(b"a"), lambda: client.grant(5), lambda: client.renew(1), lambda: client.revoke(1))
+    for call in (*calls, lambda: put(client, b"a", b"")):
+        with pytest.raises(EtcdClosed, match=f"the client of {etcd.endpoint} is closed"):
+            call()
+
+
+def test_closing_ends_calls_that_wait(listener, background, eventually):
+    client = EtcdClient([f"127.0.0.1:{listener}"], timeout=60, attempt=60)
+    waiting = [background(lambda: client.read(b"a")) for _ in range(3)]
+    eventually(lambda: client.members.current().fault)
+    client.close()
+    for one in waiting:
+        with pytest.raises(EtcdClosed):
+            one.result(2)
+
+
+def test_closing_ends_a_call_that_a_stopped_server_holds(servers, background, eventually):
+    server = servers.single()
+    client = EtcdClient([server.endpoint], timeout=60, attempt=60)
+    client.read(b"a")
+    server.stop()
+    asked = threading.Event()
+
+    def ask():
+        asked.set()
+        client.read(b"a")
+
+    waiting = background(ask)
+    assert asked.wait(5)
+    client.close()
+    with pytest.raises(EtcdClosed):
+        waiting.result(2)
+
+
+def test_nothing_is_left_of_clients_that_were_closed(etcd):
+    def live():
+        return threading.active_count(), psutil.Process().num_fds(), psutil.Process().num_threads()
+
+    def use():
+        for _ in range(20):
+            client = EtcdClient([etcd.endpoint])
+            client.read(b"a")
+            client.close()
+
+    use()
+    before = live()
+    for _ in range(5):
+        use()
+    grown = [now - then for now, then in zip(live(), before, strict=True)]
+    assert max(grown) < 50, f"100 clients left behind threads, files, threads of the kernel: {grown}"
+
+
+def test_an_endpoint_is_needed():
+    with pytest.raises(ValueError, match="one endpoint at least"):
+        EtcdClient([])
+
+
+def test_where_it_is_names_all_endpoints():
+    client = EtcdClient(["a:1", "[::1]:2"])
+    assert client.where == "a:1, [::1]:2"
+    client.close()

@@ -1,0 +1,265 @@
+"""Members that die, stop, come back, or never were: the client goes on with those that work."""
+
+import http.server
+import threading
+import time
+
+import pytest
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.errors import EtcdUnreachable
+from elastic_etcd.client.messages import rpc
+from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction, absent, end_of
+
+from elastic_core.port import PortReservation
+
+RECOVERY = 3.0
+"""Until writes succeed again after the leader has died, in seconds."""
+
+
+@pytest.fixture
+def client_of():
+    made = []
+
+    def make(*endpoints, **options):
+        made.append(EtcdClient(endpoints, **options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def nobody():
+    """An endpoint at which nothing listens."""
+    reservation = PortReservation()
+    yield f"127.0.0.1:{reservation.port}"
+    reservation.release()
+
+
+def create(client, key):
+    """Write a key that nobody else writes, as often as it takes; an earlier write of ours whose answer was lost counts.
+    Returns how often the answer was lost."""
+    lost = 0
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            done = client.transact(Transaction([absent(key)], [Put(key, b"mine")], [Get(key)]))
+        except EtcdUnreachable as error:
+            lost += error.landed
+            continue
+        assert done.succeeded or lost, "written, though nobody was told so"
+        return lost
+    raise AssertionError("no write succeeded in 60 s")
+
+
+def from_first(cluster, first):
+    """The endpoints, this member's first."""
+    return [first.endpoint, *(member.endpoint for member in cluster.members if member is not first)]
+
+
+def test_the_leader_is_killed(cluster, client_of, prefix):
+    leader = cluster.leader()
+    client = client_of(*from_first(cluster, leader))
+    create(client, prefix + b"before")
+    leader.kill()
+    killed = time.monotonic()
+    create(client, prefix + b"after")
+    stalled = time.monotonic() - killed
+    print(f"writes stalled for {stalled:.2f} s")
+    assert stalled < RECOVERY
+    assert client.members.current().endpoint != leader.endpoint
+    assert client.read(prefix, end_of(prefix)).count == 2
+
+
+def test_the_leader_is_killed_and_we_use_a_follower(cluster, client_of, prefix):
+    follower = cluster.followers()[0]
+    client = client_of(*from_first(cluster, follower))
+    create(client, prefix + b"before")
+    cluster.leader().kill()
+    killed = time.monotonic()
+    create(client, prefix + b"after")
+    stalled = time.monotonic() - killed
+    print(f"writes stalled for {stalled:.2f} s")
+    assert stalled < RECOVERY
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_the_member_in_use_is_stopped(cluster, client_of, prefix, role):
+    used = cluster.leader() if role == "leader" else cluster.followers()[0]
+    client = client_of(*from_first(cluster, used))
+    create(client, prefix + b"before")
+    used.stop()
+    stopped = time.monotonic()
+    create(client, prefix + b"after")
+    stalled = time.monotonic() - stopped
+    print(f"writes stalled for {stalled:.2f} s")
+    assert stalled < RECOVERY + 1
+    begun = time.monotonic()
+    for number in range(20):
+        create(client, prefix + b"%d" % number)
+    assert time.monotonic() - begun < 1, "the member that works is remembered"
+    used.cont()
+    create(client, prefix + b"back")
+
+
+def test_a_follower_that_nobody_uses_dies_unnoticed(cluster, client_of, prefix):
+    client = client_of(*from_first(cluster, cluster.leader()))
+    create(client, prefix + b"before")
+    cluster.followers()[0].kill()
+    begun = time.monotonic()
+    assert create(client, prefix + b"after") == 0
+    assert time.monotonic() - begun < 0.5
+
+
+def test_a_rolling_restart_loses_nothing(cluster, client_of, prefix, background):
+    client = client_of(*(member.endpoint for member in cluster.members))
+
+    def write():
+        done = 0
+        while not restarted.is_set():
+            create(client, prefix + b"%06d" % done)
+            done += 1
+        return done
+
+    restarted = threading.Event()
+    writing = background(write)
+    for member in cluster.members:
+        member.restart()
+    restarted.set()
+    written = writing.result(60)
+    assert written > 20
+    assert client.read(prefix, end_of(prefix)).count == written
+
+
+def test_without_a_quorum_most_writes_are_not_sent_and_with_one_they_work_again(cluster, client_of, prefix):
+    client = client_of(*(member.endpoint for member in cluster.members), timeout=2)
+    create(client, prefix + b"before")
+    for member in cluster.members[1:]:
+        member.kill()
+    landed = []
+    for _ in range(3):
+        with pytest.raises(EtcdUnreachable) as caught:
+            client.transact(Transaction([], [Put(prefix + b"during", b"")]))
+        landed.append(caught.value.landed)
+    assert landed[1:] == [False, False], "only the first was sent to a member of which we did not know better"
+    with pytest.raises(EtcdUnreachable, match="nothing listens there"):
+        client.read(prefix)
+    for member in cluster.members[1:]:
+        member.start()
+    begun = time.monotonic()
+    create(client, prefix + b"after")
+    print(f"writes again {time.monotonic() - begun:.2f} s after the quorum was started")
+
+
+def test_a_single_server_that_was_restarted_is_used_at_once(servers, client_of, prefix):
+    server = servers.single()
+    client = client_of(server.endpoint)
+    create(client, prefix + b"before")
+    server.kill()
+    with pytest.raises(EtcdUnreachable, match="nothing listens there"):
+        client_of(server.endpoint, timeout=0.5).read(prefix)
+    server.start()
+    server.wait_healthy()
+    begun = time.monotonic()
+    create(client, prefix + b"after")
+    assert time.monotonic() - begun < 1.5
+
+
+def test_some_endpoints_are_wrong(etcd, client_of, prefix, nobody, listener):
+    client = client_of(nobody, "no.such.host.invalid:2379", f"127.0.0.1:{listener}", etcd.endpoint)
+    begun = time.monotonic()
+    assert create(client, prefix) == 0, "what was not sent is sent elsewhere"
+    assert time.monotonic() - begun < 3
+    begun = time.monotonic()
+    assert client.read(prefix).first
+    assert time.monotonic() - begun < 0.5, "the member that works is remembered"
+
+
+def test_all_endpoints_are_wrong(client_of, nobody, listener):
+    client = client_of(nobody, f"127.0.0.1:{listener}", "no.such.host.invalid:2379", timeout=3)
+    for call in (lambda: client.read(b"a"), lambda: client.transact(Transaction([], [Put(b"a", b"")]))):
+        begun = time.monotonic()
+        with pytest.raises(EtcdUnreachable) as caught:
+            call()
+        assert 2.5 < time.monotonic() - begun < 4.5
+        said = str(caught.value)
+        assert f"{nobody}: nothing listens there" in said
+        assert f"127.0.0.1:{listener}: it accepts connections and does not answer" in said
+        assert "no.such.host.invalid:2379: nobody knows the name" in said
+        assert not caught.value.landed
+
+
+def test_what_is_not_etcd_is_told(etcd, client_of):
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as web:
+        serving = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.05})
+        serving.start()
+        try:
+            client = client_of(f"127.0.0.1:{web.server_address[1]}", timeout=1)
+            with pytest.raises(EtcdUnreachable, match="what listens there does not speak as etcd does"):
+                client.read(b"a")
+        finally:
+            web.shutdown()
+            serving.join(10)
+
+
+def test_an_answer_that_was_lost_is_told_and_the_write_is_found(servers, client_of, prefix):
+    server = servers.single()
+    client = client_of(server.endpoint)
+    client.read(prefix)
+    server.stop()
+    with pytest.raises(EtcdUnreachable, match="It may have been carried out") as caught:
+        client.transact(Transaction([absent(prefix)], [Put(prefix, b"mine")]))
+    assert caught.value.landed
+    server.cont()
+    assert create(client, prefix + b"other") == 0
+
+
+def test_reads_and_transactions_that_only_read_are_repeated(servers, client_of, prefix, background, eventually):
+    server = servers.single()
+    client = client_of(server.endpoint, timeout=10)
+    client.transact(Transaction([], [Put(prefix, b"1")]))
+    server.stop()
+    only_reads = Transaction([Compare(prefix, Field.VALUE, b"1")], [Get(prefix)])
+    asked = [background(lambda: client.read(prefix)), background(lambda: client.transact(only_reads).ranges[0])]
+    eventually(lambda: client.members.current().fault)  # an attempt has failed
+    server.cont()
+    assert [one.result().first.value for one in asked] == [b"1", b"1"]
+
+
+def test_a_lease_whose_grant_was_not_answered_is_not_left_over(servers, client_of, background, eventually):
+    server = servers.single()
+    client = client_of(server.endpoint, timeout=10)
+    member = client.members.current()
+    client.read(b"a")
+    server.stop()
+    granting = background(lambda: client.grant(60))
+    eventually(lambda: member.fault)  # an attempt has failed
+    server.cont()
+    lease = granting.result()
+    assert 59 <= lease.ttl <= 60
+    leases = member.ask(rpc().lease_leases, rpc().LeaseLeasesRequest(), 5, ()).leases
+    assert [one.ID for one in leases] == [lease.id]
+
+
+def test_a_lease_is_renewed_on_any_member(cluster, client_of):
+    client = client_of(*from_first(cluster, cluster.followers()[0]))
+    lease = client.grant(30).id
+    assert client.renew(lease) == 30
+    cluster.leader().kill()
+    begun = time.monotonic()
+    assert client.renew(lease) == 30
+    print(f"renewed after {time.monotonic() - begun:.2f} s")
+    assert time.monotonic() - begun < 5
+
+
+def test_followers_of_the_members_are_told(etcd, client_of, nobody):
+    client = client_of(nobody, etcd.endpoint)
+    told = []
+    unfollow = client.members.follow(told.append)
+    client.members.follow(told.append)
+    client.read(b"a")
+    assert [member.endpoint for member in told] == [nobody] * 2
+    unfollow()
+    client.close()
+    assert told[2:] == [None]

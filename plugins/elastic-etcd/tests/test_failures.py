@@ -1,0 +1,111 @@
+"""What a failed attempt means: by the words that gRPC and etcd were seen to use; and a quota that is used up."""
+
+import pytest
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.errors import (
+    EtcdCompacted,
+    EtcdDenied,
+    EtcdFull,
+    EtcdLeaseExists,
+    EtcdLeaseGone,
+    EtcdRefused,
+)
+from elastic_etcd.client.failures import Failure, Verdict, fault, is_mistrust, judge, refusal
+from elastic_etcd.client.values import Put, Transaction
+
+CONNECT = "failed to connect to all addresses; last error: "
+
+VERDICTS = [
+    ("UNAVAILABLE", CONNECT + "UNKNOWN: ipv4:127.0.0.1:1: Failed to connect: Connection refused", Verdict.NOT_SENT),
+    ("UNAVAILABLE", "errors resolving no.such:2379: [field:hostname lookup error]", Verdict.NOT_SENT),
+    ("UNAVAILABLE", "DNS resolution failed for no.such:2379", Verdict.NOT_SENT),
+    ("UNAVAILABLE", "etcdserver: no leader", Verdict.NOT_SENT),
+    ("UNAVAILABLE", "etcdserver: rpc not supported for learner", Verdict.NOT_SENT),
+    ("FAILED_PRECONDITION", "etcdserver: not leader", Verdict.NOT_SENT),
+    ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", Verdict.NOT_SENT),
+    ("UNIMPLEMENTED", "unknown service etcdserverpb.KV", Verdict.NOT_SENT),
+    ("UNAVAILABLE", "Socket closed", Verdict.ELSEWHERE),
+    ("UNAVAILABLE", "etcdserver: request timed out, possibly due to previous leader failure", Verdict.ELSEWHERE),
+    ("UNAVAILABLE", "etcdserver: server stopped", Verdict.ELSEWHERE),
+    ("UNAVAILABLE", "etcdserver: leader changed", Verdict.ELSEWHERE),
+    ("DEADLINE_EXCEEDED", "Deadline Exceeded", Verdict.ELSEWHERE),
+    ("INTERNAL", "RST_STREAM", Verdict.ELSEWHERE),
+    ("UNKNOWN", "", Verdict.ELSEWHERE),
+    ("CANCELLED", "", Verdict.ELSEWHERE),
+    ("UNAUTHENTICATED", "etcdserver: invalid auth token", Verdict.LOG_IN),
+    ("PERMISSION_DENIED", "etcdserver: invalid auth token", Verdict.LOG_IN),
+    ("INVALID_ARGUMENT", "etcdserver: revision of auth store is old", Verdict.LOG_IN),
+    ("INVALID_ARGUMENT", "etcdserver: user name is empty", Verdict.LOG_IN),
+    ("PERMISSION_DENIED", "etcdserver: permission denied", Verdict.REFUSED),
+    ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", Verdict.REFUSED),
+    ("NOT_FOUND", "etcdserver: requested lease not found", Verdict.REFUSED),
+    ("INVALID_ARGUMENT", "etcdserver: duplicate key given in txn request", Verdict.REFUSED),
+]
+
+
+@pytest.mark.parametrize(("code", "details", "verdict"), VERDICTS)
+def test_what_to_do(code, details, verdict):
+    assert judge(Failure(code, details)) is verdict
+
+
+REFUSALS = [
+    ("PERMISSION_DENIED", "etcdserver: permission denied", EtcdDenied, "role grant-permission"),
+    ("INVALID_ARGUMENT", "etcdserver: authentication failed, invalid user ID or password", EtcdDenied, "password"),
+    ("INVALID_ARGUMENT", "etcdserver: user name is empty", EtcdDenied, "expects user and password and got none"),
+    ("UNAUTHENTICATED", "etcdserver: invalid auth token", EtcdDenied, "to let us in"),
+    ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", EtcdFull, "alarm disarm"),
+    ("NOT_FOUND", "etcdserver: requested lease not found", EtcdLeaseGone, "take a new one"),
+    ("FAILED_PRECONDITION", "etcdserver: lease already exists", EtcdLeaseExists, "new to etcd"),
+    ("OUT_OF_RANGE", "etcdserver: mvcc: required revision has been compacted", EtcdCompacted, "what is there now"),
+    ("OUT_OF_RANGE", "etcdserver: mvcc: something new", EtcdRefused, "something new"),
+]
+
+
+@pytest.mark.parametrize(("code", "details", "kind", "words"), REFUSALS)
+def test_what_is_raised(code, details, kind, words):
+    error = refusal(Failure(code, details), "there:2379")
+    assert type(error) is kind
+    assert words in str(error)
+    assert "there:2379" in str(error)
+    assert details in str(error)
+
+
+FAULTS = [
+    ("UNAVAILABLE", CONNECT + "Connection refused", "nothing listens there"),
+    ("UNAVAILABLE", "errors resolving no.such:2379: [x]", "nobody knows the name"),
+    ("UNAVAILABLE", CONNECT + "ipv4:127.0.0.1:1: Socket closed", "it may expect TLS"),
+    ("UNAVAILABLE", CONNECT + "Handshake read failed (Socket closed)", "it may speak plain text"),
+    ("UNAVAILABLE", CONNECT + "SSL_ERROR_SSL: x:WRONG_VERSION_NUMBER", "it may speak plain text"),
+    ("UNAVAILABLE", CONNECT + "Handshake read failed (Endpoint closing)", "does not answer"),
+    ("UNAVAILABLE", CONNECT + "connection attempt timed out before receiving SETTINGS frame", "does not answer"),
+    ("UNAVAILABLE", CONNECT + "x:CERTIFICATE_VERIFY_FAILED: y", "(ca_cert)"),
+    ("UNAVAILABLE", CONNECT + "x:SSLV3_ALERT_BAD_CERTIFICATE: OK", "(ssl_cert, ssl_cert_key)"),
+    ("UNAVAILABLE", CONNECT + "(Expected SETTINGS frame as the first frame, got frame type 80)", "not speak as etcd"),
+    ("UNAVAILABLE", CONNECT + "(Trying to connect an http1.x server (HTTP status 400))", "not speak as etcd"),
+    ("UNAVAILABLE", "etcdserver: no leader", "more than half of its members"),
+    ("UNIMPLEMENTED", "unknown service", "is not etcd"),
+    ("DEADLINE_EXCEEDED", "Deadline Exceeded", "did not answer in time"),
+    ("INTERNAL", "something new", "something new (INTERNAL)"),
+]
+
+
+@pytest.mark.parametrize(("code", "details", "words"), FAULTS)
+def test_what_is_told(code, details, words):
+    assert words in fault(Failure(code, details), over_tls=False)
+
+
+def test_mistrust_is_between_certificates_only():
+    assert is_mistrust(Failure("UNAVAILABLE", CONNECT + "x:CERTIFICATE_VERIFY_FAILED: y"))
+    assert not is_mistrust(Failure("UNAVAILABLE", CONNECT + "Connection refused"))
+    assert not is_mistrust(Failure("UNAVAILABLE", "etcdserver: ALERT"))
+
+
+def test_a_quota_that_is_used_up_is_told(servers, prefix):
+    client = EtcdClient([servers.single(quota=2 * 1024 * 1024).endpoint])
+    with pytest.raises(EtcdFull, match="its quota is used up"):
+        for number in range(20):
+            client.transact(Transaction([], [Put(prefix + b"%d" % number, b"x" * 400_000)]))
+    with pytest.raises(EtcdFull, match="etcdctl alarm disarm"):
+        client.grant(10)
+    assert client.read(prefix + b"0").count == 1
+    client.close()

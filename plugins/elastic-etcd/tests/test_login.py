@@ -1,0 +1,144 @@
+"""User, password and token against real servers that ask for them."""
+
+import threading
+
+import pytest
+from cluster import User
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.errors import EtcdDenied
+from elastic_etcd.client.login import Login
+from elastic_etcd.client.values import Put, Transaction
+
+ALICE = User("alice", "wonderland-1865", b"/alice/")
+BOB = User("bob", "builder-1998")
+SECRETS = (ALICE.password, BOB.password, "not-the-password")
+
+
+@pytest.fixture(scope="module")
+def guarded(shared_servers):
+    return shared_servers.single(users=(ALICE, BOB))
+
+
+@pytest.fixture
+def client_of(guarded):
+    made = []
+
+    def make(*login, **options):
+        made.append(EtcdClient([guarded.endpoint], login=Login(*login) if login else None, **options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def put(client, key, value=b""):
+    return client.transact(Transaction([], [Put(key, value)]))
+
+
+def logins(server):
+    return server.metric(
+        'grpc_server_handled_total{grpc_code="OK",grpc_method="Authenticate",grpc_service="etcdserverpb.Auth",grpc_type="unary"}'
+    )
+
+
+def test_the_owner_of_the_prefix_works(client_of):
+    client = client_of(ALICE.name, ALICE.password)
+    put(client, b"/alice/a", b"1")
+    assert client.read(b"/alice/a").first.value == b"1"
+    lease = client.grant(10)
+    assert client.renew(lease.id) == 10
+    client.revoke(lease.id)
+
+
+def test_a_wrong_password_is_told_and_not_shown(client_of):
+    client = client_of(ALICE.name, "not-the-password")
+    with pytest.raises(EtcdDenied, match="correct user or password") as caught:
+        client.read(b"/alice/a")
+    assert not any(secret in str(caught.value) for secret in SECRETS)
+
+
+def test_an_unknown_user_is_told(client_of):
+    with pytest.raises(EtcdDenied, match="correct user or password"):
+        client_of("mallory", "m").read(b"/alice/a")
+
+
+@pytest.mark.parametrize("user", [ALICE, BOB], ids=["other prefix", "no role"])
+def test_keys_that_we_may_not_touch(client_of, user):
+    client = client_of(user.name, user.password)
+    with pytest.raises(EtcdDenied, match=r"permission to read and write our keys .* etcdctl role grant-permission"):
+        client.read(b"/secret")
+    with pytest.raises(EtcdDenied, match="permission to read and write our keys"):
+        put(client, b"/secret")
+
+
+def test_no_login_is_told(client_of):
+    with pytest.raises(EtcdDenied, match="expects user and password and got none"):
+        client_of().read(b"/alice/a")
+
+
+def test_a_password_may_be_given_before_it_is_required(etcd, prefix):
+    client = EtcdClient([etcd.endpoint], login=Login("somebody", "whatever"))
+    put(client, prefix, b"1")
+    assert client.read(prefix).first.value == b"1"
+    client.close()
+
+
+def test_passwords_are_shown_by_nothing():
+    login = Login("alice", ALICE.password)
+    assert ALICE.password not in f"{login} {login!r}"
+    assert "alice" in repr(login)
+
+
+def test_many_threads_log_in_once(guarded, client_of, background):
+    client = client_of(ALICE.name, ALICE.password)
+    before = logins(guarded)
+    together = threading.Barrier(8)
+
+    def read():
+        together.wait(10)
+        return client.read(b"/alice/a")
+
+    for thread in [background(read) for _ in range(8)]:
+        thread.result()
+    assert logins(guarded) - before == 1
+
+
+def test_a_token_that_has_expired_is_renewed_once(servers, etcd_version, eventually, background):
+    if etcd_version < (3, 5):
+        pytest.skip("before 3.5, tokens live 5 minutes")
+    server = servers.single(users=(ALICE,), token_ttl=1)
+    client = EtcdClient([server.endpoint], login=Login(ALICE.name, ALICE.password))
+    put(client, b"/alice/a", b"1")
+    token = client.members.metadata(client.members.current())
+    eventually(lambda: "deleted a simple token" in server.log)
+    before = logins(server)
+    for thread in [background(lambda: put(client, b"/alice/a", b"2")) for _ in range(4)]:
+        thread.result()
+    assert client.read(b"/alice/a").first.value == b"2"
+    assert client.members.metadata(client.members.current()) != token
+    assert logins(server) - before == 1
+    client.close()
+
+
+def test_a_server_that_was_restarted_has_forgotten_all_tokens(servers):
+    server = servers.single(users=(ALICE,))
+    client = EtcdClient([server.endpoint], login=Login(ALICE.name, ALICE.password))
+    put(client, b"/alice/a", b"1")
+    server.kill()
+    server.start()
+    server.wait_healthy()
+    assert client.read(b"/alice/a").first.value == b"1"
+    put(client, b"/alice/a", b"2")
+    client.close()
+
+
+def test_a_password_that_was_changed_meanwhile(servers):
+    server = servers.single(users=(ALICE,))
+    client = EtcdClient([server.endpoint], login=Login(ALICE.name, ALICE.password))
+    put(client, b"/alice/a", b"1")
+    root = server.call("/v3/auth/authenticate", name="root", password="the-roots-password")["token"]
+    server.call("/v3/auth/user/changepw", root, name=ALICE.name, password="another")
+    with pytest.raises(EtcdDenied, match="correct user or password"):
+        put(client, b"/alice/a", b"2")
+    client.close()
