@@ -82,7 +82,7 @@ _MISTRUST = (
     ),
 )
 
-_FOREIGN = "what listens there does not speak as etcd does; correct the endpoint, or, if it expects TLS, use protocol https"
+_FOREIGN = "what listens there does not speak as etcd does; correct the endpoint, or use protocol https if it wants TLS"
 
 _REASONS = (
     *_MISTRUST,
