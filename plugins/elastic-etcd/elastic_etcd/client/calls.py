@@ -136,7 +136,12 @@ class _Call:
         return max(_SHORTEST, self._deadline - self._limits.clock.now())
 
     def _patience(self) -> Duration:
-        return min(self._limits.attempt, self._left())
+        """Of one attempt. With nobody else to ask it may take all the time that is left; else twice as long each time
+        that all members have failed: answers that come too late only make more work for servers that are busy."""
+        members = len(self._members.all)
+        if members == 1:
+            return self._left()
+        return min(self._limits.attempt * 2.0 ** min(self._failures // members, 10), self._left())
 
     def _unreachable(self) -> EtcdUnreachable:
         return EtcdUnreachable(

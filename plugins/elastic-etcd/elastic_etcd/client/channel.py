@@ -18,6 +18,7 @@ OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
     ("grpc.enable_http_proxy", 0),  # `http_proxy` is meant for the web
+    ("SingleThreadedUnaryStream", 1),  # whoever listens to a stream is its thread, so that none more is needed
     ("grpc.enable_retries", 0),  # what is sent again, and where, is decided above
     ("grpc.max_send_message_length", 2 * 1024 * 1024),
     ("grpc.max_receive_message_length", -1),  # many values of 1.5 MiB may come at once
