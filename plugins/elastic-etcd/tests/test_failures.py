@@ -76,14 +76,17 @@ FAULTS = [
     ("UNAVAILABLE", CONNECT + "ipv4:127.0.0.1:1: Socket closed", "it may expect TLS"),
     ("UNAVAILABLE", CONNECT + "Handshake read failed (Socket closed)", "it may speak plain text"),
     ("UNAVAILABLE", CONNECT + "SSL_ERROR_SSL: x:WRONG_VERSION_NUMBER", "it may speak plain text"),
-    ("UNAVAILABLE", CONNECT + "Handshake read failed (Endpoint closing)", "does not answer"),
+    ("UNAVAILABLE", CONNECT + "Handshake read failed (Endpoint closing)", "or hang"),
     ("UNAVAILABLE", CONNECT + "connection attempt timed out before receiving SETTINGS frame", "does not answer"),
     ("UNAVAILABLE", CONNECT + "x:CERTIFICATE_VERIFY_FAILED: y", "(ca_cert)"),
+    ("UNAVAILABLE", CONNECT + "ipv4:127.0.0.1:1: Unwrap failed (TSI_DATA_CORRUPTED)", "(ssl_cert, ssl_cert_key)"),
+    ("UNAVAILABLE", CONNECT + "x: Peer name 127.0.0.1 is not in peer certificate", "for other names"),
+    ("UNAVAILABLE", CONNECT + "x: Hostname Verification Check failed.", "for other names"),
     ("UNAVAILABLE", CONNECT + "x:SSLV3_ALERT_BAD_CERTIFICATE: OK", "(ssl_cert, ssl_cert_key)"),
     ("UNAVAILABLE", CONNECT + "(Expected SETTINGS frame as the first frame, got frame type 80)", "not speak as etcd"),
     ("UNAVAILABLE", CONNECT + "(Trying to connect an http1.x server (HTTP status 400))", "not speak as etcd"),
     ("UNAVAILABLE", "etcdserver: no leader", "more than half of its members"),
-    ("UNIMPLEMENTED", "unknown service", "is not etcd"),
+    ("UNIMPLEMENTED", "unknown service", "not speak as etcd"),
     ("DEADLINE_EXCEEDED", "Deadline Exceeded", "did not answer in time"),
     ("INTERNAL", "something new", "something new (INTERNAL)"),
 ]
@@ -92,6 +95,12 @@ FAULTS = [
 @pytest.mark.parametrize(("code", "details", "words"), FAULTS)
 def test_what_is_told(code, details, words):
     assert words in fault(Failure(code, details), over_tls=False)
+
+
+def test_who_hangs_up_at_once_may_want_the_other_protocol():
+    hung_up = Failure("UNAVAILABLE", CONNECT + "ipv4:127.0.0.1:1: Socket closed")
+    assert "protocol https" in fault(hung_up, over_tls=False)
+    assert "protocol http)" in fault(hung_up, over_tls=True)
 
 
 def test_mistrust_is_between_certificates_only():

@@ -71,28 +71,27 @@ def judge(failure: Failure) -> Verdict:
 
 
 _OTHER_NAMES = "its certificate is for other names; use one of these as the endpoint"
+_NOT_OURS = "it refuses our certificate, or wants one and got none; give one that it trusts (ssl_cert, ssl_cert_key)"
+_NO_NAME = "nobody knows the name; correct the endpoint"
+_NO_TLS = "it does not take part in TLS; it may speak plain text (protocol http), or hang"
+_TLS = "it hung up when it got plain text; it may expect TLS (use protocol https)"
+_FOREIGN = "what listens there does not speak as etcd does; correct the endpoint, or use protocol https if it wants TLS"
 
 _MISTRUST = (
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of an authority that we trust; give its authority (ca_cert)"),
     ("Hostname Verification Check failed", _OTHER_NAMES),
     ("is not in peer certificate", _OTHER_NAMES),
-    (
-        "ALERT",
-        "it refuses our certificate, or wants one and got none; give one that it trusts (ssl_cert, ssl_cert_key)",
-    ),
+    ("ALERT", _NOT_OURS),
+    ("Unwrap failed", _NOT_OURS),  # so with TLS 1.3, where a server refuses when the handshake is over
 )
-
-_FOREIGN = "what listens there does not speak as etcd does; correct the endpoint, or use protocol https if it wants TLS"
 
 _REASONS = (
     *_MISTRUST,
     ("Connection refused", "nothing listens there (connection refused); start etcd, or correct the endpoint"),
-    ("errors resolving", "nobody knows the name; correct the endpoint"),
-    ("DNS resolution failed", "nobody knows the name; correct the endpoint"),
-    ("Handshake read failed (Socket closed)", "it does not take part in TLS; it may speak plain text (protocol http)"),
-    ("WRONG_VERSION_NUMBER", "what it speaks is not TLS; it may speak plain text (protocol http)"),
-    ("WRONG_VERSION", "what it speaks is not TLS; it may speak plain text (protocol http)"),
-    ("Handshake read failed", "it accepts connections and does not answer"),
+    ("errors resolving", _NO_NAME),
+    ("DNS resolution failed", _NO_NAME),
+    ("Handshake read failed", _NO_TLS),
+    ("WRONG_VERSION", _NO_TLS),
     ("before receiving SETTINGS", "it accepts connections and does not answer"),
     ("http1.x server", _FOREIGN),
     ("Failed parsing HTTP/2", _FOREIGN),
@@ -109,9 +108,9 @@ def fault(failure: Failure, over_tls: bool) -> str:
     if failure.code == "DEADLINE_EXCEEDED":
         return "it did not answer in time"
     if failure.code == "UNIMPLEMENTED":
-        return "what listens there is not etcd; correct the endpoint"
-    if "failed to connect" in failure.details and "Socket closed" in failure.details and not over_tls:
-        return "it hung up when it got plain text; it may expect TLS (use protocol https)"
+        return _FOREIGN
+    if "failed to connect" in failure.details and "Socket closed" in failure.details:
+        return _NO_TLS if over_tls else _TLS
     return f"{failure.details} ({failure.code})"
 
 
