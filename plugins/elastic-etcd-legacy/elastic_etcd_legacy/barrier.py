@@ -244,10 +244,11 @@ class Barrier:
 
     def _give_up(self, token: str) -> None:
         """The others need not wait for this node, nor make room for it. If they cannot be told, its lease ends."""
-        try:
-            self._attempt(lambda view: steps.give_up(view.document, token))
-        except (EtcdError, RendezvousError):
-            pass
+        if self._mirror.started:  # else it has not written anything
+            try:
+                self._attempt(lambda view: steps.give_up(view.document, token))
+            except (EtcdError, RendezvousError):
+                pass
         self._leases.end_alive()
 
     def _left(self) -> bool:

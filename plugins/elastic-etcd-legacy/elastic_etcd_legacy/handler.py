@@ -55,7 +55,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         self._store = store
         self._barrier = Barrier(client, settings, self._reserve, name, clock)
         self._reservation: PortReservation | None = None
-        self._stores: list[str] = []
+        self._stores: list[tuple[str, Store]] = []
         self._released = False
         self._told = False
 
@@ -94,6 +94,8 @@ class EtcdRendezvousHandler(RendezvousHandler):
     def shutdown(self) -> bool:
         if not self._released:
             self._released = True
+            for _, store in self._stores:
+                _close(store)
             self._told = self._barrier.stop(_PATIENCE)
             self._release()
             self._client.close()
@@ -101,12 +103,14 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
     def _round_store(self, version: int) -> Store:
         """The store of this round. That of the round before last goes: nobody can be reading it any more."""
+        if len(self._stores) > 1:
+            prefix, old = self._stores.pop(0)
+            _close(old)
+            self._client.transact(Transaction((), (Delete(prefix.encode(), end_of(prefix.encode())),)))
         prefix = self._settings.keys.store(version)
-        self._stores.append(prefix)
-        while len(self._stores) > 2:
-            old = self._stores.pop(0).encode()
-            self._client.transact(Transaction((), (Delete(old, end_of(old)),)))
-        return self._store(self._client, prefix, self._barrier.run_lease)
+        store = self._store(self._client, prefix, self._barrier.run_lease)
+        self._stores.append((prefix, store))
+        return store
 
     def _reserve(self) -> KeepAlive:
         """A port for the workers' store, new for every round and held until rank 0's worker listens on it."""
@@ -125,3 +129,10 @@ class EtcdRendezvousHandler(RendezvousHandler):
             yield
         except EtcdError as error:
             raise RendezvousConnectionError(str(error)) from error
+
+
+def _close(store: Store) -> None:
+    """Not every store can be closed."""
+    close = getattr(store, "close", None)
+    if close is not None:
+        close()

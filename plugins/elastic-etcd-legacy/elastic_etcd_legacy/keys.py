@@ -12,7 +12,7 @@ class Keys:
     """The keys of one run. All that a node follows is below `followed`; the rounds' stores are not.
 
     Args:
-        prefix: below which all runs are; with or without a slash at its end.
+        prefix: below which all runs are; slashes at its ends do not count.
         run_id: the job.
     """
 
@@ -22,7 +22,8 @@ class Keys:
     @property
     def root(self) -> str:
         """Below which everything of this run is."""
-        return f"{self.prefix.rstrip('/')}/run_{self.run_id}/"
+        stem = self.prefix.strip("/")
+        return f"/{stem}/run_{self.run_id}/" if stem else f"/run_{self.run_id}/"
 
     @property
     def followed(self) -> bytes:
@@ -33,11 +34,6 @@ class Keys:
     def document(self) -> bytes:
         """The document."""
         return self.followed + b"active_version"
-
-    @property
-    def stores(self) -> bytes:
-        """Below which the rounds' stores are."""
-        return f"{self.root}kv/".encode()
 
     def alive(self, version: int, rank: int) -> bytes:
         """The keep-alive of a rank."""

@@ -114,6 +114,7 @@ class Mirror:
                 behind = news is not None and self._take(news)
             except EtcdUnreachable as error:
                 self._note(error)
+                behind = True  # a watch that stands again need not have anything to tell
                 self._over.wait(_RETRY)
             except EtcdClosed:
                 return
@@ -133,7 +134,8 @@ class Mirror:
                     self._pairs.pop(event.pair.key, None)
                 else:
                     self._pairs[event.pair.key] = event.pair
-            self._revision = max(self._revision, news.revision)
+            # After a gap the next read counts, whatever its revision: an etcd that has lost its data counts from 1 again.
+            self._revision = 0 if news.resync else max(self._revision, news.revision)
             self._changed()
         return news.resync
 

@@ -105,9 +105,13 @@ TRANSITIONS: tuple[Transition, ...] = (
         (Effect.KEEP_ALIVE, Effect.LEASE_RUN),
     ),
     Transition(
-        Status.FINAL, Event.ANNOUNCE, Status.FINAL, "a node that is in no round waits for the next", (Effect.LEASE_RUN,)
+        Status.FINAL,
+        Event.ANNOUNCE,
+        Status.FINAL,
+        "a node that is in no round waits for the next",
+        (Effect.KEEP_LEASE,),
     ),
-    Transition(Status.FINAL, Event.WITHDRAW, Status.FINAL, "a node that waits gives up", (Effect.LEASE_RUN,)),
+    Transition(Status.FINAL, Event.WITHDRAW, Status.FINAL, "a node that waits gives up", (Effect.KEEP_LEASE,)),
     Transition(
         Status.FINAL,
         Event.BREAK,
@@ -120,7 +124,9 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(Status.SETUP, Event.EXPIRE, None, f"{_LEASE_ENDS}: who created it did not open it in time"),
     Transition(Status.JOINABLE, Event.EXPIRE, None, f"{_LEASE_ENDS}: who makes the last call died, or all are gone"),
     Transition(Status.FROZEN, Event.EXPIRE, None, f"{_LEASE_ENDS}: a participant did not confirm in time"),
-    Transition(Status.FINAL, Event.EXPIRE, None, f"{_LEASE_ENDS}: its last writer has been gone for long"),
+    Transition(
+        Status.FINAL, Event.EXPIRE, None, f"{_LEASE_ENDS}: the member that made it final has been gone for long"
+    ),
     Transition(Status.CLOSED, Event.EXPIRE, None, f"{_LEASE_ENDS}: its writer has been gone for long"),
     Transition(None, Event.CLOSE, Status.CLOSED, _CLOSES, (Effect.LEASE_RUN,)),
     Transition(Status.SETUP, Event.CLOSE, Status.CLOSED, _CLOSES, (Effect.LEASE_RUN,)),

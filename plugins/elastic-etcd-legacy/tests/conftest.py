@@ -1,6 +1,7 @@
 """Real etcd servers, from the tests of elastic-etcd, and nodes that are threads."""
 
 import itertools
+import socket
 import sys
 import threading
 import time
@@ -82,3 +83,12 @@ def etcd():
 def run_id():
     """That no other test uses."""
     return f"job-{next(_numbers)}-{time.time_ns()}"
+
+
+@pytest.fixture
+def listener():
+    """Something that listens and never answers; its port."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        yield sock.getsockname()[1]

@@ -1,0 +1,52 @@
+"""A node of a job for tests: a handler over a client of its own."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd_legacy.handler import EtcdRendezvousHandler
+from elastic_etcd_legacy.settings import LegacySettings
+
+from elastic_core.builtin.memory_store import MemoryStore
+
+
+class Job:
+    """Makes nodes of one run, and shuts them all down."""
+
+    def __init__(self, endpoints, settings):
+        self.endpoints = endpoints
+        self.settings = settings
+        self.stores = {}
+        self.client_class = EtcdClient
+        self._made = []
+
+    def node(self, **settings):
+        """A handler; `settings` differ from those of the job."""
+        chosen = replace(self.settings, **settings)
+        client = self.client_class(self.endpoints, timeout=3.0)
+        made = EtcdRendezvousHandler(client, chosen, "127.0.0.1", self._store, f"node{len(self._made)}")
+        self._made.append(made)
+        return made
+
+    def client(self):
+        return EtcdClient(self.endpoints, timeout=3.0)
+
+    def close(self):
+        for node in self._made:
+            node.shutdown()
+
+    def _store(self, client, prefix, lease):
+        return self.stores.setdefault(prefix, MemoryStore())
+
+
+@contextmanager
+def job_at(endpoints, run_id, least, most, **settings):
+    """A job with short times."""
+    times = {"timeout": 20.0, "last_call": 0.3, "setup": 2.0, "confirm": 2.0, "keep_alive": 2.0} | settings
+    job = Job(endpoints, LegacySettings(run_id, least, most, **times))
+    try:
+        yield job
+    finally:
+        job.close()

@@ -1,0 +1,233 @@
+"""The handler against a real etcd: nodes are threads, each with a client of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from elastic_etcd.client.values import Put, Transaction, end_of
+from nodes import job_at
+
+from elastic_core.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+
+
+@pytest.fixture
+def job(etcd, run_id):
+    """Makes jobs of least and most nodes."""
+    made = []
+
+    def make(least, most, **settings):
+        made.append(job_at([etcd.endpoint], run_id, least, most, **settings))
+        return made[-1].__enter__()
+
+    yield make
+    for context in made:
+        context.__exit__(None, None, None)
+
+
+def gather(background, nodes):
+    """The round that all of them are in, in the order of their ranks."""
+    joining = [background(node.next_rendezvous) for node in nodes]
+    infos = sorted((call.result() for call in joining), key=lambda info: info.rank)
+    assert [info.rank for info in infos] == list(range(len(nodes)))
+    assert {info.world_size for info in infos} == {len(nodes)}
+    assert len({info.bootstrap_store_info for info in infos}) == 1
+    return infos
+
+
+def document_of(job):
+    """Its bytes; empty if there is none."""
+    found = keys_of(job).get(job.settings.keys.document)
+    return found.value if found else b""
+
+
+def keys_of(job):
+    client = job.client()
+    try:
+        root = job.settings.keys.root.encode()
+        return {pair.key: pair for pair in client.read(root, end_of(root)).values}
+    finally:
+        client.close()
+
+
+def test_one_node(job, background):
+    node = job(1, 1).node()
+    (info,) = gather(background, [node])
+    assert info.bootstrap_store_info.master_addr == "127.0.0.1"
+    assert (node.get_backend(), node.use_agent_store, node.polled) == ("etcd-legacy", False, True)
+    assert node.num_nodes_waiting() == 0
+    assert not node.is_closed()
+
+
+@pytest.mark.parametrize("nodes", [2, 8, 24])
+def test_nodes_agree_on_ranks(job, background, nodes):
+    running = job(nodes, nodes)
+    infos = gather(background, [running.node() for _ in range(nodes)])
+    infos[0].store.set("key", "value")
+    assert all(info.store.get("key") == b"value" for info in infos)
+
+
+def test_the_last_call_lets_others_in(job, background):
+    running = job(1, 3, last_call=1.5)
+    gather(background, [running.node() for _ in range(2)])
+
+
+def test_the_greatest_number_does_not_wait_for_the_last_call(job, background):
+    running = job(1, 2, last_call=15.0)
+    begun = time.monotonic()
+    gather(background, [running.node() for _ in range(2)])
+    assert time.monotonic() - begun < 5.0
+
+
+def test_a_failed_member_and_the_others_form_a_new_round(job, background, eventually):
+    running = job(2, 2)
+    nodes = [running.node() for _ in range(2)]
+    first = gather(background, nodes)
+    back = background(nodes[0].next_rendezvous)
+    eventually(lambda: nodes[1].num_nodes_waiting() == 1)
+    second = nodes[1].next_rendezvous()
+    assert {back.result().rank, second.rank} == {0, 1}
+    assert first[0].bootstrap_store_info != second.bootstrap_store_info
+    assert [node.num_nodes_waiting() for node in nodes] == [0, 0]
+
+
+def test_a_late_node_waits_until_the_members_come_back(job, background, eventually):
+    running = job(1, 2)
+    member, late = running.node(), running.node()
+    gather(background, [member])
+    joining = background(late.next_rendezvous)
+    eventually(lambda: member.num_nodes_waiting() == 1)
+    assert joining.running
+    again = background(member.next_rendezvous)
+    assert {again.result().rank, joining.result().rank} == {0, 1}
+
+
+def test_a_spare_disturbs_nobody_and_steps_in(job, background, eventually):
+    running = job(1, 1)
+    member, spare = running.node(), running.node()
+    gather(background, [member])
+    joining = background(spare.next_rendezvous)
+    eventually(lambda: b'waiting":["node1' in document_of(running))
+    assert member.num_nodes_waiting() == 0
+    assert member.shutdown()
+    assert joining.result().rank == 0
+
+
+def test_a_node_that_leaves_is_noticed_at_once(job, background, eventually):
+    running = job(1, 2, keep_alive=30.0)
+    nodes = [running.node() for _ in range(2)]
+    gather(background, nodes)
+    begun = time.monotonic()
+    assert nodes[0].shutdown()
+    eventually(lambda: nodes[1].num_nodes_waiting() == 1)
+    assert time.monotonic() - begun < 2.0
+    assert nodes[1].next_rendezvous().world_size == 1
+    assert not nodes[1].is_closed()
+
+
+def test_a_node_that_dies_is_noticed_when_its_lease_ends(job, background, eventually):
+    running = job(1, 2)
+    nodes = [running.node() for _ in range(2)]
+    gather(background, nodes)
+    client = running.client()
+    keys, lost = running.settings.keys, None
+    try:  # as if its machine had gone
+        pairs = keys_of(running)
+        lost = next(pair for key, pair in pairs.items() if key.endswith(b"rank_1"))
+        client.revoke(lost.lease)
+    finally:
+        client.close()
+    eventually(lambda: all(node.num_nodes_waiting() == 1 for node in nodes))
+    assert keys.document in keys_of(running)  # nobody has asked for a round yet
+    gather(background, nodes)
+
+
+def test_a_participant_that_dies_before_the_round_is_final(job, background):
+    """It is in the document and never confirms: after the confirm time the others begin anew."""
+    running = job(2, 2)
+    ghost = job(2, 2, timeout=0.5).node()
+    with pytest.raises(RendezvousTimeoutError, match="found one that is joinable, with 1 node"):
+        ghost.next_rendezvous()
+    gather(background, [running.node() for _ in range(2)])
+
+
+def test_closing_ends_waiting_and_coming(job, background, eventually):
+    running = job(2, 2)
+    nodes = [running.node() for _ in range(2)]
+    waiting = background(nodes[0].next_rendezvous)
+    eventually(lambda: b'participants":["node0' in document_of(running))
+    nodes[1].set_closed()
+    with pytest.raises(RendezvousClosedError, match="was closed"):
+        waiting.result()
+    with pytest.raises(RendezvousClosedError):
+        nodes[1].next_rendezvous()
+    nodes[0].set_closed()
+    assert nodes[0].is_closed()
+    assert nodes[0].num_nodes_waiting() == 0
+
+
+def test_closing_a_job_that_has_not_begun(job):
+    node = job(1, 1).node()
+    assert not node.is_closed()
+    node.set_closed()
+    assert node.is_closed()
+
+
+def test_waiting_is_bounded_and_leaves_nothing(job):
+    running = job(2, 2, timeout=0.5)
+    with pytest.raises(RendezvousTimeoutError, match=r"at least 2 nodes .* within 0\.5 s"):
+        running.node().next_rendezvous()
+    assert keys_of(running) == {}
+
+
+def test_shutdown_ends_a_wait(job, background, eventually):
+    running = job(2, 2)
+    node = running.node()
+    joining = background(node.next_rendezvous)
+    eventually(lambda: keys_of(running))
+    assert node.shutdown()
+    with pytest.raises(RendezvousError, match="shut down"):
+        joining.result(5.0)
+    assert node.shutdown()
+    assert keys_of(running) == {}
+
+
+def test_foreign_bytes_are_told_and_left_alone(job):
+    running = job(1, 1)
+    key = running.settings.keys.document
+    client = running.client()
+    client.transact(Transaction((), (Put(key, b"\x80foreign"),)))
+    with pytest.raises(RendezvousStateError, match="etcd_prefix"):
+        running.node().next_rendezvous()
+    assert client.read(key).first.value == b"\x80foreign"
+    client.transact(Transaction((), ()))
+    client.close()
+
+
+def test_joining_and_leaving_leaves_nothing_behind(job):
+    running = job(1, 1, last_call=0.0)
+    threads = threading.active_count()
+    for _ in range(30):
+        node = running.node()
+        assert node.next_rendezvous().world_size == 1
+        assert node.shutdown()
+    assert keys_of(running) == {}
+    assert threading.active_count() <= threads + 2
+
+
+def test_nobody_answers(listener, run_id):
+    with job_at([f"127.0.0.1:{listener}"], run_id, 1, 1, timeout=1.0) as running:
+        node = running.node()
+        with pytest.raises(RendezvousConnectionError, match=str(listener)):
+            node.next_rendezvous()
+        with pytest.raises(RendezvousConnectionError):
+            node.num_nodes_waiting()
+        with pytest.raises(RendezvousConnectionError):
+            node.is_closed()

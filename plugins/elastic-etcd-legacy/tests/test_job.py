@@ -1,0 +1,76 @@
+"""`elastic run --rdzv-backend etcd-legacy` with agents that are processes, over a real etcd."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+E2E = Path(__file__).parents[3] / "tests" / "e2e"
+sys.path.insert(0, str(E2E))
+
+from job_of_nodes import Job, kill  # noqa: E402
+
+
+def _runner():
+    spec = importlib.util.spec_from_file_location("e2e_conftest", E2E / "conftest.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+elastic = _runner().elastic
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def running(elastic, etcd, run_id):
+    made = Job(elastic.start_to_files, elastic.cwd, backend="etcd-legacy", endpoint=etcd.endpoint)
+    made.conf = {"last_call_timeout": "1", "etcd_prefix": f"/{run_id}", "timeout": "60"}
+    return made
+
+
+def test_ddp_over_two_nodes_and_a_killed_worker(running):
+    agents = running.agents("a b", "--nnodes=2", "--max-restarts=3", script=running.trainer)
+    first = running.round(2)
+    assert first.all("saw") == [2, 2]
+    assert first.all("RANK") == first.all("GROUP_RANK") == ["0", "1"]
+    assert set(first.all("MASTER_ADDR")) == {"127.0.0.1"}
+    assert first.restarts == {"0"}
+    kill(first.pid("b"))
+    second = running.round(2, after=first)
+    assert second.all("saw") == [2, 2]
+    assert second.restarts == {"1"}
+    assert second.port != first.port
+    running.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+    assert all(agent.err.count("backend deprecated") == 1 for agent in agents)
+
+
+def test_a_node_that_is_told_to_go_and_one_that_comes(running):
+    kept, leaving = running.agents("a b", "--nnodes=1:2")
+    both = running.round(2)
+    leaving.signal(signal.SIGTERM)
+    alone = running.round(1, after=both)
+    assert alone.nodes == ["a"]
+    newcomer = running.agent("c", "--nnodes=1:2")
+    again = running.round(2, after=alone)
+    assert sorted(again.nodes) == ["a", "c"]
+    running.end()
+    assert leaving.code() == 128 + signal.SIGTERM
+    assert [kept.code(), newcomer.code()] == [0, 0]
+
+
+def test_a_node_that_is_killed_is_missed_when_its_lease_ends(running):
+    kept, lost = running.agents("a b", "--nnodes=1:2")
+    both = running.round(2)
+    lost.process.kill()
+    kill(both.pid("b"))
+    alone = running.round(1, after=both)
+    assert alone.nodes == ["a"]
+    running.end()
+    assert kept.code() == 0

@@ -1,0 +1,138 @@
+"""What happens to a round, and to those on their way into one, when etcd does not answer."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from cluster import User, make_certificates
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.errors import EtcdUnreachable
+from elastic_etcd_legacy import create_rdzv_handler
+from nodes import job_at
+
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.interfaces.handler import RendezvousParameters
+
+
+def formed(background, nodes):
+    joining = [background(node.next_rendezvous) for node in nodes]
+    return sorted(call.result().rank for call in joining)
+
+
+def waiting(node):
+    """How many nodes wait; None if that is not known."""
+    try:
+        return node.num_nodes_waiting()
+    except RendezvousConnectionError:
+        return None
+
+
+def in_reach(node):
+    return waiting(node) == 0
+
+
+def test_a_round_outlives_a_restart_of_etcd(servers, background, eventually, run_id):
+    """Its members are told that nothing is known meanwhile, and the round stands afterwards."""
+    server = servers.single()
+    with job_at([server.endpoint], run_id, 2, 2, keep_alive=10.0) as job:
+        nodes = [job.node() for _ in range(2)]
+        assert formed(background, nodes) == [0, 1]
+        server.kill()
+
+        eventually(lambda: not in_reach(nodes[0]))
+        server.start()
+        server.wait_healthy()
+        eventually(lambda: all(in_reach(node) for node in nodes))
+
+
+def test_an_etcd_that_comes_back_empty_ends_the_round(servers, background, eventually, run_id):
+    server = servers.single()
+    with job_at([server.endpoint], run_id, 2, 2, timeout=60.0) as job:
+        nodes = [job.node() for _ in range(2)]
+        assert formed(background, nodes) == [0, 1]
+        server.lose_data()
+        server.start()
+        server.wait_healthy()
+        eventually(lambda: all(waiting(node) == 1 for node in nodes))
+        assert formed(background, nodes) == [0, 1]
+        assert all(in_reach(node) for node in nodes)
+
+
+def test_joining_goes_on_when_etcd_comes_back(servers, background, eventually, run_id):
+    server = servers.single()
+    with job_at([server.endpoint], run_id, 2, 2, keep_alive=10.0, timeout=60.0) as job:
+        first = background(job.node().next_rendezvous)
+        client = job.client()
+        eventually(lambda: client.read(job.settings.keys.document).first)
+        client.close()
+        server.kill()
+        second = background(job.node().next_rendezvous)
+        server.start()
+        assert {first.result(60.0).rank, second.result(60.0).rank} == {0, 1}
+
+
+def test_the_job_goes_on_when_the_leader_of_a_cluster_dies(servers, background, eventually, run_id):
+    cluster = servers.cluster(3)
+    endpoints = [member.endpoint for member in cluster.members]
+    with job_at(endpoints, run_id, 2, 2, keep_alive=10.0, timeout=60.0) as job:
+        nodes = [job.node() for _ in range(2)]
+        assert formed(background, nodes) == [0, 1]
+        cluster.leader().kill()
+        assert formed(background, nodes) == [0, 1]
+
+
+class Forgetful(EtcdClient):
+    """Every write lands, and its answer is lost each second time."""
+
+    lost = 0
+
+    def transact(self, transaction):
+        done = super().transact(transaction)
+        self.lost += 1
+        if self.lost % 2:
+            raise EtcdUnreachable("the answer was lost", landed=True)
+        return done
+
+
+def test_lost_answers_are_recognised(etcd, background, eventually, run_id):
+    with job_at([etcd.endpoint], run_id, 3, 3) as job:
+        job.client_class = Forgetful
+        nodes = [job.node() for _ in range(3)]
+        assert formed(background, nodes) == [0, 1, 2]
+        again = [background(nodes[0].next_rendezvous)]
+        eventually(lambda: nodes[1].num_nodes_waiting() == 1)
+        again += [background(node.next_rendezvous) for node in nodes[1:]]
+        assert sorted(call.result().rank for call in again) == [0, 1, 2]
+        nodes[0].set_closed()
+        assert all(node.is_closed() for node in nodes)
+
+
+def test_refusals_are_told_at_once(servers, run_id):
+    """A user without permission on the prefix; and a quota that is used up is no different."""
+    server = servers.single(users=(User("somebody", "password", b"/elsewhere/"),))
+    params = RendezvousParameters(
+        "etcd-legacy", server.endpoint, run_id, 1, 1, user="somebody", password="password", timeout=60
+    )
+    with pytest.warns(DeprecationWarning):
+        handler = create_rdzv_handler(params)
+    begun = time.monotonic()
+    with pytest.raises(RendezvousConnectionError, match="permission"):
+        handler.next_rendezvous()
+    assert time.monotonic() - begun < 20.0
+    handler.shutdown()
+
+
+@pytest.mark.torch
+def test_tls_with_client_certificates(servers, tmp_path, run_id):
+    certificates = make_certificates(tmp_path)
+    server = servers.single(certificates=certificates, client_certificates=True)
+    files = {"cacert": certificates.ca, "cert": certificates.client_cert, "key": certificates.client_key}
+    params = RendezvousParameters("etcd-legacy", server.endpoint, run_id, 1, 1, protocol="https", timeout=60, **files)
+    with pytest.warns(DeprecationWarning):
+        handler = create_rdzv_handler(params)
+    info = handler.next_rendezvous()
+    assert (info.rank, info.world_size) == (0, 1)
+    info.store.set("key", "value")
+    assert info.store.get("key") == b"value"
+    assert handler.shutdown()

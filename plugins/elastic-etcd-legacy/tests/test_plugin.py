@@ -1,0 +1,138 @@
+"""What the plugin registers, what its options do, and the names of the first release."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import elastic_etcd_legacy as legacy
+import pytest
+from elastic_etcd_legacy import plugin
+from elastic_etcd_legacy.create import read
+from elastic_etcd_legacy.settings import LegacySettings
+
+from elastic_core import errors
+from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.rendezvous import RendezvousHandlerRegistry, get_rendezvous_handler
+
+
+def params(endpoint="127.0.0.1:2379", least=1, most=2, **config):
+    return RendezvousParameters("etcd-legacy", endpoint, "job", least, most, **config)
+
+
+def test_loading_the_plugin_imports_neither_torch_nor_grpc_nor_etcd3():
+    wanted = "{'torch', 'grpc', 'etcd3', 'google.protobuf'}"
+    code = f"import sys, elastic_etcd_legacy.plugin, elastic_etcd_legacy; sys.exit(bool({wanted} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_defaults_are_those_that_its_users_know():
+    settings, cluster = read(params())
+    assert (settings.timeout, settings.last_call, settings.prefix) == (600.0, 30.0, "/torchelastic/p2p")
+    assert (cluster.addresses, cluster.over_tls) == (("127.0.0.1:2379",), False)
+    (record,) = plugin.elastic_rendezvous_backends()
+    defaults = {option.name: option.default for option in record.options}
+    assert read(params(**defaults)) == (settings, cluster)
+
+
+def test_options():
+    settings, cluster = read(
+        params(
+            "a:1,[::1]:2",
+            timeout="20",
+            last_call_timeout=0,
+            etcd_prefix="mine",
+            protocol="https",
+            cacert="ca.pem",
+            cert="cert.pem",
+            key="key.pem",
+            user="me",
+            password="secret",
+        )
+    )
+    assert (settings.timeout, settings.last_call, settings.keys.root) == (20.0, 0.0, "/mine/run_job/")
+    assert cluster.addresses == ("a:1", "[::1]:2")
+    assert (cluster.over_tls, cluster.ca_cert, cluster.ssl_cert, cluster.ssl_cert_key) == (
+        True,
+        "ca.pem",
+        "cert.pem",
+        "key.pem",
+    )
+    assert (cluster.user, cluster.password) == ("me", "secret")
+
+
+def test_all_problems_are_told_at_once_by_the_names_that_were_written():
+    with pytest.raises(errors.ConfigurationError) as caught:
+        read(params("a:b", protocol="ftp", cert="cert.pem", timeout="soon", last_call_timeout=-1))
+    told = str(caught.value)
+    assert "--rdzv-endpoint" in told
+    assert "ftp" in told
+    assert "--rdzv-conf: key: expected a certificate and its private key, found cert alone" in told
+    assert "ssl_cert" not in told
+    assert "--rdzv-conf: timeout: expected seconds, found 'soon'" in told
+    assert "last call of 0 s or more" in told
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"run_id": ""}, "run id"),
+        ({"min_nodes": 0}, "min_nodes"),
+        ({"min_nodes": 3}, "min_nodes"),
+        ({"timeout": 0.0}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"last_call": -1.0}, "last call"),
+    ],
+)
+def test_bounds_of_the_settings(changed, told):
+    with pytest.raises(ValueError, match=told):
+        LegacySettings(**{"run_id": "job", "min_nodes": 1, "max_nodes": 2} | changed)
+
+
+def test_a_handler_is_made_without_a_server_and_names_the_better_backend():
+    with pytest.warns(DeprecationWarning, match="use etcd"):
+        handler = legacy.create_rdzv_handler(params("127.0.0.1:1"))
+    assert isinstance(handler, legacy.EtcdRendezvousHandler)
+    assert (handler.get_backend(), handler.get_run_id()) == ("etcd-legacy", "job")
+    assert handler.shutdown()
+
+
+def test_people_are_told_once():
+    code = """
+import warnings
+from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_etcd_legacy import create_rdzv_handler
+warnings.simplefilter("error")
+for number in range(3):
+    try:
+        create_rdzv_handler(RendezvousParameters("etcd-legacy", "127.0.0.1:1", "job", 1, 1))
+    except DeprecationWarning:
+        warnings.simplefilter("ignore")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("backend deprecated") == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_it_is_found_by_its_name():
+    handler = get_rendezvous_handler(params("127.0.0.1:1", timeout="5"))
+    assert isinstance(handler, legacy.EtcdRendezvousHandler)
+    assert handler.shutdown()
+
+
+def test_the_names_of_the_first_release():
+    assert legacy.RendezvousException is errors.RendezvousError
+    assert legacy.RendezvousClosedException is errors.RendezvousClosedError
+    assert legacy.RendezvousTimeoutException is errors.RendezvousTimeoutError
+    assert issubclass(legacy.RendezvousNonRetryableError, legacy.RendezvousException)
+    assert issubclass(legacy.RendezvousHandlerFactory, RendezvousHandlerRegistry)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_factory_of_the_first_release():
+    factory = legacy.RendezvousHandlerFactory()
+    factory.register("etcd-legacy", legacy.create_rdzv_handler)
+    handler = factory.create_rdzv_handler(params("127.0.0.1:1"))
+    assert handler.get_run_id() == "job"
+    assert handler.shutdown()
