@@ -26,6 +26,7 @@ from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectio
 from elastic_core.log import get_logger
 from elastic_core.port import PortReservation
 from elastic_etcd.server_binary import find_binary
+from elastic_etcd.server_log import ServerLog
 from elastic_etcd.server_probe import answers_as
 from elastic_etcd.server_process import ServerProcess
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
 
 _LOG = "etcd.log"
-_TAIL = 20  # lines of the log that an error shows
+_TAIL = 3  # lines of its log that go into ours
 _PROBE_EVERY = 0.05  # seconds, while it starts
 _PEER = "unix://peer:0"  # a socket file in its folder: a cluster of one needs no port for peers
 _TAKEN = "address already in use"
@@ -74,6 +75,7 @@ class EtcdServer:
         self._reservation: PortReservation | None = None
         self._process: ServerProcess | None = None
         self._serving = False
+        self._log = ServerLog(Path(os.devnull))
 
     def start(
         self, timeout: Duration = 60, num_retries: int = 3, stderr: int | IO[bytes] | IO[str] | None = None
@@ -151,7 +153,7 @@ class EtcdServer:
         """How it ended by itself, with the end of its log; None while it runs, or when it was not started."""
         if self._process is None or not self._process.end:
             return None
-        return f"etcd has ended: {self._process.end}{self._shown_log()}"
+        return f"etcd has ended: {self._process.end}{self._log.shown()}"
 
     def __enter__(self) -> EtcdServer:
         if self._process is None:
@@ -168,6 +170,7 @@ class EtcdServer:
         identity = _Identity(f"elastic-{secrets.token_hex(8)}", f"http://{address}:{self._reservation.port}")
         command = [binary, *_flags(identity, self._folder, both=stderr is not None)]
         scratch = "" if self._data_dir else str(self._folder)
+        self._log = ServerLog(self._folder / _LOG)
         with open(self._folder / _LOG, "wb") as log:
             target = log if stderr is None else stderr
             self._process = ServerProcess(command, str(self._folder), scratch, target, self._lost, self._environment)
@@ -177,24 +180,24 @@ class EtcdServer:
         """Wait until it does. False when it could not have the port. Raises EtcdServerError."""
         while not answers_as(identity.name, identity.probed_at):
             if self._process is None or self._process.ended(_PROBE_EVERY):
-                if _TAKEN in self._log():
+                if _TAKEN in self._log.text():
                     return False
                 raise EtcdServerError(f"expected to start an etcd at {identity.url}, found that {self._how_it_ended()}")
             if self._clock.now() >= deadline:
                 raise EtcdServerError(
                     f"expected an etcd to serve at {identity.url} within {timeout:g} s, found one that runs and does "
-                    f"not answer; give it more time (timeout), or see why it hangs{self._shown_log()}"
+                    f"not answer; give it more time (timeout), or see why it hangs{self._log.shown()}"
                 )
         return True
 
     def _how_it_ended(self) -> str:
         how = self._process.end if self._process is not None else "it was stopped"
-        return f"it ended at once: {how}; the binary may not be an etcd, or its log says why{self._shown_log()}"
+        return f"it ended at once: {how}; the binary may not be an etcd, or its log says why{self._log.shown()}"
 
     def _lost(self, end: str) -> None:
         """It has ended by itself. While it starts, whoever waits for it tells."""
         if self._serving:
-            get_logger().error("etcd server lost", how=end, log=self._log().splitlines()[-_TAIL:])
+            get_logger().error("etcd server lost", how=end, log=self._log.tail(_TAIL))
 
     def _reserve(self) -> PortReservation:
         try:
@@ -234,16 +237,6 @@ class EtcdServer:
             return ipaddress.ip_address(self._host).is_unspecified
         except ValueError:
             return False
-
-    def _log(self) -> str:
-        try:
-            return "" if self._folder is None else (self._folder / _LOG).read_text(errors="replace")
-        except OSError:
-            return ""
-
-    def _shown_log(self) -> str:
-        lines = self._log().splitlines()[-_TAIL:]
-        return "; the end of its log:\n" + "\n".join(f"    {line[:500]}" for line in lines) if lines else ""
 
 
 @dataclass(frozen=True)

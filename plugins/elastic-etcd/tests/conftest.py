@@ -121,3 +121,19 @@ def strange_certificates(tmp_path_factory):
 def etcd_version():
     """Of the etcd under test, as (3, 5)."""
     return servers_module.version()
+
+
+@pytest.fixture
+def connect():
+    """Makes clients, closed at the end: `connect("host:port,host:port", timeout=...)`."""
+    from elastic_etcd.client.client import EtcdClient
+
+    made = []
+
+    def make(endpoints, **options):
+        made.append(EtcdClient(endpoints.split(","), **options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()

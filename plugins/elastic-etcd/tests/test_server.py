@@ -16,6 +16,7 @@ from cluster import binary
 from elastic_etcd.client.values import Put, Transaction
 from elastic_etcd.server import EtcdServer, EtcdServerError
 from elastic_etcd.server_binary import find_binary
+from elastic_etcd.server_log import plain
 from elastic_etcd.server_probe import answers_as
 
 from elastic_core.errors import ConfigurationError
@@ -167,6 +168,33 @@ def test_its_death_is_told_with_its_log(server, eventually):
     assert "killed by SIGKILL" in server.failure()
     assert "the end of its log" in server.failure()
     assert server.pid == 0
+
+
+WATCHED = """
+import os, signal, sys
+from elastic_etcd.server import EtcdServer
+with EtcdServer() as server:
+    os.kill(server.pid, signal.SIGKILL)
+    sys.stdin.read()
+"""
+
+
+def test_its_death_is_logged():
+    command = [sys.executable, "-c", WATCHED]
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "env": {**os.environ, **environment()}}
+    with subprocess.Popen(command, text=True, **pipes) as owner:
+        told = owner.stderr.readline()
+        owner.stdin.close()
+        assert owner.wait(LONG) == 0
+    assert "etcd server lost" in told
+    assert "killed by SIGKILL" in told
+
+
+def test_a_line_of_its_log_is_shown_for_people():
+    assert plain('{"level":"warn","ts":"now","caller":"x.go","msg":"slow","error":"disk"}') == "now warn slow disk"
+    assert plain("panic: out of luck") == "panic: out of luck"
+    assert plain("[1]") == "[1]"
+    assert len(plain("x" * 1000)) == 300
 
 
 def test_a_stopped_server_ends_too(server):

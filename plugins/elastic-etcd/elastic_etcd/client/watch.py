@@ -65,6 +65,7 @@ class EtcdWatch:
         self._on: Member | None = None
         self._asked: Instant | None = None  # when the stream was opened that has not been answered yet
         self._down: Instant | None = self._clock.now()  # since when it is on no member, or since that was told
+        self._late = False  # we have given up the stream, as it was not answered
         self._fault = ""
         self._failures = 0
         self._renewed = False  # a new token was asked for, and has not been of use yet
@@ -101,8 +102,7 @@ class EtcdWatch:
     def _judge(self, now: Instant) -> None:
         """Give up a stream that does not come about; and say so, from time to time, when none does."""
         if self._asked is not None and now >= later(self._asked, self._patience):
-            self._asked = None
-            self._fault = self._fault or "it does not answer"
+            self._asked, self._late = None, True
             self._end_stream()
         if self._down is not None and now >= later(self._down, self._timeout):
             self._down = now
@@ -181,7 +181,7 @@ class EtcdWatch:
         )
         call = member.call(_watching())(rpc().WatchRequest(create_request=create), metadata=metadata)
         with self._changed:
-            self._call, self._on, self._asked = call, member, self._clock.now()
+            self._call, self._on, self._asked, self._late = call, member, self._clock.now(), False
             if self._closing.is_set() or self._closed or self._members.current() is not member:
                 call.cancel()  # the member was left, or all is over, before there was a call to end
             self._changed.notify_all()  # whoever waits has a limit more to watch
@@ -211,9 +211,11 @@ class EtcdWatch:
         """Tell that the member is bad, unless it was another call that found out, or all is over."""
         if self._closing.is_set():
             return
-        self._fault = f"{member.endpoint}: {fault(failure, self._members.over_tls)}"
+        if self._late:
+            failure = Failure("DEADLINE_EXCEEDED", "")
         if self._members.current() is member:
-            self._members.failed(member, self._fault)
+            self._members.failed(member, fault(failure, self._members.over_tls))
+        self._fault = f"{member.endpoint}: {member.fault}" if member.fault else self._fault
 
     def _renew(self, metadata: Any, failure: Failure) -> None:
         """The token may be too old, which not every version says in so many words: try a new one, once."""
