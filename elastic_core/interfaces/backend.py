@@ -108,6 +108,13 @@ class RosterBackend(RendezvousBackend):
         return False
 
     @property
+    def grace(self) -> Duration:
+        """Seconds that a node keeps its workers without an answer, beyond those after which others call it gone. Above 0
+        where it is likelier that the store answers nobody for a while, so that nobody is called gone, than that it
+        answers all others."""
+        return 0.0
+
+    @property
     def hosts_store(self) -> bool:
         """Whether the store itself lives in this process, so that it is better to leave last."""
         return False

@@ -97,7 +97,7 @@ class DynamicRendezvousHandler(RoundHandler):
         self._listeners: list[Callable[[], None]] = []
         self._keeper = Keeper(self._backend, settings, self._entry, self._clock, self._take_view)
         self._threads = KeeperThreads(self._keeper, self._backend, self._clock)
-        self._fence = Fence(settings.window, settings.keep_alive_interval)
+        self._fence = Fence(settings.window + self._backend.grace, settings.keep_alive_interval)
         self._shut = False
         self._left = False
         self._asked = 0

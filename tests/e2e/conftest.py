@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
+sys.path.insert(1, str(Path(__file__).parents[2] / "plugins" / "elastic-etcd" / "tests"))  # `cluster`
 
 from job_of_nodes import Job
 
@@ -119,8 +120,27 @@ def elastic(tmp_path):
 
 @pytest.fixture
 def job(elastic):
-    """A job of several nodes."""
+    """A job of several nodes over the backend c10d."""
     return Job(elastic.start_to_files, elastic.cwd)
+
+
+@pytest.fixture(scope="session")
+def etcd_endpoint():
+    """Of a server for all jobs."""
+    from elastic_etcd import EtcdServer
+
+    with EtcdServer() as server:
+        yield server.get_endpoint()
+
+
+@pytest.fixture(params=["c10d", "etcd"])
+def any_job(request, elastic, tmp_path):
+    """A job of several nodes over each backend that forms rounds."""
+    if request.param == "c10d":
+        return Job(elastic.start_to_files, elastic.cwd)
+    endpoint = request.getfixturevalue("etcd_endpoint")
+    prefix = f"{tmp_path.parent.name}-{tmp_path.name}"  # no other test's
+    return Job(elastic.start_to_files, elastic.cwd, request.param, endpoint, prefix=prefix)
 
 
 @pytest.fixture

@@ -172,28 +172,43 @@ class Round:
 
 
 class Job:
-    """One job. `start` is `Elastic.start_to_files`."""
+    """One job. `start` is `Elastic.start_to_files`.
 
-    def __init__(self, start: Callable[..., subprocess.Popen[bytes]], folder: Path) -> None:
+    Args:
+        endpoint: of a store that stands. Without one, an agent hosts it, or `serve` does.
+    """
+
+    def __init__(
+        self,
+        start: Callable[..., subprocess.Popen[bytes]],
+        folder: Path,
+        backend: str = "c10d",
+        endpoint: str = "",
+        **conf: str,
+    ) -> None:
         self._start = start
         self._folder = folder
+        self.backend = backend
         self.port = free_port()
+        self.endpoint = endpoint or f"127.0.0.1:{self.port}"
         self.sleeper = self._script("sleeper.py", SLEEPER)
         self.trainer = self._script("trainer.py", TRAINER)
-        self.conf = {"last_call_timeout": "0.2", "keep_alive_interval": "0.3", "keep_alive_max_attempt": "5"}
+        self.conf = {"last_call_timeout": "0.2", "keep_alive_interval": "0.3", "keep_alive_max_attempt": "5", **conf}
 
     @property
     def _conf(self) -> str:
         return ",".join(f"{key}={value}" for key, value in self.conf.items())
 
     @property
-    def endpoint(self) -> str:
-        return f"127.0.0.1:{self.port}"
+    def shares_agent_store(self) -> bool:
+        """Whether workers use a store of rank 0's agent; else rank 0's worker has it."""
+        return self.backend == "c10d"
 
     def agent(self, name: str, *flags: str, script: str | None = None, **environment: str) -> Agent:
         """Start a node of this name. Of a flag given twice the later one counts."""
-        own = (f"--rdzv-endpoint={self.endpoint}", "--rdzv-backend=c10d", "--rdzv-id=job", f"--node-id={name}")
-        run = ("run", *own, f"--rdzv-conf={self._conf}", *flags, script or self.sleeper, name)
+        where = (f"--rdzv-endpoint={self.endpoint}", f"--rdzv-backend={self.backend}", "--rdzv-id=job")
+        own = (f"--node-id={name}", f"--rdzv-conf={self._conf}")
+        run = ("run", *where, *own, *flags, script or self.sleeper, name)
         return self.command(name, *run, **environment)
 
     def static_agent(self, name: str, rank: int, *flags: str) -> Agent:

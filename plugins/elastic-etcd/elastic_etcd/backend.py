@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LEASE_TTL: Duration = 5.0
+GRACE: Duration = 30.0
 PREFIX = "elastic"
 
 
@@ -41,6 +42,8 @@ class EtcdRendezvousBackend(RosterBackend):
         lease_ttl: seconds without a beat after which a node is gone; at least 2.
         clock: for tests.
         server: an etcd of this process, stopped with `close`.
+        grace: seconds beyond `lease_ttl` for which nodes keep their workers while no member answers: without a quorum
+            etcd ends no lease, so that nobody is called gone.
 
     Every method but `close` raises:
         RendezvousConnectionError: no member of the cluster answers. The next call tries again.
@@ -56,9 +59,11 @@ class EtcdRendezvousBackend(RosterBackend):
         lease_ttl: Duration = LEASE_TTL,
         clock: Clock | None = None,
         server: EtcdServer | None = None,
+        grace: Duration = GRACE,
     ) -> None:
         self._client = client
         self._server = server
+        self._grace = grace
         clock = clock or SystemClock()
         self._keys = Keys(prefix, run_id)
         self._lease = LeaseKeeper(client, lease_ttl, clock=clock)
@@ -126,6 +131,10 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
         return self._wait(lambda: self._nodes.wait(timeout, more))
+
+    @property
+    def grace(self) -> Duration:
+        return self._grace
 
     @property
     def hosts_store(self) -> bool:

@@ -7,8 +7,9 @@ import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.rendezvous import create_handler
-from elastic_etcd.backend import EtcdRendezvousBackend
+from elastic_etcd.backend import GRACE, EtcdRendezvousBackend
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.keys import Keys
 from elastic_etcd.parameters import EtcdParameters, read_parameters
@@ -98,6 +99,7 @@ def _backend(
         parameters.prefix,
         _lease_ttl(params, parameters),
         server=server,
+        grace=_grace(params),
     )
 
 
@@ -107,6 +109,17 @@ def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Dura
     if params.get("lease_ttl") is not None or interval is None or attempts is None:
         return parameters.lease_ttl
     return max(_SHORTEST_TTL, float(interval) * int(attempts))
+
+
+def _grace(params: RendezvousParameters) -> Duration:
+    value = params.get("outage_grace")
+    try:
+        seconds = GRACE if value is None else float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0.0 <= seconds < math.inf:
+        raise ConfigurationError(Problem("--rdzv-conf: outage_grace", f"expected seconds from 0 on, found {value!r}"))
+    return seconds
 
 
 def _store(params: RendezvousParameters, parameters: EtcdParameters) -> Store:

@@ -35,6 +35,13 @@ _ETCD = (
         "time after the last beat when etcd drops a node, 2 s at least; unset: interval times attempts",
         "seconds",
     ),
+    Option(
+        "outage_grace",
+        float,
+        30.0,
+        "that workers are kept while no member answers, beyond the time after which others call a node gone",
+        "seconds",
+    ),
 )
 
 

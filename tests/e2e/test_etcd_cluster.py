@@ -1,0 +1,116 @@
+"""Two agents train over a cluster of three members, whatever happens to these: the workers are the same processes
+afterwards, and a failure of one while a member or the quorum is away is healed."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from cluster import Servers
+from job_of_nodes import Job, eventually, kill, lives
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def cluster():
+    servers = Servers()
+    yield servers.cluster(3)
+    servers.close()
+
+
+@pytest.fixture
+def job(elastic, cluster):
+    return Job(elastic.start_to_files, elastic.cwd, "etcd", cluster.endpoints)
+
+
+@pytest.fixture
+def running(job):
+    """The agents, and the round they run. With the backend's own defaults, but for the last call."""
+    job.conf = {"last_call_timeout": "1"}
+    agents = job.agents("a b", "--nnodes=2", "--max-restarts=3", script=job.trainer)
+    return agents, job.round(2)
+
+
+def heal(job, first):
+    """Kill a worker; the job comes back at its size."""
+    kill(first.pid("a"))
+    second = job.round(2, after=first)
+    assert second.restarts == {"1"}
+    assert second.nodes == first.nodes
+    return second
+
+
+def finish(job, agents):
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def unharmed(job, first, seconds=0.0):
+    """Nothing was restarted, and nothing is within so many seconds."""
+    until = time.monotonic() + seconds
+    eventually(lambda: time.monotonic() >= until or len(job.rounds()) > 1, "the time to pass", seconds + 5)
+    assert [found.port for found in job.rounds()] == [first.port]
+    assert all(lives(int(pid)) for pid in first.all("pid"))
+
+
+def test_the_leader_of_the_cluster_is_killed(job, cluster, running):
+    agents, first = running
+    cluster.leader().kill()
+    second = heal(job, first)
+    cluster.leader()
+    unharmed_after = [first.port, second.port]
+    finish(job, agents)
+    assert [found.port for found in job.rounds()] == unharmed_after
+
+
+def test_the_leader_of_the_cluster_sleeps(job, cluster, running):
+    agents, first = running
+    leader = cluster.leader()
+    leader.stop()
+    unharmed(job, first, 30.0)
+    second = heal(job, first)
+    leader.cont()
+    leader.wait_healthy()
+    finish(job, agents)
+    assert job.rounds()[-1].port == second.port
+
+
+def test_all_members_are_restarted_one_after_the_other(job, cluster, running):
+    agents, first = running
+    for member in cluster.members:
+        member.restart()
+        cluster.leader()
+    unharmed(job, first)
+    heal(job, first)
+    finish(job, agents)
+
+
+def test_the_quorum_is_lost_for_a_while(job, cluster, running):
+    """A worker fails meanwhile: its agent keeps that until it can be told."""
+    agents, first = running
+    away = cluster.followers()
+    for member in away:
+        member.stop()
+    unharmed(job, first, 10.0)
+    kill(first.pid("a"))
+    for member in away:
+        member.cont()
+    second = job.round(2, after=first)
+    assert second.restarts == {"1"}
+    finish(job, agents)
+    assert [found.port for found in job.rounds()] == [first.port, second.port]
+
+
+def test_an_agent_that_sleeps_longer_than_its_lease_comes_back_to_another_round(job, running):
+    """The other one goes on without it; when it wakes it takes part again, and is no ghost of the round before."""
+    agents, first = running
+    sleeper = agents[0]
+    sleeper.signal(signal.SIGSTOP)
+    agents[1].says("left without a word", timeout=30)
+    sleeper.signal(signal.SIGCONT)
+    second = job.round(2, after=first)
+    assert sorted(second.nodes) == ["a", "b"]
+    assert second.restarts == {"0"}
+    finish(job, agents)
