@@ -1,0 +1,332 @@
+"""EtcdStore when something goes wrong: lost answers, outages, contention, bad values."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.errors import EtcdDenied, EtcdUnreachable
+from elastic_etcd.client.values import Delete, Transaction, end_of
+
+pytestmark = pytest.mark.torch
+
+SOON = timedelta(milliseconds=300)
+LONG = 60.0
+
+
+class LossyClient:
+    """A real client that loses answers on purpose: of the next writes, as `plan` says one by one: "lost" (carried out,
+    not answered), "late" (not answered, carried out when `deliver` is called), "never" (not carried out, though nobody
+    knows that), or None (all is well)."""
+
+    def __init__(self, client):
+        self._client = client
+        self._held = []
+        self.plan = []
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def transact(self, transaction):
+        fate = self.plan.pop(0) if self.plan and transaction.conditions else None
+        if fate is None:
+            return self._client.transact(transaction)
+        if fate == "lost":
+            self._client.transact(transaction)
+        elif fate == "late":
+            self._held.append(transaction)
+        raise EtcdUnreachable("the answer was lost", landed=True)
+
+    def deliver(self):
+        """Whether any of what was held was carried out now."""
+        carried_out = [self._client.transact(transaction).succeeded for transaction in self._held]
+        return any(carried_out)
+
+
+@pytest.fixture
+def client(etcd):
+    made = EtcdClient([etcd.endpoint])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lossy(client):
+    return LossyClient(client)
+
+
+@pytest.fixture
+def make(client, prefix):
+    from elastic_etcd.store import EtcdStore
+
+    made = []
+
+    def store(over=client, timeout=timedelta(seconds=20), **options):
+        made.append(EtcdStore(over, prefix.decode(), timeout, **options))
+        return made[-1]
+
+    yield store
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "plan", [["lost"], ["late"], ["never"], ["lost", "lost"], ["late", "never"], ["never", "lost"]]
+)
+def test_a_write_counts_once_whatever_becomes_of_answers(make, lossy, plan):
+    store, other = make(lossy), make()
+    store.set("k", "before")
+    results = {}
+    for name, write in {
+        "add": lambda: store.add("n", 3),
+        "again": lambda: store.add("n", 4),
+        "append": lambda: store.append("a", "x"),
+        "more": lambda: store.append("a", "y"),
+        "set": lambda: store.set("k", "v"),
+        "compare_set": lambda: store.compare_set("c", "", "v"),
+        "refused": lambda: store.compare_set("c", "", "w"),
+        "delete": lambda: store.delete_key("k"),
+        "multi_set": lambda: store.multi_set(["m1", "m2"], ["1", "2"]),
+    }.items():
+        lossy.plan = list(plan)
+        results[name] = write()
+        assert not lossy.plan
+        assert not lossy.deliver(), name
+    assert (results["add"], results["again"], results["compare_set"], results["refused"]) == (3, 7, b"v", b"v")
+    assert results["delete"] is True
+    assert other.multi_get(["n", "a", "c", "m1", "m2"]) == [b"7", b"xy", b"v", b"1", b"2"]
+    assert not other.check(["k"])
+
+
+def test_a_refused_write_is_not_carried_out_later(make, lossy):
+    """It waits in a member that was stopped, while its conditions come true."""
+    store, other = make(lossy), make()
+    other.set("k", "other")
+    lossy.plan = ["late"]
+    assert store.compare_set("k", "expected", "desired") == b"other"
+    other.set("k", "expected")
+    assert not lossy.deliver()
+    assert other.get("k") == b"expected"
+
+
+def test_an_addition_does_not_undo_what_came_between(make, lossy):
+    store, other = make(lossy), make()
+    store.add("n", 1)
+    lossy.plan = ["lost"]
+    adding = threading.Thread(target=lambda: store.add("n", 1))
+    adding.start()
+    told = [other.add("n", 10) for _ in range(20)]
+    adding.join(LONG)
+    assert store.get("n") == b"202"
+    assert told[-1] in (201, 202)
+
+
+def test_a_write_that_stays_unanswered_says_so(make, lossy):
+    import torch.distributed as dist
+
+    store = make(lossy, timeout=SOON)
+    lossy.plan = ["never"] * 100
+    with pytest.raises(dist.DistNetworkError, match="the answer was lost") as caught:
+        store.set("k", "v")
+    assert caught.value.__cause__.landed
+    lossy.plan = []
+    store.set("k", "v")
+    assert store.get("k") == b"v"
+
+
+def test_notes_that_somebody_deleted_are_made_anew(make, client, prefix):
+    store = make()
+    store.set("k", "1")
+    store.add("n", 1)
+    client.transact(Transaction((), (Delete(prefix, end_of(prefix)),)))
+    assert store.num_keys() == 0
+    store.set("k", "2")
+    assert store.add("n", 1) == 1
+    assert store.get("k") == b"2"
+
+
+def test_closing_leaves_the_keys_alone(make, client, prefix):
+    store = make()
+    store.set("k", "1")
+    store.close()
+    store.close()
+    assert [pair.key for pair in client.read(prefix, end_of(prefix)).values] == [prefix + b"k/k"]
+
+
+def test_closing_ends_waiting(make, background, eventually):
+    import torch.distributed as dist
+
+    store = make()
+    waiting = background(lambda: store.wait(["never"], timedelta(seconds=LONG)))
+    eventually(lambda: any(thread.name == "etcd watch" for thread in threading.enumerate()))
+    store.close()
+    with pytest.raises(dist.DistStoreError, match="was closed"):
+        waiting.result()
+
+
+def test_a_lease_takes_all_keys_with_it(make, client, prefix):
+    lease = client.grant(60.0)
+    store = make(lease=lease.id)
+    store.set("k", "1")
+    store.add("n", 1)
+    client.revoke(lease.id)
+    assert client.read(prefix, end_of(prefix)).values == ()
+    with pytest.raises(RuntimeError, match="lease"):
+        store.set("k", "2")
+
+
+def test_many_adders_at_once(make, etcd):
+    clients = [EtcdClient([etcd.endpoint]) for _ in range(4)]
+    counters = [make(clients[number % 4]) for number in range(32)]
+    told = []
+    threads = [threading.Thread(target=lambda s=s: told.append([s.add("n", 1) for _ in range(4)])) for s in counters]
+    begun = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    print(f"128 additions by 32: {time.monotonic() - begun:.2f} s")
+    for made in clients:
+        made.close()
+    assert sorted(itertools.chain(*told)) == list(range(1, 129))
+
+
+@pytest.mark.parametrize("value", ["many", "1.5", b"\xff"])
+def test_adding_to_what_is_no_number_changes_nothing(make, value):
+    store = make()
+    store.set("n", value)
+    with pytest.raises(ValueError, match="expected a number at the key 'n'"):
+        store.add("n", 1)
+    assert store.get("n") == (value if isinstance(value, bytes) else value.encode())
+
+
+def test_an_empty_value_counts_as_zero_and_counters_have_64_bits(make):
+    store = make()
+    store.set("n", "")
+    assert store.add("n", 1) == 1
+    store.set("n", str(2**63 - 1))
+    assert store.add("n", 1) == -(2**63)
+
+
+def test_values_that_are_too_large_are_refused(make):
+    store = make()
+    store.set("k", "v")
+    for write in (
+        lambda: store.set("k", bytes(1536 * 1024)),
+        lambda: store.compare_set("k", "v", bytes(1536 * 1024)),
+        lambda: store.append("k", bytes(1536 * 1024)),
+        lambda: store.multi_set(["a", "k"], ["1", bytes(1536 * 1024)]),
+    ):
+        with pytest.raises(ValueError, match="expected keys and values of at most"):
+            write()
+    assert (store.get("k"), store.num_keys()) == (b"v", 1)
+    with pytest.raises(ValueError, match="as many keys as values"):
+        store.multi_set(["a", "b"], ["1"])
+
+
+def test_many_large_values_are_written_in_steps(make):
+    store = make()
+    keys = [f"k{number}" for number in range(10)]
+    values = [bytes([number]) * 400_000 for number in range(10)]
+    store.multi_set(keys, values)
+    assert store.multi_get(keys) == values
+    store.set("k", bytes(1536 * 1024 - 8192))
+    assert len(store.get("k")) == 1536 * 1024 - 8192
+
+
+def test_a_store_that_only_torch_holds_works(make):
+    import gc
+
+    import torch.distributed as dist
+    from elastic_etcd.store import EtcdStore
+
+    outer = dist.PrefixStore("x", make())
+    gc.collect()
+    outer.set("k", "v")
+    assert outer.get("k") == b"v"
+    assert outer.delete_key("k")
+    assert outer.num_keys() == 0
+    assert isinstance(outer.underlying_store, EtcdStore)
+
+
+def test_errors_of_a_prefixed_store_are_torchs(make):
+    import torch.distributed as dist
+
+    outer = dist.PrefixStore("x", make())
+    outer.set_timeout(SOON)
+    with pytest.raises(dist.DistStoreError, match="wait timeout after 300ms, keys: x/never"):
+        outer.get("never")
+    with pytest.raises(dist.DistStoreError, match="wait timeout after 100ms, keys: x/a, x/b"):
+        outer.wait(["a", "b"], timedelta(milliseconds=100))
+
+
+def test_nothing_listens(prefix):
+    import torch.distributed as dist
+    from elastic_etcd.store import EtcdStore
+
+    client = EtcdClient(["127.0.0.1:1"], timeout=0.5)
+    store = EtcdStore(client, prefix.decode(), SOON)
+    for operation in (lambda: store.get("k"), lambda: store.add("n", 1), lambda: store.wait(["k"], SOON)):
+        with pytest.raises(dist.DistNetworkError):
+            operation()
+    store.close()
+    client.close()
+
+
+def test_no_permission(servers, prefix):
+    import cluster
+    import torch.distributed as dist
+    from elastic_etcd.client.login import Login
+    from elastic_etcd.store import EtcdStore
+
+    server = servers.single(users=(cluster.User("me", "secret", b"/mine/"),))
+    client = EtcdClient([server.endpoint], login=Login("me", "secret"))
+    store = EtcdStore(client, "mine/store")
+    store.set("k", "v")
+    assert store.get("k") == b"v"
+    other = EtcdStore(client, "others")
+    for operation in (lambda: other.set("k", "v"), lambda: other.wait(["k"], SOON), lambda: other.num_keys()):
+        with pytest.raises(dist.DistStoreError) as caught:
+            operation()
+        assert isinstance(caught.value.__cause__, EtcdDenied)
+    store.close()
+    other.close()
+    client.close()
+
+
+def test_the_leader_is_killed_while_everybody_adds(cluster, prefix):
+    """Nothing is lost, nothing counts twice, whoever waits goes on waiting."""
+    from elastic_etcd.store import EtcdStore
+
+    endpoints = [member.endpoint for member in cluster.members]
+    clients = [EtcdClient(endpoints[number:] + endpoints[:number]) for number in range(3)]
+    stores = [EtcdStore(client, prefix.decode()) for client in clients]
+    told, slowest = [], []
+
+    def count(store):
+        numbers = []
+        for _ in range(150):
+            begun = time.monotonic()
+            numbers.append(store.add("n", 1))
+            slowest.append(time.monotonic() - begun)
+        told.append(numbers)
+
+    waiting = threading.Thread(target=lambda: stores[0].wait(["end"], timedelta(seconds=LONG)))
+    threads = [waiting, *(threading.Thread(target=count, args=(store,)) for store in stores)]
+    for thread in threads:
+        thread.start()
+    cluster.leader().kill()
+    for thread in threads[1:]:
+        thread.join(LONG)
+    stores[1].set("end", "")
+    waiting.join(LONG)
+    assert not any(thread.is_alive() for thread in threads)
+    print(f"the slowest addition took {max(slowest):.2f} s")
+    assert sorted(itertools.chain(*told)) == list(range(1, 451))
+    for store, client in zip(stores, clients, strict=True):
+        store.close()
+        client.close()

@@ -1,0 +1,49 @@
+"""A process group over EtcdStore: two processes, each with a client of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+LONG = 100.0
+
+WORKER = """
+import sys
+import torch
+import torch.distributed as dist
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.store import EtcdStore
+
+endpoint, prefix, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+client = EtcdClient([endpoint])
+dist.init_process_group("gloo", store=EtcdStore(client, prefix), rank=rank, world_size=2)
+tensor = torch.tensor([1.0 + rank])
+dist.all_reduce(tensor)
+group = dist.new_group([0, 1])
+dist.all_reduce(tensor, group=group)
+dist.barrier()
+print(tensor.item(), flush=True)
+dist.destroy_process_group()
+client.close()
+"""
+
+
+def test_a_process_group_over_etcd(etcd, prefix):
+    command = [sys.executable, "-c", WORKER, etcd.endpoint, prefix.decode()]
+    workers = [
+        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        told = [worker.communicate(timeout=LONG) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    assert [(worker.returncode, out) for worker, (out, _) in zip(workers, told, strict=True)] == [(0, "6.0\n")] * 2, (
+        told
+    )
