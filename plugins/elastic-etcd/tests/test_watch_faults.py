@@ -6,6 +6,7 @@ import pytest
 from cluster import User
 from elastic_etcd.client.errors import EtcdDenied, EtcdUnreachable
 from elastic_etcd.client.login import Login
+from elastic_etcd.client.security import Security
 from elastic_etcd.client.values import Get, Put, Transaction, end_of
 from watching import LONG, gather, keep_putting, patiently, put
 
@@ -225,3 +226,19 @@ def test_a_new_watch_with_a_token_that_was_forgotten(servers, connect):
     ).succeeded
     assert gather(watch, b"1")
     assert gather(another, b"1")
+
+
+def test_over_tls_with_a_client_certificate(servers, connect, certificates, prefix):
+    server = servers.single(certificates=certificates, client_certificates=True)
+    security = Security(certificates.ca, certificates.client_cert, certificates.client_key)
+    client = connect(server.endpoint, security=security)
+    watch = client.watch(prefix)
+    watch.next(LONG)
+    put(client, prefix, b"1")
+    assert gather(watch, b"1")
+
+
+def test_plain_text_against_tls_is_told(servers, connect, certificates, prefix):
+    watch = connect(servers.single(certificates=certificates).endpoint, timeout=2.0).watch(prefix)
+    with pytest.raises(EtcdUnreachable, match="https"):
+        watch.next(LONG)
