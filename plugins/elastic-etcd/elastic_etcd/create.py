@@ -13,17 +13,23 @@ from elastic_etcd.backend import GRACE, EtcdRendezvousBackend
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.keys import Keys
 from elastic_etcd.parameters import EtcdParameters, read_parameters
-from elastic_etcd.round_stores import round_stores
+from elastic_etcd.round_stores import EtcdRoundStores
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from elastic_core.clock import Duration
-    from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
+    from elastic_core.interfaces.backend import RoundStores
+    from elastic_core.interfaces.handler import RendezvousParameters, RoundHandler
     from elastic_core.interfaces.store import Store
     from elastic_etcd.endpoint import Endpoint
     from elastic_etcd.server import EtcdServer
 
+    StoresMaker = Callable[[Callable[[], Store], str, str], RoundStores]
+
 CALL: Duration = 5.0  # seconds for one operation, with all its attempts on all members
 _SHORTEST_TTL: Duration = 2.0
+_STORE_TTL: Duration = 24 * 3600.0  # longer than members need to find each other when a round begins
 _STORE_TIMEOUT = timedelta(seconds=300)
 
 
@@ -39,15 +45,18 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
     return _backend(params, parameters), _store(params, parameters)
 
 
-def handler_for(params: RendezvousParameters) -> RendezvousHandler:
+def handler_for(params: RendezvousParameters, stores: StoresMaker = EtcdRoundStores) -> RoundHandler:
     """A handler of dynamic rounds. On one node without an endpoint it starts an etcd of its own, which ends with it.
+
+    Args:
+        stores: makes the rounds' stores, given how to make a store in etcd, the run id, and this node's address.
 
     Raises:
         ConfigurationError: the endpoint or an option cannot be.
     """
     if not params.endpoint and params.max_nodes == 1:
-        return _self_served(params)
-    return _handler(params, parameters_of(params), None)
+        return _self_served(params, stores)
+    return _handler(params, parameters_of(params), None, stores)
 
 
 def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
@@ -67,24 +76,25 @@ def client_for(parameters: EtcdParameters, longest: Duration = math.inf) -> Etcd
     return EtcdClient(parameters.addresses, parameters.security(), parameters.login(), timeout=timeout)
 
 
-def _self_served(params: RendezvousParameters) -> RendezvousHandler:
-    from elastic_etcd.endpoint import Endpoint
+def _self_served(params: RendezvousParameters, stores: StoresMaker) -> RoundHandler:
     from elastic_etcd.server import EtcdServer
 
     server = EtcdServer()
     server.start()
     try:
-        return _handler(params, read_parameters(server.get_endpoint(), params.config), server)
+        return _handler(params, read_parameters(server.get_endpoint(), params.config), server, stores)
     except BaseException:
         server.stop()
         raise
 
 
-def _handler(params: RendezvousParameters, parameters: EtcdParameters, server: EtcdServer | None) -> RendezvousHandler:
+def _handler(
+    params: RendezvousParameters, parameters: EtcdParameters, server: EtcdServer | None, stores: StoresMaker
+) -> RoundHandler:
     backend = _backend(params, parameters, server=server)
     address = params.local_addr or _advertised(params, parameters.endpoints[0])
-    stores = round_stores(lambda: _store(params, parameters), params.run_id, address)
-    return create_handler(None, backend, params, stores)
+    made = stores(lambda: _store(params, parameters), params.run_id, address)
+    return create_handler(None, backend, params, made)
 
 
 def _backend(
@@ -125,8 +135,9 @@ def _grace(params: RendezvousParameters) -> Duration:
 def _store(params: RendezvousParameters, parameters: EtcdParameters) -> Store:
     from elastic_etcd.store import EtcdStore
 
-    prefix = Keys(parameters.prefix, params.run_id).base + "store/"
-    store: Store = EtcdStore(client_for(parameters), prefix, _STORE_TIMEOUT)
+    client = client_for(parameters)
+    lease = client.grant(_STORE_TTL).id  # what rounds leave in it goes by itself
+    store: Store = EtcdStore(client, Keys(parameters.prefix, params.run_id).store, _STORE_TIMEOUT, lease=lease)
     return store
 
 

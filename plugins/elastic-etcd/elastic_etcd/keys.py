@@ -3,7 +3,7 @@
     /<prefix>/<run id>/round/state     the state; its mod_revision is the fence
     /<prefix>/<run id>/round/lead      who leads, while its lease lives
     /<prefix>/<run id>/nodes/<key>     the entry of a node, while its lease lives
-    /<prefix>/<run id>/store/<n>/      the store of round n
+    /<prefix>/<run id>/store/          the stores of the rounds
 
 Everybody watches `round/`, who leads watches `nodes/`.
 """
@@ -38,6 +38,7 @@ class Keys:
         self.lead = f"{self.base}round/lead".encode()
         self.round = _below(f"{self.base}round/")
         self.nodes = _below(f"{self.base}nodes/")
+        self.store = f"{self.base}store/"
 
     def node(self, key: str) -> bytes:
         """Of the node with this key."""
@@ -46,10 +47,6 @@ class Keys:
     def key_of(self, name: bytes) -> str:
         """The node whose entry has this name."""
         return unquote(name[len(self.nodes.begin) :].decode("utf-8", "replace"))
-
-    def store(self, number: int) -> str:
-        """What the keys of the store of round `number` begin with."""
-        return f"{self.base}store/{number}/"
 
 
 def _below(prefix: str) -> KeyRange:

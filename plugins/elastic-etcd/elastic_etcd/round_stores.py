@@ -10,6 +10,7 @@ from elastic_core.rendezvous import PrefixedStores
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from elastic_core.interfaces.bootstrap import RendezvousStoreInfo
     from elastic_core.interfaces.store import Store
 
 
@@ -20,17 +21,41 @@ class LateStore:
         self._make = make
         self._made: Store | None = None
 
+    @property
+    def made(self) -> Store:
+        """The store."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        if self._made is None:
-            self._made = self._make()
-        return getattr(self._made, name)
+        return getattr(self.made, name)
 
 
-def round_stores(make: Callable[[], Store], run_id: str, address: str) -> PrefixedStores:
-    """Args:
-    make: a store in etcd, for all rounds of the job.
-    address: what this node advertises.
+class EtcdRoundStores(PrefixedStores):
+    """See `RoundStores`.
+
+    Args:
+        make: a store in etcd, for all rounds of the job.
+        address: what this node advertises.
     """
-    return PrefixedStores(cast("Store", LateStore(make)), run_id, address)
+
+    def __init__(self, make: Callable[[], Store], run_id: str, address: str) -> None:
+        super().__init__(cast("Store", LateStore(make)), run_id, address)
+
+
+class TorchRoundStores(PrefixedStores):
+    """The same, with stores that torch takes for its own."""
+
+    def __init__(self, make: Callable[[], Store], run_id: str, address: str) -> None:
+        self._late = LateStore(make)
+        super().__init__(cast("Store", self._late), run_id, address)
+
+    def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
+        from torch.distributed import PrefixStore
+
+        super().open(number, host, is_host)
+        store: Store = PrefixStore(f"round/{number}", self._late.made)
+        return store

@@ -1,0 +1,101 @@
+"""The door into stock torchrun: `torchrun --rdzv-backend=etcd-v3` (entry-point group `torchrun.handlers`).
+
+torchrun's agent asks for waiting nodes again and again, and that is all it asks while workers run; so it is told of one
+whenever the round is over. What it raises for are torch's own errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from elastic_core import errors
+from elastic_core.interfaces.handler import Outcome, RendezvousParameters
+from elastic_etcd.create import handler_for
+from elastic_etcd.round_stores import TorchRoundStores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from elastic_core.interfaces.handler import RoundHandler
+
+
+def handler() -> Callable[[Any], Any]:
+    """What the entry point loads to: called, it returns the creator."""
+    return create
+
+
+def create(params: Any) -> Any:
+    """A handler for stock torch's agent.
+
+    Args:
+        params: torch's RendezvousParameters; its options are those of the backend `etcd`.
+
+    Raises:
+        torch's RendezvousError: the endpoint or an option cannot be.
+    """
+    config = {name: value for name, value in params.config.items() if name != "backend"}
+    own = RendezvousParameters(
+        "etcd", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, params.local_addr, None, **config
+    )
+    with _torch_errors():
+        return _class()(params.backend, handler_for(own, TorchRoundStores))
+
+
+def _class() -> Any:
+    """Made when it is needed, since its base is torch's."""
+    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+
+    class EtcdV3Handler(RendezvousHandler):  # type: ignore[misc]
+        def __init__(self, name: str, own: RoundHandler) -> None:
+            self._name = name
+            self._own = own
+
+        def get_backend(self) -> str:
+            return self._name
+
+        def get_run_id(self) -> str:
+            return self._own.get_run_id()
+
+        @property
+        def use_agent_store(self) -> bool:
+            return self._own.use_agent_store
+
+        def next_rendezvous(self) -> Any:
+            with _torch_errors():
+                info = self._own.next_rendezvous()
+            where = info.bootstrap_store_info
+            told = RendezvousStoreInfo(where.master_addr, where.master_port)
+            return RendezvousInfo(info.store, info.rank, info.world_size, told)
+
+        def is_closed(self) -> bool:
+            with _torch_errors():
+                return self._own.is_closed()
+
+        def set_closed(self) -> None:
+            with _torch_errors():
+                self._own.set_closed()
+
+        def num_nodes_waiting(self) -> int:
+            found = self._own.verdict()
+            if found is None or (found.outcome is Outcome.CLOSED and found.succeeded):
+                return 0
+            return 1
+
+        def shutdown(self) -> bool:
+            return self._own.shutdown()
+
+    return EtcdV3Handler
+
+
+@contextlib.contextmanager
+def _torch_errors() -> Iterator[None]:
+    from torch.distributed.elastic import rendezvous
+
+    try:
+        yield
+    except errors.RendezvousError as error:
+        kind = getattr(rendezvous, type(error).__name__, rendezvous.RendezvousError)
+        raise kind(str(error)) from error
+    except errors.ElasticError as error:
+        raise rendezvous.RendezvousError(str(error)) from error
