@@ -134,7 +134,7 @@ class Mirror:
                     self._pairs.pop(event.pair.key, None)
                 else:
                     self._pairs[event.pair.key] = event.pair
-            # After a gap the next read counts, whatever its revision: an etcd that has lost its data counts from 1 again.
+            # After a gap the next read counts, whatever its revision: an etcd that has lost its data begins anew.
             self._revision = 0 if news.resync else max(self._revision, news.revision)
             self._changed()
         return news.resync

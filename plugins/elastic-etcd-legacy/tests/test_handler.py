@@ -211,8 +211,9 @@ def test_foreign_bytes_are_told_and_left_alone(job):
     client.close()
 
 
-def test_joining_and_leaving_leaves_nothing_behind(job):
+def test_joining_and_leaving_leaves_nothing_behind(job, etcd, eventually):
     running = job(1, 1, last_call=0.0)
+    leases = len(etcd.call("/v3/lease/leases").get("leases", ()))
     threads = threading.active_count()
     for _ in range(30):
         node = running.node()
@@ -220,6 +221,7 @@ def test_joining_and_leaving_leaves_nothing_behind(job):
         assert node.shutdown()
     assert keys_of(running) == {}
     assert threading.active_count() <= threads + 2
+    eventually(lambda: len(etcd.call("/v3/lease/leases").get("leases", ())) <= leases + 1)  # those of others may end
 
 
 def test_nobody_answers(listener, run_id):
