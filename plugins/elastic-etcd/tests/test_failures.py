@@ -11,6 +11,7 @@ from elastic_etcd.client.errors import (
     EtcdRefused,
 )
 from elastic_etcd.client.failures import Failure, Verdict, fault, is_mistrust, judge, refusal
+from elastic_etcd.client.member import Member
 from elastic_etcd.client.values import Put, Transaction
 
 CONNECT = "failed to connect to all addresses; last error: "
@@ -103,6 +104,18 @@ def test_who_hangs_up_at_once_may_want_the_other_protocol():
     assert "protocol http)" in fault(hung_up, over_tls=True)
 
 
+def test_what_says_nothing_does_not_hide_what_was_said_before():
+    vague = fault(Failure("UNAVAILABLE", CONNECT + "Failed to connect to remote host: FD Shutdown"), over_tls=False)
+    member = Member(0, "there:2379", connect=lambda endpoint: None)
+    member.found_bad(vague)
+    assert member.fault == "it cannot be reached"
+    member.found_bad("nothing listens there")
+    member.found_bad(vague)
+    assert member.fault == "nothing listens there"
+    member.found_well()
+    assert member.fault == ""
+
+
 def test_mistrust_is_between_certificates_only():
     assert is_mistrust(Failure("UNAVAILABLE", CONNECT + "x:CERTIFICATE_VERIFY_FAILED: y"))
     assert not is_mistrust(Failure("UNAVAILABLE", CONNECT + "Connection refused"))
@@ -112,7 +125,7 @@ def test_mistrust_is_between_certificates_only():
 def test_a_quota_that_is_used_up_is_told(servers, prefix):
     client = EtcdClient([servers.single(quota=2 * 1024 * 1024).endpoint])
     with pytest.raises(EtcdFull, match="its quota is used up"):
-        for number in range(20):
+        for number in range(300):  # the size is looked at ten times a second
             client.transact(Transaction([], [Put(prefix + b"%d" % number, b"x" * 400_000)]))
     with pytest.raises(EtcdFull, match="etcdctl alarm disarm"):
         client.grant(10)

@@ -1,4 +1,4 @@
-"""Calls with failover: one request, on one member after the other, until one answers or the time is up.
+"""Calls with failover: one request, on one member or another, until one answers or the time is up.
 
 What could have been carried out twice is sent twice never. Such a request goes only to a member that has answered
 since it was last found bad: a member of which we do not know that is first asked something harmless that needs a
@@ -14,6 +14,7 @@ from elastic_core.clock import SystemClock, later
 from elastic_etcd.client.errors import EtcdRefused, EtcdUnreachable
 from elastic_etcd.client.failures import Failure, Verdict, fault, is_mistrust, judge, refusal
 from elastic_etcd.client.messages import rpc
+from elastic_etcd.client.roll_call import knock
 
 if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
@@ -26,8 +27,8 @@ LOGGING_IN: Duration = 2.5
 """At least so long may it take to log in: the server does costly work on passwords, one after the other."""
 
 _SHORTEST: Duration = 0.01
-_PAUSES: tuple[Duration, ...] = (0.02, 0.05, 0.1, 0.2, 0.4)
-"""After all members have failed once, twice, ..."""
+_SEARCHES: tuple[Duration, ...] = (0.1, 0.25, 0.5)
+"""How long to look for a member that works after one, two, ... attempts that failed."""
 
 
 class Calls:
@@ -88,9 +89,8 @@ class _Call:
         return answer
 
     def _knock(self, member: Member, metadata: Metadata) -> None:
-        request = rpc().RangeRequest(key=b"\0", count_only=True)
         try:
-            member.ask(rpc().range, request, self._patience(), metadata)
+            member.ask(rpc().range, knock(), self._patience(), metadata)
         except Failure as failure:
             if judge(failure) is not Verdict.REFUSED:
                 raise
@@ -127,10 +127,9 @@ class _Call:
     def _go_on(self, failure: Failure) -> None:
         if self._left() <= _SHORTEST:
             raise self._unreachable() from failure
+        search = _SEARCHES[min(self._failures, len(_SEARCHES) - 1)]
         self._failures += 1
-        rounds, rest = divmod(self._failures, len(self._members.all))
-        if not rest:
-            self._members.pause(min(_PAUSES[min(rounds, len(_PAUSES)) - 1], self._left()))
+        self._members.find(min(search, self._left()))
 
     def _left(self) -> Duration:
         return max(_SHORTEST, self._deadline - self._limits.clock.now())

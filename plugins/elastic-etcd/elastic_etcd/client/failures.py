@@ -87,6 +87,8 @@ _MISTRUST = (
 
 _REASONS = (
     *_MISTRUST,
+    ("tcp handshaker shutdown", ""),
+    ("FD Shutdown", ""),  # older gRPC, which has given up connecting and has said why before
     ("Connection refused", "nothing listens there (connection refused); start etcd, or correct the endpoint"),
     ("errors resolving", _NO_NAME),
     ("DNS resolution failed", _NO_NAME),
@@ -101,7 +103,7 @@ _REASONS = (
 
 
 def fault(failure: Failure, over_tls: bool) -> str:
-    """For people: what is wrong with a member."""
+    """For people: what is wrong with a member; empty if it says nothing."""
     known = next((reason for words, reason in _REASONS if words in failure.details), None)
     if known is not None:
         return known

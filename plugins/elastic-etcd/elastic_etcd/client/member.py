@@ -39,8 +39,7 @@ class Member:
     def channel(self) -> Any:
         """The gRPC channel. Raises EtcdClosed, ConfigurationError (certificates that cannot be used)."""
         with self._lock:
-            if self._closed:
-                raise EtcdClosed(f"the client of {self.endpoint} is closed")
+            self._expect_open()
             if self._channel is None:
                 self._channel = self._connect(self.endpoint)
             return self._channel
@@ -58,18 +57,37 @@ class Member:
 
         try:
             return self.call(method)(request, timeout=timeout, metadata=metadata)
-        except (grpc.RpcError, ValueError) as error:  # ValueError: the channel is closed
-            if self._closed:
-                raise EtcdClosed(f"the client of {self.endpoint} is closed") from None
-            raise (Failure.of(error) if isinstance(error, grpc.RpcError) else error) from None
+        except grpc.RpcError as error:
+            self._expect_open()
+            raise Failure.of(error) from None
+        except ValueError:  # the channel is closed
+            self._expect_open()
+            raise
+
+    def begin(self, method: Method, request: Any, timeout: Duration, metadata: Metadata) -> Any:
+        """The same without waiting for the answer: a gRPC future. It waits for a connection. Raises EtcdClosed."""
+        try:
+            return self.call(method).future(request, timeout=timeout, metadata=metadata, wait_for_ready=True)
+        except ValueError:
+            self._expect_open()
+            raise
+
+    def _expect_open(self) -> None:
+        if self._closed:
+            raise EtcdClosed(f"the client of {self.endpoint} is closed")
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     def found_well(self) -> None:
         """It answered."""
         self.answered, self.known_good, self.fault = True, True, ""
 
     def found_bad(self, fault: str) -> None:
-        """It did not answer, or not as a member that works."""
-        self.answered, self.fault = False, fault
+        """It did not answer, or not as a member that works. Without a `fault`, the one before is as good."""
+        self.answered, self.fault = False, fault or self.fault or "it cannot be reached"
 
     def close(self) -> None:
         """End the channel, and with it every call on it. Idempotent."""

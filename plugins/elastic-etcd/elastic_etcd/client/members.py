@@ -1,4 +1,4 @@
-"""The members of the cluster, and which of them is in use: one, as long as it works, then the next."""
+"""The members of the cluster, and which of them is in use: one, as long as it works, then another."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from elastic_etcd.client.channel import open_channel
 from elastic_etcd.client.errors import EtcdClosed
 from elastic_etcd.client.login import Tokens
 from elastic_etcd.client.member import Member
+from elastic_etcd.client.roll_call import RollCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,7 +66,7 @@ class Members:
     def failed(self, member: Member, fault: str = "") -> None:
         """It does not work: go on to the next one, unless another thread has already done so. Followers are told if
         the current member is another one now. What other threads wait for from it is left alone."""
-        member.found_bad(fault or member.fault)
+        member.found_bad(fault)
         with self._lock:
             left = member.number == self._current and len(self.all) > 1 and not self._closing.is_set()
             if left:
@@ -101,10 +102,18 @@ class Members:
         `metadata` does."""
         return self._tokens.refused(metadata)
 
-    def pause(self, seconds: Duration) -> None:
-        """Wait before members are tried again that have just failed; `close` ends it. Raises EtcdClosed."""
-        self._closing.wait(seconds)
+    def find(self, patience: Duration) -> bool:
+        """To be called between attempts when members fail: ask all at once, and use the first that answers, if it takes
+        at most `patience` seconds; so long it takes if none does. Whether one was found. Raises EtcdClosed."""
+        found = RollCall(self.all).winner(patience)
         self._expect_open()
+        if found is None:
+            return False
+        found.found_well()
+        with self._lock:
+            if not self.all[self._current].answered:  # else it is as good, or another thread has found a better one
+                self._current = found.number
+        return True
 
     @property
     def closed(self) -> bool:
