@@ -18,7 +18,7 @@ class Rendezvous:
     node recognises what it wrote though the answer was lost.
 
     Args:
-        creator: who is to open it, while it is being set up.
+        creator: who has made it, until somebody has joined.
         participants: a node's rank is its place here.
         confirmed: participants that have shown that they live, in the order in which they did.
         waiting: nodes that came when the round was final, and want to be in the next one.

@@ -39,7 +39,7 @@ def open_(before: Rendezvous | None, token: str) -> Step:
     """Let nodes join the rendezvous that this node has created."""
     transition, document = _allowed(before, Event.OPEN)
     _require(document.creator == token, "only who created it opens it", document)
-    return Step(transition, Rendezvous(Status.JOINABLE))
+    return Step(transition, replace(document, status=Status.JOINABLE))
 
 
 def join(before: Rendezvous | None, token: str, bounds: Bounds) -> Step:
@@ -52,7 +52,7 @@ def join(before: Rendezvous | None, token: str, bounds: Bounds) -> Step:
     if len(participants) == bounds.most:
         return _step(before, Event.FILL, Rendezvous(Status.FROZEN, participants=participants))
     event = Event.CALL if len(participants) == bounds.least else Event.JOIN
-    return _step(before, event, replace(document, participants=participants))
+    return _step(before, event, replace(document, creator="", participants=participants))
 
 
 def end_call(before: Rendezvous | None, token: str, bounds: Bounds) -> Step:

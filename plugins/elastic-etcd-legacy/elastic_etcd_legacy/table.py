@@ -62,6 +62,7 @@ class Transition(NamedTuple):
 
 
 _GIVES_UP = "a participant gives up before the round is final: the others begin anew"
+_ALL_ALONE = "a participant gives up, or who created it does and nobody has joined: the others begin anew"
 _CLOSES = "the job is over: no node takes part again"
 _LEASE_ENDS = "etcd ends the lease"
 
@@ -119,7 +120,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         "a keep-alive is gone; by who wants a round, or by the member that leaves",
     ),
     Transition(Status.SETUP, Event.ABANDON, None, "the node that created it gives up"),
-    Transition(Status.JOINABLE, Event.ABANDON, None, _GIVES_UP),
+    Transition(Status.JOINABLE, Event.ABANDON, None, _ALL_ALONE),
     Transition(Status.FROZEN, Event.ABANDON, None, _GIVES_UP),
     Transition(Status.SETUP, Event.EXPIRE, None, f"{_LEASE_ENDS}: who created it did not open it in time"),
     Transition(Status.JOINABLE, Event.EXPIRE, None, f"{_LEASE_ENDS}: who makes the last call died, or all are gone"),

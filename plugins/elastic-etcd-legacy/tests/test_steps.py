@@ -128,5 +128,12 @@ def test_every_state_is_left_and_reached():
     assert {row.after for row in TRANSITIONS} == {row.before for row in TRANSITIONS} == {None, *Status}
 
 
+def test_who_opened_it_takes_it_away_while_nobody_has_joined():
+    opened = steps.open_(DOCUMENTS[Status.SETUP], "me").after
+    assert steps.give_up(opened, "me").after is None
+    joined = steps.join(opened, "other", TWO_TO_THREE).after
+    assert steps.give_up(joined, "me") is None
+
+
 def test_closing_keeps_nobody():
     assert steps.close(DOCUMENTS[Status.FINAL]).after == Rendezvous(Status.CLOSED)
