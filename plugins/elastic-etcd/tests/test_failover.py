@@ -6,7 +6,7 @@ import time
 
 import pytest
 from elastic_etcd.client.client import EtcdClient
-from elastic_etcd.client.errors import EtcdUnreachable
+from elastic_etcd.client.errors import EtcdClosed, EtcdUnreachable
 from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction, absent, end_of
 
@@ -263,3 +263,23 @@ def test_followers_of_the_members_are_told(etcd, client_of, nobody):
     unfollow()
     client.close()
     assert told[2:] == [None]
+
+
+def test_all_members_are_asked_at_once(etcd, client_of, nobody, listener):
+    members = client_of(nobody, f"127.0.0.1:{listener}", etcd.endpoint).members
+    begun = time.monotonic()
+    assert members.find(10)
+    assert time.monotonic() - begun < 2
+    assert members.current().endpoint == etcd.endpoint
+
+
+def test_looking_for_members_ends_with_patience_or_the_client(client_of, nobody, background):
+    client = client_of(nobody)
+    begun = time.monotonic()
+    assert not client.members.find(0.3)
+    assert 0.25 < time.monotonic() - begun < 2
+    looking = background(lambda: client.members.find(30))
+    assert looking.running
+    client.close()
+    with pytest.raises(EtcdClosed):
+        looking.result(5)

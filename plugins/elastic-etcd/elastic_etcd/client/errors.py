@@ -20,7 +20,8 @@ class EtcdClosed(EtcdError):
 
 
 class EtcdRefused(EtcdError):
-    """The server understood and refuses: repeating it is of no use until somebody changes something. The base of:"""
+    """The server understood and refuses, or one side does not trust the other's certificate: repeating it is of no use
+    until somebody changes something. The base of:"""
 
 
 class EtcdDenied(EtcdRefused):
