@@ -109,8 +109,8 @@ class RosterBackend(RendezvousBackend):
 
     @property
     def grace(self) -> Duration:
-        """Seconds that a node keeps its workers without an answer, beyond those after which others call it gone. Above 0
-        where it is likelier that the store answers nobody for a while, so that nobody is called gone, than that it
+        """Seconds that a node keeps its workers without an answer, beyond those after which others call it gone. Above
+        0 where it is likelier that the store answers nobody for a while, so that nobody is called gone, than that it
         answers all others."""
         return 0.0
 

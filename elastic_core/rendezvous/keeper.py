@@ -38,6 +38,7 @@ _FIRST_RETRY: Duration = 0.05
 _LONGEST_RETRY: Duration = 1.0
 _MOST_REFUSALS = 64  # in one turn; whoever refuses us makes progress, and our turn comes
 _IDLE: Duration = 5.0  # between two turns of a node that wants nothing and hears no news
+_SLOW = 0.5  # windows that an answer may take; in longer ones the store was away
 _DOUBTS = 2  # looks at nodes that may be late, by one that has only just begun to look
 
 
@@ -236,9 +237,18 @@ class Keeper:
 
     def _ask(self, operation: Callable[[], T]) -> T:
         """An operation of the backend's. Its answer counts at once: the rest of the turn may take long."""
+        begun = self._clock.now()
         found = operation()
-        self._trying_since = self._clock.now()
+        now = self._trying_since = self._clock.now()
+        if self._view.outage is not None or now - begun > _SLOW * self._settings.window:
+            self._expect_all_back(now)
         return found
+
+    def _expect_all_back(self, now: Instant) -> None:
+        """The store was away, or slept. What it does for those that do not beat it may have done to all: until they had
+        the time to announce themselves anew, as we do, who has no entry is not lost."""
+        if self._view.state is not None and self._view.state.round:
+            self._returning_until = later(now, self._settings.window)
 
     def _outage(self, error: RendezvousConnectionError) -> Instant:
         now = self._clock.now()
@@ -262,9 +272,6 @@ class Keeper:
         if self._outage_told:
             self._outage_told = False
             get_logger().info("store is back")
-        if self._view.outage is not None and self._view.state is not None and self._view.state.round:
-            # The others announce themselves anew as we do. Until they had the time to, who has no entry is not lost.
-            self._returning_until = later(self._clock.now(), self._settings.window)
         self._show(replace(self._view, outage=None, fault=None))
 
     def _fault(self, error: Exception) -> Instant:

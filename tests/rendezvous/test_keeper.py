@@ -573,3 +573,19 @@ def test_a_node_that_slept_does_not_announce_what_it_wanted_before(pair):
     assert list(leader.memory.entries) == ["a/1"]
     other.want(after=1)
     assert list(leader.memory.entries) == ["a/1", "b/1"]
+
+
+def test_who_lost_its_entry_while_the_store_slept_is_not_lost(pair):
+    """A store that drops the entries of those that do not beat dropped them all, while nobody could."""
+    leader, other = pair
+    leader.memory.on_write = lambda *_: leader.clock.advance(leader.settings.window)
+    leader.keeper.amend(lambda state: replace(state, reason="slept"))
+    del leader.memory.entries["b/1"]
+    leader.keeper.turn()
+    leader.memory.on_write = None
+    leader.keeper.roster_changed()
+    leader.keeper.turn()
+    assert leader.state.open
+    other.want()
+    leader.run(3 * leader.settings.window)
+    assert leader.state.gone == ("b/1",)  # it was there once more, and then beat no more

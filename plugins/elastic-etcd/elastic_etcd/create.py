@@ -61,8 +61,7 @@ def handler_for(params: RendezvousParameters, stores: StoresMaker = EtcdRoundSto
 
 def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
     """The backend of a job for who looks at it from outside."""
-    patience = params.get("join_timeout")
-    return _backend(params, parameters_of(params), math.inf if patience is None else float(patience))
+    return _backend(params, parameters_of(params), _seconds(params, "join_timeout", math.inf))
 
 
 def parameters_of(params: RendezvousParameters) -> EtcdParameters:
@@ -91,7 +90,8 @@ def _self_served(params: RendezvousParameters, stores: StoresMaker) -> RoundHand
 def _handler(
     params: RendezvousParameters, parameters: EtcdParameters, server: EtcdServer | None, stores: StoresMaker
 ) -> RoundHandler:
-    backend = _backend(params, parameters, server=server)
+    # An error that comes after the join timeout could not be told: who gives up says only that nothing answered.
+    backend = _backend(params, parameters, _seconds(params, "join_timeout", math.inf) / 2, server)
     address = params.local_addr or _advertised(params, parameters.endpoints[0])
     made = stores(lambda: _store(params, parameters), params.run_id, address)
     return create_handler(None, backend, params, made)
@@ -109,7 +109,7 @@ def _backend(
         parameters.prefix,
         _lease_ttl(params, parameters),
         server=server,
-        grace=_grace(params),
+        grace=_seconds(params, "outage_grace", GRACE),
     )
 
 
@@ -121,14 +121,14 @@ def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Dura
     return max(_SHORTEST_TTL, float(interval) * int(attempts))
 
 
-def _grace(params: RendezvousParameters) -> Duration:
-    value = params.get("outage_grace")
+def _seconds(params: RendezvousParameters, name: str, default: Duration) -> Duration:
+    value = params.get(name)
     try:
-        seconds = GRACE if value is None else float(value)
+        seconds = default if value is None else float(value)
     except (TypeError, ValueError):
         seconds = math.nan
-    if not 0.0 <= seconds < math.inf:
-        raise ConfigurationError(Problem("--rdzv-conf: outage_grace", f"expected seconds from 0 on, found {value!r}"))
+    if not seconds >= 0.0:
+        raise ConfigurationError(Problem(f"--rdzv-conf: {name}", f"expected seconds from 0 on, found {value!r}"))
     return seconds
 
 

@@ -1,0 +1,159 @@
+"""Bad input and faults of a job over etcd."""
+
+from __future__ import annotations
+
+import signal
+
+import psutil
+import pytest
+from cluster import Servers, User
+from job_of_nodes import Job, eventually, free_port, kill
+
+from elastic_core.errors import ExitCode
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def servers():
+    made = Servers()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def on(elastic):
+    """Makes jobs over these endpoints."""
+
+    def make(endpoint, **conf):
+        return Job(elastic.start_to_files, elastic.cwd, "etcd", endpoint, **conf)
+
+    return make
+
+
+def test_an_endpoint_where_nothing_listens(on):
+    agent = on(f"127.0.0.1:{free_port()}", join_timeout="3").agent("a", "--nnodes=2")
+    assert agent.code(30) == ExitCode.STORE_UNREACHABLE
+    assert "expected etcd to answer" in agent.report
+
+
+def test_some_endpoints_are_wrong(on, etcd_endpoint, tmp_path):
+    wrong = f"127.0.0.1:{free_port()}"
+    job = on(f"{wrong},{etcd_endpoint}", prefix=tmp_path.name)
+    agents = job.agents("a b", "--nnodes=2")
+    job.round(2)
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_an_endpoint_that_cannot_be_one(on):
+    agent = on("127.0.0.1:port").agent("a", "--nnodes=2")
+    assert agent.code(30) == ExitCode.BAD_CONFIGURATION
+    assert "expected endpoints host[:port]" in agent.err
+
+
+def test_a_wrong_password_is_told_at_once(on, servers):
+    member = servers.single(users=(User("trainer", "right", b"/elastic/"),))
+    job = on(member.endpoint, user="trainer")
+    agent = job.agent("a", "--nnodes=2", ELASTIC_ETCD_PASSWORD="wrong-word")
+    assert agent.code(30) == ExitCode.RENDEZVOUS_FAILED
+    assert "wrong-word" not in agent.err
+    assert "correct user or password" in agent.report
+
+
+def test_a_prefix_that_is_not_ours_is_told_at_once(on, servers):
+    member = servers.single(users=(User("trainer", "right", b"/mine/"),))
+    agent = on(member.endpoint, user="trainer", prefix="theirs").agent("a", "--nnodes=2", ELASTIC_ETCD_PASSWORD="right")
+    assert agent.code(30) == ExitCode.RENDEZVOUS_FAILED
+    assert "permission" in agent.report
+    job = on(member.endpoint, user="trainer", prefix="mine")
+    agents = job.agents("b c", "--nnodes=2", ELASTIC_ETCD_PASSWORD="right")
+    job.round(2)
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_over_tls_with_certificates_for_both_sides(on, servers, tmp_path):
+    from cluster import make_certificates
+
+    certificates = make_certificates(tmp_path)
+    member = servers.single(certificates=certificates, client_certificates=True)
+    files = {"ca_cert": certificates.ca, "ssl_cert": certificates.client_cert, "ssl_cert_key": certificates.client_key}
+    job = on(member.endpoint, **files)
+    agents = job.agents("a b", "--nnodes=2")
+    job.round(2)
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+    plain = on(member.endpoint, join_timeout="3").agent("c", "--nnodes=2")
+    assert plain.code(30) == ExitCode.STORE_UNREACHABLE
+
+
+def test_the_only_server_is_gone_for_good(on, servers):
+    """Workers are kept for the grace, then the agents end with the documented code."""
+    member = servers.single()
+    job = on(member.endpoint, outage_grace="3")
+    agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
+    first = job.round(2)
+    member.kill()
+    for agent in agents:
+        assert agent.code() == ExitCode.STORE_UNREACHABLE
+        assert "expected the rendezvous store to answer while workers run" in agent.report
+    assert [found.port for found in job.rounds()] == [first.port]
+
+
+def test_the_only_server_sleeps_for_less_than_the_grace(on, servers):
+    member = servers.single()
+    job = on(member.endpoint)
+    agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
+    first = job.round(2)
+    member.stop()
+    agents[0].says("store out of reach", timeout=30)
+    member.cont()
+    agents[0].says("store is back", timeout=30)
+    kill(first.pid("a"))
+    second = job.round(2, after=first)
+    assert second.restarts == {"1"}
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_a_thousand_joins_and_leaves_leave_nothing_behind(servers):
+    """Threads, files and memory of this process, which takes part again and again; keys and leases of the server."""
+    from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
+
+    member = servers.single()
+    me = psutil.Process()
+
+    def take_part():
+        handler = get_rendezvous_handler(RendezvousParameters("etcd", member.endpoint, "job", 1, 1))
+        number = handler.next_rendezvous().formed.number
+        assert handler.leave("it was only a visit", 30)
+        assert handler.shutdown()
+        return number
+
+    def leases():
+        return len(member.call("/v3/lease/leases").get("leases", []))
+
+    def keys():
+        return int(member.call("/v3/kv/range", key=b"\0", range_end=b"\0", count_only=True)["count"])
+
+    for _ in range(100):
+        take_part()
+    threads, files, memory = me.num_threads(), me.num_fds(), me.memory_info().rss
+    numbers = [take_part() for _ in range(900)]
+    assert numbers == list(range(101, 1001))
+    eventually(lambda: me.num_threads() <= threads + 2, "no more threads than before")
+    eventually(lambda: me.num_fds() <= files + 3, "no more open files than before")
+    assert me.memory_info().rss - memory < 16 * 2**20
+    assert keys() == 1  # the state
+    assert leases() == 1  # its own
+
+
+def test_a_signal_ends_an_agent_while_etcd_is_away(on, servers):
+    member = servers.single()
+    job = on(member.endpoint)
+    agent = job.agent("a", "--nnodes=1")
+    job.round(1)
+    member.stop()
+    agent.signal(signal.SIGTERM)
+    assert agent.code(30) == 128 + signal.SIGTERM
