@@ -26,6 +26,8 @@ START_LIMIT_S = 180.0
 ANSWER_LIMIT_S = 30.0
 # Between the order to join and the joining itself, so that it has reached every process.
 HEAD_START_S = 0.5
+# What serves the store of a launcher, if that is not a TCPStore.
+STORES = {"elastic-etcd": "etcd_server.py"}
 
 
 class Helper:
@@ -206,7 +208,7 @@ def shares(nodes: int, processes: int = PROCESSES) -> list[tuple[int, int]]:
 def fleet(launcher: str, nodes: int, join_timeout_s: int) -> Iterator[Fleet]:
     """A store and `nodes` agents with min = max = `nodes`, handlers made and connected."""
     run_id = uuid.uuid4().hex[:12]
-    with helping([[str(WORKERS / "store_server.py")]]) as [store]:
+    with helping([[str(WORKERS / STORES.get(launcher, "store_server.py"))]]) as [store]:
         port = int(store.answer(monotonic() + START_LIMIT_S))
         common = [str(WORKERS / "agents.py"), launcher, str(port), run_id, str(nodes)]
         commands = [[*common, str(first), str(count), str(join_timeout_s)] for first, count in shares(nodes)]

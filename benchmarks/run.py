@@ -11,7 +11,7 @@ import argparse
 import sys
 from types import ModuleType
 
-from benchmarks import digits_kill, hello, many_workers, recovery, rendezvous, steady
+from benchmarks import digits_kill, etcd, hello, many_workers, recovery, rendezvous, steady
 from benchmarks.job import BenchmarkError
 from benchmarks.report import conduct, machine_facts, parser, publish
 
@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "rendezvous": rendezvous,
     "steady": steady,
     "recovery": recovery,
+    "etcd": etcd,
 }
 
 

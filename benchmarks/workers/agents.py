@@ -101,20 +101,27 @@ def elastic_handler(setting: Setting, number: int) -> Any:
     return create_handler(store, backend, parameters)
 
 
-def elastic_parameters(setting: Setting, number: int) -> Any:
+def etcd_handler(setting: Setting, number: int) -> Any:
+    """Ours over etcd, as `elastic run` makes it: it connects when it is first asked to join."""
+    from elastic_core.rendezvous import get_rendezvous_handler
+
+    return get_rendezvous_handler(elastic_parameters(setting, number, "etcd"))
+
+
+def elastic_parameters(setting: Setting, number: int, backend: str = "c10d") -> Any:
     from elastic_core.interfaces.node import Node
     from elastic_core.rendezvous import RendezvousParameters
 
     return RendezvousParameters(
-        "c10d",
+        backend,
         f"{HOST}:{setting.port}",
         setting.run_id,
         setting.nodes,
         setting.nodes,
         HOST,
         Node(node_name(number), f"host{number}"),
-        is_host=False,
         join_timeout=setting.join_timeout_s,
+        **({"is_host": False} if backend == "c10d" else {}),
     )
 
 
@@ -150,6 +157,7 @@ def torchrun_handler(setting: Setting, number: int) -> Any:
 MAKERS: dict[str, Callable[[Setting, int], Any]] = {
     "elastic": elastic_handler,
     "elastic-late": late_handler,
+    "elastic-etcd": etcd_handler,
     "torchrun": torchrun_handler,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+import zlib
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -69,10 +70,14 @@ def parameters_of(params: RendezvousParameters) -> EtcdParameters:
     return read_parameters(params.endpoint, params.config)
 
 
-def client_for(parameters: EtcdParameters, longest: Duration = math.inf) -> EtcdClient:
-    """A client whose calls take `longest` seconds at most."""
+def client_for(parameters: EtcdParameters, longest: Duration = math.inf, node: str = "") -> EtcdClient:
+    """A client whose calls take `longest` seconds at most. The name of a `node` chooses which member it asks first, so
+    that a thousand of them do not all lean on one."""
     timeout = min(parameters.read_timeout, longest)
-    return EtcdClient(parameters.addresses, parameters.security(), parameters.login(), timeout=timeout)
+    addresses = parameters.addresses
+    first = zlib.crc32(node.encode()) % len(addresses)
+    turned = addresses[first:] + addresses[:first]
+    return EtcdClient(turned, parameters.security(), parameters.login(), timeout=timeout)
 
 
 def _self_served(params: RendezvousParameters, stores: StoresMaker) -> RoundHandler:
@@ -104,7 +109,7 @@ def _backend(
     server: EtcdServer | None = None,
 ) -> EtcdRendezvousBackend:
     return EtcdRendezvousBackend(
-        client_for(parameters, min(longest, CALL)),
+        client_for(parameters, min(longest, CALL), params.node.name if params.node else ""),
         params.run_id,
         parameters.prefix,
         _lease_ttl(params, parameters),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
-    from elastic_etcd.client.values import Committed, Lease, News, Operation, Range, Transaction
+    from elastic_etcd.client.values import Committed, Lease, News, Range, Transaction
 
 
 class Watch(Protocol):
@@ -43,7 +43,7 @@ class Client(Protocol):
         else EtcdUnreachable with `landed` tells that it may have, and the caller finds out by what is unique in it."""
 
     def grant(self, ttl: Duration) -> Lease:
-        """A new lease, of at least 2 s."""
+        """A new lease, of at least 2 s. Repeated freely: one whose grant was not answered is found again."""
 
     def revoke(self, lease: int) -> None:
         """End the lease, and with it its keys. Nothing happens if it is gone."""

@@ -227,7 +227,10 @@ class EtcdWatch:
         """Do not spin while the servers are away."""
         if verdict is Verdict.BROKEN:
             self._failures += 1
-            self._closing.wait(pause_after(self._failures, len(self._members.all)))
+            begun = self._clock.now()
+            pause = pause_after(self._failures, len(self._members.all))
+            if pause and not self._closing.is_set() and self._members.find(pause):
+                self._closing.wait(max(0.0, pause - (self._clock.now() - begun)))  # it may answer and refuse streams
 
 
 @functools.cache

@@ -1,0 +1,23 @@
+"""An etcd on a disk in memory, ended with this process. Prints its port, and ends when its standard input does."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from elastic_etcd import EtcdServer
+
+MEMORY = Path("/dev/shm")
+
+
+def main() -> None:
+    place = MEMORY if MEMORY.is_dir() else None
+    folder = tempfile.TemporaryDirectory(prefix="elastic-benchmark-", dir=place)
+    with folder, EtcdServer(data_dir=folder.name) as server:
+        print(server.get_port(), flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
