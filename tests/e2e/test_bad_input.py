@@ -133,10 +133,10 @@ def test_a_command_that_cannot_be_run(elastic):
     assert "plain.txt" in paragraph(done.err)
 
 
-def test_a_backend_that_is_not_installed_names_the_package(elastic):
-    done = elastic.run("--rdzv-backend=etcd", elastic.script("hello.py", "print('hello')\n"))
+def test_a_plugin_that_is_not_installed_names_the_package(elastic):
+    done = elastic.run("--watchdog=file", elastic.script("hello.py", "print('hello')\n"))
     assert done.code == BAD
-    assert "pip install elastic-etcd" in done.err
+    assert "pip install elastic-file-timer" in done.err
 
 
 def test_a_worker_that_ignores_sigterm(elastic, read_fifo):
