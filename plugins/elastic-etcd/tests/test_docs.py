@@ -15,8 +15,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import elastic_etcd
 import pytest
 from cluster import HOST, LONG, binary, eventually
+from elastic_etcd.plugin import elastic_rendezvous_backends
 
 from elastic_core.port import PortReservation
 from elastic_core.workers.guardian import Guardian
@@ -31,7 +33,11 @@ QUOTA = 16 * 2**20
 FILLER = 2**20
 _numbers = itertools.count(1)
 
-pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not here")
+BLOCKS = (
+    *("openssl", "etcd --name", "endpoint health", "auth enable", "role get trainer", "VISION_PASSWORD"),
+    *("ELASTIC_RDZV_BACKEND", "elastic run", "elastic status", "elastic drain", "--keys-only", "alarm disarm"),
+)
+"""Words by which the tests below find what they run."""
 
 
 class Page:
@@ -177,11 +183,11 @@ class Site:
         members = [self.shell.start(self.page.block("etcd --name", name), name) for name in MEMBERS]
         for member in members:
             member.says("ready to serve client requests")
-        look = self.page.block("etcdctl endpoint health")
+        look = self.page.block("endpoint health")
         self.shell.export(look)
         self.shell.run(look)
-        self.shell.run(self.page.block("etcdctl auth enable"))
-        for words in ("ETCDCTL_USER", "ELASTIC_RDZV_BACKEND"):
+        self.shell.run(self.page.block("auth enable"))
+        for words in ("role get trainer", "ELASTIC_RDZV_BACKEND"):
             self.shell.export(self.page.block(words))
 
     def close(self):
@@ -192,6 +198,9 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(shared_servers):
+    missing = [name for name in ("bash", "openssl") if not shutil.which(name)] + ["etcdctl"] * (etcdctl() is None)
+    if missing:
+        pytest.skip(f"the commands need {' and '.join(missing)}")
     folder = Path(tempfile.mkdtemp(prefix="page-", dir=shared_servers.folder))
     guardian = Guardian()
     made = Site(folder, guardian)
@@ -201,6 +210,28 @@ def site(shared_servers):
     finally:
         made.close()
         guardian.close()
+
+
+def test_every_block_is_run():
+    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.S | re.M)
+    assert len(blocks) == len(BLOCKS)
+    assert [block for block in blocks if not any(words in block for words in BLOCKS)] == []
+
+
+def test_the_table_of_options_is_that_of_the_backend():
+    table = PAGE.read_text().partition("\n## Options\n")[2].partition("\n## ")[0]
+    listed = [name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)]
+    (record,) = elastic_rendezvous_backends()
+    assert sorted(listed) == sorted(option.name for option in record.options)
+
+
+def test_messages_in_the_table_are_those_of_the_code():
+    table = PAGE.read_text().partition("\n## When it does not work\n")[2]
+    folder = Path(elastic_etcd.__file__).parent
+    code = "".join(path.read_text() for path in folder.rglob("*.py"))
+    code = re.sub(r'"\n\s+f?"', "", code)
+    shown = [" ".join(words.split()) for words in re.findall(r"^\| `(.*?)`", table, re.M)]
+    assert [words for words in shown if words not in code] == []
 
 
 def one_node(site, user="user=trainer", code=0, before=""):
