@@ -26,6 +26,7 @@ TITLES = {
     "rendezvous": "Rendezvous: all join at once",
     "steady": "Steady state: nothing happens",
     "recovery": "Recovery: something happens to a job of two nodes",
+    "etcd": "Over etcd (stock torchrun cannot use an etcd of today)",
 }
 
 
@@ -58,7 +59,7 @@ def table(report: Mapping[str, Any]) -> str:
 def facts(machine: Mapping[str, Any]) -> str:
     """On what it was measured."""
     versions = ", ".join(
-        f"{name} {machine[name]}" for name in ("elastic-core", "elastic-c10d", "torch") if name in machine
+        f"{name} {machine[name]}" for name in ("elastic-core", "elastic-c10d", "elastic-etcd", "torch") if name in machine
     )
     kernel = ".".join(machine["kernel"].split(".")[:2])
     return (

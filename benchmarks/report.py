@@ -108,7 +108,7 @@ def medians(values: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
 def machine_facts() -> dict[str, Any]:
     """What a reader needs to know before comparing these figures with others."""
     versions = {}
-    for name in ("elastic-core", "elastic-c10d", "torch"):
+    for name in ("elastic-core", "elastic-c10d", "elastic-etcd", "torch"):
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {
