@@ -75,7 +75,6 @@ class EtcdRendezvousBackend(RosterBackend):
         self._leads = False
         self._contested = False
         self._pulses = 0
-        self._answered = False
 
     @property
     def name(self) -> str:
@@ -114,6 +113,8 @@ class EtcdRendezvousBackend(RosterBackend):
             self._client.transact(Transaction([ours] if lead else [], [drop, *lead], [drop]))
             self._announced.discard(key)
             self._leads = self._leads and not own
+            if own:
+                self._lease.release()
 
         self._use("withdrawing a node", write)
 
@@ -146,13 +147,10 @@ class EtcdRendezvousBackend(RosterBackend):
         return self._round.vacant
 
     def close(self) -> None:
-        """Every blocked call comes back: waits at once with False, others with RendezvousConnectionError. The lease is
-        given back if etcd answered the last time, else it ends by itself."""
+        """Every blocked call comes back at once: waits with False, others with RendezvousConnectionError. Entries that
+        were not withdrawn go when their lease ends."""
         self._round.close()
         self._nodes.close()
-        if self._answered:
-            self._answered = False
-            self._lease.release()
         self._client.close()
         if self._server is not None:
             self._server.stop()
@@ -215,14 +213,11 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def _use(self, doing: str, operation: Callable[[], T]) -> T:
         try:
-            found = operation()
+            return operation()
         except (EtcdUnreachable, EtcdClosed) as error:
-            self._answered = False
             raise RendezvousConnectionError(f"{doing}: {error}") from error
         except EtcdRefused as error:
             raise RendezvousError(f"{doing}: {error}") from error
-        self._answered = True
-        return found
 
     def _wait(self, wait: Callable[[], bool]) -> bool:
         try:
