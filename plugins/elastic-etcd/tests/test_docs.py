@@ -234,11 +234,11 @@ def test_messages_in_the_table_are_those_of_the_code():
     assert [words for words in shown if words not in code] == []
 
 
-def one_node(site, user="user=trainer", code=0, before=""):
-    """A job of one node, whose script has nothing to do; what its agent says. `user`: in the place of the page's."""
+def one_node(site, change="", code=0):
+    """A job of one node, whose script has nothing to do; what its agent says. `change`: what is done before to the
+    environment that the page has made."""
     (site.shell.folder / "nothing.py").write_text("")
-    changed = f"export ELASTIC_RDZV_CONF=${{ELASTIC_RDZV_CONF/user=trainer/{user}}}\n"
-    return site.shell.run(f"{before}\n{changed}elastic run --nnodes 1 --rdzv-id once{next(_numbers)} nothing.py", code)
+    return site.shell.run(f"{change}\nelastic run --nnodes 1 --rdzv-id once{next(_numbers)} nothing.py", code)
 
 
 def test_a_job_runs_and_is_looked_at_and_a_node_is_taken_out(site):
@@ -256,19 +256,22 @@ def test_a_job_runs_and_is_looked_at_and_a_node_is_taken_out(site):
 
 def test_permissions_are_of_the_prefix(site):
     assert "/elastic/" in site.shell.run(site.page.block("role get trainer"))
-    said = one_node(site, "user=trainer,prefix=elasticsearch", code=7)
+    said = one_node(site, "ELASTIC_RDZV_CONF+=,prefix=elasticsearch", code=7)
     assert "expected permission to read and write our keys" in said
 
 
 def test_a_certificate_may_stand_for_the_user(site):
-    assert "round formed" in one_node(site, "prefix=elastic")
+    assert "round formed" in one_node(site, "ELASTIC_RDZV_CONF=${ELASTIC_RDZV_CONF%,user=trainer}")
 
 
 def test_a_team_has_a_prefix_of_its_own(site):
     site.shell.run(site.page.block("VISION_PASSWORD"))
-    theirs = re.search(r"`(user=vision,\S+)`", PAGE.read_text())[1].replace("/", r"\/")
-    assert "round formed" in one_node(site, theirs, before="export ELASTIC_ETCD_PASSWORD=$VISION_PASSWORD")
-    assert "expected permission" in one_node(site, r"user=trainer,prefix=teams\/vision", code=7)
+    assert "`prefix=teams/vision`" in PAGE.read_text()
+    theirs = "ELASTIC_ETCD_PASSWORD=$VISION_PASSWORD ELASTIC_RDZV_CONF=${ELASTIC_RDZV_CONF//trainer/vision}"
+    assert "round formed" in one_node(site, f"{theirs},prefix=teams/vision")
+    assert "expected permission" in one_node(site, theirs, code=7)
+    assert "expected permission" in one_node(site, f"{theirs}\nELASTIC_RDZV_CONF=${{ELASTIC_RDZV_CONF%,user*}}", code=7)
+    assert "expected permission" in one_node(site, "ELASTIC_RDZV_CONF+=,prefix=teams/vision", code=7)
 
 
 def test_a_quota_that_is_used_up_is_made_room_in(site):
