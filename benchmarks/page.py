@@ -58,9 +58,8 @@ def table(report: Mapping[str, Any]) -> str:
 
 def facts(machine: Mapping[str, Any]) -> str:
     """On what it was measured."""
-    versions = ", ".join(
-        f"{name} {machine[name]}" for name in ("elastic-core", "elastic-c10d", "elastic-etcd", "torch") if name in machine
-    )
+    known = ("elastic-core", "elastic-c10d", "elastic-etcd", "torch")
+    versions = ", ".join(f"{name} {machine[name]}" for name in known if name in machine)
     kernel = ".".join(machine["kernel"].split(".")[:2])
     return (
         f"Measured on {machine['date'][:10]}: {machine['cores']} cores, {machine['memory_gib']} GiB, Linux "

@@ -24,7 +24,7 @@ from elastic_core.rendezvous.registry import (
     get_rendezvous_handler,
     rendezvous_handler_registry,
 )
-from elastic_core.rendezvous.round_stores import PrefixedStores
+from elastic_core.rendezvous.round_stores import PrefixedStore, PrefixedStores
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "DynamicRendezvousHandler",
     "Member",
     "Node",
+    "PrefixedStore",
     "PrefixedStores",
     "RendezvousBackend",
     "RendezvousClosedError",

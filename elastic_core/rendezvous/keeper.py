@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from elastic_core.clock import Instant, later
-from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
+from elastic_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.decide import Wait, Write, decide, enough
@@ -276,7 +276,8 @@ class Keeper:
 
     def _fault(self, error: Exception) -> Instant:
         if type(error) is not type(self._view.fault):
-            get_logger().warning("rendezvous fault", reason=f"{type(error).__name__}: {error}", exc_info=error)
+            trace = None if isinstance(error, RendezvousError) else error  # whose words say it all
+            get_logger().warning("rendezvous fault", reason=f"{type(error).__name__}: {error}", exc_info=trace)
         # What has tried to reach the store stays open: a backend may tell of an outage in words that we do not know.
         self._state_news = self._roster_news = True
         self._show(replace(self._view, fault=error))

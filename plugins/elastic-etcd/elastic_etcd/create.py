@@ -35,15 +35,17 @@ _STORE_TIMEOUT = timedelta(seconds=300)
 
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Store]:
-    """A backend, and a store for the rounds' members. Both connect when they are first used.
+    """A backend, which connects when it is first used, and a store in which the rounds' members can keep what they have
+    in common; what is in it goes after a day.
 
     Options of `params`: see the record of `etcd` in `elastic_etcd.plugin`; those not given have their defaults.
 
     Raises:
         ConfigurationError: the endpoint or an option cannot be.
+        EtcdError: etcd cannot be reached, or refuses.
     """
     parameters = parameters_of(params)
-    return _backend(params, parameters), _store(params, parameters)
+    return _backend(params, parameters), _Stores(params, parameters).make()
 
 
 def handler_for(params: RendezvousParameters, stores: StoresMaker = EtcdRoundStores) -> RoundHandler:
@@ -98,7 +100,7 @@ def _handler(
     # An error that comes after the join timeout could not be told: who gives up says only that nothing answered.
     backend = _backend(params, parameters, _seconds(params, "join_timeout", math.inf) / 2, server)
     address = params.local_addr or _advertised(params, parameters.endpoints[0])
-    made = stores(lambda: _store(params, parameters), params.run_id, address)
+    made = stores(_Stores(params, parameters).make, params.run_id, address)
     return create_handler(None, backend, params, made)
 
 
@@ -137,13 +139,22 @@ def _seconds(params: RendezvousParameters, name: str, default: Duration) -> Dura
     return seconds
 
 
-def _store(params: RendezvousParameters, parameters: EtcdParameters) -> Store:
-    from elastic_etcd.store import EtcdStore
+class _Stores:
+    """Makes the stores of a job in etcd, over one client of their own, which connects when the first is made."""
 
-    client = client_for(parameters)
-    lease = client.grant(_STORE_TTL).id  # what rounds leave in it goes by itself
-    store: Store = EtcdStore(client, Keys(parameters.prefix, params.run_id).store, _STORE_TIMEOUT, lease=lease)
-    return store
+    def __init__(self, params: RendezvousParameters, parameters: EtcdParameters) -> None:
+        self._prefix = Keys(parameters.prefix, params.run_id).store
+        self._parameters = parameters
+        self._client: EtcdClient | None = None
+
+    def make(self) -> Store:
+        from elastic_etcd.store import EtcdStore
+
+        if self._client is None:
+            self._client = client_for(self._parameters)
+        lease = self._client.grant(_STORE_TTL).id  # what a round leaves in it goes by itself
+        store: Store = EtcdStore(self._client, self._prefix, _STORE_TIMEOUT, lease=lease)
+        return store
 
 
 def _advertised(params: RendezvousParameters, endpoint: Endpoint) -> str:

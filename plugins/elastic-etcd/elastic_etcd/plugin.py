@@ -65,7 +65,10 @@ def _store(options: Mapping[str, Any]) -> Store:
     from elastic_etcd.store import EtcdStore
 
     parameters = read_parameters(options["endpoint"], options, origin="store", endpoint_origin="store: endpoint")
-    made: Store = EtcdStore(client_for(parameters), f"/{parameters.prefix}/", timedelta(seconds=options["timeout"]))
+    # Beside the jobs: no run id is quoted to a name with a plus.
+    made: Store = EtcdStore(
+        client_for(parameters), f"/{parameters.prefix}/+store/", timedelta(seconds=options["timeout"])
+    )
     return made
 
 

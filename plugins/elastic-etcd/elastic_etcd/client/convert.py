@@ -16,15 +16,8 @@ _COMPARED = {Field.VERSION: 0, Field.CREATED: 1, Field.MODIFIED: 2, Field.VALUE:
 
 
 def range_request(get: Get) -> Any:
-    """The request to read, by itself or in a transaction."""
-    return rpc().RangeRequest(
-        key=get.key,
-        range_end=get.end,
-        limit=get.limit,
-        sort_order=_ASCENDING if get.end else 0,
-        sort_target=_TARGETS[get.order] if get.end else 0,
-        keys_only=get.keys_only,
-    )
+    """The request to read."""
+    return rpc().RangeRequest(**_range_fields(get))
 
 
 def txn_request(transaction: Transaction) -> Any:
@@ -48,6 +41,13 @@ def range_of(answer: Any, revision: int = 0) -> Range:
     return Range(revision or answer.header.revision, tuple(map(key_value, answer.kvs)), answer.count)
 
 
+def _range_fields(get: Get) -> dict[str, Any]:
+    fields: dict[str, Any] = {"key": get.key, "limit": get.limit, "keys_only": get.keys_only}
+    if get.end:
+        fields |= {"range_end": get.end, "sort_order": _ASCENDING, "sort_target": _TARGETS[get.order]}
+    return fields
+
+
 def committed(answer: Any) -> Committed:
     """What came of a transaction."""
     revision = answer.header.revision
@@ -61,16 +61,16 @@ def _range_in(response: Any, revision: int) -> Range:
     return Range(revision)
 
 
-def _compare(condition: Compare) -> Any:
-    expected = {condition.field.value: condition.expected}
-    return rpc().Compare(target=_COMPARED[condition.field], key=condition.key, **expected)
+# What a message is made of, not messages: made all at once they take a third of the time.
 
 
-def _operation(operation: Operation) -> Any:
+def _compare(condition: Compare) -> dict[str, Any]:
+    return {"target": _COMPARED[condition.field], "key": condition.key, condition.field.value: condition.expected}
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
     if isinstance(operation, Put):
-        put = rpc().PutRequest(key=operation.key, value=operation.value, lease=operation.lease)
-        return rpc().RequestOp(request_put=put)
+        return {"request_put": {"key": operation.key, "value": operation.value, "lease": operation.lease}}
     if isinstance(operation, Delete):
-        delete = rpc().DeleteRangeRequest(key=operation.key, range_end=operation.end)
-        return rpc().RequestOp(request_delete_range=delete)
-    return rpc().RequestOp(request_range=range_request(operation))
+        return {"request_delete_range": {"key": operation.key, "range_end": operation.end}}
+    return {"request_range": _range_fields(operation)}

@@ -31,7 +31,7 @@ class Member:
         self.fault = ""
         self._connect = connect
         self._channel: Any = None
-        self._calls: dict[Method, Any] = {}
+        self._calls: dict[str, Any] = {}  # by path: each is called in one form only
         self._closed = False
         self._lock = threading.Lock()
 
@@ -46,9 +46,9 @@ class Member:
 
     def call(self, method: Method) -> Any:
         """The method on this member: `call(request, timeout=..., metadata=...)`."""
-        found = self._calls.get(method)
+        found = self._calls.get(method.path)
         if found is None:
-            found = self._calls[method] = method.on(self.channel)
+            found = self._calls[method.path] = method.on(self.channel)
         return found
 
     def ask(self, method: Method, request: Any, timeout: Duration, metadata: Metadata) -> Any:
