@@ -38,7 +38,7 @@ _FIRST_RETRY: Duration = 0.05
 _LONGEST_RETRY: Duration = 1.0
 _MOST_REFUSALS = 64  # in one turn; whoever refuses us makes progress, and our turn comes
 _IDLE: Duration = 5.0  # between two turns of a node that wants nothing and hears no news
-_SLOW = 0.5  # windows that an answer may take; in longer ones the store was away
+_SLOW = 0.2  # windows that an answer may take; in longer ones the store was away
 _DOUBTS = 2  # looks at nodes that may be late, by one that has only just begun to look
 
 
@@ -231,6 +231,8 @@ class Keeper:
     def _due(self) -> Instant:
         if self._wanted is None:
             return later(self._clock.now(), _IDLE)
+        if self._view.announced is None:  # what it wants is outdated; it will be told what it wants next
+            return later(self._clock.now(), self._settings.keep_alive_interval)
         if self._decide_at is None or not self._leading:
             return self._next_beat
         return min(self._next_beat, self._decide_at)
@@ -352,7 +354,7 @@ class Keeper:
         stood = self._stood
         if self._wanted is None or self._view.announced is not None or stood is None:
             return
-        if stood.after < self._seated_in:
+        if stood.after < self._seated_in and self._state_news:
             try:
                 self._read()
             except RendezvousStateError:

@@ -120,7 +120,7 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
         self._use("beating", lambda: self._beat(key, leading))
-        if not leading and self._round.holder is not None:
+        if not leading and self._round.holder not in (None, key.encode()):
             self._pulses += 1  # etcd itself watches over whoever leads
         return self._pulses if leading or look else None
 
@@ -182,7 +182,8 @@ class EtcdRendezvousBackend(RosterBackend):
                 "time (this process was stopped, or cut off); the node announces itself again"
             )
         if not leading:
-            self._leads = self._contested = False
+            self._nodes.forget()
+            self._step_back(key.encode())
             return
         self._lead(key.encode())
         self._state.keep()
@@ -201,9 +202,20 @@ class EtcdRendezvousBackend(RosterBackend):
             self._take_lead(name)
         self._pulses += 1
 
+    def _step_back(self, name: bytes) -> None:
+        """Leave nothing behind that looks as if this node led."""
+        if self._leads:
+            ours = Compare(self._keys.lead, Field.VALUE, name)
+            self._client.transact(Transaction([ours], [Delete(self._keys.lead)]))
+        self._leads = self._contested = False
+
     def _take_lead(self, name: bytes) -> None:
         lease = self._lease.ensure()
-        done = self._client.transact(Transaction([], [Put(self._keys.lead, name, lease)]))
+        try:
+            done = self._client.transact(Transaction([], [Put(self._keys.lead, name, lease)]))
+        except EtcdLeaseGone:
+            self._lease.gone(lease)
+            raise
         revision = done.revision
         self._round.wrote(self._keys.lead, KeyValue(self._keys.lead, name, revision, revision, 1, lease), revision)
         self._leads = True
@@ -214,7 +226,7 @@ class EtcdRendezvousBackend(RosterBackend):
     def _use(self, doing: str, operation: Callable[[], T]) -> T:
         try:
             return operation()
-        except (EtcdUnreachable, EtcdClosed) as error:
+        except (EtcdUnreachable, EtcdClosed, EtcdLeaseGone) as error:
             raise RendezvousConnectionError(f"{doing}: {error}") from error
         except EtcdRefused as error:
             raise RendezvousError(f"{doing}: {error}") from error

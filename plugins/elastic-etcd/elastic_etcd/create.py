@@ -8,10 +8,12 @@ import zlib
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError, RendezvousError
 from elastic_core.rendezvous import create_handler
+from elastic_core.rendezvous.create import settings_of
 from elastic_etcd.backend import GRACE, EtcdRendezvousBackend
 from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
 from elastic_etcd.keys import Keys
 from elastic_etcd.parameters import EtcdParameters, read_parameters
 from elastic_etcd.round_stores import EtcdRoundStores
@@ -42,7 +44,7 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
 
     Raises:
         ConfigurationError: the endpoint or an option cannot be.
-        EtcdError: etcd cannot be reached, or refuses.
+        RendezvousError: etcd cannot be reached, or refuses.
     """
     parameters = parameters_of(params)
     return _backend(params, parameters), _Stores(params, parameters).make()
@@ -121,11 +123,15 @@ def _backend(
 
 
 def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Duration:
-    """As long as beats may be missing, unless it was chosen."""
-    interval, attempts = params.get("keep_alive_interval"), params.get("keep_alive_max_attempt")
-    if params.get("lease_ttl") is not None or interval is None or attempts is None:
-        return parameters.lease_ttl
-    return max(_SHORTEST_TTL, float(interval) * int(attempts))
+    """As long as beats may be missing, unless it was chosen. Raises ConfigurationError if beats came too late."""
+    settings = settings_of(params)
+    if params.get("lease_ttl") is None:
+        return max(_SHORTEST_TTL, settings.window)
+    least = 2 * settings.keep_alive_interval
+    if parameters.lease_ttl < least:
+        told = f"expected at least two beats ({least:g} s) in the life of a lease, found {parameters.lease_ttl:g} s"
+        raise ConfigurationError(Problem("--rdzv-conf: lease_ttl", told))
+    return parameters.lease_ttl
 
 
 def _seconds(params: RendezvousParameters, name: str, default: Duration) -> Duration:
@@ -146,14 +152,23 @@ class _Stores:
         self._prefix = Keys(parameters.prefix, params.run_id).store
         self._parameters = parameters
         self._client: EtcdClient | None = None
+        self._lease = 0
 
     def make(self) -> Store:
+        """Raises RendezvousError."""
         from elastic_etcd.store import EtcdStore
 
         if self._client is None:
             self._client = client_for(self._parameters)
-        lease = self._client.grant(_STORE_TTL).id  # what a round leaves in it goes by itself
-        store: Store = EtcdStore(self._client, self._prefix, _STORE_TIMEOUT, lease=lease)
+        try:
+            if self._lease:
+                self._client.revoke(self._lease)  # of a round that is past
+            self._lease = self._client.grant(_STORE_TTL).id  # what is left in the end goes by itself
+        except EtcdUnreachable as error:
+            raise RendezvousConnectionError(f"making a store in etcd: {error}") from error
+        except EtcdError as error:
+            raise RendezvousError(f"making a store in etcd: {error}") from error
+        store: Store = EtcdStore(self._client, self._prefix, _STORE_TIMEOUT, lease=self._lease)
         return store
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from elastic_etcd.client.errors import EtcdUnreachable
+
 if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_etcd.client.interface import Client, Watch
@@ -23,6 +25,7 @@ class NodeKeys:
         self._known: dict[bytes, KeyValue] = {}
         self._revision = 0
         self._followed = False
+        self._resyncs = 0
         self._changes = 0
         self._watch: Watch | None = None
         self._closed = False
@@ -58,13 +61,24 @@ class NodeKeys:
         if watch is not None:
             watch.close()
 
+    def forget(self) -> None:
+        """Follow the entries no more, until `wait` is called again."""
+        with self._lock:
+            watch, self._watch = self._watch, None
+            self._followed = False
+        if watch is not None:
+            watch.close()
+
     def _read(self) -> None:
+        with self._lock:
+            resyncs = self._resyncs
         found = self._client.read(self._where.begin, self._where.end)
         with self._lock:
-            if found.revision >= self._revision:
-                self._known = {pair.key: pair for pair in found.values}
-                self._revision = found.revision
-            self._followed = self._watch is not None
+            if self._followed and found.revision < self._revision:
+                return  # the watch was faster
+            self._known = {pair.key: pair for pair in found.values}
+            self._revision = found.revision
+            self._followed = self._watch is not None and resyncs == self._resyncs
 
     def _watching(self) -> Watch | None:
         with self._lock:
@@ -76,9 +90,12 @@ class NodeKeys:
     def _next(self, watch: Watch, timeout: Duration) -> News | None:
         try:
             return watch.next(max(timeout, 0.0))
-        except BaseException:
+        except EtcdUnreachable:
             with self._lock:
                 self._followed = False  # until the next reading
+            raise
+        except BaseException:  # it is of no use any more
+            self.forget()
             raise
 
     def _take(self, news: News) -> None:
@@ -88,6 +105,8 @@ class NodeKeys:
             self._revision = max(self._revision, news.revision)
             if news.resync:
                 self._followed = False
+                self._resyncs += 1
+                self._revision = news.revision  # less than before where etcd has lost its data
 
     def _apply(self, event: Event) -> None:
         if event.pair.mod_revision <= self._revision:

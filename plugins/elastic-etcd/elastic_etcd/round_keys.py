@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from elastic_etcd.client.errors import EtcdUnreachable
+
 if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_etcd.client.interface import Client, Watch
-    from elastic_etcd.client.values import KeyValue, News, Range
+    from elastic_etcd.client.values import KeyValue, News
     from elastic_etcd.keys import Keys
 
 
@@ -28,6 +30,7 @@ class RoundKeys:
         self._revision = 0
         self._news = False
         self._followed = False
+        self._resyncs = 0
         self._led = False
         self._told_vacant = False
         self._watch: Watch | None = None
@@ -38,7 +41,7 @@ class RoundKeys:
         with self._lock:
             pushed, self._news = self._news and self._followed, False
         if not pushed:
-            self._take_over(self._client.read(self._keys.round.begin, self._keys.round.end))
+            self._read()
         with self._lock:
             return self._pairs.get(self._keys.state)
 
@@ -73,8 +76,12 @@ class RoundKeys:
                     return True
             try:
                 news = watch.next(max(until - self._clock.now(), 0.0))
-            except BaseException:
+            except EtcdUnreachable:
                 self._lose()
+                raise
+            except BaseException:  # it is of no use any more
+                self._lose()
+                self._forget(watch)
                 raise
             if news is None:
                 return False
@@ -99,6 +106,11 @@ class RoundKeys:
         with self._lock:
             self._followed = False  # until the next reading
 
+    def _forget(self, watch: Watch) -> None:
+        with self._lock:
+            self._watch = None
+        watch.close()
+
     def _is_vacant(self) -> bool:
         return self._led and self._keys.lead not in self._pairs
 
@@ -110,23 +122,29 @@ class RoundKeys:
         told, self._told_vacant = self._told_vacant, vacant
         return (0 if state is None else state.mod_revision) != token or (vacant and not told)
 
-    def _take_over(self, found: Range) -> None:
+    def _read(self) -> None:
         with self._lock:
-            if found.revision < self._revision:
+            resyncs = self._resyncs
+        found = self._client.read(self._keys.round.begin, self._keys.round.end)
+        with self._lock:
+            if self._followed and found.revision < self._revision:
                 return  # the watch was faster
             self._pairs = {pair.key: pair for pair in found.values}
             self._led = self._led or self._keys.lead in self._pairs
             self._revision = found.revision
-            self._followed = self._watch is not None
+            self._followed = self._watch is not None and resyncs == self._resyncs
 
     def _take(self, news: News) -> None:
         with self._lock:
             for event in news.events:
-                if event.pair.mod_revision > self._revision:
+                known = self._pairs.get(event.pair.key)  # perhaps a later write of our own
+                if event.pair.mod_revision > max(self._revision, known.mod_revision if known else 0):
                     self._set(event.pair.key, None if event.deleted else event.pair)
             self._revision = max(self._revision, news.revision)
             if news.resync:
                 self._followed = False
+                self._resyncs += 1
+                self._revision = news.revision  # less than before where etcd has lost its data
 
     def _set(self, key: bytes, pair: KeyValue | None) -> None:
         self._news = self._news or key == self._keys.state

@@ -55,11 +55,16 @@ class StateKey:
         learns that it had succeeded.
         """
         value = self.value_of(state)
+        before = self._lease
         try:
-            return self._attempt(value, token)
+            found = self._attempt(value, token)
         except EtcdLeaseGone:  # nobody has led for long
-            self._lease = 0
-            return self._attempt(value, token)
+            self._lease = before = 0
+            found = self._attempt(value, token)
+        if not found[2] and self._lease != before:  # a new one, for nothing
+            self._client.revoke(self._lease)
+            self._lease = before
+        return found
 
     def value_of(self, state: bytes) -> bytes:
         """The state as this node writes it."""

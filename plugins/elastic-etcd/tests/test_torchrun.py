@@ -8,17 +8,20 @@ import pytest
 
 pytestmark = pytest.mark.torch
 
-# Not by the restart count: stock torchrun counts on each node for itself.
+# The first round is known by its port, not by the restart count: stock torchrun counts on each node for itself.
 WORKER = """
-import os, pathlib, sys, time
-failed = pathlib.Path("failed")
-if not failed.exists():
-    if os.environ["RANK"] == "1":
-        failed.touch()
+import contextlib, os, pathlib, sys, time
+rank, port = os.environ["RANK"], os.environ["MASTER_PORT"]
+own = pathlib.Path("port-" + port + "-" + rank)
+own.write_text(port)
+with contextlib.suppress(FileExistsError):
+    os.link(own, "first")
+if pathlib.Path("first").read_text() == port:
+    if rank == "1":
         sys.exit(3)
     while True:
         time.sleep(0.1)
-pathlib.Path("seen-" + os.environ["RANK"]).write_text(os.environ["WORLD_SIZE"] + " " + os.environ["MASTER_PORT"])
+pathlib.Path("seen-" + rank).write_text(os.environ["WORLD_SIZE"] + " " + port)
 """
 
 
