@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import psutil
 import pytest
-from cluster import Servers, User
+from cluster import Servers, User, version
 from job_of_nodes import Job, eventually, free_port, kill
 
 from elastic_core.errors import ExitCode
@@ -71,6 +72,34 @@ def test_a_prefix_that_is_not_ours_is_told_at_once(on, servers):
     job.round(2)
     job.end()
     assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_tokens_that_expire_while_the_job_runs(on, servers):
+    if version() < (3, 5):
+        pytest.skip("this etcd cannot be told how long tokens live")
+    member = servers.single(users=(User("trainer", "right", b"/elastic/"),), token_ttl=2)
+    job = on(member.endpoint, user="trainer")
+    agents = job.agents("a b", "--nnodes=2", "--max-restarts=3", ELASTIC_ETCD_PASSWORD="right")
+    first = job.round(2)
+    later = time.monotonic() + 6.0  # three lives of a token
+    eventually(lambda: time.monotonic() > later, "the tokens to be old")
+    kill(first.pid("b"))
+    second = job.round(2, after=first)
+    assert second.restarts == {"1"}
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_a_state_of_a_newer_version_is_named(on, etcd_endpoint, tmp_path):
+    from elastic_etcd import EtcdRendezvousBackend
+    from elastic_etcd.client.client import EtcdClient
+
+    backend = EtcdRendezvousBackend(EtcdClient([etcd_endpoint]), "job", tmp_path.name)
+    backend.set_state(b'{"version":2,"round":7}')
+    backend.close()
+    agent = on(etcd_endpoint, prefix=tmp_path.name).agent("a", "--nnodes=2")
+    assert agent.code(30) == ExitCode.RENDEZVOUS_FAILED
+    assert "of version 1, found version int" in agent.report
 
 
 def test_over_tls_with_certificates_for_both_sides(on, servers, tmp_path):
