@@ -47,6 +47,12 @@ def test_some_endpoints_are_wrong(on, etcd_endpoint, tmp_path):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
+def test_one_node_without_an_endpoint_brings_its_own_etcd(elastic):
+    done = elastic.run("--rdzv-backend=etcd", elastic.script("hello.py", "print('hello')\n"))
+    assert (done.code, done.out) == (0, "hello\n")
+    eventually(lambda: not elastic.living(), "its etcd ends with it")
+
+
 def test_an_endpoint_that_cannot_be_one(on):
     agent = on("127.0.0.1:port").agent("a", "--nnodes=2")
     assert agent.code(30) == ExitCode.BAD_CONFIGURATION

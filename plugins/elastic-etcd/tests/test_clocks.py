@@ -1,0 +1,56 @@
+"""Nodes whose clocks are an hour apart meet, miss nobody, and notice who goes: nobody compares clocks."""
+
+import time
+
+import pytest
+from elastic_etcd import EtcdRendezvousBackend
+from elastic_etcd.client.client import EtcdClient
+
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.clock import Clock, Instant
+from elastic_core.interfaces.handler import Outcome
+from elastic_core.interfaces.node import Node
+from elastic_core.rendezvous import DynamicRendezvousHandler, PrefixedStores, RendezvousSettings, RendezvousTimeout
+
+
+class ShiftedClock(Clock):
+    """Wrong by so many seconds."""
+
+    def __init__(self, shift):
+        self._shift = shift
+
+    def now(self):
+        return Instant(time.monotonic() + self._shift)
+
+
+@pytest.fixture
+def handler(etcd, prefix):
+    """Makes a node of a job of two to three."""
+    made = []
+
+    def make(name, shift):
+        clock = ShiftedClock(shift)
+        backend = EtcdRendezvousBackend(
+            EtcdClient([etcd.endpoint], clock=clock), "job", prefix.decode(), lease_ttl=2.0, clock=clock
+        )
+        settings = RendezvousSettings("job", 2, 3, RendezvousTimeout(join=30.0, last_call=5.0), 0.4, 5)
+        stores = PrefixedStores(MemoryStore(), "job", "127.0.0.1")
+        made.append(DynamicRendezvousHandler(backend, settings, Node(name, name), stores, clock=clock))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.shutdown()
+
+
+def test_nodes_whose_clocks_are_an_hour_off(handler, background, eventually):
+    nodes = [handler(name, shift) for name, shift in (("a", 0.0), ("b", 3600.0), ("c", -3600.0))]
+    joins = [background(node.next_rendezvous) for node in nodes]
+    assert sorted(join.result(40).rank for join in joins) == [0, 1, 2]
+    quiet = time.monotonic() + 5.0  # more than two leases
+    eventually(lambda: time.monotonic() > quiet)
+    assert [node.verdict() for node in nodes] == [None, None, None]
+    nodes[1].leave("it goes", 10.0)
+    for node in (nodes[0], nodes[2]):
+        verdict = eventually(node.verdict)
+        assert verdict.outcome is Outcome.RESTART
