@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from elastic_core.errors import ProcessFailure, RendezvousStateError
 from elastic_core.rendezvous.entry import Entry
-from elastic_core.rendezvous.seats import Seats, packed, text_of, unpacked
+from elastic_core.rendezvous.seats import Seats, check, packed, text_of, unpacked
 from elastic_core.rendezvous.state import Cause, Closed, End, Report, State
 
 if TYPE_CHECKING:
@@ -116,7 +116,9 @@ def decoded_state(data: bytes) -> State:
 
 
 def _seats_of(data: bytes, count: int) -> Seats:
-    seats = Seats(unpacked(data, LONGEST_STATE))
+    text = unpacked(data, LONGEST_STATE)
+    check(text)
+    seats = Seats(text)
     if len(seats) != count:
         raise ValueError(f"expected {count} seats, found {len(seats)}")
     return seats

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LINE = re.compile(r"[^\t]*(?:\t[^\t]*){3}\t[0-9]{1,19}\t[^\t]*\t[1-9][0-9]{0,18}")
+# The key of each line that is one of a seat; a line that is not brings none.
+_KEYS = re.compile(r"\n([^\t\n]*)(?:\t[^\t\n]*){3}\t[0-9]{1,19}\t[^\t\n]*\t[1-9][0-9]{0,18}(?=\n|\Z)")
 _SOUGHT = 8  # keys that are sought in the text before all of them are read
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}
 _CHARACTERS = {escape: character for character, escape in _ESCAPES.items()}
@@ -174,6 +176,15 @@ def unpacked(data: bytes, longest: int) -> str:
     if not reader.eof or reader.unused_data:
         raise ValueError(f"expected packed seats of at most {longest} bytes, found more or less than that")
     return text.decode("utf-8", "surrogatepass")
+
+
+def check(text: str) -> None:
+    """Raises ValueError: a line is not one of a seat, or two seats have one key."""
+    keys = _KEYS.findall(text)
+    if len(keys) != text.count("\n") or text[:1] not in ("", "\n"):
+        raise ValueError("a line is not one of a member")
+    if len(set(keys)) != len(keys):
+        raise ValueError("a member has two seats")
 
 
 def keys_of(seats: Sequence[Seat]) -> list[str]:

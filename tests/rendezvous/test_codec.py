@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -238,11 +239,13 @@ def test_seats_that_grow_without_end_are_not_unpacked():
     ["abcdefg", "", "k\tn\th\ta\t1\tr", "k\tn\th\ta\tx\tr\t1", "k\tn\th\ta\t1\tr\t1\tmore"]
     + [f"k\tn\th\ta\t{port}\tr\t{size}" for port, size in [(1, 0), (-1, 1), (1, 1.5), ("1" * 20, 1), (1, "x")]],
 )
-def test_a_seat_that_is_none_is_refused_when_it_is_read(line):
-    seats = decoded_state(with_seats(f"\n{line}".encode(), 1)).seats
-    for read in (lambda: seats[0], lambda: list(seats), lambda: seats[:]):
-        with pytest.raises(RendezvousStateError, match="expected a line for a member"):
-            read()
+def test_a_seat_that_is_none_is_refused(line):
+    assert refused(decoded_state, with_seats(f"\n{line}".encode(), 1)) is None
+
+
+def test_two_seats_of_one_node_are_refused(say):
+    data = encoded_state(replace(say.state("ab"), seats=say.seats("aa")))
+    assert refused(decoded_state, data) is None
 
 
 @given(seats)
