@@ -70,13 +70,23 @@ def resumed(steps: Sequence[Step], world_size: int, count: int) -> tuple[float, 
     return None
 
 
-class Cluster:
-    """A job whose nodes are started one by one. Made by `cluster`. Node 0 hosts the store of the rendezvous."""
+@dataclass(frozen=True)
+class Meeting:
+    """Where the nodes of a job meet: the rendezvous backend, and the port of its store on this machine."""
 
-    def __init__(self, launcher: Sequence[str], nodes: str, folder: Path) -> None:
+    backend: str
+    port: int
+
+
+class Cluster:
+    """A job whose nodes are started one by one. Made by `cluster`. Unless it meets at a store that stands, node 0 hosts
+    the store of the rendezvous."""
+
+    def __init__(self, launcher: Sequence[str], nodes: str, folder: Path, meeting: Meeting | None = None) -> None:
         self.folder = folder
         self.agents: list[Job] = []
-        self._port = free_port()
+        meeting = meeting or Meeting("c10d", free_port())
+        self._port = meeting.port
         self._file = StepFile(folder / "steps")
         self._last: dict[int, Step] = {}
         self._command = [
@@ -84,7 +94,7 @@ class Cluster:
             f"--nnodes={nodes}",
             "--nproc-per-node=1",
             "--max-restarts=3",
-            "--rdzv-backend=c10d",
+            f"--rdzv-backend={meeting.backend}",
             f"--rdzv-endpoint=127.0.0.1:{self._port}",
             f"--rdzv-id={uuid.uuid4().hex[:12]}",
             str(WORKERS / "ddp.py"),
@@ -144,10 +154,10 @@ class Cluster:
 
 
 @contextmanager
-def cluster(launcher: Sequence[str], nodes: str) -> Iterator[Cluster]:
+def cluster(launcher: Sequence[str], nodes: str, meeting: Meeting | None = None) -> Iterator[Cluster]:
     """A job without agents yet; when the block is left, nothing of it runs any more. `nodes` is MIN:MAX or a number."""
     with tempfile.TemporaryDirectory(prefix="elastic-benchmark-") as folder:
-        made = Cluster(launcher, nodes, Path(folder))
+        made = Cluster(launcher, nodes, Path(folder), meeting)
         try:
             yield made
         finally:

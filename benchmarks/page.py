@@ -26,7 +26,9 @@ TITLES = {
     "rendezvous": "Rendezvous: all join at once",
     "steady": "Steady state: nothing happens",
     "recovery": "Recovery: something happens to a job of two nodes",
-    "etcd": "Over etcd (stock torchrun cannot use an etcd of today)",
+    "etcd": "Over etcd (stock torchrun's own etcd backends cannot use an etcd of today)",
+    "etcd_recovery": "Recovery over etcd",
+    "timer": "Watchdog timers: what they cost a worker",
 }
 
 

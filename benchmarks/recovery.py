@@ -24,10 +24,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 
-from benchmarks.cluster import Cluster, cluster
+from benchmarks.cluster import Cluster, Meeting, cluster
 from benchmarks.job import launchers
 from benchmarks.processes import now, wait_gone
 from benchmarks.report import Report, Row, main, medians, parser
@@ -35,6 +35,9 @@ from benchmarks.report import Report, Row, main, medians, parser
 STEPS = 5
 MOST_PAUSE_S = 0.5
 FORM_LIMIT_S = 120.0
+
+Meet = Callable[[], AbstractContextManager[Meeting | None]]
+"""Starts a store for a job to meet at; None: one of its nodes hosts it."""
 
 
 @dataclass
@@ -150,9 +153,15 @@ def form(job: Cluster) -> float | None:
     return None if trained is None else trained.at - first.started
 
 
-def attempt(launcher: Sequence[str], scenario: Scenario, number: int, arguments: argparse.Namespace) -> Try:
+def attempt(
+    launcher: Sequence[str],
+    scenario: Scenario,
+    number: int,
+    arguments: argparse.Namespace,
+    meet: Meet = nullcontext,
+) -> Try:
     """One job, from its start to its recovery or the limit."""
-    with cluster(launcher, scenario.nodes) as job:
+    with meet() as meeting, cluster(launcher, scenario.nodes, meeting) as job:
         formed = form(job)
         if formed is None:
             return Try("never formed", tail=job.tail())
@@ -245,14 +254,14 @@ def tries_of(launcher: str, name: str, arguments: argparse.Namespace) -> int:
 
 
 def run_scenario(
-    name: str, commands: Mapping[str, Sequence[str]], arguments: argparse.Namespace
+    name: str, commands: Mapping[str, Sequence[str]], arguments: argparse.Namespace, meet: Meet = nullcontext
 ) -> dict[str, list[Try]]:
     """All tries, the launchers in turn as long as both have some left."""
     tries: dict[str, list[Try]] = {launcher: [] for launcher in commands}
     counts = {launcher: tries_of(launcher, name, arguments) for launcher in commands}
     for number in range(max(counts.values())):
         for launcher in (launcher for launcher in commands if number < counts[launcher]):
-            made = attempt(commands[launcher], SCENARIOS[name], number, arguments)
+            made = attempt(commands[launcher], SCENARIOS[name], number, arguments, meet)
             narrate(launcher, name, number, counts[launcher], made)
             tries[launcher].append(made)
     return tries

@@ -11,7 +11,19 @@ import argparse
 import sys
 from types import ModuleType
 
-from benchmarks import digits_kill, etcd, hello, many_workers, recovery, rendezvous, steady
+from benchmarks import (
+    digits_kill,
+    etcd,
+    etcd_recovery,
+    hangs,
+    health,
+    hello,
+    many_workers,
+    recovery,
+    rendezvous,
+    steady,
+    timer,
+)
 from benchmarks.job import BenchmarkError
 from benchmarks.report import conduct, machine_facts, parser, publish
 
@@ -23,6 +35,10 @@ BENCHMARKS: dict[str, ModuleType] = {
     "steady": steady,
     "recovery": recovery,
     "etcd": etcd,
+    "hangs": hangs,
+    "timer": timer,
+    "health": health,
+    "etcd_recovery": etcd_recovery,
 }
 
 

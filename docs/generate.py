@@ -9,6 +9,7 @@ from pathlib import Path
 
 from elastic_core.config import SPECS
 from elastic_core.config.explain import as_word
+from elastic_core.config.schedulers import READ
 from elastic_core.config.spec import GROUPS
 from elastic_core.errors import EXIT_CODE_MEANING
 from elastic_core.hooks import spec as hookspecs
@@ -23,14 +24,23 @@ def settings() -> str:
     parts = [
         "# Settings\n",
         _NOTE,
-        "Precedence: flag, variables in the order shown, config file, default. A key of the config file is the",
-        "flag's name without the leading dashes; dashes and underscores are the same everywhere.\n",
+        "Precedence: flag, variables in the order shown, config file, [scheduler](#scheduler), default. A key of the",
+        "config file is the flag's name without the leading dashes; dashes and underscores are the same everywhere.\n",
     ]
     for group in GROUPS:
         parts += [f"## {group}\n", "| flag | default | meaning | variables |", "|---|---|---|---|"]
         parts += [_setting_row(name) for name, spec in SPECS.items() if spec.group == group]
         parts.append("")
-    return "\n".join(parts)
+    return "\n".join([*parts, *_scheduler()])
+
+
+def _scheduler() -> list[str]:
+    rows = [f"| `{SPECS[name].flag}` | {', '.join(f'`{each}`' for each in names)} |" for name, names in READ.items()]
+    about = (
+        "What [Slurm](../slurm.md) tells the tasks of a step that runs on several nodes, and",
+        "[Kubernetes](../kubernetes.md) the pods of an Indexed Job of several nodes.\n",
+    )
+    return ["## scheduler\n", *about, "| flag | variables |", "|---|---|", *rows, ""]
 
 
 def _setting_row(name: str) -> str:
@@ -71,12 +81,22 @@ def hooks() -> str:
     return "\n".join(parts)
 
 
+def _drawn(script: str) -> str:
+    """The page of a script beside this one."""
+    page: str = runpy.run_path(str(Path(__file__).with_name(script)))["page"](_NOTE)
+    return page
+
+
 PAGES = {
     "settings.md": settings,
     "exit-codes.md": exit_codes,
     "log-events.md": log_events,
     "hooks.md": hooks,
-    "etcd-legacy.md": lambda: runpy.run_path(str(Path(__file__).with_name("etcd_legacy.py")))["page"](_NOTE),
+    "states.md": lambda: _drawn("round_states.py"),
+    "states.svg": lambda: runpy.run_path(str(Path(__file__).with_name("round_states.py")))["picture"](),
+    "etcd-legacy.md": lambda: _drawn("etcd_legacy.py"),
+    "environment.md": lambda: _drawn("environment.py"),
+    "commands.md": lambda: _drawn("commands.py"),
 }
 
 

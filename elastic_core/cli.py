@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 _USAGE = """\
 usage: elastic COMMAND [...]
 
-  run      start the workers of this node and see them through   elastic run --help
-  explain  show the configuration that `run` would use, and where each value comes from   [--json] [flags of run]
-  plugins  list what is installed, what it brings, and what failed to load   [--json]
-  status   show a job from outside: round, members, who is missing, what went wrong   elastic status --help
-  drain    ask one node of a job to leave, and wait until it has   elastic drain --help
-  serve    run the store at which nodes meet, in a process of its own   elastic serve --help
+  run      start the workers of this node and see them through
+  explain  show the configuration that `run` would use, and where each value comes from
+  plugins  list what is installed, what it brings, and what failed to load
+  status   show a job from outside: round, members, who is missing, what went wrong
+  drain    ask one node of a job to leave, and wait until it has
+  serve    run the store at which nodes meet, in a process of its own
+  doctor   check this machine and the way to the others before a run
 
   --version  print the version
-  --help     print this
+  --help     print this; elastic COMMAND --help tells of a command: flags, an example, exit codes
 """
 
 
@@ -77,19 +78,28 @@ def run(argv: Sequence[str]) -> int:
 def explain(argv: Sequence[str]) -> int:
     """`elastic explain`."""
     from elastic_core import config
+    from elastic_core.operate.help import explain_help
 
     manager = _load_plugins()
     added = manager.added_options()
     as_json, rest = config.take_switch("json", argv, added)
+    if config.asks_for_help(rest, added):
+        _print(explain_help())
+        return ExitCode.SUCCESS
     reading = _read(rest, manager, require_script=False)
-    _print(_to_json(config.as_dict(reading, added)) if as_json else config.as_text(reading, added))
+    secrets = manager.secret_options()
+    _print(_to_json(config.as_dict(reading, added, secrets)) if as_json else config.as_text(reading, added, secrets))
     return ExitCode.SUCCESS
 
 
 def plugins(argv: Sequence[str]) -> int:
     """`elastic plugins`."""
     from elastic_core.hooks import listing
+    from elastic_core.operate.help import plugins_help
 
+    if {"-h", "--help"} & set(argv):
+        _print(plugins_help())
+        return ExitCode.SUCCESS
     as_json = list(argv[:1]) == ["--json"]
     rest = argv[1:] if as_json else argv
     if rest:
@@ -148,6 +158,28 @@ def serve(argv: Sequence[str]) -> int:
     return ExitCode.SUCCESS
 
 
+def doctor(argv: Sequence[str]) -> int:
+    """`elastic doctor`."""
+    import socket
+
+    from elastic_core import config
+    from elastic_core.operate.doctor import command, examine, show
+    from elastic_core.operate.doctor.finding import exit_code_of
+
+    manager = _load_plugins()
+    added = manager.added_options()
+    if command.wants_help(argv, added):
+        _print(command.help_text())
+        return ExitCode.SUCCESS
+    reading = config.read(
+        argv, os.environ, Path.cwd(), added, new_run_id=lambda: "doctor", require_script=False, own=command.OWN
+    )
+    findings = examine.examined(reading.settings, manager, command.wish_of(reading.own))
+    report = show.Report(socket.gethostname(), reading.settings, findings)
+    _print(_to_json(show.as_dict(report)) if reading.own["json"] else show.as_text(report))
+    return exit_code_of(findings)
+
+
 def version(argv: Sequence[str]) -> int:
     """`elastic --version`."""
     from importlib.metadata import version as version_of
@@ -169,6 +201,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "status": status,
     "drain": drain,
     "serve": serve,
+    "doctor": doctor,
     "--version": version,
     "--help": usage,
     "-h": usage,
@@ -185,7 +218,7 @@ def _open_standard_streams() -> None:
 
 def _left_a_call_behind(argv: Sequence[str]) -> bool:
     """Whether a store that does not answer still holds a thread of ours that has been given up."""
-    if argv[:1] in (["status"], ["drain"]):
+    if argv[:1] in (["status"], ["drain"], ["doctor"]):
         return threading.active_count() > 1
     return any(thread.name.startswith("rendezvous") for thread in threading.enumerate())
 

@@ -23,20 +23,22 @@ if TYPE_CHECKING:
 _FLAG = "--nproc-per-node"
 _PROBE_TIMEOUT: Duration = 120.0
 
-# Prints how many devices of the kind in argv[1] torch can use; "auto" takes whatever accelerator there is. Its stdin is
-# a pipe that nobody writes to: it ends when the agent does, and the probe with it.
-_PROBE = """
+ASKING = """
 import os, sys, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
 import torch
-kind = sys.argv[1]
-if kind == "auto":
-    print(torch.accelerator.device_count() if torch.accelerator.is_available() else 0)
-else:
+
+def count(kind):
+    if kind == "auto":
+        return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
     module = getattr(torch, "cuda" if kind == "gpu" else kind, None)
     usable = module is not None and hasattr(module, "device_count") and module.is_available()
-    print(module.device_count() if usable else 0)
+    return module.device_count() if usable else 0
 """
+"""How a program that asks torch begins. `count` is how many devices of a kind torch can use; "auto" takes whatever
+accelerator there is. Its stdin is a pipe that nobody writes to: it ends when we do, and the program with it."""
+
+_PROBE = ASKING + "print(count(sys.argv[1]))"
 
 
 def usable_cpus() -> int:

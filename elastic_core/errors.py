@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import signal
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,9 +35,15 @@ class ExitCode(enum.IntEnum):
 EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.SUCCESS: "every worker succeeded; other commands: what was asked for is done",
     ExitCode.WORKER_FAILED: "user code failed and the restart budget did not bring it back",
-    ExitCode.BAD_CONFIGURATION: "a flag, variable, file or plugin asks for something that cannot be had here",
-    ExitCode.RENDEZVOUS_TIMEOUT: "too few nodes joined before the join timeout; drain: the node has not left in time",
-    ExitCode.STORE_UNREACHABLE: "the rendezvous store could not be reached",
+    ExitCode.BAD_CONFIGURATION: (
+        "a flag, variable, file or plugin asks for something that cannot be had here; doctor: or would fail"
+    ),
+    ExitCode.RENDEZVOUS_TIMEOUT: (
+        "too few nodes joined before the join timeout; drain: the node has not left in time; doctor: too few met"
+    ),
+    ExitCode.STORE_UNREACHABLE: (
+        "the rendezvous store could not be reached; doctor: nor one that was expected or seems to be there"
+    ),
     ExitCode.CLOSED_BY_ANOTHER_NODE: "the job was closed by another node",
     ExitCode.WORKER_WOULD_NOT_DIE: "a process survived SIGKILL (uninterruptible state) and was left behind",
     ExitCode.RENDEZVOUS_FAILED: "the rendezvous broke in another way; the message says how",
@@ -141,6 +148,10 @@ class SignalException(ElasticError):
         return str(self.args[0])
 
 
+HANG = "hang: "
+"""What the reason of a failure begins with when the agent killed the worker because it hung; no exit reads so."""
+
+
 @dataclass(frozen=True)
 class ProcessFailure:
     """How one worker failed.
@@ -149,8 +160,10 @@ class ProcessFailure:
     "killed by SIGKILL", "killed by the kernel: out of memory"). `message` is the best explanation there is:
     the error file that the script wrote, else the last lines of stderr. `caused_by` names the global rank
     whose failure came first when this one followed from it. `curable` is false when a restart would only
-    fail again the same way. `timestamp` is seconds since the epoch, of the agent's clock. The first four
-    fields are those of torch's class of that name.
+    fail again the same way. `timestamp` is seconds since the epoch, of the agent's clock. `stack` is what
+    the threads of the worker were doing at its end, the main thread first, bounded: where the agent killed it
+    because it hung (`hung`; or `no stack:` and why there is none), and where it crashed and faulthandler was on.
+    The first four fields are those of torch's class of that name.
     """
 
     local_rank: int
@@ -168,6 +181,12 @@ class ProcessFailure:
     error_file_data: dict[str, Any] = field(default_factory=dict)
     caused_by: int | None = None
     curable: bool = True
+    stack: str = ""
+
+    @property
+    def hung(self) -> bool:
+        """Whether the agent killed the worker because it hung; `reason` says how that showed."""
+        return self.reason.startswith(HANG)
 
     def signal_name(self) -> str:
         """The name of the signal that ended the worker, or `<N/A>`."""
@@ -178,12 +197,19 @@ class ProcessFailure:
         except ValueError:
             return f"signal {-self.exitcode}"
 
+    def timestamp_isoformat(self) -> str:
+        """The timestamp for people: `YYYY-MM-DD_HH:MM:SS`, in the time zone of this machine."""
+        return datetime.fromtimestamp(int(self.timestamp)).isoformat(sep="_")
+
     def as_dict(self) -> dict[str, Any]:
         """The failure for JSON reports."""
         shown = {item.name: getattr(self, item.name) for item in fields(self)}  # what a script wrote may be deep
         shown["stderr_tail"] = list(self.stderr_tail)
         shown["signal"] = self.signal_name() if self.exitcode < 0 else None
         return shown
+
+
+_FRAME_WIDTH = 80
 
 
 class ChildFailedError(ElasticError):
@@ -210,6 +236,27 @@ class ChildFailedError(ElasticError):
         candidates = own or self.failures
         rank = min(candidates, key=lambda r: (candidates[r].timestamp, r))
         return rank, candidates[rank]
+
+    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
+        """All failures with their messages, the first one first, for programs that print the error themselves. The
+        delimiters make the lines around the whole and before each failure."""
+        if not self.failures:
+            return str(self)
+        first, _ = self.get_first_failure()
+        ranks = [first, *sorted(self.failures.keys() - {first})]
+        sections = [self._section(rank, "first failure: " if rank == first else "") for rank in ranks]
+        title = str(self)
+        width = min(max(len(line) for text in (title, *sections) for line in text.splitlines()), _FRAME_WIDTH)
+        border, line = boarder_delim * width, section_delim * width
+        return f"\n{line}\n".join([f"{border}\n{title}", *sections]) + f"\n{border}"
+
+    def _section(self, rank: int, what: str) -> str:
+        failure = self.failures[rank]
+        where = f" on {failure.node}" if failure.node else ""
+        reason = failure.reason or f"exit code {failure.exitcode}"
+        head = f"{what}rank {rank} (local rank {failure.local_rank}, pid {failure.pid}){where}"
+        lines = (f"  {line}" for line in failure.message.splitlines())
+        return "\n".join([f"{head}, at {failure.timestamp_isoformat()}: {reason}", *lines])
 
 
 def failures_of(error: BaseException | None) -> Mapping[int, ProcessFailure]:

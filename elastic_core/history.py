@@ -9,15 +9,17 @@ if TYPE_CHECKING:
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.observer import (
         AgentFinished,
+        PhaseChanged,
         RestartDecided,
         RoundFormed,
+        WorkerExited,
         WorkerFailed,
         WorkersStarted,
     )
 
 
 class History:
-    """An observer that keeps everything. Fields grow in the order in which things happen."""
+    """An observer that keeps all that is reported. Fields grow in the order in which things happen."""
 
     def __init__(self) -> None:
         self.rounds: list[RoundFormed] = []
@@ -32,6 +34,9 @@ class History:
     def workers_started(self, fact: WorkersStarted) -> None:
         self.started.append(fact)
 
+    def worker_exited(self, fact: WorkerExited) -> None:
+        pass
+
     def worker_failed(self, fact: WorkerFailed) -> None:
         self.failures.append(fact.failure)
 
@@ -41,11 +46,18 @@ class History:
     def agent_finished(self, fact: AgentFinished) -> None:
         self.finished = fact
 
+    def phase_changed(self, fact: PhaseChanged) -> None:
+        pass
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON: what happened, round by round."""
         return {
-            "rounds": [asdict(fact) for fact in self.rounds],
-            "workers": [{**asdict(fact), "pids": dict(fact.pids)} for fact in self.started],
+            "rounds": [fact.as_dict() for fact in self.rounds],
+            "workers": [_as_dict(fact) for fact in self.started],
             "failures": [failure.as_dict() for failure in self.failures],
             "restarts": [asdict(fact) for fact in self.restarts],
         }
+
+
+def _as_dict(fact: WorkersStarted) -> dict[str, Any]:
+    return {"run_id": fact.run_id, "round": fact.round, "pids": dict(fact.pids)}

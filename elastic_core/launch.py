@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core import metrics
 from elastic_core.compose import Entry, composed, function_entry, script_entry
-from elastic_core.config import Found, random_run_id, settings_from
+from elastic_core.config import SPECS, from_environment, random_run_id, settings_from
 from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
@@ -32,6 +32,12 @@ class LaunchConfig:
     """What to launch, for Python programs. Names, order and meaning of the fields are those of torch's class of that
     name, as far as it has them. The defaults are this class's, not the command line's: here `max_restarts` is 3.
     Fields left at None take the command line's.
+
+    What this class has no field for, the environment turns on as for `elastic run`: watchdog
+    (TORCHELASTIC_ENABLE_FILE_TIMER=1, ELASTIC_WATCHDOG, ELASTIC_WATCHDOG_CONF), health endpoint
+    (TORCHELASTIC_HEALTH_CHECK_PORT, ELASTIC_HEALTH, ELASTIC_HEALTH_PORT, ELASTIC_HEALTH_CONF), hang detection
+    (ELASTIC_HANG_TIMEOUT, ELASTIC_HANG_WARMUP, ELASTIC_HANG_PROGRESS), and torchrun's
+    TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT.
 
     Args:
         min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
@@ -74,13 +80,13 @@ class LaunchConfig:
     numa_binding: str | None = None
 
     def settings(self, environ: Mapping[str, str] | None = None) -> Settings:
-        """The same as settings, save `rdzv_timeout` and `metrics_cfg`. `environ` is asked for what is left at None.
+        """The same as settings, save `rdzv_timeout` and `metrics_cfg`. `environ` is asked for what is left at None, and
+        for what there is no field for.
 
         Raises:
             ConfigurationError: with everything that is wrong.
         """
-        environ = environ or {}
-        variables = {name: Found(environ[key], key) for name, key in _VARIABLES.items() if environ.get(key)}
+        variables = from_environment(environ or {}, {name: SPECS[name] for name in _WATCHING}).found
         values: dict[str, object] = {
             "nnodes": f"{self.min_nodes}:{self.max_nodes}",
             "rdzv_id": self.run_id or None,
@@ -93,10 +99,16 @@ class LaunchConfig:
 
 
 _TEXTS = ("rdzv_backend", "rdzv_endpoint", "local_addr", "log_dir", "redirects", "tee", "numa_binding")
-_VARIABLES = {
-    "log_line_prefix_template": "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
-    "shutdown_timeout": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
-}
+_WATCHING = (
+    "watchdog",
+    "watchdog_conf",
+    "health",
+    "health_port",
+    "health_conf",
+    "hang_timeout",
+    "hang_warmup",
+    "hang_progress",
+)
 _VALUES = (
     "logs_specs",
     "nproc_per_node",

@@ -51,10 +51,17 @@ EventName = Literal[
     "contribution failed",
     "numa binding skipped",
     "log directory made",
-    "watchdog expired",
+    "worker hangs",
+    "watchdog lost",
+    "timer expired",
+    "timer request refused",
+    "timer pipe exposed",
+    "timer pipe made again",
     "endpoint failed",
+    "endpoint started",
     "metric lost",
     "event lost",
+    "spans lost",
     "store out of reach",
     "store is back",
     "store lost its state",
@@ -68,6 +75,7 @@ EventName = Literal[
     "store served no more",
     "etcd server lost",
     "entry not readable",
+    "entry dropped",
     "lines dropped",
 ]
 """The names, for the type checker: a wrong one in a line that seldom runs is found before it runs."""
@@ -89,7 +97,7 @@ EVENTS: Mapping[EventName, str] = {
     "round over": "the agent stops its workers for good and without a failure of theirs, for the reason given",
     "round left": "this node goes; says whether the other nodes could be told",
     "exit barrier left": "the workers of this node have succeeded, and it does not wait for those of others any longer",
-    "rendezvous out of reach": "the handler could not tell whether nodes wait; healthy workers run on for a time",
+    "rendezvous out of reach": "the handler could not tell whether nodes wait; healthy workers run on",
     "rendezvous in reach again": "the handler answers again",
     "agent finished": "the agent is done, with its final state",
     "signal received": "somebody sent the agent a signal",
@@ -100,10 +108,17 @@ EVENTS: Mapping[EventName, str] = {
     "contribution failed": "a plugin's variables for the workers were left out",
     "numa binding skipped": "workers run without the binding asked for",
     "log directory made": "where the workers' output goes",
-    "watchdog expired": "a worker did not release a timer in time and is being killed",
+    "worker hangs": "a worker did not release a timer, or made no progress for `--hang-timeout`, and was killed",
+    "watchdog lost": "workers that hang are not noticed any more, for the reason given",
+    "timer expired": "a process did not release a timer in time; what the timer's server does about it itself",
+    "timer request refused": "the watchdog got a request of no use; the first of its kind, more are only counted",
+    "timer pipe exposed": "others can take away the watchdog's pipe, for the reason given",
+    "timer pipe made again": "somebody removed the watchdog's pipe while it was in use",
     "endpoint failed": "the health endpoint could not start or broke",
+    "endpoint started": "the health endpoint answers, at the addresses given",
     "metric lost": "a metric handler raised",
     "event lost": "an event handler raised",
+    "spans lost": "an exporter of OpenTelemetry raised",
     "store out of reach": "the rendezvous store has not answered for some time; healthy workers run on for the grace",
     "store is back": "the rendezvous store answers again",
     "store lost its state": "the rendezvous store was started anew and gets back what the nodes know",
@@ -117,6 +132,7 @@ EVENTS: Mapping[EventName, str] = {
     "store served no more": "elastic serve was asked to end, and with it the store and all connections end",
     "etcd server lost": "the etcd that was started for this job has ended by itself; how, and the end of its log",
     "entry not readable": "what another node announced cannot be read; it cannot take part",
+    "entry dropped": "the rendezvous store has dropped the entry of this node, which lives; it announces itself anew",
     "lines dropped": "so many lines of this log were not written, because nobody read them",
 }
 """Every event that can be logged, and what it means."""
@@ -138,7 +154,8 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Logger:
-    """Writes events with fields. Follows `configure`, whenever that is called. `exc_info` adds a traceback."""
+    """Writes events with fields. Follows `configure`, whenever that is called. `exc_info` adds a traceback; for people,
+    `stack` is shown as one is, on lines of its own."""
 
     __slots__ = ("_bound",)
 
@@ -333,7 +350,7 @@ class _Output:
 def _human_renderer(colours: bool) -> Callable[[Any, str, MutableMapping[str, Any]], str]:
     def render(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> str:
         event, level, timestamp = fields.pop("event"), fields.pop("level"), fields.pop("timestamp")
-        trace = fields.pop("exception", "")
+        trace = fields.pop("exception", "") or str(fields.pop("stack", ""))
         below = "".join(f"\n    {_printable(line)}" for line in trace.splitlines())
         pairs = "".join(f" {key}={_shown(value)}" for key, value in fields.items())
         start, end = (_COLOURS[level], "\x1b[0m") if colours and _COLOURS[level] else ("", "")

@@ -83,6 +83,7 @@ def _who(failure: ProcessFailure) -> str:
 
 
 def _last_words(failure: ProcessFailure) -> Iterable[str]:
+    yield from _stack(failure)
     lines = failure.message.splitlines()
     if not lines:
         yield "  It wrote no error file and nothing to stderr."
@@ -90,6 +91,16 @@ def _last_words(failure: ProcessFailure) -> Iterable[str]:
     source = f"error file {failure.error_file}" if failure.error_file != "<N/A>" else "last lines of its stderr"
     yield f"  {source}:"
     yield from (f"    {line}" for line in lines[-_MESSAGE_LINES:])
+
+
+def _stack(failure: ProcessFailure) -> Iterable[str]:
+    """What a worker that hung or crashed was doing, whole: it is bounded where it is taken."""
+    lines = failure.stack.splitlines()
+    if len(lines) == 1:
+        yield f"  {lines[0]}"
+    elif lines:
+        yield "  what its threads were doing at the end:"
+        yield from (f"    {line}".rstrip() for line in lines)
 
 
 def _last_line(failure: ProcessFailure) -> str:

@@ -11,6 +11,10 @@ _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
 
 
+HIDDEN = "***"
+"""What is shown of a secret."""
+
+
 def truth(value: object) -> bool | None:
     """The truth value that `value` spells, in any case; None when it spells none."""
     word = str(value).strip().lower()

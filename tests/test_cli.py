@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -12,6 +14,7 @@ from importlib.metadata import version
 import pytest
 
 from elastic_core import cli, log, result_file
+from elastic_core.errors import ExitCode
 
 ELASTIC = [sys.executable, "-m", "elastic_core"]
 
@@ -56,7 +59,7 @@ def test_version(capsys):
 def test_help_names_every_command(capsys):
     cli.main(["--help"])
     said = capsys.readouterr().out
-    assert all(f"\n  {command} " in said for command in ("run", "explain", "plugins", "status", "drain", "serve"))
+    assert all(f"\n  {command} " in said for command in COMMANDS)
 
 
 def test_help_of_run_names_the_flags(capsys):
@@ -65,10 +68,49 @@ def test_help_of_run_names_the_flags(capsys):
     assert all(flag in said for flag in ("--nnodes", "--nproc-per-node", "--max-restarts", "--result-file"))
 
 
+COMMANDS = ("run", "explain", "plugins", "status", "drain", "serve", "doctor")
+
+
+def flags_of(text):
+    """Those that a help explains."""
+    return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.M))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_of_a_command(name, flag, capsys):
+    """What it does, its flags, an example of these, its exit codes."""
+    cli.main(["run", "--help"])
+    of_run = capsys.readouterr().out
+    flags_of_run = flags_of(of_run) if name in ("explain", "doctor") else set()
+    assert cli.main([name, flag]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert max(map(len, said.out.splitlines())) <= 102
+    usage, about, *_, example, codes = said.out.split("\n\n")
+    assert usage.startswith(f"usage: elastic {name}")
+    assert about.strip()
+    (line,) = re.fullmatch(r"example:\n  (.*)", example).groups()
+    assert line.split()[:2] == ["elastic", name]
+    assert set(re.findall(r"--[\w-]+", line)) <= flags_of(said.out) | flags_of_run
+    told = [int(code) for code in re.findall(r"^  (\d+)  ", codes, re.M)]
+    assert told[0] == 0
+    assert set(told) <= set(ExitCode)
+    assert (told == sorted(set(ExitCode) - {ExitCode.NOT_FOUND})) == (name == "run")
+
+
+def test_help_among_other_words(capsys):
+    assert cli.main(["explain", "--json", "--nnodes", "2", "--help"]) == 0
+    assert cli.main(["plugins", "--json", "--help"]) == 0
+    assert capsys.readouterr().out.count("usage: ") == 2
+    assert cli.main(["explain", "train.py", "--help"]) == 0
+    assert "usage: " not in capsys.readouterr().out
+
+
 def test_an_unknown_command(capsys):
     assert cli.main(["walk"]) == 2
     assert capsys.readouterr().err == (
-        "elastic: elastic: expected a command (run, explain, plugins, status, drain, serve), found 'walk'; "
+        "elastic: elastic: expected a command (run, explain, plugins, status, drain, serve, doctor), found 'walk'; "
         "see elastic --help\n"
     )
 
@@ -119,6 +161,15 @@ def test_run_that_is_asked_to_leave(script, capfd):
     assert "ended: the agent received SIGTERM and stopped its workers" in capfd.readouterr().err
 
 
+@pytest.fixture
+def interruptible():
+    """Also where this process was started in the background, by a shell that has it ignore the keyboard."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_run_that_is_interrupted(script, capfd, tmp_path):
     asks = script("import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.pause()")
     result = tmp_path / "result.json"
@@ -452,3 +503,12 @@ def test_closed_standard_streams_do_not_take_the_workers_output(tmp_path):
         "rank-1.out": "x\n",
         "rank-1.err": "",
     }
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_explain_shows_no_token(form, capsys):
+    flags = "--rdzv-backend local --rdzv-conf user=me,password=hidden --health-port 1 --health-conf token=hidden"
+    assert cli.main(["explain", *flags.split(), *form.split()]) == 0
+    shown = capsys.readouterr().out
+    assert "hidden" not in shown
+    assert shown.count("***") == 2

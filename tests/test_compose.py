@@ -14,6 +14,7 @@ from elastic_core import compose, launch, log
 from elastic_core.config import settings_from
 from elastic_core.errors import ChildFailedError, ConfigurationError, PluginError
 from elastic_core.hooks.manager import PluginManager
+from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.watchdog import Expiry
 from elastic_core.testing import RecordingObserver
 from elastic_core.workers.numa import Cpu, Machine, read_machine
@@ -58,12 +59,22 @@ class Dog(Watchdog):
     def worker_environment(self):
         return {"DOG": "yes", "BOTH": "dog"}
 
+    def fault(self):
+        return "it sleeps"
+
 
 class Health(HealthCheckServer):
+    def __init__(self, view):
+        self.view = view
+
     def start(self):
+        kept["begun"] = (self.view.status(), self.view.watchdog_fault(), self.view.alive_at())
+        self.end = self.view.subscribe(lambda: kept.setdefault("seen", []).append(self.view.status()))
         step("health.start")
 
     def stop(self):
+        kept["ended"] = (self.view.status(), self.view.watchdog_fault(), self.view.alive_at())
+        self.end()
         step("health.stop")
 
 
@@ -79,10 +90,10 @@ def make_watchdog(run_id, options):
     return Dog()
 
 
-def make_health(alive_callback, port, timeout, options):
-    kept["health"] = (alive_callback(), port, timeout, dict(options))
+def make_health(view, port, timeout, options):
+    kept["health"] = (port, timeout, dict(options))
     step("health")
-    return Health()
+    return Health(view)
 
 
 @hookimpl
@@ -138,7 +149,7 @@ def run(plugin, command=("true",), observers=(), options=None, environ=os.enviro
     return launch.run_job(settings, entry, plugin.manager, environ, observers, options)
 
 
-STARTED = ["handler", "watchdog", "health", "health.start", "watchdog.start"]
+STARTED = ["health", "health.start", "handler", "watchdog", "watchdog.start"]
 ENDED = ["watchdog.stop", "handler.shutdown", "health.stop"]
 
 
@@ -163,9 +174,30 @@ def test_what_the_factories_receive(plugin):
     assert (params.min_nodes, params.max_nodes, params.local_addr) == (1, 3, "10.0.0.1")
     assert params.config == {"depth": 5, "rank": 2}
     assert plugin.kept["watchdog"] == ("job", {"after": 2.5})
-    alive_at, *rest = plugin.kept["health"]
-    assert alive_at > 1_700_000_000
-    assert rest == [8080, 30.0, {"loud": True}]
+    assert plugin.kept["health"] == (8080, 30.0, {"loud": True})
+
+
+def test_what_a_health_endpoint_sees_from_before_the_rendezvous_until_it_is_stopped(plugin):
+    with pytest.raises(ChildFailedError):
+        run(plugin, ("sh", "-c", "exit $((3 + TORCHELASTIC_RESTART_COUNT))"), max_restarts=1, node_id="node7")
+    status, fault, alive_at = plugin.kept["begun"]
+    assert (status.run_id, status.node, status.role, status.max_restarts) == ("job", "node7", "default", 1)
+    assert (status.phase, status.reason) == (AgentPhase.JOINING, "has not begun yet")
+    assert (fault, alive_at > 1_700_000_000) == ("", True)
+    status, fault, alive_at = plugin.kept["ended"]
+    assert (status.phase, status.reason) == (AgentPhase.FINISHED, status.rounds[-1].ended_because)
+    assert [(each.cause, each.ended_because) for each in status.rounds] == [
+        ("failure", "rank 0: exit code 3; restart 1 of 1"),
+        ("failed", "rank 0: exit code 4; all 1 restarts are used (--max-restarts)"),
+    ]
+    assert [worker.state for worker in status.workers] == ["failed"]
+    assert (status.restarts, status.last_failure.exitcode) == ((("failure", 1),), 4)
+    assert [(each.round, each.cause) for each in status.recoveries] == [(2, "failure")]
+    assert 0 < status.recoveries[0].total < 30
+    assert (fault, alive_at > 1_700_000_000) == ("it sleeps", True)
+    seen = plugin.kept["seen"]
+    assert [each.version for each in seen] == list(range(2, status.version + 1))
+    assert len({worker.pid for each in seen for worker in each.workers}) == 2
 
 
 def test_defaults_of_options_are_filled_in(plugin):
@@ -195,17 +227,17 @@ def test_a_watchdog_can_end_a_worker(plugin):
         def workers_started(self, fact):
             plugin.kept["on_expiry"](Expiry(fact.pids[0], "step"))
 
-    with pytest.raises(ChildFailedError, match="hang: the watchdog timer 'step' expired"):
+    with pytest.raises(ChildFailedError, match="hang: the watchdog timer 'step' was not released"):
         run(plugin, ("sleep", "600"), observers=(Hound(),))
 
 
 @pytest.mark.parametrize(
     ("where", "diary"),
     [
-        ("handler", ["handler"]),
-        ("watchdog", ["handler", "watchdog", "handler.shutdown"]),
-        ("health", ["handler", "watchdog", "health", "watchdog.stop", "handler.shutdown"]),
-        ("health.start", [*STARTED[:4], *ENDED]),
+        ("health", ["health"]),
+        ("health.start", ["health", "health.start", "health.stop"]),
+        ("handler", [*STARTED[:3], "health.stop"]),
+        ("watchdog", [*STARTED[:4], "handler.shutdown", "health.stop"]),
         ("watchdog.start", [*STARTED, *ENDED]),
         ("join", [*STARTED, "join", "finished FAILED", *ENDED]),
     ],

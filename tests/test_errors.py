@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import pickle
 import signal
+from datetime import datetime
 
 import pytest
 
@@ -130,3 +131,23 @@ def test_a_failure_as_json_is_not_copied_in_depth():
     for _ in range(100_000):
         deep = [deep]
     assert failure(0, error_file_data={"deep": deep}).as_dict()["error_file_data"]["deep"] is deep
+
+
+def test_the_time_of_a_failure_for_people():
+    moment = datetime(2026, 3, 4, 5, 6, 7)
+    assert failure(0, timestamp=moment.timestamp() + 0.9).timestamp_isoformat() == "2026-03-04_05:06:07"
+
+
+def test_all_failures_as_text_the_first_one_first():
+    cause = failure(2, timestamp=5.0, node="node7", reason="killed by SIGKILL", message="one\ntwo")
+    error = ChildFailedError("train.py", {0: failure(0, timestamp=6.0), 1: failure(1, timestamp=6.0), 2: cause})
+    lines = error.format_msg("#", "~").splitlines()
+    assert set(lines[0]) == set(lines[-1]) == {"#"}
+    assert lines[1] == "train.py failed: rank 2 on node7: killed by SIGKILL"
+    assert [lines[n].split(" (")[0] for n in (3, 7, 9)] == ["first failure: rank 2", "rank 0", "rank 1"]
+    assert lines[4:6] == ["  one", "  two"]
+    assert {line for n, line in enumerate(lines) if n in (2, 6, 8)} == {"~" * len(lines[0])}
+
+
+def test_a_failed_job_without_failures_as_text():
+    assert ChildFailedError("train.py", {}).format_msg() == "train.py failed"

@@ -6,28 +6,36 @@ import json
 
 import pytest
 
-from elastic_core import events
+from elastic_core import events, metrics
+from elastic_core.clock import Instant
 from elastic_core.errors import ConfigurationError, ProcessFailure
 from elastic_core.history import History
+from elastic_core.interfaces.health import AgentPhase
+from elastic_core.interfaces.node import Member, Round
 from elastic_core.interfaces.observer import (
     AgentFinished,
     Observer,
+    PhaseChanged,
     RestartDecided,
     RoundFormed,
+    WorkerExited,
     WorkerFailed,
     WorkersStarted,
 )
-from elastic_core.observers import EventRecorder, Everyone
+from elastic_core.observers import EventRecorder, Everyone, MetricRecorder
 from elastic_core.testing import RecordingObserver
 
 FAILURE = ProcessFailure(1, 77, 3, global_rank=1, reason="exit code 3")
+THOUSAND = Round(1, tuple(Member(f"node{i}", "", "", "trainer", 2) for i in range(1000)))
 FACTS = [
-    RoundFormed("job", 1, 0, 1, 0.5),
-    WorkersStarted("job", 1, {0: 76, 1: 77}),
+    RoundFormed("job", 1, 0, 1, 0.5, THOUSAND),
+    WorkersStarted("job", 1, {0: 76, 1: 77}, {0: 0, 1: 1}),
     WorkerFailed("job", FAILURE),
     RestartDecided("job", 1, "failure", "rank 1: exit code 3", 1, 3),
     AgentFinished("job", "SUCCEEDED", "every worker succeeded", 1),
 ]
+EXIT = WorkerExited("job", 1, 1, 3)
+PHASE = PhaseChanged("job", AgentPhase.STOPPING, "rank 1: exit code 3", Instant(3.0))
 
 
 def tell(observer: Observer):
@@ -36,6 +44,8 @@ def tell(observer: Observer):
     observer.worker_failed(FACTS[2])
     observer.restart_decided(FACTS[3])
     observer.agent_finished(FACTS[4])
+    observer.worker_exited(EXIT)
+    observer.phase_changed(PHASE)
 
 
 def test_history_keeps_everything():
@@ -72,6 +82,7 @@ def test_everyone_is_told_in_order():
     tell(Everyone([first, second]))
     assert told == ["first", "second"]
     assert first.facts == second.facts == FACTS[1:]
+    assert (first.exits, second.exits, first.phases, second.phases) == ([EXIT], [EXIT], [PHASE], [PHASE])
 
 
 def test_an_observer_that_raises_is_logged_and_the_others_are_told(capsys):
@@ -103,7 +114,8 @@ def test_facts_become_events(recorded):
         (name, events.EventSource.AGENT)
         for name in ("round_formed", "workers_started", "worker_failed", "restart_decided", "agent_finished")
     ]
-    assert seen[0].metadata["seconds"] == 0.5
+    first = {"run_id": "job", "round": 1, "group_rank": 0, "group_world_size": 1, "seconds": 0.5}
+    assert seen[0].metadata == first  # and not a line for each of a thousand members
     assert seen[1].metadata == {"run_id": "job", "round": 1, "workers": 2}
     assert seen[2].metadata == {"run_id": "job", "rank": 1, "reason": "exit code 3"}
     assert seen[4].metadata["state"] == "SUCCEEDED"
@@ -113,3 +125,64 @@ def test_facts_become_events(recorded):
 def test_an_unknown_destination_of_events():
     with pytest.raises(ConfigurationError, match="nowhere"):
         EventRecorder("nowhere").round_formed(FACTS[0])
+
+
+class Figures(metrics.MetricHandler):
+    def __init__(self):
+        self.values = []
+
+    def emit(self, metric_data):
+        self.values.append((metric_data.name.removeprefix("workers.trainer."), metric_data.value))
+
+    def take(self):
+        taken, self.values = self.values, []
+        return taken
+
+
+@pytest.fixture
+def figures():
+    handler = Figures()
+    metrics.configure(handler)
+    yield handler
+    metrics.configure(metrics.NullMetricHandler())
+
+
+def outcome(name, flakiness):
+    names = [f"run_{how}_{retries}" for how in ("success", "failed") for retries in ("with_retries", "no_retries")]
+    return [("flakiness", flakiness), ("run_total", 1), *((each, int(each == f"run_{name}")) for each in names)]
+
+
+def test_facts_become_metrics(figures):
+    tell(MetricRecorder("trainer", 3))
+    states = [("remaining_restarts", 3), ("healthy", 1), ("remaining_restarts", 2), ("failed", 1)]
+    end = [("remaining_restarts", 2), ("succeeded", 1), *outcome("success_with_retries", 25)]
+    assert figures.take() == [*states, *end]
+
+
+@pytest.mark.parametrize(
+    ("state", "restarts", "name", "flakiness"),
+    [
+        ("SUCCEEDED", 0, "success_no_retries", 0),
+        ("SUCCEEDED", 1, "success_with_retries", 50),
+        ("SUCCEEDED", 5, "success_with_retries", 50),  # nodes that allow more of them
+        ("FAILED", 0, "failed_no_retries", 100),
+        ("FAILED", 1, "failed_with_retries", 100),
+    ],
+)
+def test_how_the_run_ended_as_metrics(figures, state, restarts, name, flakiness):
+    MetricRecorder("trainer", 1).agent_finished(AgentFinished("job", state, "", restarts))
+    left = max(0, 1 - restarts)
+    assert figures.take() == [("remaining_restarts", left), (state.lower(), 1), *outcome(name, flakiness)]
+
+
+def test_a_run_that_was_stopped_has_no_result(figures):
+    MetricRecorder("trainer", 1).agent_finished(AgentFinished("job", "STOPPED", "received SIGTERM", 0))
+    assert figures.take() == [("remaining_restarts", 1), ("stopped", 1)]
+
+
+def test_a_node_that_comes_later_knows_the_restarts_of_the_job_and_other_members_cost_none(figures):
+    recorder = MetricRecorder("trainer", 3)
+    recorder.round_formed(RoundFormed("job", 4, 0, 1, 0.5, Round(4, (), restart_count=2)))
+    recorder.workers_started(FACTS[1])
+    recorder.restart_decided(RestartDecided("job", 4, "membership", "a node came", 2, 3))
+    assert figures.take() == [("remaining_restarts", 1), ("healthy", 1)]

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import time
@@ -14,8 +15,12 @@ import time
 import pytest
 
 from elastic_core import ChildFailedError, LaunchConfig, SignalException, elastic_launch, launch_agent, metrics
+from elastic_core.compose import Entry
 from elastic_core.config import NodeRange
 from elastic_core.errors import ConfigurationError, PluginError
+from elastic_core.hooks.manager import PluginManager
+from elastic_core.launch import run_job
+from elastic_core.workers.starters import CommandStarter
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -147,6 +152,15 @@ def test_a_hangup_that_was_ignored_stays_ignored(script):
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.fixture
+def interruptible():
+    """Also where this process was started in the background, by a shell that has it ignore the keyboard."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_that_is_not_handled_stops_the_workers_too(script, tmp_path):
     noted = tmp_path / "pid"
     source = f"import os, signal; open({str(noted)!r}, 'w').write(str(os.getpid())); os.kill(os.getppid(), 2)"
@@ -154,6 +168,25 @@ def test_an_interrupt_that_is_not_handled_stops_the_workers_too(script, tmp_path
         python(script(f"{source}; signal.pause()"), signals_to_handle="SIGTERM")
     with pytest.raises(ProcessLookupError):
         os.kill(int(noted.read_text()), 0)
+
+
+class InterruptedAtTheFork(CommandStarter):
+    """To which Ctrl-C comes when its process has just started, and nobody else knows of it."""
+
+    def start(self, launch):
+        self.child = super().start(launch)
+        signal.raise_signal(signal.SIGINT)
+        return self.child
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_in_the_instant_in_which_a_worker_starts_stops_it_too():
+    starter = InterruptedAtTheFork(("sleep", "600"))
+    settings = config(signals_to_handle="SIGTERM").settings()
+    with pytest.raises(KeyboardInterrupt):
+        run_job(settings, Entry("sleep", starter), PluginManager.load({}), os.environ)
+    with pytest.raises(ProcessLookupError):
+        os.kill(starter.child.pid, 0)
 
 
 INNER = [sys.executable, "-m", "elastic_core", "run", "--log-level=error"]
@@ -326,6 +359,68 @@ def test_a_launch_reads_torchs_variables_and_names_them(monkeypatch):
         elastic_launch(config(), "true")()
 
 
+WATCHING = {
+    "TORCHELASTIC_ENABLE_FILE_TIMER": "1",
+    "ELASTIC_WATCHDOG_CONF": "path=/tmp/pipe",
+    "TORCHELASTIC_HEALTH_CHECK_PORT": "8080",
+    "ELASTIC_HEALTH_CONF": "host=::",
+    "ELASTIC_HANG_TIMEOUT": "5",
+    "ELASTIC_HANG_WARMUP": "6",
+    "ELASTIC_HANG_PROGRESS": "beat",
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "8",
+}
+
+
+def test_the_environment_turns_on_what_has_no_field():
+    settings = LaunchConfig(1, 1, 1).settings(WATCHING)
+    assert (settings.watchdog, settings.watchdog_conf) == ("file", {"path": "/tmp/pipe"})
+    assert (settings.health, settings.health_port, settings.health_conf) == ("http", 8080, {"host": "::"})
+    assert (settings.hang_timeout, settings.hang_warmup, settings.hang_progress) == (5.0, 6.0, ("beat",))
+    assert settings.kill_timeout == 8.0
+
+
+def test_our_variables_go_before_torchs_as_on_the_command_line():
+    off = {"ELASTIC_WATCHDOG": "none", "ELASTIC_HEALTH": "none", "ELASTIC_HEALTH_PORT": "9090"}
+    settings = LaunchConfig(1, 1, 1).settings({**WATCHING, **off})
+    assert (settings.watchdog, settings.health, settings.health_port) == (None, None, 9090)
+
+
+def test_what_has_a_field_is_not_asked_of_our_variables():
+    environ = {"ELASTIC_MAX_RESTARTS": "9", "ELASTIC_NNODES": "1:9", "ELASTIC_SHUTDOWN_TIMEOUT": "9"}
+    assert (LaunchConfig(1, 1, 1, run_id="job").settings(environ)) == LaunchConfig(1, 1, 1, run_id="job").settings()
+
+
+def test_a_launch_with_torchs_switch_of_the_file_timer(script, monkeypatch):
+    pytest.importorskip("elastic_file_timer")
+    monkeypatch.setenv("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
+    path = script("""
+import os, signal
+from elastic_core.watchdog import expires
+with expires(after=0.2 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 60):
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        signal.pause()
+""")
+    assert python(path, max_restarts=1) == {0: None}
+    with pytest.raises(ChildFailedError, match="timer"):
+        python(path)
+
+
+def test_a_launch_with_torchs_port_of_the_health_endpoint(script, monkeypatch):
+    pytest.importorskip("elastic_http_health")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", str(port))
+    ask = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{port}/livez', timeout=30)"
+    assert python(script(ask)) == {0: None}
+
+
+def test_a_launch_with_our_switch_of_hang_detection(script, monkeypatch):
+    for name, value in {"TIMEOUT": "0.5", "WARMUP": "0", "PROGRESS": "beat"}.items():
+        monkeypatch.setenv(f"ELASTIC_HANG_{name}", value)
+    with pytest.raises(ChildFailedError, match="progress"):
+        python(script("import signal; signal.pause()"))
+
+
 @pytest.fixture
 def silent_metrics():
     yield
@@ -339,7 +434,13 @@ def test_where_metrics_go(silent_metrics, capsys):
     metrics.put_metric("loss", 4)
     assert elastic_launch(config(metrics_cfg={}), "true")() == {0: None}
     metrics.put_metric("loss", 5)
-    assert [line.split("loss=")[1] for line in capsys.readouterr().out.splitlines()] == ["3", "4"]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("loss=")[1] for line in lines if " loss=" in line] == ["3", "4"]
+    put = dict(line.split()[2].split("=") for line in lines)
+    agent = ["SimpleElasticAgent.run", "SimpleElasticAgent._rendezvous", "LocalElasticAgent._start_workers"]
+    assert [put[f"{name}.success"] for name in agent] == ["1", "1", "1"]
+    assert [put[f"{name}.duration.ms"].isdigit() for name in agent] == [True, True, True]
+    assert (put["workers.default.run_total"], put["workers.default.run_success_no_retries"]) == ("1", "1")
 
 
 def test_metrics_to_nowhere_we_know():

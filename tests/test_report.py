@@ -104,6 +104,31 @@ def test_a_failure_with_last_words_on_stderr():
         """)
 
 
+def test_a_hung_worker_is_shown_with_its_stack():
+    stack = 'Current thread 0x1 (most recent call first):\n  File "train.py", line 3 in step\n\nThread 0x2:\n  ...'
+    hung = failure(0, reason="hang: no progress for 30 s (no log line)", message="step 7", stack=stack, exitcode=-6)
+    assert as_text(ChildFailedError("train.py", {0: hung}), "job") == golden("""
+        elastic: the job job failed
+
+        First failure: rank 0 (local rank 0, pid 100) on node7, round 2: hang: no progress for 30 s (no log line)
+          what its threads were doing at the end:
+            Current thread 0x1 (most recent call first):
+              File "train.py", line 3 in step
+
+            Thread 0x2:
+              ...
+          last lines of its stderr:
+            step 7
+        """)
+
+
+def test_why_there_is_no_stack():
+    hung = failure(0, reason="hang: no beat", message="step 7", stack="no stack: it is not Python")
+    assert as_text(ChildFailedError("train.py", {0: hung})).endswith(
+        "round 2: hang: no beat\n  no stack: it is not Python\n  last lines of its stderr:\n    step 7"
+    )
+
+
 def test_a_failure_without_a_word():
     assert as_text(ChildFailedError("train.py", {0: failure(0)}), "job").endswith(
         "  It wrote no error file and nothing to stderr."

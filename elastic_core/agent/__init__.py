@@ -1,7 +1,8 @@
 """The agent: runs the workers of one node, restarts them within the budget, and stops them."""
 
-from elastic_core.agent.agent import ElasticAgent, SimpleElasticAgent
+from elastic_core.agent.agent import SimpleElasticAgent
 from elastic_core.agent.budget import RestartBudget
+from elastic_core.agent.interface import ElasticAgent
 from elastic_core.agent.local import LocalElasticAgent
 from elastic_core.agent.spec import DEFAULT_ROLE, Worker, WorkerGroup, WorkerSpec
 from elastic_core.agent.state import RunResult, WorkerState

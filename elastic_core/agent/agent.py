@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import abc
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from elastic_core.agent.barrier import await_others
-from elastic_core.agent.blame import together
+from elastic_core.agent.blame import first_in_words, together
 from elastic_core.agent.budget import RestartBudget
-from elastic_core.agent.joining import begin_joining
+from elastic_core.agent.interface import ElasticAgent
+from elastic_core.agent.joining import next_round
 from elastic_core.agent.link import link_to
 from elastic_core.agent.news import News
 from elastic_core.agent.progress import Progress
@@ -20,6 +22,7 @@ from elastic_core.agent.spec import DEFAULT_ROLE, Worker, WorkerGroup
 from elastic_core.agent.state import RunResult, WorkerState
 from elastic_core.agent.supervise import Action, Cause, Decision, Observation, closed, supervise
 from elastic_core.agent.telling import Teller
+from elastic_core.agent.turn import Turn, ended_by, in_words
 from elastic_core.clock import Duration, Instant, SystemClock, later
 from elastic_core.errors import (
     RendezvousClosedError,
@@ -29,14 +32,17 @@ from elastic_core.errors import (
     failures_of,
 )
 from elastic_core.interfaces.handler import Outcome
+from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.node import Round
 from elastic_core.interfaces.observer import SilentObserver
 from elastic_core.log import get_logger
+from elastic_core.metrics import prof
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from elastic_core.agent.spec import WorkerSpec
+    from elastic_core.agent.turn import Ended
     from elastic_core.clock import Clock
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.handler import RendezvousInfo
@@ -45,47 +51,6 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.watchdog import Expiry
 
 _SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the loop spin
-
-Ended = tuple[RunResult, str]
-"""What the run came to, and why."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One turn of the loop: what was seen and what is to be done about it."""
-
-    seen: Observation
-    decision: Decision
-
-    @property
-    def told(self) -> Mapping[int, ProcessFailure]:
-        """The failures of the job that the verdict names."""
-        return self.seen.verdict.failures if self.seen.verdict else {}
-
-    @property
-    def failures(self) -> dict[int, ProcessFailure]:
-        """Those of this node and those of the job."""
-        return together(self.seen.result.failures, self.told)
-
-
-class ElasticAgent(abc.ABC):
-    """Runs the workers of one node to their end."""
-
-    @abc.abstractmethod
-    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Run until the workers succeeded or failed for good. A node that was not needed has succeeded too.
-
-        Raises:
-            SignalException: the agent was asked to leave and has stopped its workers.
-            RendezvousClosedError: another node closed the job, because it failed there; `failures` are the job's.
-            RendezvousConnectionError: the store was out of reach for so long that the others hold this node to be gone.
-            RendezvousError: no round formed.
-            UnkillableWorkersError: a worker survived SIGKILL.
-        """
-
-    @abc.abstractmethod
-    def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
-        """The group; for reading only."""
 
 
 class SimpleElasticAgent(ElasticAgent):
@@ -100,7 +65,7 @@ class SimpleElasticAgent(ElasticAgent):
     def __init__(self, spec: WorkerSpec, clock: Clock | None = None, observer: Observer | None = None) -> None:
         self._spec = spec
         self._clock = clock or SystemClock()
-        self._tell = Teller(spec.rdzv_handler.get_run_id(), observer or SilentObserver())
+        self._tell = Teller(spec.rdzv_handler.get_run_id(), observer or SilentObserver(), self._clock)
         self._group = WorkerGroup(spec)
         self._news = News(self._clock)
         self._link = link_to(spec.rdzv_handler, self._clock, spec.monitor_interval, self._news.round_changed)
@@ -141,13 +106,14 @@ class SimpleElasticAgent(ElasticAgent):
         """When the loop last turned, seconds since the epoch; a loop that waits for news is alive now."""
         return self._news.alive_at()
 
+    @prof
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         try:
             result, reason = self._run_and_shut_down()
         except RendezvousGracefulExitError as spared:
             result, reason = RunResult(WorkerState.SUCCEEDED), str(spared)
         except BaseException as error:
-            self._finish(*_end_by(error))
+            self._finish(*ended_by(error))
             raise
         self._finish(result.state, reason)
         return result
@@ -163,7 +129,9 @@ class SimpleElasticAgent(ElasticAgent):
             raise  # the others know more than this node
         except BaseException as error:
             # Before the workers are stopped: those of others fail when these go, and that must not count.
-            self._link.leave(f"its agent ends: {_in_words(error)}")
+            self._link.leave(f"its agent ends: {in_words(error)}")
+            if WorkerState.is_running(self._group.state):
+                self._tell.phase(AgentPhase.STOPPING, in_words(error))
             raise
         finally:
             self._shutdown(signal.SIGTERM, self._spec.shutdown_timeout)
@@ -193,14 +161,20 @@ class SimpleElasticAgent(ElasticAgent):
         return self._actions[turn.decision.action](turn)
 
     def _report_failures(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Not when a signal has come: it may have gone to the workers too, and then they only obeyed."""
-        if failures and not self._news.signals:
+        """As soon as they are seen, before any worker is stopped. Not when a signal has come: it may have gone to the
+        workers too, and then they only obeyed."""
+        if self._news.signals:
+            self._begin_draining(f"received {self._news.signals[0].name}")
+        elif failures:
+            self._tell.phase(AgentPhase.STOPPING, first_in_words(failures), self._news.first_sign())
             self._link.report_failure(failures)
 
     # -- actions
 
     def _restart(self, turn: Turn) -> Ended | None:
         """What goes wrong while restarting must not hide the failure that made the restart necessary."""
+        self._begin_stopping(turn)
+        self._tell.hangs_elsewhere(turn.told, turn.seen.result.failures)
         self._begin_restart(turn.decision)
         try:
             self._restart_workers(self._group)
@@ -217,7 +191,7 @@ class SimpleElasticAgent(ElasticAgent):
             self._unjudged = decision
             return
         # The budget of this node has paid already; a shared one will when the next round forms.
-        unpaid = self._budget.shared and decision.cause is Cause.FAILURE
+        unpaid = self._budget.shared and decision.cause is not Cause.MEMBERSHIP
         self._tell.restart(self._group.round, decision, self._budget, self._budget.failures + unpaid)
 
     def _end_closed(self, error: RendezvousClosedError, turn: Turn) -> Ended:
@@ -233,6 +207,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _succeed(self, turn: Turn) -> Ended | None:
         """Tell the others, and wait for them; they may need this node once more."""
+        self._tell.phase(AgentPhase.FINISHING, turn.decision.reason)
         self._barrier_ends = later(self._clock.now(), self._spec.exit_barrier_timeout)
         if turn.seen.verdict is None:
             self._link.report_success()
@@ -250,6 +225,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _fail(self, turn: Turn) -> Ended:
         get_logger().error("no restart", reason=turn.decision.reason)
+        self._begin_stopping(turn)
         self._stop_workers(self._group)
         result = replace(turn.seen.result, state=WorkerState.FAILED, failures=turn.failures)
         return result, turn.decision.reason + self._link.close()
@@ -261,12 +237,15 @@ class SimpleElasticAgent(ElasticAgent):
         """Leave the rendezvous open: the others go on without this node. They are told before the workers go, because
         theirs will fail then, and that is no failure of the job."""
         signum = self._news.signals[0]
+        self._begin_draining(f"received {signum.name}")
         self._link.leave(f"received {signum.name}")
         self._shutdown(signum, self._spec.shutdown_timeout)
         group.state = WorkerState.STOPPED
         raise SignalException(f"the agent received {signum.name} and stopped its workers", signum)
 
     def _depart(self, turn: Turn) -> Ended:
+        if turn.seen.told(Outcome.DRAINED):
+            self._begin_draining(turn.decision.reason)
         self._link.leave(turn.decision.reason)
         return self._retire(turn)
 
@@ -292,8 +271,16 @@ class SimpleElasticAgent(ElasticAgent):
     def _end_round(self, turn: Turn) -> None:
         if WorkerState.is_running(self._group.state):
             get_logger().warning("round over", reason=turn.decision.reason)
+            if turn.decision.action is not Action.DEPART:
+                self._begin_stopping(turn)
             self._stop_workers(self._group)
             self._group.state = WorkerState.STOPPED
+
+    def _begin_stopping(self, turn: Turn) -> None:
+        self._tell.phase(AgentPhase.STOPPING, turn.decision.reason, self._news.first_sign())
+
+    def _begin_draining(self, reason: str) -> None:
+        self._tell.phase(AgentPhase.DRAINING, reason)
 
     def _finish(self, state: WorkerState, reason: str) -> None:
         try:
@@ -317,22 +304,28 @@ class SimpleElasticAgent(ElasticAgent):
 
     # -- rounds
 
+    @prof
     def _initialize_workers(self, worker_group: WorkerGroup) -> None:
         """Take part in the next round and start the workers."""
         worker_group.state = WorkerState.INIT
+        self._tell.phase(AgentPhase.JOINING, "waits for the round to form")
         self._rendezvous(worker_group)
+        self._tell.phase(AgentPhase.STARTING, self._formed.reason)
         pids = self._start_workers(worker_group)
         for worker in worker_group.workers:
             worker.id = pids[worker.local_rank]
         worker_group.state = WorkerState.HEALTHY
-        self._tell.workers_started(worker_group.round, pids)
+        self._tell.workers_started(worker_group, pids)
+        self._tell.phase(AgentPhase.RUNNING)
 
+    @prof
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         """Stop what runs and start again in a new round."""
         self._stop_workers(worker_group)
         worker_group.state = WorkerState.STOPPED
         self._initialize_workers(worker_group)
 
+    @prof
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Wait for the next round and put its ranks into the group."""
         begun = self._clock.now()
@@ -352,6 +345,7 @@ class SimpleElasticAgent(ElasticAgent):
         formed = self._formed = info.formed or self._formed
         self._budget = self._budget.in_round(formed.restart_count)
         self._link.joined()
+        self._news.forget_hangs()
         unjudged, self._unjudged = self._unjudged, None
         if unjudged is not None:
             self._tell.restart(self._group.round, unjudged, self._budget, formed.restart_count)
@@ -362,12 +356,10 @@ class SimpleElasticAgent(ElasticAgent):
         if self._news.signals:  # one that came while the workers of the last round were being stopped
             self._leave(self._group)
         own = Own(self._spec.role, self._spec.local_world_size, self._budget.failures, self._group.round + 1)
-        begin_joining(self._spec.rdzv_handler, own, self._news.joined)
-        progress = Progress.starting(begun, lambda seconds: self._say_waiting("other nodes to join", seconds))
-        while (outcome := self._news.take_joined()) is None:
-            self._wait((), progress.look(self._clock.now()))
-            if self._news.signals:
-                self._leave(self._group)
+        progress = Progress.starting(begun, partial(self._say_waiting, AgentPhase.JOINING, "other nodes to join"))
+        outcome = next_round(self._spec.rdzv_handler, own, self._news, self._clock, progress)
+        if outcome is None:
+            self._leave(self._group)
         if isinstance(outcome, RendezvousClosedError):
             outcome.failures = failures_of(outcome) or self._told_by_handler()
         if isinstance(outcome, BaseException):
@@ -378,6 +370,7 @@ class SimpleElasticAgent(ElasticAgent):
         verdict = self._link.verdict(running=False)
         return verdict.failures if verdict else {}
 
+    @prof
     def _assign_worker_ranks(
         self, store: Store, group_rank: int, group_world_size: int, spec: WorkerSpec
     ) -> list[Worker]:
@@ -410,28 +403,16 @@ class SimpleElasticAgent(ElasticAgent):
             return
         result = RunResult(WorkerState.SUCCEEDED)
         progress = Progress.starting(
-            self._clock.now(), lambda seconds: self._say_waiting("the workers of other nodes to succeed", seconds)
+            self._clock.now(), partial(self._say_waiting, AgentPhase.FINISHING, "the workers of other nodes to succeed")
         )
         while self._look_at_others(result)[1].action is Action.CONTINUE:
             now = self._clock.now()
             self._wait((), _earliest(progress.look(now), self._barrier_ends, self._link.ask_again()))
 
-    def _say_waiting(self, what: str, seconds: Duration) -> None:
-        get_logger().info("still waiting", waiting_for=what, seconds=round(seconds), **self._link.progress())
-
-
-def _end_by(error: BaseException) -> tuple[WorkerState, str]:
-    """State and reason of a run that an error ended."""
-    stopped = isinstance(error, (SignalException, KeyboardInterrupt))
-    return WorkerState.STOPPED if stopped else WorkerState.FAILED, _in_words(error)
-
-
-def _in_words(error: BaseException) -> str:
-    if isinstance(error, SignalException):
-        return str(error)
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted from the keyboard"
-    return f"{type(error).__name__}: {error}"
+    def _say_waiting(self, phase: AgentPhase, what: str, seconds: Duration) -> None:
+        progress = self._link.progress()
+        get_logger().info("still waiting", waiting_for=what, seconds=round(seconds), **progress)
+        self._tell.phase(phase, f"waits for {what}" + "".join(f": {text}" for text in progress.values()))
 
 
 def _earliest(*instants: Instant | None) -> Instant | None:

@@ -20,3 +20,9 @@ def together(own: Mapping[int, ProcessFailure], job: Mapping[int, ProcessFailure
     return {
         rank: replace(failure, caused_by=None if rank == first else first) for rank, failure in {**job, **own}.items()
     }
+
+
+def first_in_words(failures: Mapping[int, ProcessFailure]) -> str:
+    """The rank and the reason of the one that followed from no other; empty if there is none."""
+    first = next((failure for failure in failures.values() if failure.caused_by is None), None)
+    return f"rank {first.global_rank}: {first.reason}" if first else ""

@@ -11,9 +11,24 @@ from elastic_core.interfaces.handler import RendezvousInfo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from elastic_core.agent.news import News
+    from elastic_core.agent.progress import Progress
     from elastic_core.agent.roll_call import Own
+    from elastic_core.clock import Clock
     from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.node import Round
+
+
+def next_round(
+    handler: RendezvousHandler, own: Own, news: News, clock: Clock, progress: Progress
+) -> RendezvousInfo | BaseException | None:
+    """Wait for the next round, or for what is raised instead of it; None when a signal asks the agent to leave."""
+    begin_joining(handler, own, news.joined)
+    while (outcome := news.take_joined()) is None:
+        news.wait((), progress.look(clock.now()))
+        if news.signals:
+            return None
+    return outcome
 
 
 def begin_joining(

@@ -10,7 +10,6 @@ import abc
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
-from elastic_core.errors import RendezvousError
 from elastic_core.interfaces.handler import Outcome, RoundHandler, Verdict
 from elastic_core.log import get_logger
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
 LEAVE_PATIENCE: Duration = 2.0  # seconds that telling the others may hold up the stop of the workers
 LONGEST_INTERVAL: Duration = 1.0  # between two questions whether somebody waits
-OUTAGE_PATIENCE: Duration = 60.0  # seconds that a plain handler may fail to answer while healthy workers run on
 _SHORTEST_INTERVAL: Duration = 0.001
+_SHARE = 9  # an answer that takes long is followed by a pause of so many times that
 _OVERDUE: Duration = 0.05  # a handler that wants to be asked in the past is asked this often
 
 
@@ -129,8 +128,9 @@ class RoundLink(Link):
 
 class PlainLink(Link):
     """To a handler that only forms rounds, as those for torchrun do. While workers run it is asked who waits, first
-    after `interval` seconds and then ever less often, down to once a second. What it raises is tolerated for
-    `OUTAGE_PATIENCE`, because healthy workers do not need it."""
+    after `interval` seconds and then ever less often, down to once a second; one that answers slowly more seldom, so
+    that a tenth of the agent's time goes into asking at most. What it raises is told and tolerated for the handler's
+    `outage_patience`, because healthy workers do not need it."""
 
     def __init__(self, handler: RendezvousHandler, clock: Clock, interval: Duration) -> None:
         self._handler = handler
@@ -148,9 +148,11 @@ class PlainLink(Link):
     def verdict(self, running: bool) -> Verdict | None:
         if not running or self._due is None or self._clock.now() < self._due:
             return None
+        begun = self._clock.now()
         waiting = self._waiting()
+        took = self._clock.now() - begun
         self._interval = min(2 * self._interval, max(LONGEST_INTERVAL, self._first))
-        self._due = later(self._clock.now(), self._interval)
+        self._due = later(self._clock.now(), max(self._interval, _SHARE * took))
         return Verdict(Outcome.RESTART, f"{waiting} more node(s) want to take part") if waiting > 0 else None
 
     def ask_again(self) -> Instant | None:
@@ -159,7 +161,7 @@ class PlainLink(Link):
     def close(self) -> str:
         try:
             self._handler.set_closed()
-        except RendezvousError as error:
+        except Exception as error:  # noqa: BLE001 - a foreign handler may raise whatever its library does
             return f"; the other nodes could not be told: {error}"
         return ""
 
@@ -177,9 +179,9 @@ class PlainLink(Link):
 
     def _tolerate(self, error: Exception) -> None:
         """Raises `error` when it has been so for too long."""
-        now = self._clock.now()
+        now, patience = self._clock.now(), self._handler.outage_patience
         if self._failing_since is None:
             self._failing_since = now
-            get_logger().warning("rendezvous out of reach", reason=str(error), tolerated_seconds=OUTAGE_PATIENCE)
-        elif now - self._failing_since >= OUTAGE_PATIENCE:
+            get_logger().warning("rendezvous out of reach", reason=str(error), tolerated_seconds=patience)
+        elif patience is not None and now - self._failing_since >= patience:
             raise error

@@ -6,19 +6,23 @@ import signal
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.agent import SimpleElasticAgent
+from elastic_core.agent.hang import HangTable
 from elastic_core.agent.inbox import is_readable
 from elastic_core.agent.progress import Progress
 from elastic_core.agent.state import RunResult, WorkerState
 from elastic_core.agent.stopping import Step, StopPlan
 from elastic_core.clock import later
-from elastic_core.errors import UnkillableWorkersError
+from elastic_core.errors import HANG, UnkillableWorkersError
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.log import get_logger
+from elastic_core.metrics import prof
 
 if TYPE_CHECKING:
+    from elastic_core.agent.hang import HangPolicy
     from elastic_core.agent.spec import WorkerGroup, WorkerSpec
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
+    from elastic_core.interfaces.watchdog import Expiry
     from elastic_core.interfaces.workers import Leftover, WorkerProcesses
 
 _CONSOLE_PATIENCE: Duration = 30.0  # seconds that a console may take nothing before the rest of the output is given up
@@ -26,6 +30,7 @@ _HURRIED_PATIENCE: Duration = 2.0  # the same when a signal has asked the agent 
 _AFTERGLOW: Duration = (
     0.3  # seconds for helpers of ended workers (multiprocessing's tracker) to notice and end themselves
 )
+_ASKING: Duration = 2.0  # seconds in which workers that hang together are asked for their stacks
 _LOOK_AGAIN: Duration = 0.05  # only where the platform cannot tell of the end of a process that is not our child
 
 
@@ -37,6 +42,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         processes: how it runs; closed by the agent at its end.
         node: the name of this machine, for reports.
         contribute: more variables for the workers of each round.
+        hangs: when a worker that nobody else watches is held to hang; None to let it.
     """
 
     def __init__(
@@ -47,24 +53,34 @@ class LocalElasticAgent(SimpleElasticAgent):
         clock: Clock | None = None,
         observer: Observer | None = None,
         contribute: EnvironmentContributor | None = None,
+        hangs: HangPolicy | None = None,
     ) -> None:
         super().__init__(spec, clock, observer)
+        self._hangs = hangs
+        self._table: HangTable | None = None
         self._processes = processes
         self._node = node
         self._contribute = contribute
 
     def _wait_for_news(self) -> None:
-        self._wait(self._processes.sentinels(), self._link.ask_again())
+        wanted = (self._link.ask_again(), self._table.next_look if self._table else None)
+        self._wait(self._processes.sentinels(), min((it for it in wanted if it is not None), default=None))
 
+    @prof
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
-        return self._processes.start(self._plan(worker_group))
+        self._news.take_expired()  # what was told while no worker ran is about those of the last round
+        pids = self._processes.start(self._plan(worker_group))
+        self._table = HangTable.starting(self._hangs, self._clock.now()) if self._hangs else None
+        return pids
 
+    @prof
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        self._kill_expired()
+        hung = self._end_hung([*self._news.take_expired(), *self._look_for_hangs()])
         exits = self._processes.reap()
         for ended in exits:
-            get_logger().debug("worker exited", local_rank=ended.local_rank, pid=ended.pid, exitcode=ended.exitcode)
-        if any(ended.exitcode != 0 for ended in exits):
+            self._tell.worker_exited(worker_group.round, ended)
+        # One that hangs in the kernel lives on: it has failed all the same, and the stop will find out.
+        if any(ended.exitcode != 0 for ended in exits) or (hung and self._processes.failures_so_far()):
             # At once: the peers of a lost worker hang until somebody tells them, and to stop the others takes time.
             self._report_failures(self._processes.failures_so_far())
             self._stop_after_failure()
@@ -84,6 +100,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._tell.failures(error.failures)
             raise
 
+    @prof
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         self._stop(signal.SIGTERM, self._spec.shutdown_timeout)
 
@@ -113,11 +130,27 @@ class LocalElasticAgent(SimpleElasticAgent):
         )
         return plan.with_contributed(self._contribute(plan)) if self._contribute else plan
 
-    def _kill_expired(self) -> None:
-        for expiry in self._news.take_expired():
-            reason = f"hang: the watchdog timer {expiry.scope!r} expired, and the agent killed the worker"
-            if self._processes.kill(expiry.worker_pid, reason):
-                get_logger().error("watchdog expired", pid=expiry.worker_pid, scope=expiry.scope)
+    def _look_for_hangs(self) -> list[Expiry]:
+        if self._table is None or self._clock.now() < self._table.next_look:
+            return []
+        samples = self._processes.samples()
+        # Read after them, for they take a while, and what a worker did meanwhile must not seem to have been earlier.
+        self._table, found = self._table.look(samples, self._clock.now())
+        return [found] if found else []
+
+    def _end_hung(self, expired: list[Expiry]) -> bool:
+        """Each of them and nobody else, the one that is late most first: it is held to be the cause. Whether there was
+        one."""
+        found = False
+        until = later(self._clock.now(), _ASKING)
+        for expiry in sorted(expired, key=lambda expiry: -expiry.late):
+            reason = HANG + (expiry.reason or f"the watchdog timer {expiry.scope!r} was not released in time")
+            local_rank = self._processes.kill(expiry.worker_pid, reason, ask=self._clock.now() < until)
+            if local_rank is not None:
+                found = True
+                self._news.hung(expiry.late)
+                get_logger().error("worker hangs", local_rank=local_rank, pid=expiry.worker_pid, reason=reason)
+        return found
 
     # -- the one stop path
 
@@ -181,6 +214,7 @@ class LocalElasticAgent(SimpleElasticAgent):
                 plan = plan if plan.killed is not None else plan.after_kill(now)
                 self._processes.send_signal(signal.SIGKILL)
             self._wait_for_ends(min(plan.until, progress.look(now)))
+            self._news.take_expired()  # dropped: who was asked to end has its grace, whatever it does in it
             self._processes.reap()
 
     def _unfinished(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.inbox import Inbox, Item, Joined, RoundChanged, Signalled, TimerExpired
-from elastic_core.clock import Duration, Instant
+from elastic_core.clock import Duration, Instant, later
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class News:
         self._joined: Joined | None = None
         self._expired: list[Expiry] = []
         self._last_turn = clock.timestamp()
+        self._came_at = Instant(0.0)
+        self._hangs_since: Instant | None = None
         self.signals: list[signal.Signals] = []
         self.urged = False
 
@@ -51,7 +53,9 @@ class News:
 
     def wait(self, fds: Collection[int], until: Instant | None) -> None:
         """Wait for news, for one of `fds`, or until then, and sort what came. See `Inbox.wait`."""
-        for item in self._inbox.wait(fds, until):
+        items = self._inbox.wait(fds, until)
+        self._came_at = self._clock.now()
+        for item in items:
             self._take(item)
         self._last_turn = self._clock.timestamp()
 
@@ -64,6 +68,20 @@ class News:
         """Timers that expired since the last call."""
         expired, self._expired = self._expired, []
         return expired
+
+    def first_sign(self) -> Instant:
+        """When it showed that the round must end, if it must: when a worker that hung should have come on, else with
+        the last news."""
+        return self._came_at if self._hangs_since is None else self._hangs_since
+
+    def hung(self, late: Duration) -> None:
+        """A worker was killed that should have come on `late` seconds before the last news."""
+        since = later(self._came_at, -late)
+        self._hangs_since = since if self._hangs_since is None else min(since, self._hangs_since)
+
+    def forget_hangs(self) -> None:
+        """Those of an earlier round are not the first sign of anything."""
+        self._hangs_since = None
 
     def alive_at(self) -> float:
         """When the agent last turned to its news, seconds since the epoch; one that waits for them is alive now."""

@@ -11,9 +11,11 @@ from elastic_core.interfaces.handler import Outcome
 
 if TYPE_CHECKING:
     import signal
+    from collections.abc import Mapping
 
     from elastic_core.agent.budget import RestartBudget
     from elastic_core.agent.state import RunResult
+    from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.handler import Verdict
 
 
@@ -38,9 +40,11 @@ class Action(enum.Enum):
 
 
 class Cause(str, enum.Enum):
-    """Why a group restarts. Only a failure uses the budget."""
+    """Why a group restarts. HANG: a worker had to be killed because it hung. It uses the budget as a failure does, a
+    change of the membership does not."""
 
     FAILURE = "failure"
+    HANG = "hang"
     MEMBERSHIP = "membership"
 
 
@@ -96,8 +100,17 @@ def supervise(budget: RestartBudget, seen: Observation) -> Decision:
 def after_round(budget: RestartBudget, verdict: Verdict) -> Decision:
     """The round has ended, and the next one will be without a failure of ours."""
     if verdict.failed:
-        return Decision(Action.RESTART, verdict.reason, budget, Cause.FAILURE)
+        return Decision(Action.RESTART, verdict.reason, budget, _cause(verdict.failures))
     return Decision(Action.RESTART, verdict.reason, budget.after_membership_change(), Cause.MEMBERSHIP)
+
+
+def _cause(failures: Mapping[int, ProcessFailure]) -> Cause:
+    first = _first(failures)
+    return Cause.HANG if first and first.hung else Cause.FAILURE
+
+
+def _first(failures: Mapping[int, ProcessFailure]) -> ProcessFailure | None:
+    return next((failure for failure in failures.values() if failure.caused_by is None), None)
 
 
 def closed(verdict: Verdict) -> str:
@@ -113,23 +126,24 @@ def _after_close(budget: RestartBudget, result: RunResult, verdict: Verdict) -> 
 
 
 def _after_failure(budget: RestartBudget, seen: Observation) -> Decision:
-    first = next((f for f in seen.result.failures.values() if f.caused_by is None), None)
+    first = _first(seen.result.failures)
     what = f"rank {first.global_rank}: {first.reason}" if first else f"the group is {seen.result.state.value}"
     if budget.shared:
         verdict = seen.told(Outcome.RESTART)
-        return after_round(budget, verdict) if verdict else _to_be_judged(budget, what)
+        return after_round(budget, verdict) if verdict else _to_be_judged(budget, what, _cause(seen.result.failures))
     if first and not first.curable:
         last = first.stderr_tail[-1] if first.stderr_tail else "the command cannot run"
         return Decision(Action.FAIL, f"{what}; a restart cannot cure it: {last}", budget)
     if budget.exhausted:
         return Decision(Action.FAIL, f"{what}; {_used_up(budget)}", budget)
     after = budget.after_failure()
-    return Decision(Action.RESTART, f"{what}; restart {after.failures} of {after.max_restarts}", after, Cause.FAILURE)
+    reason = f"{what}; restart {after.failures} of {after.max_restarts}"
+    return Decision(Action.RESTART, reason, after, _cause(seen.result.failures))
 
 
-def _to_be_judged(budget: RestartBudget, what: str) -> Decision:
+def _to_be_judged(budget: RestartBudget, what: str, cause: Cause) -> Decision:
     """Take part again; whether the failure is forgiven is the job's decision, and the next rendezvous tells."""
-    return Decision(Action.RESTART, what, budget, Cause.FAILURE, certain=False)
+    return Decision(Action.RESTART, what, budget, cause, certain=False)
 
 
 def _used_up(budget: RestartBudget) -> str:

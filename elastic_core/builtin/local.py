@@ -48,9 +48,12 @@ class LocalRendezvousHandler(RendezvousHandler):
         """Raises RendezvousClosedError, or ConfigurationError when the wanted port is busy."""
         if self._closed:
             raise RendezvousClosedError(f"the job {self._run_id!r} was closed; no further round forms")
+        if self._master_port:
+            self._release()
+        fresh = PortReservation(self._master_port or 0)  # while the last one is held: else it may be the same again
         self._release()
-        self._reservation = PortReservation(self._master_port or 0)
-        where = RendezvousStoreInfo(self._master_addr, self._reservation.port)
+        self._reservation = fresh
+        where = RendezvousStoreInfo(self._master_addr, fresh.port)
         return RendezvousInfo(MemoryStore(), 0, 1, where)
 
     def is_closed(self) -> bool:

@@ -4,6 +4,7 @@ Start with `settings` (the table), then `reading` (how the sources come together
 """
 
 from elastic_core.config.command import Command, CommandReading, read_command, wants_help
+from elastic_core.config.environment import from_environment
 from elastic_core.config.explain import as_dict, as_text
 from elastic_core.config.reading import (
     RESERVED,
@@ -35,6 +36,7 @@ __all__ = [
     "as_dict",
     "as_text",
     "asks_for_help",
+    "from_environment",
     "help_text",
     "random_run_id",
     "read",

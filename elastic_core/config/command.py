@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.environment import from_environment
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from elastic_core.errors import ExitCode
     from elastic_core.hooks.records import Option
 
 
@@ -28,20 +29,26 @@ class Command:
     Args:
         name: the word after `elastic`.
         about: the head of its help text.
-        shared: names of settings of `run` that it takes, too.
+        shared: settings of `run` that it takes, too: each name, and what the setting means to this command; empty if
+            that is what it means to `run`.
         own: its own flags, which are neither variables nor file keys.
         operands: words that it needs, in this order, by the name that its help has for them.
+        example: a whole line, for its help.
+        codes: the exit codes that have a meaning of their own for it.
     """
 
     name: str
     about: str
-    shared: tuple[str, ...]
+    shared: Mapping[str, str]
     own: tuple[Spec, ...] = ()
     operands: tuple[str, ...] = ()
+    example: str = ""
+    codes: Mapping[ExitCode, str] = field(default_factory=dict)
     specs: Mapping[str, Spec] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        shared = {name: SPECS[name] for name in (*self.shared, "config")}
+        shared = {name: replace(SPECS[name], help=told or SPECS[name].help) for name, told in self.shared.items()}
+        shared["config"] = SPECS["config"]
         object.__setattr__(self, "specs", {**shared, **{spec.name: spec for spec in self.own}})
 
     @property
@@ -51,7 +58,7 @@ class Command:
 
     def help_text(self) -> str:
         """What `--help` prints."""
-        return command_help(self.about, self.specs.values())
+        return command_help(self.about, self.specs.values(), self.example or self.words, self.codes)
 
 
 @dataclass(frozen=True)

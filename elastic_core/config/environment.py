@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from elastic_core.config.spec import Spec
 
 PREFIX = "ELASTIC_"
-NOT_SETTINGS = frozenset({"ELASTIC_DISABLE_PLUGINS"})
+NOT_SETTINGS = frozenset({"ELASTIC_DISABLE_PLUGINS", "ELASTIC_BEAT_FILE", "ELASTIC_TIMER_CLIENT"})
 """Variables of our prefix that others than the configuration read."""
 
 _TYPING_ERROR = 0.8

@@ -6,8 +6,10 @@ import re
 import signal
 from collections.abc import Iterable, Mapping
 
-from elastic_core.config.parsing import parse_text, unexpected
+from elastic_core.config.parsing import Parser, parse_text, unexpected
+from elastic_core.config.secrets import is_secret
 from elastic_core.config.values import NodeRange, StreamMap, Streams
+from elastic_core.text import HIDDEN
 
 _NODES = "N or MIN:MAX nodes with 1 <= MIN <= MAX (such as 2 or 1:4)"
 _STREAMS = "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a map by local rank such as 0:3,11:1"
@@ -56,6 +58,20 @@ def parse_ranks(raw: object) -> frozenset[int]:
             raise unexpected(expected, raw)
         ranks.add(int(text))
     return frozenset(ranks)
+
+
+def some_of(*names: str) -> Parser[tuple[str, ...]]:
+    """A parser of a comma list of some of these words, at least one; each once, in the order in which they are named
+    here."""
+    expected = f"some of {', '.join(names)}, separated by commas"
+
+    def parse(raw: object) -> tuple[str, ...]:
+        found = {str(part).strip() for part in _parts(raw, expected)}
+        if not found or not found <= set(names):
+            raise unexpected(expected, raw)
+        return tuple(name for name in names if name in found)
+
+    return parse
 
 
 def parse_node_range(raw: object) -> NodeRange:
@@ -121,14 +137,17 @@ def parse_options(raw: object) -> dict[str, str]:
     for text in lists:
         if not isinstance(text, str):
             raise unexpected(_OPTIONS, raw)
-        options.update(_option(part) for part in split_commas(text))
+        for part in split_commas(text):
+            # A part that is none may be the rest of a secret with a comma in it.
+            name, value = _option(part, hidden=any(map(is_secret, options)))
+            options[name] = value
     return options
 
 
-def _option(part: str) -> tuple[str, str]:
+def _option(part: str, hidden: bool) -> tuple[str, str]:
     key, _, value = part.partition("=")
     if not key.strip() or not value.strip():
-        raise unexpected(_OPTIONS, part)
+        raise ValueError(f"expected {_OPTIONS}, found {HIDDEN if hidden else repr(part)}")
     return key.strip(), value.strip()
 
 

@@ -122,6 +122,14 @@ def seconds(*, above: float | None = None) -> Parser[float]:
     return parse
 
 
+def seconds_or_none(raw: object) -> float:
+    """A duration of a tenth of a second at least; 0 or `none`: what it would bound is off."""
+    number = 0.0 if isinstance(raw, str) and raw.strip().lower() == "none" else _number(raw)
+    if not math.isfinite(number) or not (number == 0 or number >= 0.1):
+        raise unexpected("seconds, a number >= 0.1, or 0 or none for off", raw)
+    return number
+
+
 def choice(*names: str) -> Parser[str]:
     """A parser of one of a few words."""
 

@@ -1,14 +1,15 @@
 """One reading of the configuration: all sources, one result, or one error that lists everything that is wrong.
 
-Precedence: flag, `ELASTIC_` variable, `PET_` variable, torchrun's special variables, config file, `LOGLEVEL`,
-default. Only the winning value of a setting is parsed: a bad value that is overridden does no harm and is not
-reported. A stronger source replaces a weaker one whole: `--rdzv-conf` flags add up among themselves, not with a file.
+Precedence: flag, `ELASTIC_` variable, `PET_` variable, torchrun's special variables, config file, `LOGLEVEL`, what a
+scheduler says (see `schedulers`), default. Only the winning value of a setting is parsed: a bad value that is
+overridden does no harm and is not reported. A stronger source replaces a weaker one whole: `--rdzv-conf` flags add up
+among themselves, not with a file.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.environment import fallbacks, from_environment
@@ -17,6 +18,7 @@ from elastic_core.config.flags import CommandLine, scan
 from elastic_core.config.parsing import parse_boolean
 from elastic_core.config.resolve import DEFAULT, resolve
 from elastic_core.config.rules import broken_rules
+from elastic_core.config.schedulers import scheduler_problems, with_scheduler
 from elastic_core.config.script import script_problem
 from elastic_core.config.settings import SPECS, Settings
 from elastic_core.config.sources import Found
@@ -47,6 +49,7 @@ class Reading:
         origins: for every setting and added option, where its value comes from.
         config_file: the file that was read, if there was one.
         added: the options that plugins added, by name as declared, typed, defaults filled in.
+        own: the values of the flags that a command has beside those of `run`, by name, defaults filled in.
     """
 
     settings: Settings
@@ -55,6 +58,7 @@ class Reading:
     origins: Mapping[str, str]
     config_file: Path | None
     added: Mapping[str, object]
+    own: Mapping[str, Any] = field(default_factory=dict)
 
 
 def random_run_id() -> str:
@@ -70,6 +74,7 @@ def read(
     *,
     new_run_id: Callable[[], str] = random_run_id,
     require_script: bool = True,
+    own: Sequence[Spec] = (),
 ) -> Reading:
     """Read the configuration of one `elastic run`.
 
@@ -81,13 +86,14 @@ def read(
             name is `RESERVED` is left out.
         new_run_id: makes up the run id of a single node.
         require_script: false for `elastic explain`, which starts nothing: neither presence nor existence is checked.
+        own: flags of the command that reads this, which are neither variables nor file keys.
 
     Raises:
         ConfigurationError: with every problem of this reading, in the order of the sources.
     """
     added_options = apart(added_options)
     specs = {**SPECS, **specs_of_options(added_options)}
-    line = scan(argv, specs)
+    line = scan(argv, {**specs, **{spec.name: spec for spec in own}})
     environment = from_environment(environ, specs)
     file = from_file(line.found.get("config") or environment.found.get("config"), cwd, specs)
     weakest = fallbacks(environ, specs)
@@ -95,8 +101,13 @@ def read(
     found = {**weakest.found, **file.found, **environment.found, **line.found}
     values, unreadable = parse_found(found, specs)
     origins = {name: found[name].origin if name in found else DEFAULT for name in specs}
-    settings, origins = resolve(Settings(**{name: values[name] for name in SPECS}), origins, new_run_id)
-    problems += [*unreadable.values(), *broken_rules(settings, unreadable)]
+    given = Settings(**{name: values[name] for name in SPECS})
+    scheduled, said_by = with_scheduler(given, origins, environ)
+    settings, origins = resolve(replace(given, **scheduled), {**origins, **said_by}, new_run_id)
+    its_own, unreadable_own = parse_found(line.found, {spec.name: spec for spec in own})
+    broken = broken_rules(settings, unreadable)
+    problems += [*unreadable.values(), *unreadable_own.values(), *broken]
+    problems += scheduler_problems(given, origins, environ, broken)
     if require_script:
         problems += _script_problems(line, settings, unreadable, environ, cwd)
     if problems:
@@ -108,6 +119,7 @@ def read(
         origins=_as_declared(origins, added_options),
         config_file=file.path,
         added={option.name: values[_key(option)] for option in added_options},
+        own=its_own,
     )
 
 

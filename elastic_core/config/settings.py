@@ -20,6 +20,7 @@ from elastic_core.config.lists import (
     parse_signals,
     parse_stream_map,
     parse_texts,
+    some_of,
 )
 from elastic_core.config.parsing import (
     choice,
@@ -32,6 +33,7 @@ from elastic_core.config.parsing import (
     parse_process_count,
     parse_text,
     seconds,
+    seconds_or_none,
 )
 from elastic_core.config.spec import Spec, setting, specs_of
 from elastic_core.config.values import NodeRange, StreamMap
@@ -71,15 +73,16 @@ class Settings:
         None,
         parse_filled_text,
         "nodes",
-        "address of the store of rank 0, for the backends local and static; unset: 127.0.0.1, with local the address of"
-        " --local-addr if there is one",
+        "with the backend static, where the agents meet: the machine of the agent of rank 0; with local, the address of"
+        " the workers' store; unset: 127.0.0.1, with local the address of --local-addr if there is one",
         "HOST",
     )
     master_port: int | None = setting(
         None,
         _port,
         "nodes",
-        "port of the store of rank 0, for the backends local and static; unset: local takes a free one, static 29500",
+        "with the backend static, the port at which the agents meet (the workers' store has a new one in each round);"
+        " with local, the port of the workers' store; unset: local takes a free one, static 29500",
         "PORT",
     )
     local_addr: str | None = setting(
@@ -236,6 +239,33 @@ class Settings:
         unit="seconds",
         torchrun=False,
         also_reads=("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",),
+    )
+    hang_timeout: float = setting(
+        0.0,
+        seconds_or_none,
+        "watching",
+        "a worker that makes no progress for this long is held to hang and killed; 0 or none: nobody looks",
+        "S|none",
+        unit="seconds",
+        torchrun=False,
+    )
+    hang_warmup: float = setting(
+        60.0,
+        seconds(),
+        "watching",
+        "time after the start of the workers that counts as progress, for imports, data and the first step",
+        "S",
+        unit="seconds",
+        torchrun=False,
+    )
+    hang_progress: tuple[str, ...] = setting(
+        ("log", "cpu", "beat"),
+        some_of("log", "cpu", "beat"),
+        "watching",
+        "what counts as progress: output, CPU time, elastic_core.watchdog.beat(); without cpu where workers spin in a"
+        " collective",
+        "log,cpu,beat",
+        torchrun=False,
     )
     watchdog: str | None = setting(
         None,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.config.parsing import Parser, integer, parse_boolean, parse_number, parse_text
+from elastic_core.text import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 D = TypeVar("D")
 T = TypeVar("T")
 
-GROUPS = ("nodes", "rendezvous", "workers", "output", "stopping", "plugins", "configuration")
+GROUPS = ("nodes", "rendezvous", "workers", "output", "stopping", "watching", "plugins", "configuration")
 """The groups of the help text, in its order."""
 
 
@@ -91,6 +92,18 @@ def specs_of(settings_class: type[Any]) -> dict[str, Spec]:
     }
 
 
+def _silent(parse: Parser[Any]) -> Parser[Any]:
+    """The same, for a value that no error may show."""
+
+    def parse_secret(raw: object) -> Any:
+        try:
+            return parse(raw)
+        except ValueError as error:
+            raise ValueError(f"{str(error).partition(', found')[0]}, found {HIDDEN}") from None
+
+    return parse_secret
+
+
 _PARSERS: dict[type, tuple[Parser[Any], str]] = {
     str: (parse_text, "TEXT"),
     int: (integer(), "N"),
@@ -104,6 +117,8 @@ def specs_of_options(options: Iterable[Option]) -> dict[str, Spec]:
     specs = {}
     for option in options:
         parse, metavar = _PARSERS[option.type]
+        if option.secret and option.type is not bool:  # a switch has no value to show
+            parse = _silent(parse)
         name = option.name.replace("-", "_")
         specs[name] = Spec(
             name, parse, option.default, "plugins", option.help, metavar=metavar, unit=option.unit, torchrun=False

@@ -39,6 +39,7 @@ KINDS: tuple[Kind, ...] = (
             "static": "elastic-c10d",
             "etcd": "elastic-etcd",
             "etcd-v2": "elastic-etcd",
+            "etcd-v3": "elastic-etcd",
             "etcd-legacy": "elastic-etcd-legacy",
         },
     ),

@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from elastic_core.hooks.manager import Plugin, PluginManager
     from elastic_core.hooks.records import Option, Record
 
+VERSION = 1
+"""Of the JSON, which docs/reference/json.md describes. A key that changes its meaning or goes away changes it."""
+
 
 def as_dict(manager: PluginManager) -> dict[str, Any]:
     """The listing for `--json`; holds only what JSON holds."""
     return {
+        "version": VERSION,
         "elastic_core": own_version(),
         "plugins": [_plugin(manager, plugin) for plugin in manager.plugins],
         "torchrun_handlers": [

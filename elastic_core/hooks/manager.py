@@ -236,6 +236,11 @@ class PluginManager:
         options = [item.record for item in self._options if normalised(item.record.name) not in contested]
         return sorted(options, key=lambda option: option.name)
 
+    def secret_options(self) -> frozenset[str]:
+        """The names of the options of records whose values nobody is shown, with underscores, in lower case."""
+        options = [option for item in self._provided for option in item.record.options or ()]
+        return frozenset(option.name.replace("-", "_").lower() for option in options if option.secret)
+
     def option_conflicts(self) -> tuple[Conflict, ...]:
         """The added options that several plugins bring, or whose name is reserved, `-` and `_` being the same."""
         return selection.option_conflicts(self._options, self._reserved)

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.observer import (
         AgentFinished,
+        PhaseChanged,
         RestartDecided,
         RoundFormed,
+        WorkerExited,
         WorkerFailed,
         WorkersStarted,
     )
@@ -21,7 +23,8 @@ _log = get_logger()
 
 
 class Notifier:
-    """The `Observer` that passes each fact to every plugin with a hook for it, in the caller's thread."""
+    """The `Observer` that passes each fact to every plugin with a hook for it, in the caller's thread. There is no hook
+    for phases and exits."""
 
     def __init__(self, manager: PluginManager) -> None:
         self._manager = manager
@@ -32,6 +35,9 @@ class Notifier:
     def workers_started(self, fact: WorkersStarted) -> None:
         self._tell("elastic_workers_started", fact)
 
+    def worker_exited(self, fact: WorkerExited) -> None:
+        pass
+
     def worker_failed(self, fact: WorkerFailed) -> None:
         self._tell("elastic_worker_failed", fact)
 
@@ -40,6 +46,9 @@ class Notifier:
 
     def agent_finished(self, fact: AgentFinished) -> None:
         self._tell("elastic_agent_finished", fact)
+
+    def phase_changed(self, fact: PhaseChanged) -> None:
+        pass
 
     def _tell(self, hook: str, fact: Any) -> None:
         for observer in self._manager.implementations(hook):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import Problem
 from elastic_core.hooks.names import did_you_mean
-from elastic_core.text import truth
+from elastic_core.text import HIDDEN, truth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,8 @@ def type_options(
         try:
             typed[option.name] = option.default if value is None else _typed(option, value)
         except ValueError as error:
-            problems.append(Problem(f"{origin}: {option.name}", str(error)))
+            message = f"{str(error).partition(', found')[0]}, found {HIDDEN}" if option.secret else str(error)
+            problems.append(Problem(f"{origin}: {option.name}", message))
     return typed, tuple(problems)
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from elastic_core.interfaces.backend import RendezvousBackend
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
-    from elastic_core.interfaces.health import HealthCheckServer
+    from elastic_core.interfaces.health import AgentView, HealthCheckServer
     from elastic_core.interfaces.server import StoreServer
     from elastic_core.interfaces.store import Store
     from elastic_core.interfaces.watchdog import Watchdog
@@ -22,7 +22,8 @@ OptionType = type[str] | type[int] | type[float] | type[bool]
 class Option:
     """One option that a plugin takes: `name=value` in `--rdzv-conf` and the like, or a key of a config table.
 
-    `default` None means "unset". `unit` is for people ("seconds", "bytes"), empty where there is none.
+    `default` None means "unset". `unit` is for people ("seconds", "bytes"), empty where there is none. The value of one
+    that is `secret` is shown by nothing: not by `elastic explain`, and not in errors.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Option:
     default: str | int | float | bool | None
     help: str
     unit: str = ""
+    secret: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class RendezvousBackendRecord:
             `params` are placeholders, and its node is None. None: these commands do not work with this backend.
         serve: a server of the store for `elastic serve`, given the endpoint (`host:port`; the host `0.0.0.0` stands for
             all addresses) and how many nodes to have room for. None: there is nothing to serve.
+        forkable: whether the agent's process may be forked while the handler lives, as functions are that are started
+            by `fork`. False for clients whose threads or connections a fork breaks.
     """
 
     name: str
@@ -54,6 +58,7 @@ class RendezvousBackendRecord:
     aliases: tuple[str, ...] = ()
     open_backend: Callable[[RendezvousParameters], RendezvousBackend] | None = None
     serve: Callable[[str, int], StoreServer] | None = None
+    forkable: bool = True
 
 
 @dataclass(frozen=True)
@@ -80,12 +85,12 @@ class WatchdogRecord:
 
 @dataclass(frozen=True)
 class HealthEndpointRecord:
-    """A health endpoint, selected by `--health`; `factory` receives `alive_callback`, `port`, `timeout` (seconds)
-    and its options."""
+    """A health endpoint, selected by `--health`; `factory` receives the agent's view, `port`, `timeout`
+    (seconds) and its options."""
 
     name: str
     summary: str
-    factory: Callable[[Callable[[], float], int, float, Mapping[str, Any]], HealthCheckServer]
+    factory: Callable[[AgentView, int, float, Mapping[str, Any]], HealthCheckServer]
     options: tuple[Option, ...] | None = ()
     aliases: tuple[str, ...] = ()
 

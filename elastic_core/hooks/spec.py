@@ -101,8 +101,9 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
     that loads them, after `elastic_rendezvous_backends`. An exception takes the plugin out with everything it
     brings; `elastic plugins` shows it, and the other plugins live.
 
-    A factory is called whenever a store of that name is asked for, in the thread that asks. What it raises goes to
-    the caller.
+    A factory is called whenever a store of that name is asked for by `elastic_core.testing.installed_store`, in the
+    thread that asks. What it raises goes to the caller. A launch asks for none: the members of a round get their store
+    from the rendezvous backend.
 
     A whole plugin::
 
@@ -161,10 +162,10 @@ def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[em
 
         from elastic_core.hooks import HealthEndpointRecord, hookimpl
 
-        def create(alive_callback, port, timeout, options):
+        def create(agent, port, timeout, options):
             from elastic_grpc_health.server import GrpcHealth
 
-            return GrpcHealth(alive_callback, port, timeout)
+            return GrpcHealth(agent, port, timeout)
 
         @hookimpl
         def elastic_health_endpoints():
@@ -177,7 +178,8 @@ def elastic_round_formed(fact: RoundFormed) -> None:
     """A round has formed with this node in it.
 
     Called once per round, in the agent's process and thread, before the workers of the round start. Return soon:
-    the workers wait. An exception is logged with the plugin's name and version, and changes nothing.
+    the workers wait. `fact.formed.members` are the nodes of the round in the order of their ranks. An exception is
+    logged with the plugin's name and version, and changes nothing.
 
     A whole plugin::
 

@@ -25,6 +25,7 @@ from elastic_core.hooks.discovery import HANDLERS_GROUP, described_error
 from elastic_core.hooks.names import normalised
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.hooks.selection import Provided, names_of
+from elastic_core.hooks.torchrun_sharing import store_not_shared
 from elastic_core.interfaces.handler import RendezvousHandler
 
 if TYPE_CHECKING:
@@ -36,20 +37,24 @@ if TYPE_CHECKING:
 SUMMARY = f"written for torchrun ({HANDLERS_GROUP})"
 
 _OURS: dict[str, type[RendezvousError]] = {
-    ours.__name__: ours
-    for ours in (
-        RendezvousClosedError,
-        RendezvousConnectionError,
-        RendezvousError,
-        RendezvousGracefulExitError,
-        RendezvousStateError,
-        RendezvousTimeoutError,
-    )
+    "DistError": RendezvousConnectionError,  # of torch's stores, in which its handlers look for rank 0's address
+    **{
+        ours.__name__: ours
+        for ours in (
+            RendezvousClosedError,
+            RendezvousConnectionError,
+            RendezvousError,
+            RendezvousGracefulExitError,
+            RendezvousStateError,
+            RendezvousTimeoutError,
+        )
+    },
 }
 
 
 class TorchrunHandler(RendezvousHandler):
-    """A handler that was written for torchrun, as one of ours: the same answers, our errors.
+    """A handler that was written for torchrun, as one of ours: the same answers, our errors. torch's own ones are asked
+    not to share one store with the workers of all rounds; one that does so even so is taken at its word.
 
     Args:
         foreign: has the methods of torch's RendezvousHandler; older ones know no `use_agent_store`.
@@ -57,6 +62,7 @@ class TorchrunHandler(RendezvousHandler):
 
     def __init__(self, foreign: Any) -> None:
         self._foreign = foreign
+        self._over = False
 
     def get_backend(self) -> str:
         return str(self._foreign.get_backend())
@@ -65,7 +71,7 @@ class TorchrunHandler(RendezvousHandler):
         return str(self._foreign.get_run_id())
 
     def next_rendezvous(self) -> RendezvousInfo:
-        with _our_errors():
+        with _our_errors(), store_not_shared():
             info: RendezvousInfo = self._foreign.next_rendezvous()
             return info
 
@@ -74,6 +80,7 @@ class TorchrunHandler(RendezvousHandler):
             return bool(self._foreign.is_closed())
 
     def set_closed(self) -> None:
+        self._over = True
         with _our_errors():
             self._foreign.set_closed()
 
@@ -81,13 +88,23 @@ class TorchrunHandler(RendezvousHandler):
         with _our_errors():
             return int(self._foreign.num_nodes_waiting())
 
+    @property
+    def outage_patience(self) -> None:
+        """The first node that is done may take the store along: torchrun's barrier at the end, in which it would wait
+        for the others, is not there."""
+
     def shutdown(self) -> bool:
+        """The foreign one is shut down only if this node has closed the job: torch's close it by that for everybody,
+        and a node that leaves must not. What such a handler holds then ends with the process."""
+        if not self._over:
+            return False
         with _our_errors():
             return bool(self._foreign.shutdown())
 
     @property
     def use_agent_store(self) -> bool:
-        return bool(getattr(self._foreign, "use_agent_store", False))
+        with store_not_shared():
+            return bool(getattr(self._foreign, "use_agent_store", False))
 
 
 @contextlib.contextmanager
@@ -101,33 +118,52 @@ def _our_errors() -> Iterator[None]:
         ours = next((_OURS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _OURS), None)
         if ours is None:
             raise
-        raise ours(str(error)) from error
+        raise ours(str(error) or _without_words(ours)) from error
+
+
+def _without_words(kind: type[RendezvousError]) -> str:
+    """torch's handlers say neither who closed a job nor for what they waited in vain."""
+    if issubclass(kind, RendezvousClosedError):
+        return "the job was closed; its rendezvous handler does not tell by whom"
+    return f"the rendezvous handler raised {kind.__name__} without a reason"
 
 
 def provided_handler(candidate: Candidate) -> Provided[RendezvousBackendRecord]:
     """The entry point as a backend that takes any option, as text."""
 
     def create(params: RendezvousParameters) -> RendezvousHandler:
-        creator = _creator(candidate)
-        with _our_errors():
-            return TorchrunHandler(creator(params))
+        return TorchrunHandler(_made(candidate, params))
 
     return Provided(RendezvousBackendRecord(candidate.source.plugin, SUMMARY, create, options=None), candidate.source)
 
 
+def _made(candidate: Candidate, params: RendezvousParameters) -> Any:
+    """The foreign handler. Raises PluginError when it cannot be made, or the error of ours that stands for torch's."""
+    creator = _creator(candidate)
+    try:
+        with _our_errors(), store_not_shared():
+            return creator(params)
+    except ElasticError:
+        raise
+    except Exception as error:
+        raise _fault(candidate, f"failed to make a handler: {described_error(error)}") from error
+
+
 def _creator(candidate: Candidate) -> Callable[[Any], Any]:
     """Load the entry point and call what it loads. Raises PluginError when that fails or gives nothing to call."""
-    origin = f"{HANDLERS_GROUP}: {candidate.source.plugin}"
     try:
         creator = candidate.load()()
     except (Exception, SystemExit) as error:
-        message = f"{candidate.target} of {candidate.source} failed to load: {described_error(error)}"
-        raise PluginError(Problem(origin, message)) from error
+        raise _fault(candidate, f"failed to load: {described_error(error)}") from error
     if not callable(creator):
-        message = f"{candidate.target} of {candidate.source} gave {creator!r}, expected a function that makes handlers"
-        raise PluginError(Problem(origin, message))
+        raise _fault(candidate, f"gave {creator!r}, expected a function that makes handlers")
     function: Callable[[Any], Any] = creator
     return function
+
+
+def _fault(candidate: Candidate, what: str) -> PluginError:
+    origin = f"{HANDLERS_GROUP}: {candidate.source.plugin}"
+    return PluginError(Problem(origin, f"{candidate.target} of {candidate.source} {what}"))
 
 
 def without_twins(

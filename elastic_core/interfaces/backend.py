@@ -24,7 +24,8 @@ class RendezvousBackend(abc.ABC):
     """Holds the state of one job behind a compare-and-swap. The names and their meaning are torch's.
 
     Every method may raise RendezvousConnectionError (the store cannot be reached now; the call may be repeated) and
-    RendezvousStateError (what is stored there cannot be ours).
+    RendezvousStateError (what is stored there cannot be ours). They are called from several threads, by one at a time.
+    `elastic_core.testing.BackendContract` tests what is promised here.
     """
 
     @property
@@ -77,7 +78,8 @@ class RosterBackend(RendezvousBackend):
 
     @abc.abstractmethod
     def withdraw(self, key: str) -> None:
-        """Remove the entry, if there is one; whoever waits for the roster wakes."""
+        """Remove the entry, if there is one: one's own, or one that `roster` has shown. Whoever waits for the roster
+        wakes."""
 
     @abc.abstractmethod
     def beat(self, key: str, leading: bool, look: bool) -> int | None:

@@ -190,6 +190,12 @@ class RendezvousHandler(abc.ABC):
         not where nobody can come, or where the handler tells by itself."""
         return True
 
+    @property
+    def outage_patience(self) -> Duration | None:
+        """Seconds for which `num_nodes_waiting` may go on failing before healthy workers are stopped, because by then
+        the others may have formed a round without this node; None: they are never stopped for that."""
+        return 60.0
+
 
 class RoundHandler(RendezvousHandler):
     """A handler that also follows the round it has handed out: it tells of its end by push, and counts the job's

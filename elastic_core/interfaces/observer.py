@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from elastic_core.clock import Instant
     from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.health import AgentPhase
+    from elastic_core.interfaces.node import Round
     from elastic_core.interfaces.workers import RoundPlan
 
 
 @dataclass(frozen=True)
 class RoundFormed:
-    """This node is a member of a new round. `seconds` is the time it waited for it."""
+    """This node is a member of a new round. `seconds` is the time it waited for it. `formed` is what all members agreed
+    on; it holds every one of them, so it is for those who look, and part of no report."""
 
     run_id: str
     round: int
     group_rank: int
     group_world_size: int
     seconds: float
+    formed: Round | None = field(default=None, repr=False, compare=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For reports, without the members."""
+        return {name: value for name, value in vars(self).items() if name != "formed"}
 
 
 @dataclass(frozen=True)
 class WorkersStarted:
-    """The workers of this node run. `pids` maps local rank to process id."""
+    """The workers of this node run. `pids` maps local rank to process id, `ranks` to global rank."""
 
     run_id: str
     round: int
     pids: Mapping[int, int]
+    ranks: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WorkerExited:
+    """A worker of this node has ended by itself, which was just noticed. `exitcode`: as in `subprocess`."""
+
+    run_id: str
+    round: int
+    local_rank: int
+    exitcode: int
 
 
 @dataclass(frozen=True)
@@ -42,7 +62,7 @@ class WorkerFailed:
 
 @dataclass(frozen=True)
 class RestartDecided:
-    """The group starts again. `cause` is `failure` or `membership`; `restart_count` counts failures only."""
+    """The group starts again. `cause` is `failure`, `hang` or `membership`; `restart_count` counts failures only."""
 
     run_id: str
     round: int
@@ -62,18 +82,35 @@ class AgentFinished:
     restart_count: int
 
 
+@dataclass(frozen=True)
+class PhaseChanged:
+    """The agent does something else now, or has another reason to do it; `reason` may be empty. On the agent's
+    monotonic clock: `at`, and `sign`, when the first sign of that reason showed, if it was before `at`."""
+
+    run_id: str
+    phase: AgentPhase
+    reason: str
+    at: Instant
+    sign: Instant | None = None
+
+
 class Observer(Protocol):
-    """Receives the facts. Called in the agent's thread; must not raise."""
+    """Receives the facts. Called in the agent's thread; must not raise. Plugins are told all of them but the exits and
+    the phases, which are for those who show what goes on."""
 
     def round_formed(self, fact: RoundFormed) -> None: ...
 
     def workers_started(self, fact: WorkersStarted) -> None: ...
+
+    def worker_exited(self, fact: WorkerExited) -> None: ...
 
     def worker_failed(self, fact: WorkerFailed) -> None: ...
 
     def restart_decided(self, fact: RestartDecided) -> None: ...
 
     def agent_finished(self, fact: AgentFinished) -> None: ...
+
+    def phase_changed(self, fact: PhaseChanged) -> None: ...
 
 
 class SilentObserver:
@@ -85,6 +122,9 @@ class SilentObserver:
     def workers_started(self, fact: WorkersStarted) -> None:
         pass
 
+    def worker_exited(self, fact: WorkerExited) -> None:
+        pass
+
     def worker_failed(self, fact: WorkerFailed) -> None:
         pass
 
@@ -92,6 +132,9 @@ class SilentObserver:
         pass
 
     def agent_finished(self, fact: AgentFinished) -> None:
+        pass
+
+    def phase_changed(self, fact: PhaseChanged) -> None:
         pass
 
 

@@ -18,7 +18,7 @@ class StoreServer(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """Where it serves, as `host:port` with the port that it really has. Asked for after `start`."""
+        """Host and port where it serves, a colon between them; the port that it really has. Asked for after `start`."""
         ...
 
     def stop(self) -> None:

@@ -7,15 +7,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass(frozen=True)
 class Expiry:
-    """A timer that a worker did not release in time."""
+    """A worker hangs.
+
+    Args:
+        worker_pid: its process, or one that it started and that is of its session.
+        scope: what it was about to do: the scope of the timer.
+        reason: how that shows, in words, after "hang: "; empty for a timer that was not released in time.
+        late: seconds since it should have come on, as far as that is known.
+    """
 
     worker_pid: int
     scope: str
+    reason: str = ""
+    late: float = 0.0
 
 
 class Watchdog(abc.ABC):
@@ -31,4 +40,13 @@ class Watchdog(abc.ABC):
 
     @abc.abstractmethod
     def worker_environment(self) -> Mapping[str, str]:
-        """Variables by which the workers' clients find this watchdog."""
+        """Variables by which the workers' clients find this watchdog. Asked for before every round."""
+
+    def fault(self) -> str:
+        """Why nobody watches although `start` was called; empty while all is well. Any thread; returns at once."""
+        return ""
+
+    def scratch(self) -> Sequence[str]:
+        """Folders that it made for itself alone and that `stop` removes, as absolute paths: when the agent is killed
+        they are removed for it, with all that is in them. Asked for once, after `start`."""
+        return ()

@@ -56,6 +56,25 @@ class WorkerExit:
 
 
 @dataclass(frozen=True)
+class WorkerSample:
+    """What a running worker has done so far; what was not asked for stays 0.
+
+    Args:
+        written: bytes of output.
+        cpu: seconds of CPU time, of all its processes. May shrink when one of them ends.
+        beats: a count that changes when it has beaten.
+        held_up: nobody can tell whether it works, because its output waits for the console.
+    """
+
+    local_rank: int
+    pid: int
+    written: int = 0
+    cpu: float = 0.0
+    beats: int = 0
+    held_up: bool = False
+
+
+@dataclass(frozen=True)
 class Leftover:
     """A process that has not ended: a worker or something a worker started. `state` is the kernel's letter,
     `waits_in` the kernel function it sleeps in (empty where unknown)."""
@@ -89,8 +108,18 @@ class WorkerProcesses(Protocol):
         """Signal everything the workers of this round consist of."""
         ...
 
-    def kill(self, pid: int, reason: str) -> bool:
-        """SIGKILL one worker and what it started, and give `reason` as the reason of its failure. False: no such."""
+    def samples(self) -> list[WorkerSample]:
+        """What the running workers have done so far, if that is watched."""
+        ...
+
+    def kill(self, pid: int, reason: str, ask: bool = True) -> int | None:
+        """A worker hangs: note its stacks, as far as they can be had within about half a second (or two more, if
+        another program has to be asked), then SIGKILL it and what it started, and give `reason` as the reason of its
+        failure, which is there from now on. Without `ask` nobody is asked for stacks, and it does not block: the worker
+        may still run for a moment, or for ever if it hangs in the kernel.
+
+        `pid`: its process, or one that it started and that is of its session. Returns its local rank; None, and
+        nothing happens, if there is no such process in this round, or its worker was killed already."""
         ...
 
     def leftovers(self) -> list[Leftover]:

@@ -15,19 +15,34 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Call(Generic[T]):
+class Late(Exception):
+    """A call has not come back in time. It is left behind in its thread."""
+
+
+class Call(Generic[T]):
+    """A call that begins now, in a thread of its own."""
+
     def __init__(self, action: Callable[[], T]) -> None:
         self._action = action
-        self.done = threading.Event()
-        self.values: list[T] = []
-        self.errors: list[BaseException] = []
+        self._done = threading.Event()
+        self._values: list[T] = []
+        self._errors: list[BaseException] = []
+        threading.Thread(target=self._run, name="elastic-operate", daemon=True).start()
 
-    def run(self) -> None:
+    def result(self, limit: Duration) -> T:
+        """What it returns or raises, if that happens within `limit` seconds from now; else raises Late."""
+        if not self._done.wait(limit):
+            raise Late
+        if self._errors:
+            raise self._errors[0]
+        return self._values[0]
+
+    def _run(self) -> None:
         try:
-            self.values.append(self._action())
+            self._values.append(self._action())
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
-            self.errors.append(error)
-        self.done.set()
+            self._errors.append(error)
+        self._done.set()
 
 
 def within(limit: Duration, action: Callable[[], T], where: str) -> T:
@@ -36,13 +51,10 @@ def within(limit: Duration, action: Callable[[], T], where: str) -> T:
     Raises:
         RendezvousConnectionError: the time is over; it names `where`.
     """
-    call = _Call(action)
-    threading.Thread(target=call.run, name="elastic-operate", daemon=True).start()
-    if not call.done.wait(limit):
+    try:
+        return Call(action).result(limit)
+    except Late:
         raise RendezvousConnectionError(
             f"expected an answer of the store at {where} within {limit:g} s, found that there was none; it may be "
             "paused, or out of reach"
-        )
-    if call.errors:
-        raise call.errors[0]
-    return call.values[0]
+        ) from None

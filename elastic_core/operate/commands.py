@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from elastic_core.config import Command, NodeRange, Spec
 from elastic_core.config.parsing import parse_boolean, seconds
 from elastic_core.config.resolve import STATIC_RUN_ID
-from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.errors import ConfigurationError, ExitCode, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 ANSWER: Duration = 10.0
 """Seconds that a store has for an answer."""
 
-_JOB = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
 _DEFAULT_BACKEND = "c10d"
 _ROOM = 1000  # nodes that a store has room for, when it is told of fewer
+_JOB = {
+    "rdzv_backend": f"the job's backend; unset: {_DEFAULT_BACKEND}",
+    "rdzv_endpoint": "where the nodes of the job meet; etcd takes several",
+    "rdzv_id": f"name of the job; needed with any backend but static, whose job without a name is '{STATIC_RUN_ID}'",
+    "rdzv_conf": "options of the backend, the same as the job's; repeated flags add up",
+}
 
 
 def _own(name: str, parse: Any, default: object, about: str, metavar: str = "", unit: str = "") -> Spec:
@@ -42,6 +47,12 @@ than one interval between beats; longer, if a beat does not come.
         _own("json", parse_boolean, False, "write JSON; its fields are in docs/reference/status.md"),
         _own("timeout", seconds(above=0), ANSWER, "for the store to answer", "S", "seconds"),
     ),
+    example="elastic status --rdzv-endpoint node0:29400 --rdzv-id job7",
+    codes={
+        ExitCode.SUCCESS: "the job is shown, however it is",
+        ExitCode.STORE_UNREACHABLE: "the store does not answer",
+        ExitCode.NOT_FOUND: "no job of this id has met there",
+    },
 )
 
 DRAIN = Command(
@@ -56,6 +67,13 @@ the node has left.
     _JOB,
     (_own("timeout", seconds(), 120.0, "for the node to leave; 0: only ask", "S", "seconds"),),
     ("NODE",),
+    example="elastic drain node3 --rdzv-endpoint node0:29400 --rdzv-id job7",
+    codes={
+        ExitCode.SUCCESS: "it has left; with --timeout=0: it was asked",
+        ExitCode.RENDEZVOUS_TIMEOUT: "it was asked, and has not left in time",
+        ExitCode.STORE_UNREACHABLE: "the store does not answer",
+        ExitCode.NOT_FOUND: "there is no such node, or no job of this id",
+    },
 )
 
 SERVE = Command(
@@ -66,7 +84,18 @@ usage: elastic serve --rdzv-endpoint [HOST:]PORT [flags]
 Runs the store at which the nodes of jobs meet, in a process that is no node of any, until SIGTERM
 or SIGINT. With a port alone it serves on all addresses of this machine.
 """,
-    ("rdzv_backend", "rdzv_endpoint", "nnodes", "log_format", "log_level"),
+    {
+        "rdzv_backend": f"the backend whose store is wanted; unset: {_DEFAULT_BACKEND}",
+        "rdzv_endpoint": "where to serve; with a port alone, on all addresses of this machine",
+        "nnodes": f"how many nodes to have room for: MAX, and never fewer than {_ROOM}",
+        "log_format": "how the messages look on stderr",
+        "log_level": "messages from this level on",
+    },
+    example="elastic serve --rdzv-endpoint :29400",
+    codes={
+        ExitCode.SUCCESS: "it has served until it was asked to end",
+        ExitCode.BAD_CONFIGURATION: "the port is taken, or the endpoint is not this machine's",
+    },
 )
 
 REQUIRED_FOR_JOB: Mapping[str, str] = {

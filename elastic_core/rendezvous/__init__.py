@@ -26,6 +26,7 @@ from elastic_core.rendezvous.registry import (
 )
 from elastic_core.rendezvous.round_stores import PrefixedStore, PrefixedStores
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+from elastic_core.rendezvous.state_store import StateStore
 
 __all__ = [
     "OPTIONS",
@@ -53,6 +54,7 @@ __all__ = [
     "RoundHandler",
     "RoundStores",
     "RosterBackend",
+    "StateStore",
     "Token",
     "create_handler",
     "get_rendezvous_handler",

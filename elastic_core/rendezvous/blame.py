@@ -34,12 +34,13 @@ PHRASES = (
 
 def is_certain(failures: Mapping[int, ProcessFailure]) -> bool:
     """Whether at least one worker failed by itself for all that is known. One that left an exit code and no words may
-    have lost a peer, and so may one that aborted, which is how a collective gives up."""
+    have lost a peer, and so may one that aborted, which is how a collective gives up; not one that an agent killed
+    because it hung."""
     return any(_by_itself(failure) for failure in failures.values() if failure.caused_by is None)
 
 
 def _by_itself(failure: ProcessFailure) -> bool:
-    if not failure.curable:
+    if not failure.curable or failure.hung:
         return True
     if failure.exitcode < 0 and failure.exitcode != -signal.SIGABRT:
         return True

@@ -20,6 +20,7 @@ VERSION = 1
 LONGEST_STATE = 16 * 1024 * 1024
 LONGEST_ENTRY = 64 * 1024
 _LONGEST_TEXT = 4096
+_LONGEST_STACK = 8192  # characters; every node of the job reads it
 _MOST_REPORTS = 8
 _MOST_FAILURES = 8
 _TAIL_LINES = 20
@@ -41,6 +42,7 @@ _FAILURE_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "reason": str,
     "caused_by": (int, type(None)),
     "curable": bool,
+    "stack": str,
 }
 _ENTRY_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "key": str,
@@ -236,11 +238,13 @@ def _report_of(item: Any) -> Report:
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:
-    """The failure as the others will see it: its texts cut to a bearable length, the end being what counts."""
+    """The failure as the others will see it: its texts cut to a bearable length, the end being what counts; of a stack
+    it is the beginning, and only of what came first."""
     values = {item.name: getattr(failure, item.name) for item in fields(failure)}
     texts = {name: value[-_LONGEST_TEXT:] for name, value in values.items() if isinstance(value, str)}
     tail = tuple(line[:_LONGEST_LINE] for line in failure.stderr_tail[-_TAIL_LINES:])
-    return ProcessFailure(**{**values, **texts, "stderr_tail": tail, "error_file_data": {}})
+    stack = failure.stack[:_LONGEST_STACK] if failure.caused_by is None else ""
+    return ProcessFailure(**{**values, **texts, "stderr_tail": tail, "error_file_data": {}, "stack": stack})
 
 
 def _failure(failure: ProcessFailure) -> dict[str, Any]:

@@ -73,9 +73,10 @@ class PrefixedStores(RoundStores):
         return False
 
     def reserve(self) -> RendezvousStoreInfo:
+        fresh = PortReservation()  # while the one before is held: else it may be the same port again
         self.release()
-        self._reservation = PortReservation()
-        return RendezvousStoreInfo(self._address, self._reservation.port)
+        self._reservation = fresh
+        return RendezvousStoreInfo(self._address, fresh.port)
 
     def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
         if not is_host:

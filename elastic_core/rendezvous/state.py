@@ -241,7 +241,8 @@ def left(state: State, key: str, reason: str) -> State:
     seat = state.seat(key)
     if seat is None or key in state.done:
         return state
-    return ended(state, Cause.LEFT, seat.member.node, reason, (key,))
+    node = seat.member.node
+    return ended(state, Cause.LEFT, node, f"{node} left: {reason}", (key,))
 
 
 def left_done(state: State, key: str, number: int) -> State:

@@ -154,7 +154,7 @@ class KeeperThreads:
         self._pause(self._useless)
         before = self._known()
         if self._keeper.leading:
-            news = self._changed(lambda: self._backend.wait_for_roster(limit, self._keeper.lacking))
+            news = self._changed(lambda: self._backend.wait_for_roster(limit, self._keeper.view.lacking))
             self._keeper.state_changed()  # whatever woke it: there is nobody else who would see that
             self._keeper.roster_changed()
         else:
@@ -196,7 +196,7 @@ class KeeperThreads:
                     self._condition.wait_for(lambda: self._wants_roster() or self._stopping, _LONGEST_WAIT)
                 continue
             before, _ = self._keeper.seen
-            if self._changed(lambda: self._backend.wait_for_roster(_LONGEST_WAIT, self._keeper.lacking)):
+            if self._changed(lambda: self._backend.wait_for_roster(_LONGEST_WAIT, self._keeper.view.lacking)):
                 self._keeper.roster_changed()
                 self._pass_on()
                 useless = useless + 1 if self._keeper.seen[0] == before else 0

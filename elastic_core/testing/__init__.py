@@ -1,23 +1,75 @@
-"""For tests, of the core and of plugins: the published fakes, where time or failure must be controlled; and contracts,
-by which what a plugin brings proves itself."""
+"""For tests, of the core and of plugins. Neither pytest nor torch is imported here; the contracts are run by pytest.
 
+Contracts, by which what a plugin brings proves itself in about ten lines; each says what it is to be given:
+
+- `BackendContract`: a rendezvous backend, of two methods or a `RosterBackend`
+- `StoreContract`: a key-value store
+- `WatchdogContract`: a watchdog with timers
+- `HealthContract`: a health endpoint
+
+Fakes, where time or failure must be controlled:
+
+- `FakeClock`: is told to go on
+- `World`, `WorldNode`: a job of hundreds of nodes in one thread, in which everything can go wrong
+- `MemoryBackend`, over a `SharedMemory`: can be out of reach, and lose answers
+- `FakeWorkers`, `FakeRounds`, `round_info`: what an agent starts, and what it takes part in
+- `FakeAgentView`: what a health endpoint looks at
+- `RecordingObserver`: keeps what it is told
+
+What is installed, made by its name as the agent makes it, for the contracts: `installed_store`, `installed_backend`,
+`installed_watchdog`, `installed_health_endpoint`; and `rendezvous_parameters`, what a backend's factory is given.
+
+And for what blocks, or comes true by itself: `Background`, `eventually`.
+"""
+
+import sys
+
+if "pytest" in sys.modules:  # whose failed contract is to show what was found
+    sys.modules["pytest"].register_assert_rewrite(
+        *(f"elastic_core.testing.{contract}" for contract in ("health", "store", "watchdog")),
+        *(f"elastic_core.testing.{part}_promises" for part in ("roster", "round", "state")),
+    )
+
+from elastic_core.testing.agent_view import FakeAgentView
 from elastic_core.testing.backend import MemoryBackend, SharedMemory
+from elastic_core.testing.backend_contract import BackendContract
 from elastic_core.testing.clock import FakeClock
+from elastic_core.testing.health import HealthContract
+from elastic_core.testing.installed import (
+    installed_backend,
+    installed_health_endpoint,
+    installed_store,
+    installed_watchdog,
+    rendezvous_parameters,
+)
 from elastic_core.testing.observer import RecordingObserver
 from elastic_core.testing.rounds import FakeRounds, round_info
 from elastic_core.testing.store import StoreContract
+from elastic_core.testing.waiting import Background, eventually
+from elastic_core.testing.watchdog import WatchdogContract
 from elastic_core.testing.workers import FakeWorkers
 from elastic_core.testing.world import World, WorldNode
 
 __all__ = [
+    "BackendContract",
+    "Background",
+    "FakeAgentView",
     "FakeClock",
     "FakeRounds",
     "FakeWorkers",
+    "HealthContract",
     "MemoryBackend",
     "RecordingObserver",
     "SharedMemory",
     "StoreContract",
+    "WatchdogContract",
     "World",
     "WorldNode",
+    "eventually",
+    "installed_backend",
+    "installed_health_endpoint",
+    "installed_store",
+    "installed_watchdog",
+    "rendezvous_parameters",
     "round_info",
 ]

@@ -29,6 +29,8 @@ class SharedMemory:
         on_write: called with the state before (None for none) and the new one, for every write that is accepted.
         forgotten: how often it lost its memory.
         vacant: what `RosterBackend.vacant` says.
+        leases: whether it is one that drops the entries of nodes that are gone (a test does): it shows no beats, and a
+            node learns with its next one that its entry was dropped.
         changed: notified with every change.
     """
 
@@ -39,6 +41,7 @@ class SharedMemory:
     on_write: Callable[[bytes | None, bytes], None] | None = None
     forgotten: int = 0
     vacant: bool = False
+    leases: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
     _lost_writes: int = 0
 
@@ -51,6 +54,13 @@ class SharedMemory:
     def token(self) -> int | None:
         """Of the last write; None when there is none to be seen."""
         return None if self.state is None else self.state[1]
+
+    def drop(self, key: str) -> None:
+        """Drop an entry, as a store does whose lease has ended."""
+        with self.changed:
+            if self.entries.pop(key, None):
+                self.rosters += 1
+                self.changed.notify_all()
 
     def forget(self) -> None:
         """Lose everything, as a store whose host was started anew."""
@@ -123,6 +133,8 @@ class MemoryBackend(RosterBackend):
         self._called("beat")
         with self._memory.changed:
             entry = self._memory.entries.get(key)
+            if entry is None and self._memory.leases:
+                raise RendezvousConnectionError("expected the entry of this node to live, found that it was dropped")
             if entry is not None:
                 self._memory.entries[key] = replace(entry, beats=(entry.beats or 0) + 1)
             self._memory.lead += leading
@@ -134,7 +146,8 @@ class MemoryBackend(RosterBackend):
         self._called("roster")
         with self._memory.changed:
             self._seen_rosters = self._memory.rosters
-            return tuple(self._memory.entries.values())
+            found = tuple(self._memory.entries.values())
+        return tuple(replace(item, beats=None) for item in found) if self._memory.leases else found
 
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
         return self._wait(lambda: self._memory.token != token, timeout)

@@ -1,4 +1,4 @@
-"""An observer that keeps what it is told, in one list."""
+"""An observer that keeps what it is told."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from elastic_core.interfaces.observer import (
         AgentFinished,
+        PhaseChanged,
         RestartDecided,
         RoundFormed,
+        WorkerExited,
         WorkerFailed,
         WorkersStarted,
     )
@@ -17,16 +19,27 @@ if TYPE_CHECKING:
 
 
 class RecordingObserver:
-    """See `interfaces.observer.Observer`. `facts` grows in the order of telling."""
+    """See `interfaces.observer.Observer`. All lists grow in the order of telling.
+
+    Attributes:
+        facts: what plugins are told too.
+        phases: of the agent.
+        exits: of workers.
+    """
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
+        self.phases: list[PhaseChanged] = []
+        self.exits: list[WorkerExited] = []
 
     def round_formed(self, fact: RoundFormed) -> None:
         self.facts.append(fact)
 
     def workers_started(self, fact: WorkersStarted) -> None:
         self.facts.append(fact)
+
+    def worker_exited(self, fact: WorkerExited) -> None:
+        self.exits.append(fact)
 
     def worker_failed(self, fact: WorkerFailed) -> None:
         self.facts.append(fact)
@@ -36,3 +49,6 @@ class RecordingObserver:
 
     def agent_finished(self, fact: AgentFinished) -> None:
         self.facts.append(fact)
+
+    def phase_changed(self, fact: PhaseChanged) -> None:
+        self.phases.append(fact)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ProcessFailure
-from elastic_core.interfaces.workers import Leftover, WorkerExit
+from elastic_core.interfaces.workers import Leftover, WorkerExit, WorkerSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -30,6 +31,8 @@ class FakeWorkers:
         plans: the plans of all rounds, in order.
         signals: every signal sent, in order.
         closed: whether `close` was called.
+        killed: the reasons of all kills, in order.
+        done: what `samples` tells, by local rank; the test writes it. Who is not in it has done nothing.
     """
 
     def __init__(
@@ -52,6 +55,8 @@ class FakeWorkers:
         self.plans: list[RoundPlan] = []
         self.signals: list[int] = []
         self.closed = False
+        self.killed: list[str] = []
+        self.done: dict[int, WorkerSample] = {}
 
     def end(self, local_rank: int, exitcode: int) -> None:
         """Let a worker end by itself. Any thread. Raises ValueError when it does not run (any more)."""
@@ -96,14 +101,24 @@ class FakeWorkers:
             for rank in [rank for rank in self._running if rank not in spared]:
                 self._end(rank, -signum, obeyed=True)
 
-    def kill(self, pid: int, reason: str) -> bool:
+    def samples(self) -> list[WorkerSample]:
+        with self._lock:
+            return [
+                replace(self.done.get(rank, WorkerSample(rank, pid)), pid=pid) for rank, pid in self._running.items()
+            ]
+
+    def kill(self, pid: int, reason: str, ask: bool = True) -> int | None:
         with self._lock:
             rank = next((rank for rank, own in self._running.items() if own == pid), None)
-            if rank is None:
-                return False
+            if rank is None or rank in self._reasons:
+                return None
+            self.killed.append(reason)
             self._reasons[rank] = reason
-            self._end(rank, -signal.SIGKILL, obeyed=False)
-            return True
+            if rank in self._immortal:
+                self._ended.append((WorkerExit(rank, pid, -signal.SIGKILL), False))
+            else:
+                self._end(rank, -signal.SIGKILL, obeyed=False)
+            return rank
 
     def leftovers(self) -> list[Leftover]:
         with self._lock:
@@ -162,6 +177,7 @@ class FakeWorkers:
                 node=plan.node,
                 round=plan.round,
                 reason=self._reasons.get(ended.local_rank, f"exit code {ended.exitcode}"),
+                stack="no stack: a fake worker has none" if ended.local_rank in self._reasons else "",
                 caused_by=None if ended is bad[0] else world[bad[0].local_rank],
             )
             for ended in bad

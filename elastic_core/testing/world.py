@@ -12,18 +12,19 @@ from elastic_core.clock import later
 from elastic_core.errors import ElasticError
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.interfaces.node import Node
-from elastic_core.rendezvous.codec import decoded_state
+from elastic_core.rendezvous.codec import decoded_entry, decoded_state
 from elastic_core.rendezvous.entry import entry_of
-from elastic_core.rendezvous.keeper import Keeper, View
+from elastic_core.rendezvous.keeper import Keeper
 from elastic_core.rendezvous.participant import Standing, missed, standing, verdict
 from elastic_core.rendezvous.state import Report, State, closed, drained, failed, left, left_done
 from elastic_core.testing.backend import MemoryBackend, SharedMemory
 from elastic_core.testing.clock import FakeClock
 
 if TYPE_CHECKING:
-    from elastic_core.clock import Duration
+    from elastic_core.clock import Duration, Instant
     from elastic_core.rendezvous.seats import Seat
     from elastic_core.rendezvous.settings import RendezvousSettings
+    from elastic_core.rendezvous.view import View
 
 _MOST_TURNS = 200  # of one node at one instant; more is a node that keeps itself busy
 
@@ -111,14 +112,18 @@ class WorldNode:
 class World:
     """See above. Nodes are called by name; all that happens follows from `seed`.
 
+    Args:
+        leases: whether the store itself drops the entries of those that have not beaten for a window.
+
     Attributes:
         history: the seats of every round that formed, by its number.
     """
 
-    def __init__(self, settings: RendezvousSettings, seed: int = 0) -> None:
+    def __init__(self, settings: RendezvousSettings, seed: int = 0, leases: bool = False) -> None:
         self.settings = settings
         self.clock = FakeClock()
-        self.memory = SharedMemory(on_write=self._check_write)
+        self.memory = SharedMemory(on_write=self._check_write, leases=leases)
+        self._leases: dict[str, tuple[int | None, Instant]] = {}
         self.nodes: dict[str, WorldNode] = {}
         self.history: dict[int, tuple[Seat, ...]] = {}
         self._random = random.Random(seed)
@@ -149,6 +154,10 @@ class World:
     def forget(self) -> None:
         """The store loses its memory."""
         self.memory.forget()
+
+    def end_lease(self, name: str) -> None:
+        """The store drops its entry, for no fault of the node."""
+        self.memory.drop(self.nodes[name].key)
 
     def lose_answers(self, name: str, count: int = 1) -> None:
         """Its next writes land, and it does not learn of it."""
@@ -199,7 +208,21 @@ class World:
             if due > until:
                 break
             self.clock.advance(max(due - self.clock.now(), 0.0))
+            self._end_leases()
         self.clock.advance(until - self.clock.now())
+
+    def _end_leases(self) -> None:
+        """Of those that have stood still for a window."""
+        if not self.memory.leases:
+            return
+        now, entries = self.clock.now(), self.memory.entries
+        before, self._leases = self._leases, {}
+        for key, item in list(entries.items()):
+            known = before.get(key)
+            since = known[1] if known is not None and known[0] == item.beats else now
+            self._leases[key] = (item.beats, since)
+            if now - since >= self.settings.window:
+                self.memory.drop(key)
 
     def _turning(self) -> list[WorldNode]:
         return [n for n in self.nodes.values() if n.phase is not Phase.CRASHED and not n.frozen]
@@ -248,6 +271,13 @@ class World:
         """The names of the members of the round that runs, in rank order; empty when none does."""
         state = self.state
         return [seat.member.node for seat in state.seats] if state.open else []
+
+    @property
+    def ending(self) -> bool:
+        """Whether a member of the last round has succeeded, whatever became of it since: nobody is let in any more."""
+        state = self.state
+        entries = [decoded_entry(item.entry) for item in self.memory.entries.values() if state.seated(item.key)]
+        return bool(state.done) or any(0 < entry.done == state.round for entry in entries)
 
     def in_step(self) -> bool:
         """Whether a round runs, every live node that can be in it is, and all members know it."""

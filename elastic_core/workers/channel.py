@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from elastic_core.workers.sinks import ConsoleSink, FileSink, TailSink
+from elastic_core.workers.stacks import DumpSink
 
 if TYPE_CHECKING:
     from elastic_core.workers.sinks import Report
@@ -25,6 +26,8 @@ class Channel:
         self._filtered = filtered
         self._file = FileSink(plan.file, report) if plan.file else None
         self._tail = TailSink() if plan.keeps_tail else None
+        self._dump = DumpSink() if plan.keeps_tail else None
+        self.taken = 0  # bytes; tells whether the worker still writes
         self._pending = b""
         self._shows = plan.console
         self._shown = 0  # how much of the pending text the console has seen already
@@ -36,6 +39,7 @@ class Channel:
 
     def feed(self, data: bytes) -> None:
         """Take what the worker wrote."""
+        self.taken += len(data)
         text = self._pending + data
         unwritten = self._file.write(data) if self._file else b""
         if unwritten and not self._shows:
@@ -66,10 +70,19 @@ class Channel:
         """The last lines, if the plan keeps them."""
         return self._tail.lines() if self._tail else ()
 
+    def expect_dump(self) -> None:
+        """Forget the dumps so far: only those that come from now on matter. From any thread, while the worker runs."""
+        self._dump = self._dump and DumpSink()
+
+    def dump(self) -> str:
+        """The stacks that faulthandler has written; they are not among the last lines."""
+        return self._dump.text() if self._dump else ""
+
     def _show(self, lines: list[bytes]) -> None:
+        dump = self._dump
         if self._tail:
             for line in lines:
-                self._tail.write_line(line)
+                self._tail.write_line(dump.take(line) if dump else line)
         if self._shows and lines:
             self._show_on_console(lines)
         if self._filtered:

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EnvironmentPolicy:
-    """What the user decided about the workers' environment."""
+    """What the user decided about the workers' environment. `faulthandler`: workers may be asked for their stacks."""
 
     virtual_local_rank: bool = False
+    faulthandler: bool = False
 
 
 def worker_environment(
@@ -28,9 +29,10 @@ def worker_environment(
     error_file: str,
 ) -> dict[str, str]:
     """All variables of one worker: the parent's, then what plugins contribute, then ours. Those of ours that are mere
-    defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING) yield to both."""
+    defaults (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, PYTHONFAULTHANDLER) yield to both."""
     given = {**parent, **plan.contributed}
-    return {**given, **_ours(plan, ranks, given, error_file), **_device(ranks, given, policy)}
+    stacks = {"PYTHONFAULTHANDLER": "1", **given} if policy.faulthandler else given
+    return {**stacks, **_ours(plan, ranks, given, error_file), **_device(ranks, given, policy)}
 
 
 def _ours(plan: RoundPlan, ranks: WorkerRanks, given: Mapping[str, str], error_file: str) -> dict[str, str]:

@@ -35,7 +35,7 @@ _BAD_OPTION = re.compile(r"Error: ")  # click, which says how to use it first
 @dataclass(frozen=True)
 class Evidence:
     """All that is known of one worker's end. `stopped` is true when its exit is what a signal of the agent's asked for;
-    `killed_for` is why the agent killed it, if a watchdog asked for that."""
+    `killed_for` is why the agent killed it, if it hung; `stack` is what it was doing at the end, if that is known."""
 
     exit: WorkerExit
     ranks: WorkerRanks
@@ -46,6 +46,7 @@ class Evidence:
     stopped: bool = False
     oom: OomVerdict = NOT_OOM
     killed_for: str = ""
+    stack: str = ""
 
 
 def decode_exit(exitcode: int, oom: OomVerdict = NOT_OOM) -> str:
@@ -165,14 +166,16 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
         reason=evidence.killed_for or decode_exit(ended.exitcode, evidence.oom),
         stderr_tail=evidence.tail,
         error_file_data=evidence.error_data,
-        curable=curable(ended.exitcode, evidence.tail),
+        curable=bool(evidence.killed_for) or curable(ended.exitcode, evidence.tail),
+        stack=evidence.stack,
     )
 
 
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
     """The failures of a round by global rank. `evidences` come in order of exit: the first is held to be the cause
-    of the rest. Workers that only obeyed our own stop are no failures."""
-    failed = [describe(e, plan) for e in evidences if e.exit.exitcode != 0 and not e.stopped]
+    of the rest. Workers that only obeyed our own stop are no failures; one that was killed because it hung is one
+    whatever it left with."""
+    failed = [describe(e, plan) for e in evidences if e.killed_for or (e.exit.exitcode != 0 and not e.stopped)]
     if not failed:
         return {}
     cause = failed[0].global_rank

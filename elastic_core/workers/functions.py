@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import json
 import multiprocessing
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.workers.interrupts import interrupts_let_in, raise_noted
 from elastic_core.workers.numa import bind
 from elastic_core.workers.process import reap
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from elastic_core.workers.starters import Launch
 
 _ERRORS = "backslashreplace"  # a character that the locale lacks must not end a worker
+_STDERR = 2
 _STREAM_NAMES = {1: "stdout", 2: "stderr"}
 
 
@@ -39,6 +42,9 @@ class FunctionStarter:
 
     The return value comes back through a file in the agent's private folder: a pipe would stall the child on a
     large value, or the agent on a child that dies while it writes. Only our own child can write there.
+
+    A signal waits (`interrupts_held`) while a fork server boots, and while a spawned child that is given more than a
+    pipe holds imports its main module and reads that; not while the function and its arguments are pickled.
     """
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], method: str) -> None:
@@ -86,7 +92,8 @@ class _PickledCall(_Call):
     the modules it brings in see the one, and a failure to import them goes to the others."""
 
     def __reduce__(self) -> tuple[Callable[[bytes], _SealedCall], tuple[bytes]]:
-        return _SealedCall, (bytes(ForkingPickler.dumps((self.function, self.args))),)
+        with interrupts_let_in():  # arguments may be large, and multiprocessing has them pickled before it starts any
+            return _SealedCall, (bytes(ForkingPickler.dumps((self.function, self.args))),)
 
 
 @dataclass(frozen=True)
@@ -143,6 +150,8 @@ def _run(
             _attach(_STREAM_NAMES[target], target)
     os.environ.clear()
     os.environ.update(environment)
+    if environment.get("PYTHONFAULTHANDLER"):  # read by the interpreter when it starts, and it runs already
+        faulthandler.enable(file=_STDERR)
     bind(cpus)
     try:
         _store(call(), result)
@@ -158,6 +167,7 @@ def _forget_handlers() -> None:
         if callable(signal.getsignal(signum)):
             signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    raise_noted()
 
 
 def _attach(name: str, fd: int) -> None:

@@ -16,9 +16,12 @@ from elastic_core.clock import SystemClock
 from elastic_core.interfaces.workers import Leftover, WorkerExit
 from elastic_core.log import get_logger
 from elastic_core.workers import sessions
+from elastic_core.workers.activity import Activity
 from elastic_core.workers.environment import EnvironmentPolicy, worker_environment
 from elastic_core.workers.failure import Evidence, explain, in_causal_order, read_error_file
 from elastic_core.workers.guardian import Guardian
+from elastic_core.workers.hung import NOT_ASKED, End, Killed
+from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.limits import cannot_start, remedy
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.oom import OomWatch, counters_of_this_machine
@@ -30,11 +33,11 @@ from elastic_core.workers.starters import Launch
 from elastic_core.workers.streams import FILTERED, OutputPolicy, round_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.errors import ProcessFailure
-    from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
+    from elastic_core.interfaces.workers import RoundPlan, WorkerRanks, WorkerSample
     from elastic_core.workers.numa import Binding
     from elastic_core.workers.oom import OomCounter
     from elastic_core.workers.process import WorkerProcess
@@ -53,25 +56,29 @@ _INCOMPLETE = {
 
 @dataclass(frozen=True)
 class GroupPolicy:
-    """What the user decided about the workers of this node."""
+    """What the user decided about the workers of this node. `progress`: what tells that a worker does not hang, among
+    `log`, `cpu` and `beat`; empty where nobody asks."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
     environment: EnvironmentPolicy = field(default_factory=EnvironmentPolicy)
     binding: Binding = NO_BINDING
+    progress: frozenset[str] = frozenset()
 
 
 @dataclass
 class _Round:
-    """What is known of the running round; `signals` are those that we sent."""
+    """What is known of the running round; `signals` are those that we sent. `exits` are in the order in which they are
+    held to have happened; that of a worker that was killed because it hung has its place before it is seen."""
 
     plan: RoundPlan
     output: RoundOutput
     oom: OomWatch
+    activity: Activity
     workers: dict[int, WorkerProcess] = field(default_factory=dict)
     launches: dict[int, Launch] = field(default_factory=dict)
-    exits: list[tuple[WorkerExit, float, bool]] = field(default_factory=list)
+    exits: dict[int, tuple[WorkerExit, float, bool]] = field(default_factory=dict)
     signals: set[int] = field(default_factory=set)
-    killed: dict[int, str] = field(default_factory=dict)
+    killed: dict[int, Killed] = field(default_factory=dict)
 
     @property
     def leaders(self) -> dict[int, int]:
@@ -113,6 +120,18 @@ class LocalWorkers:
         self._failures: dict[int, ProcessFailure] = {}
         self._values: dict[int, Any] = {}
 
+    def guard(self, folders: Iterable[str]) -> None:
+        """From now on: should the agent be killed, these folders go with it; `close` removes them as well.
+
+        Raises:
+            ConfigurationError: a limit of this machine lets nobody guard them.
+        """
+        for folder in folders:
+            try:
+                self._ensure_guardian().scratch(folder)
+            except OSError as error:
+                raise cannot_start(error, 1) from error
+
     def start(self, plan: RoundPlan) -> dict[int, int]:
         make_exits_visible()
         folder = self._open_folder(plan)
@@ -120,7 +139,8 @@ class LocalWorkers:
         placer = self._policy.output.placer
         placement = placer(environments) if placer else None
         output = RoundOutput(plan, self._policy.output, folder, _report_lost_output, placement)
-        current = self._round = _Round(plan, output, OomWatch(self._counters))
+        activity = Activity(self._policy.progress, output)
+        current = self._round = _Round(plan, output, OomWatch(self._counters), activity)
         try:
             for ranks in plan.ranks:
                 variables = environments[ranks.local]
@@ -148,9 +168,10 @@ class LocalWorkers:
         if self._round is None:
             return []
         fresh = [w for w in self._running_workers() if w.reap()]
-        exits = in_causal_order([WorkerExit(w.ranks.local, w.pid, w.exitcode or 0) for w in fresh])
+        found = [WorkerExit(w.ranks.local, w.pid, w.exitcode or 0) for w in fresh]
+        exits = in_causal_order(found)
         now = self._clock.timestamp()
-        self._round.exits += [(ended, now, self._obeyed(ended)) for ended in exits]
+        self._round.exits.update({ended.local_rank: (ended, now, self._obeyed(ended)) for ended in exits})
         return exits
 
     def running(self) -> list[int]:
@@ -161,13 +182,20 @@ class LocalWorkers:
             self._round.signals.add(signum)
             sessions.send_all(self._round.leaders, signum)
 
-    def kill(self, pid: int, reason: str) -> bool:
-        worker = next((worker for worker in self._running_workers() if worker.pid == pid), None)
-        if worker is None or self._round is None:
-            return False
-        self._round.killed[worker.ranks.local] = reason
-        sessions.send_all({worker.pid: worker.start}, signal.SIGKILL)
-        return True
+    def samples(self) -> list[WorkerSample]:
+        return self._round.activity.samples(self._running_workers()) if self._round else []
+
+    def kill(self, pid: int, reason: str, ask: bool = True) -> int | None:
+        running = {worker.pid: worker for worker in self._running_workers()}
+        leader = sessions.leader_of(pid, {worker.pid: worker.start for worker in running.values()})
+        local = running[leader].ranks.local if leader else None
+        if leader is None or local is None or self._round is None or local in self._round.killed:
+            return None
+        end = End(running[leader], self._round.output, self._parent, self._clock)
+        self._round.killed[local] = Killed(reason, end.stacks(pid) if ask else NOT_ASKED)
+        self._round.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), self._clock.timestamp(), False)
+        end.kill(wait=ask)
+        return local
 
     def leftovers(self) -> list[Leftover]:
         if self._round is None:
@@ -196,6 +224,7 @@ class LocalWorkers:
         if current is None:
             return
         self._close_leftover_sentinels()
+        current.activity.close()
         if (why := _INCOMPLETE.get(current.output.finish())) is not None:
             get_logger().warning("output lost", reason=why)
         self._failures = self._explained(current)
@@ -247,13 +276,19 @@ class LocalWorkers:
         make_folder(folder, log_dir / "latest" if log_dir else None)
         return folder
 
-    def _ensure_helpers(self) -> tuple[Guardian, Path]:
+    def _ensure_guardian(self) -> Guardian:
         if self._guardian is None:
-            self._guardian = Guardian()
+            with interrupts_held():
+                self._guardian = Guardian()
+        return self._guardian
+
+    def _ensure_helpers(self) -> tuple[Guardian, Path]:
+        guardian = self._ensure_guardian()
         if self._scratch is None:
-            self._scratch = _temporary_folder()
-            self._guardian.scratch(str(self._scratch))
-        return self._guardian, self._scratch
+            with interrupts_held():
+                self._scratch = _temporary_folder()
+                guardian.scratch(str(self._scratch))
+        return guardian, self._scratch
 
     def _environments(self, plan: RoundPlan, folder: Path) -> dict[int, dict[str, str]]:
         """The variables of each worker by local rank."""
@@ -271,11 +306,18 @@ class LocalWorkers:
         _forget(error_file, self._policy.output)
         result = scratch / f"round-{current.plan.round}-rank-{ranks.world}.result"
         cpus = self._binding.cpus_for(ranks.local, len(current.plan.ranks))
+        try:
+            variables.update(current.activity.environment(ranks.local, scratch))
+        except OSError as error:
+            if remedy(error):
+                raise
+            raise unwritable(error, log_dir=False) from error
         launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, cpus)
-        worker = adopt(ranks, self._starter.start(launch))
-        current.workers[ranks.local] = worker
-        current.launches[ranks.local] = launch
-        guardian.watch(worker.pid, worker.start)
+        with interrupts_held():  # or one would leave a worker behind that is in nobody's books yet
+            worker = adopt(ranks, self._starter.start(launch))
+            current.workers[ranks.local] = worker
+            current.launches[ranks.local] = launch
+            guardian.watch(worker.pid, worker.start)
         with _threads_counted():
             worker.watch(self._open_sentinel)
 
@@ -288,10 +330,11 @@ class LocalWorkers:
         self.reap()
 
     def _explained(self, current: _Round) -> dict[int, ProcessFailure]:
-        return explain([self._evidence(current, *ended) for ended in current.exits], current.plan)
+        return explain([self._evidence(current, *ended) for ended in current.exits.values()], current.plan)
 
     def _evidence(self, current: _Round, ended: WorkerExit, timestamp: float, obeyed: bool) -> Evidence:
         error_file = Path(current.launches[ended.local_rank].environment["TORCHELASTIC_ERROR_FILE"])
+        killed = current.killed.get(ended.local_rank)
         return Evidence(
             exit=ended,
             ranks=current.workers[ended.local_rank].ranks,
@@ -301,11 +344,13 @@ class LocalWorkers:
             timestamp=timestamp,
             stopped=obeyed,
             oom=current.oom.verdict(),
-            killed_for=current.killed.get(ended.local_rank, ""),
+            killed_for=killed.reason if killed else "",
+            stack=current.output.dump(ended.local_rank) or (killed.otherwise if killed else ""),
         )
 
     def _collect_values(self, current: _Round) -> dict[int, Any]:
-        succeeded = [worker for worker in current.workers.values() if worker.exitcode == 0]
+        ended = [worker for worker in current.workers.values() if worker.exitcode == 0]
+        succeeded = [worker for worker in ended if worker.ranks.local not in current.killed]
         return {worker.ranks.world: self._value(current.launches[worker.ranks.local]) for worker in succeeded}
 
     def _value(self, launch: Launch) -> Any:

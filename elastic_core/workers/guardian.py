@@ -55,8 +55,9 @@ class Guardian:
         self._order(f"forget {pid}")
 
     def scratch(self, path: str) -> None:
-        """Remove this folder at the end. One that would read as two orders is left, for the wrong one might go."""
-        if "\n" not in path:
+        """Remove this folder at the end. Never the wrong one: what would read as two orders, or does not begin at the
+        root, is left alone; and so are links and where they lead to."""
+        if "\n" not in path and Path(path).is_absolute():
             self._order(f"scratch {path}")
 
     def close(self, timeout: Duration = 5.0) -> None:

@@ -6,6 +6,7 @@ write to it, as it would without us, and never the agent.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import enum
 import os
@@ -14,8 +15,10 @@ import selectors
 import threading
 from typing import TYPE_CHECKING
 
+from elastic_core.log import get_logger
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from elastic_core.clock import Duration
     from elastic_core.workers.channel import Channel
@@ -39,14 +42,18 @@ class OutputPump:
     """Takes over the read ends of the pipes in `channels` (file descriptor -> channel) and closes them.
 
     Call `start`; when everybody who may write has gone, `end`; when `done` has become readable, or it has been waited
-    for long enough, `finish`.
+    for long enough, `finish`. `busy` while something is on its way to the console or a file: for ever, where that takes
+    no more.
     """
 
     def __init__(self, channels: Mapping[int, Channel]) -> None:
         self._channels = dict(channels)
         self._held = False
+        self._faulty: set[int] = set()
+        self._asked: collections.deque[threading.Event] = collections.deque()
         self._ending = False
         self.moved = 0
+        self.busy = False
         with contextlib.ExitStack() as undo:  # file descriptors may run out at any of these
             self._selector = undo.enter_context(selectors.DefaultSelector())
             self._wake_reader, self._wake_writer = _pipe(undo)
@@ -59,6 +66,18 @@ class OutputPump:
     def start(self) -> None:
         """Begin to move output. Raises RuntimeError when the machine has no thread left."""
         self._thread.start()
+
+    def catch_up(self, patience: Duration) -> bool:
+        """Wait until all that is in the pipes now has been moved, at most `patience` seconds; whether it has."""
+        if self._ending or not self._thread.is_alive():
+            return True
+        caught_up = threading.Event()
+        self._asked.append(caught_up)
+        try:
+            os.write(self._wake_writer, b"!")
+        except BrokenPipeError:
+            return True  # every stream has ended
+        return caught_up.wait(patience)
 
     def end(self) -> None:
         """Read what lies in the pipes, and no further: who writes now is none of ours. Idempotent."""
@@ -86,6 +105,7 @@ class OutputPump:
             pass
         for fd in list(self._channels):
             self._drain(fd)
+        self._answer()
         self._selector.close()
         os.close(self._wake_reader)
         os.close(self._done_writer)
@@ -99,38 +119,70 @@ class OutputPump:
         fds = {key.fd for key, _ in ready}
         for fd in fds - {self._wake_reader}:
             self._read(fd)
-        return self._wake_reader not in fds
+        return self._wake_reader not in fds or self._woken()
+
+    def _woken(self) -> bool:
+        """Somebody wants it to catch up, or, when the pipe has no writer any more, to end."""
+        if not os.read(self._wake_reader, _CHUNK):
+            return False
+        for fd in list(self._channels):
+            self._take_what_is_there(fd)
+        self._answer()
+        return True
+
+    def _answer(self) -> None:
+        while self._asked:
+            self._asked.popleft().set()
 
     def _read(self, fd: int) -> int:
         """Move one chunk; its length, 0 at the end of the stream."""
         data = os.read(fd, _CHUNK)
         self.moved += len(data)
         if data:
-            self._channels[fd].feed(data)
+            self.busy = True
+            channel = self._channels[fd]
+            self._guarded(fd, lambda: channel.feed(data))
+            self.busy = False
         else:
             self._end(fd)
         return len(data)
 
     def _drain(self, fd: int) -> None:
-        """Move what was in the pipe when everybody had gone: a pipe's content at most, however fast others write."""
+        """Everybody has gone: move what they left."""
+        if self._take_what_is_there(fd):
+            self._held = True
+            self._end(fd)
+
+    def _take_what_is_there(self, fd: int) -> bool:
+        """Move what is in the pipe: a pipe's content at most, however fast others write. False: the stream is over."""
         left = _LARGEST_PIPE
         while left > 0 and _readable(fd):
             moved = self._read(fd)
             if not moved:
-                return
+                return False
             left -= moved
-        self._held = True
-        self._end(fd)
+        return True
 
     def _end(self, fd: int) -> None:
         self._selector.unregister(fd)
-        self._channels.pop(fd).close()
+        self._guarded(fd, self._channels.pop(fd).close)
         os.close(fd)
 
     def _show_unfinished(self) -> None:
-        for channel in self._channels.values():
+        for fd, channel in self._channels.items():
             if channel.unfinished:
-                channel.show_unfinished()
+                self._guarded(fd, channel.show_unfinished)
+
+    def _guarded(self, fd: int, move: Callable[[], None]) -> None:
+        """Go on reading whatever happens: a fault of ours may cost output, and must not make a worker wait for ever for
+        somebody to take it. Told once for each stream."""
+        try:
+            move()
+        except Exception as error:  # noqa: BLE001 - any fault at all
+            if fd not in self._faulty:
+                self._faulty.add(fd)
+                reason = f"it could not be moved: {type(error).__name__}: {error}"
+                get_logger().error("output lost", reason=reason, exc_info=error)
 
 
 def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from elastic_core.workers.streams import Stream, StreamPlan, plan_stream
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from elastic_core.clock import Duration
     from elastic_core.interfaces.workers import RoundPlan
     from elastic_core.workers.output import Delivery
     from elastic_core.workers.sinks import Report
@@ -84,6 +85,30 @@ class RoundOutput:
         """The last stderr lines of the worker; complete after `finish`."""
         channel = self._by_stream.get((local_rank, Stream.ERR))
         return channel.tail() if channel else ()
+
+    def expect_dump(self, local_rank: int) -> None:
+        """The worker is about to be asked for its stacks."""
+        if channel := self._by_stream.get((local_rank, Stream.ERR)):
+            channel.expect_dump()
+
+    def dump(self, local_rank: int) -> str:
+        """The stacks that faulthandler wrote to its stderr, as far as they have been moved."""
+        channel = self._by_stream.get((local_rank, Stream.ERR))
+        return channel.dump() if channel else ""
+
+    def catch_up(self, patience: Duration) -> None:
+        """Wait until all that the workers have written by now has been moved, at most `patience` seconds."""
+        self._pump.catch_up(patience)
+
+    def written(self, local_rank: int) -> int:
+        """Bytes that the worker has written so far and that were moved, as far as they pass here."""
+        channels = (self._by_stream.get((local_rank, stream)) for stream in Stream)
+        return sum(channel.taken for channel in channels if channel)
+
+    @property
+    def busy(self) -> bool:
+        """Whether some output is on its way to the console or a file right now."""
+        return self._pump.busy
 
     def drop(self) -> None:
         """In a forked child: a worker has its own ends by now, and none of these may outlive its siblings or the agent.

@@ -154,6 +154,20 @@ def members(leaders: dict[int, int], table: Table | None = None) -> list[Process
     return [stat for stat in stats if not stat.ended and _belongs(stat, own)]
 
 
+def leader_of(pid: int, leaders: dict[int, int], table: Table | None = None) -> int | None:
+    """The leader among `leaders` in whose session this living process is, or that it is itself; else None."""
+    table = table or best_table()
+    stat = table.stat(pid)
+    if stat is None or stat.ended:
+        return None
+    if pid in leaders:
+        return pid if _is(stat, leaders[pid]) else None
+    leader = table.stat(stat.session)
+    if leader is None or leader.pid not in leaders or not _is(leader, leaders[leader.pid]):
+        return None
+    return leader.pid if _belongs(stat, leaders) else None
+
+
 def _is(stat: ProcessStat, start: int) -> bool:
     return start == stat.start or UNKNOWN in (start, stat.start)
 

@@ -1,8 +1,8 @@
 """Where each output stream of each worker goes: a pure plan, made before the round starts.
 
 stderr always passes through the agent, so that a failure can be shown with its last lines. stdout does when there
-are several workers, so that their lines stay whole, or when somebody asked for a file, a prefix or a filter; else
-the one worker has the agent's own, which may be a terminal.
+are several workers, so that their lines stay whole, or when somebody asked for a file, a prefix or a filter, or for a
+look whether workers make progress; else the one worker has the agent's own, which may be a terminal.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def _nothing(local_rank: int) -> int:
 
 @dataclass(frozen=True)
 class OutputPolicy:
-    """What the user decided about output. `ranks_filter` empty means every local rank is shown on the console."""
+    """What the user decided about output. `ranks_filter` empty means every local rank is shown on the console;
+    `watched`, that a line of output tells that a worker makes progress, so that every stream has to pass here."""
 
     redirects: StreamChoice = _nothing
     tee: StreamChoice = _nothing
@@ -66,6 +67,7 @@ class OutputPolicy:
     stderr_filters: tuple[str, ...] = ()
     log_dir: Path | None = None
     placer: Placer | None = None
+    watched: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def plan_stream(
     shown = not policy.ranks_filter or ranks.local in policy.ranks_filter
     filters = policy.stdout_filters if stream is Stream.OUT else policy.stderr_filters
     return StreamPlan(
-        captured=stream is Stream.ERR or to_file or bool(filters) or not shown or len(plan.ranks) > 1,
+        captured=stream is Stream.ERR or policy.watched or to_file or bool(filters) or not shown or len(plan.ranks) > 1,
         console=shown and (tee or not to_file),
         prefix=line_prefix(policy.prefix_template, ranks, plan) if tee else b"",
         file=file,

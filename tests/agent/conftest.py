@@ -66,12 +66,23 @@ class ScriptedHandler(RendezvousHandler):
 class Node:
     """A local agent with fake workers, and all that it was made of."""
 
-    def __init__(self, on_start, handler, workers=None, clock=None, contribute=None, size=2, **limits):
+    def __init__(
+        self,
+        on_start,
+        handler,
+        workers=None,
+        clock=None,
+        contribute=None,
+        size=2,
+        hangs=None,
+        observer=None,
+        **limits,
+    ):
         self.handler = handler
         self.workers = workers or FakeWorkers(on_start)
-        self.observer = RecordingObserver()
+        self.observer = observer or RecordingObserver()
         self.spec = WorkerSpec("trainer", size, handler, "train.py", **limits)
-        self.agent = LocalElasticAgent(self.spec, self.workers, "node7", clock, self.observer, contribute)
+        self.agent = LocalElasticAgent(self.spec, self.workers, "node7", clock, self.observer, contribute, hangs)
 
     def run(self):
         return self.agent.run("trainer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.agent.link import LEAVE_PATIENCE, LONGEST_INTERVAL, OUTAGE_PATIENCE, link_to
+from elastic_core.agent.link import LEAVE_PATIENCE, LONGEST_INTERVAL, link_to
 from elastic_core.builtin.local import LocalRendezvousHandler
 from elastic_core.clock import Instant
 from elastic_core.errors import RendezvousConnectionError
@@ -33,6 +33,10 @@ class Waiting(LocalRendezvousHandler):
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+
+class Patient(Waiting):
+    outage_patience = None
 
 
 @pytest.fixture
@@ -102,7 +106,15 @@ def test_an_outage_is_tolerated_for_a_time_and_told_once(clock, capsys):
     link = plain(handler, clock, interval=1.0)
     with pytest.raises(RendezvousConnectionError, match="no answer"):
         look(link, clock, 1000)
-    assert handler.asked[-1] - handler.asked[0] == OUTAGE_PATIENCE
+    assert handler.asked[-1] - handler.asked[0] == handler.outage_patience == 60.0
+    assert capsys.readouterr().err.count("rendezvous out of reach") == 1
+
+
+def test_where_the_store_may_go_with_who_is_done_an_outage_ends_no_healthy_workers(clock, capsys):
+    handler = Patient(clock, [GONE] * 1000)
+    link = plain(handler, clock, interval=1.0)
+    assert look(link, clock, 1000) == [None] * 1000
+    assert handler.asked[-1] - handler.asked[0] == 999.0
     assert capsys.readouterr().err.count("rendezvous out of reach") == 1
 
 
@@ -110,10 +122,27 @@ def test_a_first_answer_that_takes_long_to_fail_kills_nobody(clock):
     assert look(plain(Waiting(clock, [GONE], takes=300.0), clock), clock, 1) == [None]
 
 
-def test_outages_that_end_are_forgotten(clock):
+def test_one_that_takes_long_to_answer_is_asked_more_seldom(clock):
+    """Each question holds up the agent's own thread."""
+    handler = Patient(clock, [GONE] * 3, takes=60.0)
+    look(plain(handler, clock, interval=1.0), clock, 3)
+    assert handler.asked == [1.0, 601.0, 1201.0]
+
+
+def test_outages_that_end_are_forgotten(clock, capsys):
     outage = [ValueError("whatever a library raises")] * 50
     link = plain(Waiting(clock, [*outage, 0, *outage, 0, 1]), clock, interval=1.0)
     assert [verdict.outcome for verdict in look(link, clock, 103) if verdict] == [Outcome.RESTART]
+    assert capsys.readouterr().err.count("rendezvous out of reach") == 2
+
+
+@pytest.mark.parametrize("error", [GONE, ValueError("no answer")])
+def test_a_job_that_cannot_be_closed_is_over_all_the_same(clock, error):
+    class Unclosable(Waiting):
+        def set_closed(self):
+            raise error
+
+    assert plain(Unclosable(clock), clock).close() == "; the other nodes could not be told: no answer"
 
 
 def test_a_plain_handler_is_told_nothing_that_it_does_not_understand(clock):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from elastic_core.agent import RunResult, WorkerState
+from elastic_core.agent.hang import HangPolicy
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkersStarted
 from elastic_core.interfaces.watchdog import Expiry
@@ -111,7 +112,7 @@ def test_the_facts_of_a_run_in_order(make_node):
     ]
     formed, started, first, second, decided, *_, finished = node.observer.facts
     assert formed == RoundFormed("job", 1, 0, 1, 0.0)
-    assert started == WorkersStarted("job", 1, {0: 1000, 1: 1001})
+    assert started == WorkersStarted("job", 1, {0: 1000, 1: 1001}, {0: 0, 1: 1})
     assert (first.failure.global_rank, first.failure.caused_by) == (0, None)
     assert (second.failure.global_rank, second.failure.caused_by) == (1, 0)
     assert decided == RestartDecided("job", 1, "failure", "rank 0: exit code 3; restart 1 of 1", 1, 1)
@@ -151,7 +152,7 @@ def test_an_expired_timer_kills_that_worker_and_the_failure_says_hang(make_node)
     assert node.run().state is WorkerState.SUCCEEDED
     failures = [fact.failure for fact in node.observer.facts if hasattr(fact, "failure")]
     assert [(f.global_rank, f.exitcode) for f in failures] == [(1, -9)]
-    assert failures[0].reason == "hang: the watchdog timer 'step' expired, and the agent killed the worker"
+    assert failures[0].reason == "hang: the watchdog timer 'step' was not released in time"
     assert node.workers.signals == [15, 18]  # the other one was asked, as after any failure
 
 
@@ -232,3 +233,101 @@ def test_nothing_is_left_behind(make_node):
     assert threading.active_count() <= before
     node.agent.receive_signal(15)  # late news are dropped
     node.agent.timer_expired(Expiry(1000, "late"))
+
+
+class Movers:
+    """Workers of which some stop moving in the first round; those of the next one succeed."""
+
+    def __init__(self, *stuck):
+        self.stuck = stuck
+
+    def __call__(self, plan, workers):
+        if plan.restart_count:
+            all_succeed(plan, workers)
+
+    def workers(self):
+        movers = self
+
+        class Moving(FakeWorkers):
+            def samples(self):
+                found = super().samples()
+                self.done = {s.local_rank: replace(s, written=s.written + 1) for s in found}
+                return [replace(s, written=0) if s.local_rank in movers.stuck else s for s in found]
+
+        return Moving(self)
+
+
+def test_a_worker_without_progress_is_killed_and_the_group_restarts(make_node):
+    movers = Movers(1)
+    node = make_node(workers=movers.workers(), max_restarts=1, hangs=HangPolicy(0.2, warmup=0.0))
+    assert node.run().state is WorkerState.SUCCEEDED
+    assert len(node.workers.killed) == 1
+    (failure,) = [fact.failure for fact in node.observer.facts if hasattr(fact, "failure")]
+    assert failure.local_rank == 1
+    assert failure.reason.startswith("hang: no progress for 0.2 s (no log line, no CPU time, no beat)")
+    assert failure.stack.startswith("no stack: ")
+    decided = next(fact for fact in node.observer.facts if isinstance(fact, RestartDecided))
+    assert (decided.cause, decided.restart_count) == ("hang", 1)
+    assert node.workers.signals == [15, 18]  # the other one was asked, as after any failure
+
+
+def test_a_group_that_hangs_together_loses_one_worker_only(make_node):
+    node = make_node(workers=Movers(0, 1).workers(), max_restarts=1, hangs=HangPolicy(0.1, warmup=0.0))
+    assert node.run().state is WorkerState.SUCCEEDED
+    assert len(node.workers.killed) == 1
+
+
+def test_nobody_is_looked_at_in_the_warm_up_or_when_it_was_not_asked_for(make_node):
+    for hangs in (HangPolicy(0.05, warmup=30.0), None):
+        timers = []
+
+        def on_start(plan, workers, timers=timers):
+            timers.append(threading.Timer(0.3, all_succeed, [plan, workers]))
+            timers[0].start()
+
+        node = make_node(on_start, hangs=hangs)
+        assert node.run().state is WorkerState.SUCCEEDED
+        assert node.workers.killed == []
+        timers[0].join()
+
+
+def test_of_several_timers_the_one_that_is_late_most_is_the_cause(make_node):
+    def on_start(plan, workers):
+        if plan.restart_count == 0:
+            node.agent.timer_expired(Expiry(1000, "step", late=0.1))
+            node.agent.timer_expired(Expiry(1001, "load", late=0.3))
+        else:
+            all_succeed(plan, workers)
+
+    node = make_node(on_start, max_restarts=1)
+    assert node.run().state is WorkerState.SUCCEEDED
+    failures = {fact.failure.global_rank: fact.failure for fact in node.observer.facts if hasattr(fact, "failure")}
+    assert (failures[1].caused_by, failures[0].caused_by) == (None, 1)
+    assert "'load'" in failures[1].reason
+
+
+def test_a_timer_that_expires_while_the_group_stops_leaves_that_worker_its_grace(make_node):
+    """It may have been interrupted in its block, and be writing a checkpoint."""
+
+    class Saving(FakeWorkers):
+        def send_signal(self, signum):
+            super().send_signal(signum)
+            if signum == 15:
+                node.agent.timer_expired(Expiry(1000, "step"))
+                node.agent.timer_expired(Expiry(1000, "load", late=0.1))
+                saved.start()
+
+    def on_start(plan, workers):
+        if plan.restart_count:
+            all_succeed(plan, workers)
+        else:
+            workers.end(1, 3)
+
+    node = make_node(workers=Saving(on_start, deaf=[0]), max_restarts=1, shutdown_timeout=300.0)
+    saved = threading.Timer(0.3, node.workers.end, [0, 0])
+    assert node.run().state is WorkerState.SUCCEEDED
+    saved.join()
+    assert node.workers.killed == []
+    assert 9 not in node.workers.signals
+    failures = {fact.failure.global_rank: fact.failure for fact in node.observer.facts if hasattr(fact, "failure")}
+    assert list(failures) == [1]

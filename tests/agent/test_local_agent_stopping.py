@@ -18,6 +18,7 @@ from elastic_core.errors import (
     UnkillableWorkersError,
     failures_of,
 )
+from elastic_core.interfaces.watchdog import Expiry
 from elastic_core.interfaces.workers import Leftover
 from elastic_core.testing import FakeClock, FakeWorkers
 
@@ -208,6 +209,16 @@ def test_the_grace_period_holds_after_a_failure_too(make_node):
     assert node.workers.signals == [TERM, CONT, KILL] * 2
 
 
+def test_a_hung_worker_that_will_not_die_has_failed_all_the_same(make_node):
+    workers = FakeWorkers(lambda plan, workers: node.agent.timer_expired(Expiry(1001, "step")), immortal=[1])
+    node = make_node(workers=workers, shutdown_timeout=0.0, kill_timeout=0.1, max_restarts=3)
+    with pytest.raises(UnkillableWorkersError) as left:
+        node.run()
+    assert {rank: failure.hung for rank, failure in left.value.failures.items()} == {1: True}
+    assert "found 1 still there: 1001" in str(left.value)
+    assert len(workers.killed) == 1
+
+
 def test_a_worker_that_would_not_die_is_reported_with_what_failed_first(make_node):
     node = make_node(workers=FakeWorkers(fails, immortal=[1]), shutdown_timeout=0.0, kill_timeout=0.1, max_restarts=3)
     with pytest.raises(UnkillableWorkersError) as left:
@@ -305,11 +316,11 @@ def test_long_stops_are_told_of(make_node, said):
 
 
 class Stepping(FakeClock):
-    """The second look at it comes late, and then it stands."""
+    """The third look at it comes late, and then it stands."""
 
     def __init__(self):
         super().__init__()
-        self.steps = iter([0.0, 4.0])
+        self.steps = iter([0.0, 0.0, 4.0])
 
     def now(self):
         step = next(self.steps, 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -261,6 +262,23 @@ def test_the_verdict_says_what_made_the_round_end(make):
     )
     node.run()
     assert decided(node) == [RestartDecided("job", 1, "failure", PEER_FAILED.reason, 1, 3)]
+
+
+@pytest.mark.parametrize("own_failure", [True, False])
+def test_a_hang_on_another_node_is_told_with_its_stack(make, said, own_failure):
+    hung = replace(ELSEWHERE, reason="hang: no progress for 30 s", stack="Current thread:\n  in step")
+    verdict = Verdict(Outcome.RESTART, "rank 9 on node2: hang: no progress", failed=True, failures={9: hung})
+    node = make(
+        then(fail if own_failure else lambda plan, workers: node.handler.give(verdict), succeed),
+        pair_then(two_nodes(2, restart_count=1)),
+        on_failure=lambda rounds: rounds.give(verdict),
+        on_success=lambda rounds: rounds.give(WELL),
+    )
+    node.run()
+    line = 'worker hangs: rank=9 node=node2 reason="hang: no progress for 30 s"'
+    assert said().count(f"{line}\n    Current thread:\n      in step\n") == 1
+    assert [fact.cause for fact in decided(node)] == ["hang"]
+    assert "node2" not in {fact.failure.node for fact in node.observer.facts if hasattr(fact, "failure")}
 
 
 def test_a_failure_that_followed_from_a_node_that_left_costs_nothing(make):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -25,12 +26,15 @@ def failure(rank=0, **fields):
 RUNS = RunResult(WorkerState.HEALTHY)
 DONE = RunResult(WorkerState.SUCCEEDED)
 BROKEN = failed(failure())
+HUNG = failed(replace(failure(), reason="hang: no progress"))
+AFTER_HANG = failed(replace(failure(1), caused_by=0), replace(failure(), reason="hang: no progress"))
 HOPELESS = failed(failure(curable=False, stderr_tail=("x", "SyntaxError: invalid syntax")))
 FRESH = RestartBudget(1)
 SPENT = RestartBudget(1, failures=1)
 SHARED = RestartBudget(1, failures=1, shared=True)
 TERM = signal.SIGTERM
 COME = Verdict(Outcome.RESTART, "2 more node(s) want to take part")
+HUNG_ELSEWHERE = Verdict(Outcome.RESTART, "rank 0 on node2: hang: no progress", failed=True, failures=HUNG.failures)
 LOST = Verdict(Outcome.RESTART, "rank 9 on node2: killed by SIGKILL", failed=True)
 FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")
 DRAINED = Verdict(Outcome.DRAINED, "somebody asked for it")
@@ -52,6 +56,12 @@ TABLE = [
     (FRESH, DONE, TERM, None, Action.LEAVE, None, "received SIGTERM"),
     (FRESH, BROKEN, None, None, Action.RESTART, Cause.FAILURE, "rank 0: exit code 3; restart 1 of 1"),
     (FRESH, BROKEN, None, COME, Action.RESTART, Cause.FAILURE, "rank 0: exit code 3; restart 1 of 1"),
+    (FRESH, HUNG, None, None, Action.RESTART, Cause.HANG, "rank 0: hang: no progress; restart 1 of 1"),
+    (FRESH, AFTER_HANG, None, None, Action.RESTART, Cause.HANG, "rank 0: hang: no progress; restart 1 of 1"),
+    (SHARED, HUNG, None, None, Action.RESTART, Cause.HANG, "rank 0: hang: no progress"),
+    (SHARED, BROKEN, None, HUNG_ELSEWHERE, Action.RESTART, Cause.HANG, "rank 0 on node2: hang: no progress"),
+    (SHARED, HUNG, None, LOST, Action.RESTART, Cause.FAILURE, "rank 9 on node2: killed by SIGKILL"),
+    (SHARED, RUNS, None, HUNG_ELSEWHERE, Action.RESTART, Cause.HANG, "rank 0 on node2: hang: no progress"),
     (FRESH, BROKEN, TERM, None, Action.LEAVE, None, "received SIGTERM"),
     (SPENT, BROKEN, None, None, Action.FAIL, None, "rank 0: exit code 3; all 1 restarts are used (--max-restarts)"),
     (
@@ -119,7 +129,7 @@ def test_the_table(budget, result, signum, verdict, action, cause, reason):
 @pytest.mark.parametrize(("budget", "result", "signum", "verdict", "action", "cause", "reason"), TABLE)
 def test_only_a_failure_that_is_forgiven_uses_the_budget(budget, result, signum, verdict, action, cause, reason):
     after = supervise(budget, Observation(result, signum, verdict)).budget
-    assert after.failures - budget.failures == (1 if cause is Cause.FAILURE and not budget.shared else 0)
+    assert after.failures - budget.failures == (1 if cause in (Cause.FAILURE, Cause.HANG) and not budget.shared else 0)
     assert after.membership_changes - budget.membership_changes == (1 if cause is Cause.MEMBERSHIP else 0)
 
 

@@ -12,7 +12,7 @@ from elastic_core.hooks.records import Option
 PAT = Command(
     "pat",
     "usage: elastic pat ANIMAL\n",
-    ("rdzv_endpoint", "rdzv_conf"),
+    {"rdzv_endpoint": "where the cats meet", "rdzv_conf": ""},
     (
         Spec("json", parse_boolean, False, "own", "as JSON", flag_only=True),
         Spec("timeout", seconds(), 3.0, "own", "to purr", "S", "seconds", flag_only=True),
@@ -110,4 +110,6 @@ def test_the_help_names_every_flag_and_its_variables():
     assert text.startswith("usage: elastic pat ANIMAL\n")
     assert "--timeout S\n      to purr (default: 3 seconds)" in text
     assert "ELASTIC_RDZV_ENDPOINT" in text
+    assert "--rdzv-endpoint HOST[:PORT]\n      where the cats meet (default: unset;" in text
+    assert "--rdzv-conf K=V,..\n      options of the backend; repeated flags add up (default: empty;" in text
     assert "ELASTIC_TIMEOUT" not in text

@@ -7,6 +7,7 @@ import pytest
 from elastic_core.config import SPECS, as_dict, as_text, help_text, settings_from
 from elastic_core.config.explain import as_word
 from elastic_core.config.spec import GROUPS
+from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.records import Option
 
 OPTION = Option("drain-after", float, 5.0, "when to leave", "seconds")
@@ -81,3 +82,33 @@ def test_reading_flags_imports_nothing_heavy(desk):
         check=True,
     )
     assert run.stdout.strip() == "[]"
+
+
+def test_secrets_are_not_shown(desk):
+    secret = Option("api-key", str, None, "a key", secret=True)
+    desk.write("api_key = 'hidden'")
+    health = "--health-port 1 --health-conf host=::,token=hidden"
+    others = "--rdzv-conf user=me,password=hidden --watchdog-conf Pass-Word=hidden"
+    reading = desk.read(f"{health} {others} train.py", added_options=(secret,))
+    for shown in (json.dumps(as_dict(reading, (secret,), {"pass_word"})), as_text(reading, (secret,), {"pass_word"})):
+        assert "hidden" not in shown
+        assert shown.count("***") == 4
+        assert "me" in shown
+    assert reading.settings.health_conf == {"host": "::", "token": "hidden"}
+    assert reading.added == {"api-key": "hidden"}
+
+
+def test_a_secret_that_is_not_set_is_unset(desk):
+    secret = Option("api-key", str, None, "a key", secret=True)
+    assert (
+        as_dict(desk.read("train.py", added_options=(secret,)), (secret,))["plugin_options"]["api-key"]["value"] is None
+    )
+
+
+def test_errors_show_no_secret_either(desk):
+    secret = Option("pin", int, None, "a pin", secret=True)
+    with pytest.raises(ConfigurationError) as failed:
+        desk.read("--pin hidden --health-conf token=half,hidden train.py", added_options=(secret,))
+    assert [problem.origin for problem in failed.value.problems] == ["--health-conf", "--pin"]
+    assert "hidden" not in str(failed.value)
+    assert str(failed.value).count("found ***") == 2

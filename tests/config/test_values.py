@@ -15,6 +15,7 @@ from elastic_core.config.lists import (
     parse_signals,
     parse_stream_map,
     parse_texts,
+    some_of,
     split_commas,
 )
 from elastic_core.config.parsing import (
@@ -27,6 +28,7 @@ from elastic_core.config.parsing import (
     parse_process_count,
     parse_text,
     seconds,
+    seconds_or_none,
 )
 from elastic_core.config.values import NodeRange, StreamMap, Streams
 
@@ -153,7 +155,14 @@ def test_false(text):
         (seconds(), -1),
         (seconds(), True),
         (seconds(above=0), 0),
+        (seconds_or_none, "never"),
+        (seconds_or_none, "inf"),
+        (seconds_or_none, -1),
+        (seconds_or_none, 0.05),
         (choice("a", "b"), "c"),
+        (some_of("a", "b"), "a,c"),
+        (some_of("a", "b"), ""),
+        (some_of("a", "b"), True),
         (parse_log_level, "loud"),
         (parse_log_level, True),
         (parse_process_count, "0"),
@@ -182,6 +191,8 @@ def test_words_that_mean_a_value():
     assert parse_log_level("WARN") == "warning" == parse_log_level(30)
     assert parse_name_or_none("none") is None is parse_name_or_none(None)
     assert parse_name_or_none("file") == "file"
+    assert [seconds_or_none(raw) for raw in ("none", "None", 0, "2.5", 3.0)] == [0.0, 0.0, 0.0, 2.5, 3.0]
+    assert some_of("a", "b", "c")("c, a,a") == ("a", "c") == some_of("a", "b", "c")(("a", "c"))
     assert parse_process_count("gpu") == "gpu"
     assert parse_process_count("8") == 8
     assert parse_text(7) == "7"

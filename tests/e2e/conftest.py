@@ -16,6 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
 sys.path.insert(1, str(Path(__file__).parents[2] / "plugins" / "elastic-etcd" / "tests"))  # `cluster`
+sys.path.insert(2, str(Path(__file__).parents[2] / "plugins" / "elastic-http-health" / "tests"))  # `chromium`
 
 from job_of_nodes import Job
 

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LONG = 90.0
+SOON = {"keep_alive_max_attempt": "10"}
+"""For jobs in which a node falls silent, or the store: that is noticed after 3 seconds. Else after 30, so that nobody
+is called gone because the machine stalls."""
 
 # Without torch, so that only agents have to import it. Ends when a file says so, with the code that it says.
 WORKER = """
@@ -42,9 +45,18 @@ def told_to_end():
     return None
 """
 
+# Nobody ends before all workers of the round have written: a round that fails at once would not be seen by all.
 SLEEPER = (
     WORKER.replace("SAW", "None")
     + """
+def all_have_written():
+    lines = [json.loads(line) for line in pathlib.Path("records").read_text().splitlines()]
+    ports = [line["MASTER_PORT"] for line in lines]
+    return ports.count(os.environ["MASTER_PORT"]) >= int(os.environ["WORLD_SIZE"])
+
+
+while not all_have_written():
+    time.sleep(0.02)
 while (code := told_to_end()) is None:
     time.sleep(0.02)
 sys.exit(code)
@@ -52,6 +64,8 @@ sys.exit(code)
 )
 
 # Trains in step with all other ranks and writes its line after the first step: then everybody has taken part.
+# Leaves without finalizing Python: a thread of gloo that still lets go of the last tensor would wait for the
+# interpreter, which ends such threads; in C++ that is an abort ("terminate called without an active exception").
 TRAINER = """
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
@@ -76,6 +90,7 @@ seen = int(step(0.0)[1])
 while not step(float(told_to_end() is not None))[0]:
     time.sleep(0.02)
 dist.destroy_process_group()
+os._exit(0)
 """
 )
 
@@ -193,7 +208,7 @@ class Job:
         self.endpoint = endpoint or f"127.0.0.1:{self.port}"
         self.sleeper = self._script("sleeper.py", SLEEPER)
         self.trainer = self._script("trainer.py", TRAINER)
-        self.conf = {"last_call_timeout": "0.2", "keep_alive_interval": "0.3", "keep_alive_max_attempt": "5", **conf}
+        self.conf = {"last_call_timeout": "0.2", "keep_alive_interval": "0.3", "keep_alive_max_attempt": "100", **conf}
 
     @property
     def _conf(self) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 
 import pytest
 
@@ -133,10 +136,41 @@ def test_a_command_that_cannot_be_run(elastic):
     assert "plain.txt" in paragraph(done.err)
 
 
-def test_a_plugin_that_is_not_installed_names_the_package(elastic):
-    done = elastic.run("--watchdog=file", elastic.script("hello.py", "print('hello')\n"))
-    assert done.code == BAD
-    assert "pip install elastic-file-timer" in done.err
+def site_without(distribution, folder):
+    """What is installed here, except one distribution: links to everything else that lies beside it."""
+    try:
+        own = {Path(file).parts[0] for file in importlib.metadata.distribution(distribution).files}
+    except importlib.metadata.PackageNotFoundError:
+        own = set()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if entry.name not in own:
+            (folder / entry.name).symlink_to(entry)
+
+
+def test_a_plugin_that_is_not_installed_names_the_package(elastic, tmp_path_factory):
+    site = tmp_path_factory.mktemp("site")
+    site_without("elastic-file-timer", site)
+    start = (
+        "import runpy, site, sys; site.addsitedir(sys.argv.pop(1)); runpy.run_module('elastic_core', None, '__main__')"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            start,
+            site,
+            "run",
+            "--watchdog=file",
+            elastic.script("hello.py", "print('hello')\n"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == BAD
+    assert done.stdout == ""
+    assert "pip install elastic-file-timer" in paragraph(done.stderr)
 
 
 def test_a_worker_that_ignores_sigterm(elastic, read_fifo):

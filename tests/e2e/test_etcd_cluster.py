@@ -7,6 +7,8 @@ import signal
 import time
 
 import pytest
+
+pytest.importorskip("elastic_etcd", reason="the tests on other Pythons run without it")
 from cluster import Servers
 from job_of_nodes import Job, eventually, kill, lives
 
@@ -44,17 +46,17 @@ def heal(job, first):
 
 def finish(job, agents, *rounds):
     """These rounds have run and no other; the job ends well."""
-    assert [found.port for found in job.rounds()] == [found.port for found in rounds]
     job.end()
     assert [agent.code() for agent in agents] == [0, 0]
+    assert [found.port for found in job.rounds()] == [found.port for found in rounds]
 
 
-def unharmed(job, first, seconds=0.0):
-    """Nothing was restarted, and nothing is within so many seconds."""
+def unharmed(job, last, seconds=0.0):
+    """Nothing was restarted since this round, and nothing is within so many seconds."""
     until = time.monotonic() + seconds
-    eventually(lambda: time.monotonic() >= until or len(job.rounds()) > 1, "the time to pass", seconds + 5)
-    assert [found.port for found in job.rounds()] == [first.port]
-    assert all(lives(int(pid)) for pid in first.all("pid"))
+    eventually(lambda: time.monotonic() >= until or job.rounds()[-1].port != last.port, "the time to pass", seconds + 5)
+    assert job.rounds()[-1].port == last.port
+    assert all(lives(int(pid)) for pid in last.all("pid"))
 
 
 def test_the_leader_of_the_cluster_is_killed(job, cluster, running):
@@ -73,16 +75,24 @@ def test_the_leader_of_the_cluster_sleeps(job, cluster, running):
     second = heal(job, first)
     leader.cont()
     leader.wait_healthy()
+    unharmed(job, second, 6.0)  # before 3.5.11 it ends the lease of every node as it wakes
     finish(job, agents, first, second)
 
 
 def test_all_members_are_restarted_one_after_the_other(job, cluster, running):
+    """A worker fails while the last of them is away."""
     agents, first = running
-    for member in cluster.members:
+    *others, last = cluster.members
+    for member in others:
         member.restart()
         cluster.leader()
     unharmed(job, first)
-    finish(job, agents, first, heal(job, first))
+    last.terminate()
+    second = heal(job, first)
+    last.restart()
+    cluster.leader()
+    unharmed(job, second)
+    finish(job, agents, first, second)
 
 
 def test_the_quorum_is_lost_for_a_while(job, cluster, running):
@@ -105,7 +115,9 @@ def test_an_agent_that_sleeps_longer_than_its_lease_comes_back_to_another_round(
     agents, first = running
     sleeper = agents[0]
     sleeper.signal(signal.SIGSTOP)
-    agents[1].says("left without a word", timeout=30)
+    until = time.monotonic() + 20.0
+    agents[1].says("left without a word", timeout=20)
+    eventually(lambda: time.monotonic() > until, "the time to pass")
     sleeper.signal(signal.SIGCONT)
     second = job.round(2, after=first)
     assert sorted(second.nodes) == ["a", "b"]

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 
 import psutil
 import pytest
+
+pytest.importorskip("elastic_etcd", reason="the tests on other Pythons run without it")
 from cluster import Servers, User, version
-from job_of_nodes import Job, eventually, free_port, kill
+from job_of_nodes import SOON, Job, eventually, free_port, kill
 
 from elastic_core.errors import ExitCode
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+
+FUNCTIONS = """
+import os, sys
+from elastic_core.launch import LaunchConfig, elastic_launch
+
+def rank():
+    return int(os.environ["RANK"])
+
+if __name__ == "__main__":
+    config = LaunchConfig(1, 1, 2, run_id="functions-" + sys.argv[2], rdzv_backend="etcd", rdzv_endpoint=sys.argv[1],
+                          start_method=sys.argv[2])
+    print(elastic_launch(config, rank)())
+"""
 
 
 @pytest.fixture
@@ -20,6 +38,12 @@ def servers():
     made = Servers()
     yield made
     made.close()
+
+
+def leases_of_nodes(member):
+    """The lease of each node's entry."""
+    found = member.call("/v3/kv/range", key=b"/elastic/job/nodes/", range_end=b"/elastic/job/nodes0", keys_only=True)
+    return [pair["lease"] for pair in found.get("kvs", [])]
 
 
 @pytest.fixture
@@ -96,6 +120,22 @@ def test_tokens_that_expire_while_the_job_runs(on, servers):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
+def test_a_server_that_ends_the_leases_of_all_nodes_ends_no_round(on, servers):
+    """Clusters before 3.5.11 do so when a member that led sleeps and wakes."""
+    member = servers.single()
+    job = on(member.endpoint)
+    agents = job.agents("a b", "--nnodes=2", script=job.trainer)
+    first = job.round(2)
+    before = leases_of_nodes(member)
+    for lease in before:
+        member.call("/v3/lease/revoke", ID=lease)
+    eventually(lambda: len(leases_of_nodes(member)) == 2, "both nodes to be back")
+    assert not set(before) & set(leases_of_nodes(member))
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+    assert [found.port for found in job.rounds()] == [first.port]
+
+
 def test_a_state_of_a_newer_version_is_named(on, etcd_endpoint, tmp_path):
     from elastic_etcd import EtcdRendezvousBackend
     from elastic_etcd.client.client import EtcdClient
@@ -123,10 +163,51 @@ def test_over_tls_with_certificates_for_both_sides(on, servers, tmp_path):
     assert plain.code(30) == ExitCode.STORE_UNREACHABLE
 
 
+def test_a_full_server_is_named_and_the_job_goes_on_when_it_has_room(on, servers):
+    """Workers run on meanwhile; that one of them fails can be told only then."""
+    member = servers.single()
+    job = on(member.endpoint)
+    agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
+    first = job.round(2)
+    me = member.call("/v3/maintenance/status")["header"]["member_id"]
+    member.call("/v3/maintenance/alarm", action="ACTIVATE", memberID=me, alarm="NOSPACE")
+    kill(first.pid("b"))
+    agents[1].says("alarm disarm")
+    assert job.rounds() == [first]
+    member.call("/v3/maintenance/alarm", action="DEACTIVATE", memberID=me, alarm="NOSPACE")
+    second = job.round(2, after=first)
+    assert second.restarts == {"1"}
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+@pytest.fixture
+def launched(elastic, etcd_endpoint):
+    """Runs functions over etcd by a start method."""
+    script = elastic.script("functions.py", FUNCTIONS)
+
+    def launched(method):
+        command = [sys.executable, script, etcd_endpoint, method]
+        return subprocess.run(command, cwd=elastic.cwd, capture_output=True, text=True, timeout=60, check=False)
+
+    return launched
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_functions_over_etcd(launched, method):
+    assert launched(method).stdout == "{0: 0, 1: 1}\n"
+
+
+def test_functions_are_not_forked_beside_a_client_of_etcd(launched):
+    done = launched("fork")
+    assert done.returncode == 1
+    assert "--start-method: expected spawn or forkserver with the rendezvous backend 'etcd', found fork" in done.stderr
+
+
 def test_the_only_server_is_gone_for_good(on, servers):
     """Workers are kept for the grace, then the agents end with the documented code."""
     member = servers.single()
-    job = on(member.endpoint, outage_grace="3")
+    job = on(member.endpoint, outage_grace="3", **SOON)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = job.round(2)
     member.kill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from job_of_nodes import eventually, free_port, kill, lives
+from job_of_nodes import SOON, eventually, free_port, kill, lives
 
 pytestmark = pytest.mark.torch
 
@@ -48,6 +48,7 @@ def test_ddp_over_two_nodes_and_a_killed_worker(any_job):
 def test_the_loss_of_a_node_is_no_failure(any_job):
     """Agent and workers of a node are killed at once. The survivor's gloo worker fails because of it; that costs no
     restart, though none is allowed."""
+    any_job.conf |= SOON
     agents = any_job.agents("a b", "--nnodes=1:2", script=any_job.trainer)
     both = any_job.round(2)
     lost, kept = guest_and_host(agents)
@@ -101,7 +102,7 @@ def test_a_fixed_number_of_nodes_gets_over_a_killed_worker(any_job):
 
 def test_spares_wait_step_in_and_end_well(any_job):
     """Two members, two spares: one spare takes the place of a member that is lost, the other one is never needed."""
-    any_job.conf |= {"last_call_timeout": "10"}
+    any_job.conf |= {"last_call_timeout": "10", **SOON}
     server = any_job.serve() if any_job.backend == "c10d" else None
     members = any_job.agents("a b", "--nnodes=1:2")
     two = any_job.round(2)
@@ -154,7 +155,7 @@ def test_the_exit_barrier(any_job):
     for agent in (host, guest):
         agent.says('waiting_for="the workers of other nodes to succeed"')  # for more than 3 s
     guest.signal(signal.SIGTERM)
-    assert guest.code(10) == TERM
+    assert guest.code(60) == TERM
     assert other.runs
     assert host.runs
     assert any_job.rounds() == [first]
@@ -195,7 +196,8 @@ def test_rank_hints_roles_and_unequal_nodes(any_job):
 
 def test_the_static_backend(job):
     """A fixed number of nodes with given ranks meets at the master's address, and gets over a failure."""
-    fixed = ("--nnodes=2", "--max-restarts=1", f"--master-port={free_port()}")
+    meeting = str(free_port())
+    fixed = ("--nnodes=2", "--max-restarts=1", f"--master-port={meeting}")
     job.conf = {"keep_alive_interval": "0.3"}
     agents = [job.static_agent(name, rank, *fixed) for rank, name in ((1, "b"), (0, "a"))]
     first = job.round(2)
@@ -204,6 +206,9 @@ def test_the_static_backend(job):
     second = job.round(2, after=first)
     assert second.nodes == ["a", "b"]
     assert second.restarts == {"1"}
+    ports = [set(found.all("MASTER_PORT")) for found in (first, second)]
+    assert [len(each) for each in ports] == [1, 1]
+    assert len({meeting}.union(*ports)) == 3  # the workers' store is not where the agents meet, and new in each round
     job.end()
     assert codes(*agents) == [0, 0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from job_of_nodes import eventually, kill, lives
+from job_of_nodes import SOON, eventually, kill, lives
 
 pytestmark = pytest.mark.torch
 
@@ -16,6 +16,7 @@ def hosts(agent):
 
 def formed_and_restarted(job):
     """Guest, host, and the second round of two nodes: one restart has been used."""
+    job.conf |= SOON
     agents = job.agents("a b", "--nnodes=1:2", "--max-restarts=3")
     first = job.round(2)
     host = next(agent for agent in agents if hosts(agent))
@@ -45,6 +46,7 @@ def test_the_host_of_the_store_goes_and_the_other_goes_on(job, how):
 
 
 def test_of_two_who_are_left_one_hosts_and_both_go_on(job):
+    job.conf |= SOON
     agents = job.agents("a b c", "--nnodes=1:3", "--max-restarts=3")
     three = job.round(3)
     host = next(agent for agent in agents if hosts(agent))

@@ -64,9 +64,12 @@ def test_torchs_record_keeps_working(elastic):
 
 
 def test_torchs_own_log_placement(elastic):
+    """Rank 1 fails only when rank 0 has spoken: else that one may be stopped before it says a word."""
     script = elastic.script(
         "talk.py",
-        "import os, sys; r = os.environ['RANK']; print('out', r); print('err', r, file=sys.stderr); sys.exit(int(r))\n",
+        "import os, sys, time; r = os.environ['RANK']\n"
+        "while r == '1' and not os.path.exists('said'): time.sleep(0.01)\n"
+        "print('out', r, flush=True); print('err', r, file=sys.stderr); open('said', 'w').close(); sys.exit(int(r))\n",
     )
     done = elastic.run(
         "--nproc-per-node=2", "--logs-specs=default", "-r", "3", "-t", "1:1", "--log-dir=logs", "--rdzv-id=job", script

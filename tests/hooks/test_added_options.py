@@ -39,3 +39,17 @@ def test_an_option_with_a_reserved_name_is_left_out_and_told(install_plugin):
     assert manager.conflicts() == (conflict,)
     assert (conflict.name, [source.distribution for source in conflict.losers]) == ("max-restarts", ["b"])
     assert str(conflict).endswith("uninstall one, or block one: ELASTIC_DISABLE_PLUGINS=b")
+
+
+SECRETIVE = """
+    from elastic_core.hooks import Option, StoreRecord, hookimpl
+
+    @hookimpl
+    def elastic_stores():
+        return [StoreRecord("safe", "a test", print, (Option("Pass-Word", str, None, "it", secret=True),))]
+    """
+
+
+def test_secret_options_of_records_are_known_by_name(install_plugin):
+    manager = load(install_plugin("a", SECRETIVE), install_plugin("b", option_source("queue")))
+    assert manager.secret_options() == {"pass_word"}

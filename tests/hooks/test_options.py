@@ -83,3 +83,12 @@ def test_dashes_and_underscores_are_the_same_but_not_both():
 
 def test_a_record_that_takes_anything_gets_it_as_it_is():
     assert type_options(None, {"x": "1"}, "o") == ({"x": "1"}, ())
+
+
+def test_no_error_shows_the_value_of_a_secret():
+    secrets = (Option("token", str, None, "the token", secret=True), Option("pin", int, None, "the pin", secret=True))
+    _, problems = type_options(secrets, {"token": True, "pin": "12e4"}, "--health-conf")
+    assert [problem.message for problem in problems] == [
+        "expected text, found ***",
+        "expected a whole number, found ***",
+    ]

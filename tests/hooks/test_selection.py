@@ -91,6 +91,7 @@ def test_an_unknown_name_lists_everything_that_helps(install_plugin, backend_sou
         (RendezvousBackendRecord, "static", "elastic-c10d"),
         (RendezvousBackendRecord, "etcd", "elastic-etcd"),
         (RendezvousBackendRecord, "etcd-v2", "elastic-etcd"),
+        (RendezvousBackendRecord, "etcd-v3", "elastic-etcd"),
         (RendezvousBackendRecord, "etcd-legacy", "elastic-etcd-legacy"),
         (StoreRecord, "tcp", "elastic-c10d"),
         (StoreRecord, "etcd", "elastic-etcd"),

@@ -92,6 +92,12 @@ HANDLER = """
     def give_nothing():
         return None
 
+    def make_faulty():
+        return faulty
+
+    def faulty(params):
+        raise LookupError("'no such ring'")
+
     def fail():
         raise RuntimeError("no driver")
     """
@@ -148,6 +154,15 @@ def test_an_older_handler_knows_no_store_of_the_agents(foreign):
     assert handler.use_agent_store is False
 
 
+def test_a_node_that_leaves_does_not_shut_it_down_which_would_close_the_job_for_all(foreign):
+    handler, module = foreign()
+    assert handler.shutdown() is False
+    assert module.calls == ["create"]
+    handler.set_closed()
+    assert handler.shutdown() is True
+    assert module.calls == ["create", "set_closed", "shutdown"]
+
+
 ERRORS = {
     "RendezvousClosedError": RendezvousClosedError,
     "RendezvousTimeoutError": RendezvousTimeoutError,
@@ -168,9 +183,25 @@ def test_an_error_becomes_ours_by_its_name_or_that_of_a_base(foreign, name, ours
     assert raised.value.__cause__ is module.raises["next_rendezvous"]
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("RendezvousClosedError", "the job was closed; its rendezvous handler does not tell by whom"),
+        ("RendezvousTimeoutError", "the rendezvous handler raised RendezvousTimeoutError without a reason"),
+    ],
+)
+def test_an_error_without_words_gets_some(foreign, name, words):
+    handler, module = foreign()
+    module.raises["next_rendezvous"] = getattr(module, name)()
+    with pytest.raises(RendezvousError, match=words):
+        handler.next_rendezvous()
+
+
 @pytest.mark.parametrize("call", ["is_closed", "set_closed", "num_nodes_waiting", "shutdown"])
 def test_errors_of_every_call_become_ours(foreign, call):
     handler, _ = foreign(**{call: "RendezvousConnectionError"})
+    if call == "shutdown":
+        handler.set_closed()  # a node that only leaves does not call it
     with pytest.raises(RendezvousConnectionError, match="why: 7 of 8"):
         getattr(handler, call)()
 
@@ -188,6 +219,17 @@ def test_other_errors_stay_what_they_are(foreign):
         with pytest.raises(type(error)) as raised:
             handler.next_rendezvous()
         assert raised.value is error
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["DistStoreError", "DistNetworkError"])
+def test_a_store_of_torchs_that_fails_is_out_of_reach(foreign, name):
+    import torch.distributed
+
+    handler, module = foreign()
+    module.raises["next_rendezvous"] = getattr(torch.distributed, name)("wait timeout after 60000ms")
+    with pytest.raises(RendezvousConnectionError, match="wait timeout after 60000ms"):
+        handler.next_rendezvous()
 
 
 @pytest.mark.torch
@@ -217,6 +259,7 @@ def test_it_is_not_imported_before_it_is_made(handler_points):
         ("absent", "AttributeError"),
         ("fail", "RuntimeError: no driver"),
         ("give_nothing", "gave None, expected a function"),
+        ("make_faulty", "failed to make a handler: LookupError: 'no such ring'"),
     ],
 )
 def test_a_failure_names_distribution_and_version(handler_points, target, why):

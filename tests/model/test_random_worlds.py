@@ -21,9 +21,10 @@ class Job(RuleBasedStateMachine):
         bounds=st.sampled_from([(1, 2), (1, 4), (2, 2), (2, 3), (3, 5)]),
         count=st.integers(1, 4),
         seed=st.integers(0, 99),
+        leases=st.booleans(),
     )
-    def start(self, bounds, count, seed):
-        self.job = World(RendezvousSettings("job", *bounds, RendezvousTimeout(close=20)), seed)
+    def start(self, bounds, count, seed, leases):
+        self.job = World(RendezvousSettings("job", *bounds, RendezvousTimeout(close=20)), seed, leases)
         self.begun = 0
         for _ in range(count):
             self.join()
@@ -69,6 +70,14 @@ class Job(RuleBasedStateMachine):
     def is_drained(self, data):
         self.job.drain(self.pick(data), through=self.pick(data))
 
+    @precondition(lambda self: self.job.memory.leases)
+    @rule(data=st.data())
+    def all_leases_end(self, data):
+        """One after the other, a moment apart."""
+        for name in data.draw(st.permutations(self.names())):
+            self.job.end_lease(name)
+            self.job.run(data.draw(st.sampled_from([0.0, 0.01, 0.5])))
+
     def teardown(self):
         """All is well again: whoever lives gets its round."""
         if not hasattr(self, "job"):
@@ -81,8 +90,8 @@ class Job(RuleBasedStateMachine):
         state = self.job.state
         if state.closed:
             assert not self.names(), f"the job is closed, and {self.names()} do not know"
-        elif any(node.phase.name == "DONE" for node in self.job.nodes.values()) or state.done:
-            return  # the job is ending; nobody is let in
+        elif any(node.phase.name == "DONE" for node in self.job.nodes.values()) or self.job.ending:
+            return  # nobody is let in
         elif len(self.names()) >= self.job.settings.min_nodes:
             assert self.job.in_step(), f"{self.names()} live, and {self.job.members()} are in round {state.round}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from elastic_core.clock import Instant
@@ -54,3 +56,19 @@ class Say:
 @pytest.fixture
 def say():
     return Say
+
+
+@pytest.fixture
+def in_time():
+    """A function that says whether one of several attempts took less than so many seconds. A machine that stalls makes
+    some of them slow, a fault all."""
+
+    def in_time(attempt, seconds, tries=5):
+        def took():
+            begun = time.monotonic()
+            attempt()
+            return time.monotonic() - begun
+
+        return any(took() < seconds for _ in range(tries))
+
+    return in_time

@@ -19,6 +19,7 @@ from elastic_core.rendezvous.blame import PHRASES, is_certain
         ({"exitcode": -6, "message": "assertion x > 0 failed"}, True),
         ({"message": "   "}, False),
         ({"curable": False}, True),
+        ({"exitcode": -6, "reason": "hang: the watchdog timer 'step' was not released in time"}, True),
     ],
 )
 def test_one_failure(say, failure, certain):

@@ -38,6 +38,7 @@ failures = st.builds(
     st.just({}),
     st.none() | numbers,
     st.booleans(),
+    text,
 )
 reports = st.builds(Report, text, text, st.lists(failures, max_size=2).map(tuple), st.booleans())
 ends = st.builds(End, st.sampled_from(Cause), text, text, st.lists(reports, max_size=3).map(tuple), st.booleans())
@@ -287,6 +288,13 @@ def test_a_failure_is_cut_to_what_others_can_bear():
     assert (len(told.stderr_tail), told.error_file_data, told.caused_by) == (20, {}, 3)
 
 
+def test_of_a_stack_the_beginning_is_told_and_only_of_what_came_first():
+    hung = ProcessFailure(0, 1, -6, reason="hang: the timer", stack="first\n" + "x" * 10_000)
+    assert bounded(hung).stack.startswith("first\n")
+    assert len(bounded(hung).stack) == 8192
+    assert bounded(replace(hung, caused_by=3)).stack == ""
+
+
 def test_of_many_reports_the_certain_ones_are_kept(say):
     reports = tuple(say.report(f"n{i}", certain=i in (20, 30)) for i in range(40))
     state = decoded_state(encoded_state(State(end=End(Cause.FAILURE, "a", "why", reports))))
@@ -295,7 +303,7 @@ def test_of_many_reports_the_certain_ones_are_kept(say):
 
 def test_the_state_of_a_large_job_with_the_longest_failures_can_be_read_again(say):
     long = "é" * 10_000
-    failure = bounded(ProcessFailure(0, 1, 2, long, long, 0.0, 0, long, long, 0, long, (long,) * 50))
+    failure = bounded(ProcessFailure(0, 1, 2, long, long, 0.0, 0, long, long, 0, long, (long,) * 50, stack=long))
     reports = tuple(Report(f"n{i}", f"n{i}", (failure,) * 9, True) for i in range(100))
     state = State(round=1, seats=say.seats([f"node{i}" for i in range(5000)]), end=End(Cause.FAILURE, "a", "", reports))
     data = encoded_state(state)

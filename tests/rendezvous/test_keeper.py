@@ -8,6 +8,7 @@ import pytest
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.node import Node
+from elastic_core.rendezvous.absence import CONFIRM
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state
 from elastic_core.rendezvous.entry import entry_of
 from elastic_core.rendezvous.keeper import Keeper
@@ -589,3 +590,41 @@ def test_who_lost_its_entry_while_the_store_slept_is_not_lost(pair):
     other.want()
     leader.run(3 * leader.settings.window)
     assert leader.state.gone == ("b/1",)  # it was there once more, and then beat no more
+
+
+def test_a_store_that_ends_all_leases_at_once_ends_no_round(pair):
+    """As an etcd cluster does whose leader slept and wakes: one after the other, that of who leads the job the last."""
+    leader, other = pair
+    leader.memory.leases = True
+    leader.run(0.5)
+    del leader.memory.entries["b/1"]
+    leader.keeper.roster_changed()
+    leader.keeper.turn()
+    assert leader.state.open
+    del leader.memory.entries["a/1"]
+    leader.keeper.roster_changed()
+    leader.keeper.turn()
+    assert list(leader.memory.entries) == ["a/1"]
+    leader.run(leader.settings.window / 2)
+    other.backend.reachable = False  # its renewal fails: the lease is gone
+    other.keeper.turn()
+    other.backend.reachable = True
+    other.keeper.turn()
+    leader.run(3 * leader.settings.window)
+    assert leader.state.open
+    assert leader.state.gone == ()
+
+
+def test_whose_lease_alone_has_ended_is_lost_a_moment_later(pair):
+    leader, _ = pair
+    leader.memory.leases = True
+    leader.run(0.5)
+    del leader.memory.entries["b/1"]
+    leader.keeper.roster_changed()
+    gone = leader.clock.now()
+    due = leader.keeper.turn()
+    while leader.state.open and due < gone + 2 * CONFIRM:
+        leader.clock.advance(due - leader.clock.now())  # no news comes: it turns when it said
+        due = leader.keeper.turn()
+    assert leader.clock.now() - gone == pytest.approx(CONFIRM)
+    assert leader.state.gone == ("b/1",)

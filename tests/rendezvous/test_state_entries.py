@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
+from functools import partial
 
 import pytest
 
+from elastic_core import testing
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.clock import SystemClock
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
@@ -16,6 +17,7 @@ from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousBackend,
 from elastic_core.rendezvous.state_entries import StateEntries
 
 LONG = 30.0
+eventually = partial(testing.eventually, timeout=LONG)
 
 
 class Place:
@@ -82,14 +84,6 @@ def toys(request):
 @pytest.fixture
 def entries(toys):
     return lambda: StateEntries(toys(), SystemClock())
-
-
-def eventually(condition, timeout=LONG):
-    deadline = time.monotonic() + timeout
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"did not come true within {timeout} s"
-        time.sleep(0.01)
-    return found
 
 
 def test_the_state_is_written_by_compare_and_swap(entries):
@@ -168,7 +162,7 @@ def test_closing_ends_the_waits(toys):
     thread.start()
     one.close()
     one.close()
-    thread.join(5.0)
+    thread.join(30.0)
     assert found == [False]
     assert toy.closed == 1
 

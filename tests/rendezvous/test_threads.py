@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 import pytest
 
+from elastic_core import testing
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.node import Node
@@ -18,7 +20,8 @@ from elastic_core.rendezvous.state import State, closed
 from elastic_core.rendezvous.threads import KeeperThreads
 from elastic_core.testing import MemoryBackend, SharedMemory
 
-LONG = 10.0
+LONG = 30.0
+eventually = partial(testing.eventually, timeout=LONG)
 
 
 class BadBackend(MemoryBackend):
@@ -61,11 +64,12 @@ class BadBackend(MemoryBackend):
 class Rig:
     """A keeper with its threads."""
 
-    def __init__(self, memory=None, name="a", max_nodes=1, min_nodes=1):
+    def __init__(self, memory=None, name="a", max_nodes=1, min_nodes=1, interval=1.0):
         self.memory = memory or SharedMemory()
         self.backend = BadBackend(self.memory)
         clock = SystemClock()
-        settings = RendezvousSettings("job", min_nodes, max_nodes, RendezvousTimeout(last_call=0.0))
+        timeout = RendezvousTimeout(last_call=0.0)
+        settings = RendezvousSettings("job", min_nodes, max_nodes, timeout, interval, keep_alive_max_attempt=60)
         self.entry = entry_of(Node(name), f"{name}/1")
         self.keeper = Keeper(self.backend, settings, self.entry, clock, lambda view: None)
         self.threads = KeeperThreads(self.keeper, self.backend, clock)
@@ -93,17 +97,6 @@ def rig():
         one.threads.stop()
 
 
-@pytest.fixture
-def eventually():
-    def wait(condition, timeout=LONG):
-        deadline = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < deadline, f"did not come true within {timeout} s"
-            time.sleep(0.005)
-
-    return wait
-
-
 def write(memory, state):
     """Another node writes the state."""
     MemoryBackend(memory).set_state(encoded_state(state), memory.state and memory.state[1])
@@ -113,33 +106,31 @@ def rendezvous_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("rendezvous-")]
 
 
-def test_start_and_stop_any_number_of_times(rig, eventually):
+def test_start_and_stop_any_number_of_times(rig):
     before = len(rendezvous_threads())
     one = rig()
-    assert one.threads.stop()
+    eventually(one.threads.stop)
     assert (one.threads.started, one.threads.stopped) == (False, True)
     two = rig()
     two.start()
     two.threads.start()
     eventually(lambda: two.state.open)
     assert two.threads.started
-    assert two.threads.stop()
+    eventually(two.threads.stop)
     assert two.threads.stop()
     two.threads.start()
     assert len(rendezvous_threads()) == before
 
 
-def test_what_others_write_is_known_at_once(rig, eventually):
-    one = rig()
+def test_what_others_write_is_known_at_once(rig):
+    one = rig(interval=300.0)
     one.start()
     eventually(lambda: one.state.open)
-    begun = time.monotonic()
     write(one.memory, closed(one.state, "b", "enough", succeeded=False))
-    eventually(lambda: one.state.closed)
-    assert time.monotonic() - begun < 0.5
+    eventually(lambda: one.state.closed)  # and not with the next beat
 
 
-def test_state_that_cannot_be_read_is_no_reason_to_be_busy(rig, eventually):
+def test_state_that_cannot_be_read_is_no_reason_to_be_busy(rig):
     one = rig()
     one.start()
     eventually(lambda: one.state.open)
@@ -153,7 +144,7 @@ def test_state_that_cannot_be_read_is_no_reason_to_be_busy(rig, eventually):
     assert one.backend.calls["wait_for_state"] < 30
 
 
-def test_main_connection_down_while_the_watchers_are_not(rig, eventually):
+def test_main_connection_down_while_the_watchers_are_not(rig):
     """They see news that the keeper cannot fetch."""
     one = rig()
     one.start()
@@ -171,7 +162,7 @@ def test_main_connection_down_while_the_watchers_are_not(rig, eventually):
     eventually(lambda: one.keeper.view.outage is None)
 
 
-def test_watchers_that_cry_wolf_slow_down(rig, eventually):
+def test_watchers_that_cry_wolf_slow_down(rig):
     one = rig()
     one.backend.wolf = True
     one.start()
@@ -182,7 +173,7 @@ def test_watchers_that_cry_wolf_slow_down(rig, eventually):
 
 
 @pytest.mark.parametrize("error", [RendezvousConnectionError("gone"), RuntimeError("odd")], ids=["known", "odd"])
-def test_a_watcher_survives_what_its_wait_raises(rig, eventually, capsys, error):
+def test_a_watcher_survives_what_its_wait_raises(rig, capsys, error):
     one = rig()
     one.start()
     eventually(lambda: one.backend.calls["wait_for_state"])
@@ -225,48 +216,54 @@ def test_wakes_of_many_threads_are_not_lost(rig):
     assert not missing
 
 
-def test_stop_does_not_wait_for_a_call_that_hangs(rig, eventually):
+def test_stop_does_not_wait_for_a_call_that_hangs(rig, in_time):
+    def in_a_call_that_hangs():
+        one = rig()
+        one.start()
+        eventually(lambda: one.state.open)
+        one.backend.hold.clear()
+        eventually(lambda: one.keeper.out_of_reach_since() is not None)
+        return one
+
+    def stop():
+        one = rigs.pop()
+        assert not one.threads.stop()
+        one.backend.hold.set()
+        eventually(lambda: one.threads.stop())
+
+    rigs = [in_a_call_that_hangs() for _ in range(3)]
+    assert in_time(stop, 4.0, tries=3)
+
+
+def test_hung_from_the_very_first_call(rig):
     one = rig()
-    one.start()
-    eventually(lambda: one.state.open)
-    one.backend.hold.clear()
-    eventually(lambda: one.keeper.out_of_reach_since() is not None)
-    begun = time.monotonic()
-    assert not one.threads.stop()
-    assert time.monotonic() - begun < 4.0
-    one.backend.hold.set()
-    eventually(lambda: one.threads.stop())
-
-
-def test_hung_from_the_very_first_call(rig, eventually):
-    one = rig()
     one.backend.hold.clear()
     one.start()
     eventually(lambda: one.keeper.out_of_reach_since() is not None)
     assert not one.threads.stop()
 
 
-def test_the_roster_is_waited_for_on_request_where_this_node_does_not_lead(rig, eventually):
-    leader = rig(max_nodes=2, min_nodes=2)
-    other = rig(leader.memory, "b", max_nodes=2, min_nodes=2)
-    leader.start()
-    eventually(lambda: leader.keeper.view.announced)
-    other.start()
-    eventually(lambda: other.state.open)
-    assert not other.keeper.leading
-    other.keeper.withdraw()
-    other.threads.wake()
-    eventually(lambda: not other.keeper.view.announced)
-    clock = SystemClock()
-    until = later(clock.now(), LONG)
-    ticket = leader.keeper.withdraw()
-    leader.threads.wake()
-    other.threads.wait_for_roster(until)
-    assert clock.now() < until - 4.0
-    assert ticket.done.wait(LONG)
+def test_the_roster_is_waited_for_on_request_where_this_node_does_not_lead(rig, in_time):
+    def leader_goes():
+        leader = rig(max_nodes=2, min_nodes=2)
+        other = rig(leader.memory, "b", max_nodes=2, min_nodes=2)
+        leader.start()
+        eventually(lambda: leader.keeper.view.announced)
+        other.start()
+        eventually(lambda: other.state.open)
+        assert not other.keeper.leading
+        other.keeper.withdraw()
+        other.threads.wake()
+        eventually(lambda: not other.keeper.view.announced)
+        ticket = leader.keeper.withdraw()
+        leader.threads.wake()
+        other.threads.wait_for_roster(later(SystemClock().now(), LONG))
+        assert ticket.done.wait(LONG)
+
+    assert in_time(leader_goes, 4.0)  # and not with the next turn of a node that wants nothing, in five seconds
 
 
-def test_an_idle_round_costs_a_beat_a_second_and_no_time(rig, eventually):
+def test_an_idle_round_costs_a_beat_a_second_and_no_time(rig):
     leader = rig(max_nodes=2, min_nodes=2)
     other = rig(leader.memory, "b", max_nodes=2, min_nodes=2)
     leader.start()

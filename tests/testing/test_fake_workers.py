@@ -120,8 +120,8 @@ def test_deaf_and_immortal_workers(make):
 def test_killing_one_worker_is_a_failure_with_that_reason(make):
     workers = make()
     workers.start(plan())
-    assert workers.kill(1001, "hang")
-    assert not workers.kill(1001, "again")
+    assert workers.kill(1001, "hang") == 1
+    assert workers.kill(1001, "again") is None
     workers.finish()
     assert [(rank, failure.reason, failure.exitcode) for rank, failure in workers.failures().items()] == [
         (5, "hang", -9)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.builtin.memory_store import MemoryStore
-from elastic_core.testing import StoreContract
+from elastic_core.testing import StoreContract, installed_store
 
 
 class TestMemoryStore(StoreContract):
@@ -13,4 +12,4 @@ class TestMemoryStore(StoreContract):
 
     @pytest.fixture
     def store(self):
-        return MemoryStore()
+        return installed_store("memory")

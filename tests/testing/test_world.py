@@ -41,6 +41,48 @@ def test_a_node_that_dies_is_noticed_and_the_others_go_on():
     assert (job.state.round, job.state.restarts) == (2, 0)
 
 
+def test_who_crashes_after_its_success_has_succeeded():
+    """A spare is not let in for it: the other member works on."""
+    job = world(2, 2, 3)
+    job.run(6)
+    assert not job.ending
+    first, second = job.members()
+    job.succeed(first)
+    job.run(1)
+    assert job.ending
+    job.crash(first)
+    job.run(30)
+    assert job.ending
+    assert (job.state.round, job.members()) == (1, [first, second])
+
+
+def leased(count):
+    made = World(RendezvousSettings("job", 1, count, RendezvousTimeout()), leases=True)
+    for number in range(count):
+        made.join(f"n{number}")
+    made.run(6)
+    assert len(made.members()) == count
+    return made
+
+
+def test_a_store_with_leases_drops_who_is_gone():
+    job = leased(3)
+    job.crash("n1")
+    job.run(10)
+    assert job.members() == ["n0", "n2"]
+
+
+@pytest.mark.parametrize("order", [["n0", "n1", "n2"], ["n2", "n1", "n0"], ["n1", "n0", "n2"]])
+@pytest.mark.parametrize("apart", [0.0, 0.1, 0.6])
+def test_a_store_that_ends_all_leases_ends_no_round(order, apart):
+    job = leased(3)
+    for name in order:
+        job.end_lease(name)
+        job.run(apart)
+    job.run(30)
+    assert (job.state.round, job.members()) == (1, ["n0", "n1", "n2"])
+
+
 def test_when_the_leader_dies_the_next_in_line_steps_in():
     job = world(1, 3, 3)
     job.run(6)

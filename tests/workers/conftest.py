@@ -92,16 +92,36 @@ def lines_of():
 
 
 @pytest.fixture
-def pipe():
-    """A pipe whose write end children inherit; `(read end, write end)`, closed at the end."""
-    reader, writer = os.pipe()
-    os.set_inheritable(writer, True)
-    yield reader, writer
-    for fd in (reader, writer):
-        try:
+def make_pipe():
+    """A function that makes a pipe, `(read end, write end)`, closed at the end as far as the test has not done so."""
+    made = []
+
+    def make_pipe():
+        ends = os.pipe()
+        made.append((os.fstat(ends[0]).st_ino, ends))
+        return ends
+
+    yield make_pipe
+    for inode, ends in made:
+        for fd in ends:
+            close_if_it_is(fd, inode)
+
+
+def close_if_it_is(fd, inode):
+    """The number of a descriptor that was closed may be somebody else's by now."""
+    try:
+        if os.fstat(fd).st_ino == inode:
             os.close(fd)
-        except OSError:
-            pass  # the test has closed it
+    except OSError:
+        pass
+
+
+@pytest.fixture
+def pipe(make_pipe):
+    """A pipe whose write end children inherit; `(read end, write end)`, closed at the end."""
+    reader, writer = make_pipe()
+    os.set_inheritable(writer, True)
+    return reader, writer
 
 
 @pytest.fixture
@@ -200,9 +220,12 @@ def local_workers():
         environment=None,
         oom_counters=(),
         sentinel=None,
+        faulthandler=False,
+        progress=(),
         **output,
     ):
-        policy = GroupPolicy(OutputPolicy(**output), EnvironmentPolicy(virtual_local_rank), binding)
+        own = EnvironmentPolicy(virtual_local_rank, faulthandler)
+        policy = GroupPolicy(OutputPolicy(**output), own, binding, frozenset(progress))
         given = dict(os.environ) if environment is None else environment
         workers = LocalWorkers(starter, policy, given, open_sentinel=sentinel, oom_counters=oom_counters)
         made.append(workers)

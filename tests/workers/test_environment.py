@@ -83,6 +83,14 @@ def test_nccl_error_handling_is_passed_on(plan):
     assert environment(plan, contributed=given)["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
 
 
+def test_workers_that_are_watched_can_be_asked_for_their_stacks_unless_the_user_says_no(plan):
+    watched = EnvironmentPolicy(faulthandler=True)
+    assert "PYTHONFAULTHANDLER" not in environment(plan)
+    assert environment(plan, policy=watched)["PYTHONFAULTHANDLER"] == "1"
+    assert environment(plan, policy=watched, parent={"PYTHONFAULTHANDLER": ""})["PYTHONFAULTHANDLER"] == ""
+    assert environment(plan, policy=watched, contributed={"PYTHONFAULTHANDLER": ""})["PYTHONFAULTHANDLER"] == ""
+
+
 def test_the_parent_s_ranks_do_not_shine_through_and_contributions_do(plan):
     parent = {"RANK": "77", "TORCHELASTIC_ERROR_FILE": "/other", "A": "parent", "B": "parent"}
     found = environment(plan, parent=parent, contributed={"A": "plugin", "WORLD_SIZE": "99"})

@@ -47,7 +47,7 @@ def test_it_is_what_the_agent_expects(local_workers, python):
     assert workers.running() == []
     assert workers.leftovers() == []
     assert list(workers.sentinels()) == []
-    assert not workers.kill(1, "nothing runs")
+    assert workers.kill(1, "nothing runs") is None
     workers.send_signal(signal.SIGTERM)
     workers.finish()
     workers.close()
@@ -147,12 +147,12 @@ def test_a_kill_for_want_of_memory_is_told_apart(local_workers, python, plan, tm
 def test_a_kill_with_a_reason_fails_for_that_reason(local_workers, python, plan, others_stopped):
     rounds = local_workers(python(SLEEP))
     pids = rounds.start(plan(2))
-    assert rounds.workers.kill(pids[1], "it hangs")
+    assert rounds.workers.kill(pids[1], "it hangs") == 1
     if others_stopped:
         rounds.workers.send_signal(signal.SIGKILL)
     else:
         assert [e.local_rank for e in rounds.wait_for_exits(1)] == [1]
-        assert not rounds.workers.kill(pids[1], "again")
+        assert rounds.workers.kill(pids[1], "again") is None
         rounds.workers.send_signal(signal.SIGKILL)
     rounds.wait_for_exits(2 if others_stopped else 1)
     rounds.finish()

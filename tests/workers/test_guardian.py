@@ -91,6 +91,26 @@ def test_a_name_that_reads_as_two_orders_removes_nothing(guardian, tmp_path):
     assert (tmp_path / "one").exists()
 
 
+def test_a_link_and_where_it_leads_to_stay(guardian, tmp_path):
+    folder = tmp_path / "folder"
+    (folder / "work").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch" / "link").symlink_to(folder)
+    guardian.scratch(str(tmp_path / "link"))
+    guardian.scratch(str(tmp_path / "scratch"))
+    guardian.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link"]
+    assert (folder / "work").exists()
+
+
+def test_a_name_that_does_not_begin_at_the_root_removes_nothing(guardian, tmp_path):
+    """The guardian lives at the root: what is meant to be somewhere else would be looked for there."""
+    guardian.scratch(str(tmp_path.relative_to("/")))
+    guardian.close()
+    assert tmp_path.exists()
+
+
 def test_a_forked_child_does_not_hold_its_pipe(guardian, spawn, pipe):
     """The child outlives our end of the pipe; the guardian must see the end all the same."""
     reader, writer = pipe

@@ -28,29 +28,22 @@ def finish(pump, patience=QUIET):
 
 
 @pytest.fixture
-def pump(pipe):
+def pump(pipe, make_pipe):
     """A function that starts a pump over `count` new pipes to the console pipe: (pump, write ends, channels)."""
-    ends = []
 
     def pump(count, console=pipe[1], **plan):
         sink = ConsoleSink(console)
         channels, writers = {}, []
         for number in range(count):
-            reader, writer = os.pipe()
+            reader, writer = make_pipe()
             made = {"captured": True, "keeps_tail": True, "prefix": b"[%d]:" % number, **plan}
             channels[reader] = Channel(StreamPlan(**made), sink, None, ignore)
             writers.append(writer)
-        ends.extend(writers)
         made = OutputPump(channels)
         made.start()
         return made, writers, list(channels.values())
 
-    yield pump
-    for fd in ends:
-        try:
-            os.close(fd)
-        except OSError:
-            pass
+    return pump
 
 
 def drain(fd, into):
@@ -186,7 +179,56 @@ def test_a_blocked_console_never_blocks_the_agent(pump, pipe):
     reading.join()
 
 
+class BrokenConsole:
+    """A console with a fault of its own."""
+
+    def write(self, data):
+        raise ValueError("no such colour")
+
+
+def test_a_fault_costs_output_and_holds_nobody_up(capfd):
+    """Told once; the worker writes many times what its pipe holds, and its last words are kept."""
+    reader, writer = os.pipe()
+    channel = Channel(StreamPlan(captured=True, keeps_tail=True), BrokenConsole(), None, ignore)
+    made = OutputPump({reader: channel})
+    made.start()
+    for number in range(5000):
+        os.write(writer, b"line %d of some length to fill the pipe many times over\n" % number)
+    os.close(writer)
+    assert finish(made) is Delivery.COMPLETE
+    assert channel.tail()[-1].startswith("line 4999 ")
+    assert capfd.readouterr().err.count("it could not be moved: ValueError: no such colour") == 1
+
+
 def test_nothing_to_pump():
     made = OutputPump({})
     made.start()
     assert finish(made) is Delivery.COMPLETE
+
+
+def test_it_catches_up_with_what_was_written(pump, pipe):
+    reading = drain(pipe[0], [])
+    moving, (writer, _), (channel, _) = pump(2)
+    for number in range(200):
+        os.write(writer, b"%d\n" % number)
+        assert moving.catch_up(QUIET)
+        assert channel.tail()[-1] == str(number)
+    finish(moving)
+    assert moving.catch_up(0.0)  # at once: it has ended
+    os.close(pipe[1])
+    reading.join(QUIET)
+
+
+def test_one_that_cannot_catch_up_is_not_waited_for(pump, pipe, until):
+    moving, (writer,), _ = pump(1, prefix=b"")
+    writing = threading.Thread(target=os.write, args=(writer, b"x" * 1_000_000))  # more than the console can hold
+    writing.start()
+    until(lambda: moving.moved > 65536, "more than a pipe holds")
+    assert not moving.catch_up(0.05)
+    assert moving.busy
+    reading = drain(pipe[0], [])
+    writing.join(QUIET)
+    assert moving.catch_up(QUIET)
+    finish(moving)
+    os.close(pipe[1])
+    reading.join(QUIET)

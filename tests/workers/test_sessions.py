@@ -427,6 +427,32 @@ def test_workers_and_grandchildren_die_with_a_killed_agent(pipe, lines_of, until
     agent.stderr.close()
 
 
+GUARDING = """
+import os, sys
+from elastic_core.workers.group import GroupPolicy, LocalWorkers
+from elastic_core.workers.starters import CommandStarter
+workers = LocalWorkers(CommandStarter(("true",)), GroupPolicy(), dict(os.environ))
+workers.guard(sys.argv[1:])
+print("guarded", flush=True)
+sys.stdin.read()
+workers.close()
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_folders_of_an_agent_that_has_started_no_worker_are_guarded(killed, until, tmp_path):
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        (folder / "deep").mkdir(parents=True)
+    command = [sys.executable, "-c", GUARDING, *map(str, folders)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout.readline() == b"guarded\n"
+        assert len(os.listdir(tmp_path)) == 2
+        if killed:
+            agent.kill()
+    until(lambda: os.listdir(tmp_path) == [], "the folders to go")
+
+
 def test_nobody_of_a_killed_agent_holds_its_pipes(spawn, pipe, lines_of):
     """The reader of what the workers wrote sees the end: nobody is left to write."""
     reader, writer = pipe
@@ -441,3 +467,29 @@ def test_nobody_of_a_killed_agent_holds_its_pipes(spawn, pipe, lines_of):
     agent.wait()
     assert select.select([reader], [], [], 30)[0]
     assert os.read(reader, 1) == b""
+
+
+def test_to_whom_a_process_belongs(spawn, pipe, lines_of):
+    code = """
+        import os, sys, time
+        child = os.fork()
+        if child:
+            os.write(int(sys.argv[1]), b"%d\\n" % child)
+        time.sleep(600)
+    """
+    leader = spawn(code, pipe[1])
+    child = int(lines_of(pipe[0])[0])
+    leaders = {leader.pid: sessions.start_of(leader.pid)}
+    assert sessions.leader_of(leader.pid, leaders) == leader.pid
+    assert sessions.leader_of(child, leaders) == leader.pid
+    assert sessions.leader_of(os.getpid(), leaders) is None
+    assert sessions.leader_of(2**22 + 1, leaders) is None
+    stale = {leader.pid: leaders[leader.pid] - 1}  # an earlier process had this number
+    assert sessions.leader_of(leader.pid, stale) is None
+    assert sessions.leader_of(child, stale) is None
+    leader.kill()
+    wait = os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+    assert wait is not None
+    assert sessions.leader_of(leader.pid, leaders) is None  # it has ended
+    assert sessions.leader_of(child, leaders) == leader.pid
+    os.kill(child, 9)

@@ -26,6 +26,10 @@ def test_a_lone_worker_keeps_the_agent_s_stdout(plan):
     assert planned(plan, Stream.OUT, workers=2) == StreamPlan(captured=True)
 
 
+def test_a_lone_worker_whose_lines_count_as_progress_does_not(plan):
+    assert planned(plan, Stream.OUT, watched=True) == StreamPlan(captured=True)
+
+
 def test_stderr_is_captured_and_its_tail_kept(plan):
     assert planned(plan, Stream.ERR) == StreamPlan(captured=True, keeps_tail=True)
 

@@ -7,6 +7,8 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.host_port import joined_host_port
+
 if TYPE_CHECKING:
     from elastic_c10d.endpoint import Endpoint
     from elastic_core.clock import Duration
@@ -43,7 +45,7 @@ class Address:
         return int(self.sockaddr[1])
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return joined_host_port(self.host, self.port)
 
 
 def resolve(endpoint: Endpoint) -> list[Address]:

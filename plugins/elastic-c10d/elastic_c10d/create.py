@@ -17,6 +17,7 @@ from elastic_c10d.tcp_connector import PATIENCE, TcpConnector
 from elastic_c10d.torch_import import distributed
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
+from elastic_core.own_address import own_address_towards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,19 +118,11 @@ def _advertised(params: RendezvousParameters, connector: Connector) -> Callable[
             return params.local_addr
         if isinstance(connector, TcpConnector) and connector.local_address:
             return connector.local_address
-        return "127.0.0.1" if params.max_nodes == 1 else _outward_address()
+        if params.max_nodes == 1:
+            return "127.0.0.1"
+        return own_address_towards(*_NOWHERE) or socket.gethostname()
 
     return address
-
-
-def _outward_address() -> str:
-    """The address that this machine's packets for elsewhere carry."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.connect(_NOWHERE)
-            return str(sock.getsockname()[0])
-    except OSError:
-        return socket.gethostname()
 
 
 def _is_host(params: RendezvousParameters) -> bool | None:

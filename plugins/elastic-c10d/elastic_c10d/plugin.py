@@ -27,7 +27,7 @@ _C10D = (
 )
 _STATIC = (
     *(option for option in SHARED if option.name not in ("join_timeout", "last_call_timeout")),
-    Option("master_addr", str, None, "address of rank 0's store, where no endpoint is given; unset: 127.0.0.1"),
+    Option("master_addr", str, None, "address of rank 0, where nodes meet if no endpoint is given; unset: 127.0.0.1"),
     Option("master_port", int, None, "its port; unset: 29500"),
     Option("rank", int, None, "rank of this node, from 0; binding"),
     Option("timeout", float, 600.0, "for all nodes to join", "seconds"),
@@ -120,5 +120,5 @@ def elastic_stores() -> list[StoreRecord]:
             _file_store,
             (Option("path", str, "", "the file"),),
         ),
-        StoreRecord("hash", "torch's HashStore, in the memory of one process", _hash_store),
+        StoreRecord("hash", "torch's HashStore, in the memory of one process (add wakes nobody)", _hash_store),
     ]

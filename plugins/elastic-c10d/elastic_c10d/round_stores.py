@@ -61,13 +61,14 @@ class C10dRoundStores(RoundStores):
 
     def reserve(self) -> RendezvousStoreInfo:
         """Raises ConfigurationError when there is no free port."""
-        self.release()
         try:
-            self._reserved = bind_everywhere(0)
+            fresh = bind_everywhere(0)  # while the last round's is held: else it may be the same port again
         except OSError as error:
             told = f"expected a free port for the workers' store, found none: {error.strerror}"
             raise ConfigurationError(Problem("--master-port", told)) from error
-        return RendezvousStoreInfo(self._address(), int(self._reserved.getsockname()[1]))
+        self.release()
+        self._reserved = fresh
+        return RendezvousStoreInfo(self._address(), int(fresh.getsockname()[1]))
 
     def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
         if not is_host:

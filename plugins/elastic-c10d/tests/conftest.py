@@ -8,8 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from datetime import timedelta
 
 import psutil
@@ -18,6 +16,10 @@ from elastic_c10d import C10dRendezvousBackend, StoreServer
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
 from elastic_c10d.torch_import import distributed
+
+from elastic_core import testing
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.testing import Background
 
 LONG = 20.0
 
@@ -56,44 +58,10 @@ class ServerProcess:
 
     def pause(self):
         os.kill(self._process.pid, signal.SIGSTOP)
-        deadline = time.monotonic() + LONG
-        while psutil.Process(self._process.pid).status() != psutil.STATUS_STOPPED:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        testing.eventually(lambda: psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
 
     def resume(self):
         os.kill(self._process.pid, signal.SIGCONT)
-
-
-class Background:
-    """A call in a thread of its own."""
-
-    def __init__(self, function):
-        self._function = function
-        self.value = None
-        self.error = None
-        self.seconds = 0.0
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self):
-        begun = time.monotonic()
-        try:
-            self.value = self._function()
-        except Exception as error:
-            self.error = error
-        self.seconds = time.monotonic() - begun
-
-    def result(self, timeout=LONG):
-        self._thread.join(timeout)
-        assert not self._thread.is_alive(), f"still running after {timeout} s"
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-    @property
-    def running(self):
-        return self._thread.is_alive()
 
 
 @pytest.fixture
@@ -103,13 +71,21 @@ def background():
 
 @pytest.fixture
 def eventually():
-    def wait(condition, timeout=LONG):
-        deadline = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < deadline, f"did not come true within {timeout} s"
-            time.sleep(0.01)
+    return testing.eventually
 
-    return wait
+
+@pytest.fixture
+def fails():
+    """Whether a call says that the store is out of reach."""
+
+    def said(function):
+        try:
+            function()
+        except RendezvousConnectionError:
+            return True
+        return False
+
+    return said
 
 
 @pytest.fixture

@@ -17,14 +17,6 @@ from elastic_core.errors import ConfigurationError, RendezvousConnectionError
 from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 
 
-def fails(function):
-    try:
-        function()
-    except RendezvousConnectionError:
-        return True
-    return False
-
-
 def test_a_dead_store_is_an_error_with_its_cause_and_no_trace(over, server_process):
     server = server_process()
     backend = over(server.port)
@@ -38,7 +30,7 @@ def test_a_dead_store_is_an_error_with_its_cause_and_no_trace(over, server_proce
         backend.get_state()
 
 
-def test_a_backend_goes_on_with_a_store_that_was_restarted_empty(over, server_process, background, eventually):
+def test_a_backend_goes_on_with_a_store_that_was_restarted_empty(over, server_process, background, eventually, fails):
     server = server_process()
     one, two = over(server.port), over(server.port)
     _, token, _ = one.set_state(b"1")
@@ -68,7 +60,7 @@ def test_a_backend_goes_on_with_a_store_that_was_restarted_empty(over, server_pr
     assert one.beat("a", True, False) == 1
 
 
-def test_a_waiter_notices_a_store_that_others_have_filled_again(over, server_process, eventually):
+def test_a_waiter_notices_a_store_that_others_have_filled_again(over, server_process, eventually, fails):
     server = server_process()
     one = over(server.port)
     _, old, _ = one.set_state(b"1")
@@ -98,7 +90,7 @@ def test_a_short_pause_of_the_store_is_only_slow(over, server_process, backgroun
 
 
 def test_an_operation_that_a_paused_store_does_not_answer_breaks_off_and_is_not_mixed_up(
-    over, server_process, eventually
+    over, server_process, eventually, fails
 ):
     server = server_process()
     backend = over(server.port, read_timeout=2.0, connect_timeout=4.0)
@@ -109,7 +101,7 @@ def test_an_operation_that_a_paused_store_does_not_answer_breaks_off_and_is_not_
     begun = time.monotonic()
     with pytest.raises(RendezvousConnectionError, match="does not answer as a TCPStore"):
         backend.get_state()
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30
     server.resume()
     eventually(lambda: not fails(backend.get_state))
     assert backend.get_state() == (b"1", token)
@@ -124,11 +116,11 @@ def test_close_ends_calls_to_a_paused_store(over, server_process, background):
     stuck = background(backend.get_state)
     backend.close()
     with pytest.raises(RendezvousConnectionError):
-        stuck.result(5)
+        stuck.result(15)
 
 
 def connecting(host, port, **options):
-    return TcpConnector(Endpoint(host, port), **{"patience": 0.3, "connect_timeout": 0.3} | options)
+    return TcpConnector(Endpoint(host, port), **{"patience": 0.3, "connect_timeout": 1.0} | options)
 
 
 def test_nobody_listens(free_port):
@@ -162,7 +154,7 @@ def test_something_else_listens(listener):
 )
 def test_who_has_little_time_to_join_still_learns_what_answered(listens, answer, listener, free_port):
     port = listener if listens else free_port()
-    params = RendezvousParameters("c10d", f"127.0.0.1:{port}", "job", 1, 2, is_host=False, join_timeout=1.0)
+    params = RendezvousParameters("c10d", f"127.0.0.1:{port}", "job", 1, 2, is_host=False, join_timeout=3.0)
     handler = get_rendezvous_handler(params)
     try:
         with pytest.raises(RendezvousConnectionError, match=f"127.0.0.1:{port}.*{answer}"):
@@ -183,7 +175,7 @@ def test_patience_is_cut_short_by_close(free_port, background):
     waiting = background(connector.connect)
     connector.close()
     with pytest.raises(RendezvousConnectionError):
-        waiting.result(5)
+        waiting.result(20)
 
 
 def test_a_stuck_connection_is_cut_short_by_close_and_leaves_nothing(listener, background, eventually):
@@ -193,7 +185,7 @@ def test_a_stuck_connection_is_cut_short_by_close_and_leaves_nothing(listener, b
     eventually(lambda: any(thread.name == "rendezvous-connect" for thread in threading.enumerate()))
     connector.close()
     with pytest.raises(RendezvousConnectionError):
-        waiting.result(5)
+        waiting.result(20)
     connector = connecting("127.0.0.1", listener)
     for _ in range(3):
         with pytest.raises(RendezvousConnectionError):
@@ -207,13 +199,13 @@ def test_a_stuck_connection_is_cut_short_by_close_and_leaves_nothing(listener, b
 @pytest.mark.parametrize("how", ["pause", "kill"])
 def test_a_waiting_line_that_reconnects_to_a_lost_store_is_cut_short_by_close(server_process, background, how):
     server = server_process()
-    connector = connecting("127.0.0.1", server.port, connect_timeout=30.0)
+    connector = connecting("127.0.0.1", server.port, connect_timeout=60.0)
     kept = [connector.connect(), connector.connect(aside=True)]
     getattr(server, how)()
     waiting = background(lambda: connector.connect(aside=True))
     connector.close()
     with pytest.raises(RendezvousConnectionError):
-        waiting.result(5)
+        waiting.result(20)
     server.kill()
     for connection in kept:
         connection.release()

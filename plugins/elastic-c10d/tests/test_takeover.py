@@ -59,15 +59,7 @@ def node():
         backend.close()
 
 
-def fails(function):
-    try:
-        function()
-    except RendezvousConnectionError:
-        return True
-    return False
-
-
-def test_of_those_who_survive_the_host_exactly_one_hosts(host, node, free_port, background, eventually):
+def test_of_those_who_survive_the_host_exactly_one_hosts(host, node, free_port, background, eventually, fails):
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
     nodes = [node(endpoint) for _ in range(3)]
@@ -89,7 +81,7 @@ def test_of_those_who_survive_the_host_exactly_one_hosts(host, node, free_port, 
     assert [backend.get_state()[0] for backend in nodes] == [b"after"] * 3
 
 
-def test_waiting_lines_follow_to_the_new_host(host, node, free_port, background):
+def test_waiting_lines_follow_to_the_new_host(host, node, free_port, background, fails):
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
     one, two = node(endpoint), node(endpoint)
@@ -108,7 +100,7 @@ def test_waiting_lines_follow_to_the_new_host(host, node, free_port, background)
     assert waiting.result() is True
 
 
-def test_one_life_after_another(host, node, free_port):
+def test_one_life_after_another(host, node, free_port, fails):
     """Who hosts next may be lost too."""
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
@@ -128,7 +120,7 @@ def test_one_life_after_another(host, node, free_port):
     assert (first.hosts_store, second.hosts_store) == (False, True)
 
 
-def test_who_must_not_host_does_not_take_over(host, node, free_port):
+def test_who_must_not_host_does_not_take_over(host, node, free_port, fails):
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
     backend = node(endpoint, is_host=False)
@@ -140,7 +132,7 @@ def test_who_must_not_host_does_not_take_over(host, node, free_port):
         backend.get_state()
 
 
-def test_a_store_that_was_served_is_left_to_whoever_serves_it(server_process, node):
+def test_a_store_that_was_served_is_left_to_whoever_serves_it(server_process, node, fails):
     server = server_process()
     backend = node(f"127.0.0.1:{server.port}")
     backend.connect()
@@ -192,7 +184,7 @@ def test_a_machine_with_a_later_address_leaves_it_to_the_first(of_a_name, free_p
     assert not backend.hosts_store
 
 
-def test_nobody_hosts_where_another_machine_of_the_name_does(of_a_name, free_port):
+def test_nobody_hosts_where_another_machine_of_the_name_does(of_a_name, free_port, fails):
     port = free_port()
     backend = of_a_name(address(OWN, port), address(LARGER, port), listening=[LARGER])
     assert fails(backend.connect)

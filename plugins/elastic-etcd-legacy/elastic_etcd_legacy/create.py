@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from elastic_etcd.parameters import read_parameters
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.own_address import own_address_towards
 from elastic_etcd_legacy.deprecation import say_deprecated
 from elastic_etcd_legacy.handler import EtcdRendezvousHandler
 from elastic_etcd_legacy.keys import DEFAULT_PREFIX
@@ -99,16 +100,8 @@ def _seconds(params: RendezvousParameters, name: str, default: Duration, problem
 
 
 def _address_towards(cluster: EtcdParameters) -> str:
-    """The address of this machine that its packets to etcd carry; nothing is sent to find out."""
-    for endpoint in cluster.endpoints:
-        try:
-            family, kind, *_, where = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, kind) as probe:
-                probe.connect(where)
-                return str(probe.getsockname()[0])
-        except OSError:
-            continue
-    return socket.gethostname()
+    addresses = (own_address_towards(endpoint.host, endpoint.port) for endpoint in cluster.endpoints)
+    return next(filter(None, addresses), socket.gethostname())
 
 
 def _store(client: Client, prefix: str, lease: int) -> Store:

@@ -114,9 +114,10 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
     def _reserve(self) -> KeepAlive:
         """A port for the workers' store, new for every round and held until rank 0's worker listens on it."""
+        fresh = PortReservation()  # while the last one is held: else it may be the same port again
         self._release()
-        self._reservation = PortReservation()
-        return KeepAlive(self._address, self._reservation.port)
+        self._reservation = fresh
+        return KeepAlive(self._address, fresh.port)
 
     def _release(self) -> None:
         if self._reservation is not None:

@@ -20,7 +20,7 @@ _OPTIONS = (
     Option("cert", str, None, "path of a certificate for this client (PEM)"),
     Option("key", str, None, "path of its private key (PEM)"),
     Option("user", str, None, "user of etcd"),
-    Option("password", str, None, "its password; better in a variable, which no list of processes shows"),
+    Option("password", str, None, "its password; better in a variable, which no list of processes shows", secret=True),
     Option("password_env", str, None, "the variable that holds the password; unset: ELASTIC_ETCD_PASSWORD"),
 )
 
@@ -35,6 +35,10 @@ def _handler(params: RendezvousParameters) -> RendezvousHandler:
 def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
     return [
         RendezvousBackendRecord(
-            "etcd-legacy", "the older protocol over etcd; deprecated, the better backend is etcd", _handler, _OPTIONS
+            "etcd-legacy",
+            "the older protocol over etcd; deprecated, the better backend is etcd",
+            _handler,
+            _OPTIONS,
+            forkable=False,
         )
     ]

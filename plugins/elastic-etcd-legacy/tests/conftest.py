@@ -3,8 +3,8 @@
 import itertools
 import socket
 import sys
-import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,53 +14,21 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import cluster as servers_module
 
+from elastic_core import testing
+from elastic_core.testing import Background
+
 LONG = 30.0
 _numbers = itertools.count(1)
 
 
-class Background:
-    """A call in a thread of its own."""
-
-    def __init__(self, function):
-        self._function = function
-        self.value = None
-        self.error = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self):
-        try:
-            self.value = self._function()
-        except Exception as error:
-            self.error = error
-
-    @property
-    def running(self):
-        return self._thread.is_alive()
-
-    def result(self, timeout=LONG):
-        self._thread.join(timeout)
-        assert not self._thread.is_alive(), f"still running after {timeout} s"
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-
 @pytest.fixture
 def background():
-    return Background
+    return partial(Background, timeout=LONG)
 
 
 @pytest.fixture
 def eventually():
-    def wait(condition, timeout=LONG):
-        deadline = time.monotonic() + timeout
-        while not (value := condition()):
-            assert time.monotonic() < deadline, f"expected within {timeout} s: {condition}"
-            time.sleep(0.02)
-        return value
-
-    return wait
+    return partial(testing.eventually, timeout=LONG)
 
 
 @pytest.fixture

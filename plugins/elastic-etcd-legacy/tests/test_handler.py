@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 from elastic_etcd.client.values import Put, Transaction, end_of
@@ -75,15 +74,13 @@ def test_nodes_agree_on_ranks(job, background, nodes):
 
 
 def test_the_last_call_lets_others_in(job, background):
-    running = job(1, 3, last_call=1.5)
+    running = job(1, 3, last_call=4.0)
     gather(background, [running.node() for _ in range(2)])
 
 
 def test_the_greatest_number_does_not_wait_for_the_last_call(job, background):
-    running = job(1, 2, last_call=15.0)
-    begun = time.monotonic()
+    running = job(1, 2, last_call=120.0)
     gather(background, [running.node() for _ in range(2)])
-    assert time.monotonic() - begun < 5.0
 
 
 def test_a_failed_member_and_the_others_form_a_new_round(job, background, eventually):
@@ -99,7 +96,7 @@ def test_a_failed_member_and_the_others_form_a_new_round(job, background, eventu
 
 
 def test_a_late_node_waits_until_the_members_come_back(job, background, eventually):
-    running = job(1, 2)
+    running = job(1, 2, last_call=3.0)
     member, late = running.node(), running.node()
     gather(background, [member])
     joining = background(late.next_rendezvous)
@@ -121,19 +118,17 @@ def test_a_spare_disturbs_nobody_and_steps_in(job, background, eventually):
 
 
 def test_a_node_that_leaves_is_noticed_at_once(job, background, eventually):
-    running = job(1, 2, keep_alive=30.0)
+    running = job(1, 2, last_call=3.0, keep_alive=120.0)
     nodes = [running.node() for _ in range(2)]
     gather(background, nodes)
-    begun = time.monotonic()
     assert nodes[0].shutdown()
-    eventually(lambda: nodes[1].num_nodes_waiting() == 1)
-    assert time.monotonic() - begun < 2.0
+    eventually(lambda: nodes[1].num_nodes_waiting() == 1)  # long before its lease ends
     assert nodes[1].next_rendezvous().world_size == 1
     assert not nodes[1].is_closed()
 
 
 def test_a_node_that_dies_is_noticed_when_its_lease_ends(job, background, eventually):
-    running = job(1, 2)
+    running = job(1, 2, last_call=3.0)
     nodes = [running.node() for _ in range(2)]
     gather(background, nodes)
     client = running.client()
@@ -151,8 +146,8 @@ def test_a_node_that_dies_is_noticed_when_its_lease_ends(job, background, eventu
 
 def test_a_participant_that_dies_before_the_round_is_final(job, background):
     """It is in the document and never confirms: after the confirm time the others begin anew."""
-    running = job(2, 2)
-    ghost = job(2, 2, timeout=0.5).node()
+    running = job(2, 2, confirm=2.0)
+    ghost = job(2, 2, timeout=1.5).node()
     with pytest.raises(RendezvousTimeoutError, match="found one that is joinable, with 1 node"):
         ghost.next_rendezvous()
     gather(background, [running.node() for _ in range(2)])
@@ -181,8 +176,8 @@ def test_closing_a_job_that_has_not_begun(job):
 
 
 def test_waiting_is_bounded_and_leaves_nothing(job):
-    running = job(2, 2, timeout=0.5)
-    with pytest.raises(RendezvousTimeoutError, match=r"at least 2 nodes .* within 0\.5 s"):
+    running = job(2, 2, timeout=1.5)
+    with pytest.raises(RendezvousTimeoutError, match=r"at least 2 nodes .* within 1\.5 s"):
         running.node().next_rendezvous()
     assert keys_of(running) == {}
 
@@ -194,7 +189,7 @@ def test_shutdown_ends_a_wait(job, background, eventually):
     eventually(lambda: keys_of(running))
     assert node.shutdown()
     with pytest.raises(RendezvousError, match="shut down"):
-        joining.result(5.0)
+        joining.result()
     assert node.shutdown()
     assert keys_of(running) == {}
 
@@ -212,7 +207,7 @@ def test_foreign_bytes_are_told_and_left_alone(job):
 
 
 def test_joining_and_leaving_leaves_nothing_behind(job, etcd, eventually):
-    running = job(1, 1, last_call=0.0)
+    running = job(1, 1, last_call=0.0, setup=5.0, confirm=5.0, keep_alive=5.0)
     leases = len(etcd.call("/v3/lease/leases").get("leases", ()))
     threads = threading.active_count()
     for _ in range(30):
@@ -226,6 +221,7 @@ def test_joining_and_leaving_leaves_nothing_behind(job, etcd, eventually):
 
 def test_nobody_answers(listener, run_id):
     with job_at([f"127.0.0.1:{listener}"], run_id, 1, 1, timeout=1.0) as running:
+        running.patience = 1.0
         node = running.node()
         with pytest.raises(RendezvousConnectionError, match=str(listener)):
             node.next_rendezvous()

@@ -35,7 +35,7 @@ def in_reach(node):
 def test_a_round_outlives_a_restart_of_etcd(servers, background, eventually, run_id):
     """Its members are told that nothing is known meanwhile, and the round stands afterwards."""
     server = servers.single()
-    with job_at([server.endpoint], run_id, 2, 2, keep_alive=10.0) as job:
+    with job_at([server.endpoint], run_id, 2, 2) as job:
         nodes = [job.node() for _ in range(2)]
         assert formed(background, nodes) == [0, 1]
         server.kill()
@@ -48,7 +48,7 @@ def test_a_round_outlives_a_restart_of_etcd(servers, background, eventually, run
 
 def test_an_etcd_that_comes_back_empty_ends_the_round(servers, background, eventually, run_id):
     server = servers.single()
-    with job_at([server.endpoint], run_id, 2, 2, timeout=60.0) as job:
+    with job_at([server.endpoint], run_id, 2, 2) as job:
         nodes = [job.node() for _ in range(2)]
         assert formed(background, nodes) == [0, 1]
         server.lose_data()
@@ -61,7 +61,7 @@ def test_an_etcd_that_comes_back_empty_ends_the_round(servers, background, event
 
 def test_joining_goes_on_when_etcd_comes_back(servers, background, eventually, run_id):
     server = servers.single()
-    with job_at([server.endpoint], run_id, 2, 2, keep_alive=10.0, timeout=60.0) as job:
+    with job_at([server.endpoint], run_id, 2, 2) as job:
         first = background(job.node().next_rendezvous)
         client = job.client()
         eventually(lambda: client.read(job.settings.keys.document).first)
@@ -75,7 +75,7 @@ def test_joining_goes_on_when_etcd_comes_back(servers, background, eventually, r
 def test_the_job_goes_on_when_the_leader_of_a_cluster_dies(servers, background, eventually, run_id):
     cluster = servers.cluster(3)
     endpoints = [member.endpoint for member in cluster.members]
-    with job_at(endpoints, run_id, 2, 2, keep_alive=10.0, timeout=60.0) as job:
+    with job_at(endpoints, run_id, 2, 2) as job:
         nodes = [job.node() for _ in range(2)]
         assert formed(background, nodes) == [0, 1]
         cluster.leader().kill()
@@ -119,7 +119,7 @@ def test_refusals_are_told_at_once(servers, run_id):
     begun = time.monotonic()
     with pytest.raises(RendezvousConnectionError, match="permission"):
         handler.next_rendezvous()
-    assert time.monotonic() - begun < 20.0
+    assert time.monotonic() - begun < 30.0
     handler.shutdown()
 
 

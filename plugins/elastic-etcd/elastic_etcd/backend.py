@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from elastic_core.clock import SystemClock
 from elastic_core.errors import RendezvousConnectionError, RendezvousError
 from elastic_core.interfaces.backend import Announced, RosterBackend
-from elastic_etcd.client.errors import EtcdClosed, EtcdError, EtcdLeaseGone, EtcdRefused, EtcdUnreachable
+from elastic_etcd.client.errors import EtcdClosed, EtcdError, EtcdFull, EtcdLeaseGone, EtcdRefused, EtcdUnreachable
 from elastic_etcd.client.lease_keeper import LeaseKeeper
 from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction
 from elastic_etcd.keys import Keys
@@ -45,9 +45,12 @@ class EtcdRendezvousBackend(RosterBackend):
         grace: seconds beyond `lease_ttl` for which nodes keep their workers while no member answers: without a quorum
             etcd ends no lease, so that nobody is called gone.
 
-    Every method but `close` raises:
-        RendezvousConnectionError: no member of the cluster answers. The next call tries again.
-        RendezvousError: etcd refuses: no permission, wrong password, quota used up.
+    Every method but `close` may fail.
+
+    Raises:
+        RendezvousConnectionError: no member of the cluster answers, or the quota is used up though there was room for
+            the first announcement: a job that has begun may outlast that. The next call tries again.
+        RendezvousError: etcd refuses: no permission, wrong password, no room for the first announcement.
         RendezvousStateError: something else writes to our keys.
     """
 
@@ -72,6 +75,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._state = StateKey(client, self._keys.state, clock)
         self._token = 0
         self._announced: set[str] = set()
+        self._has_been_announced = False
         self._leads = False
         self._contested = False
         self._pulses = 0
@@ -171,6 +175,7 @@ class EtcdRendezvousBackend(RosterBackend):
             self._lease.gone(lease)
             raise
         self._announced.add(key)
+        self._has_been_announced = True
         return max(0, done.ranges[1].count - 1)
 
     def _beat(self, key: str, leading: bool) -> None:
@@ -229,7 +234,8 @@ class EtcdRendezvousBackend(RosterBackend):
         except (EtcdUnreachable, EtcdClosed, EtcdLeaseGone) as error:
             raise RendezvousConnectionError(f"{doing}: {error}") from error
         except EtcdRefused as error:
-            raise RendezvousError(f"{doing}: {error}") from error
+            passes = isinstance(error, EtcdFull) and self._has_been_announced
+            raise (RendezvousConnectionError if passes else RendezvousError)(f"{doing}: {error}") from error
 
     def _wait(self, wait: Callable[[], bool]) -> bool:
         try:

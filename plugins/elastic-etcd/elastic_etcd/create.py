@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError, RendezvousError
+from elastic_core.own_address import own_address_towards
 from elastic_core.rendezvous import create_handler
 from elastic_core.rendezvous.create import settings_of
 from elastic_etcd.backend import GRACE, EtcdRendezvousBackend
@@ -173,15 +174,6 @@ class _Stores:
 
 
 def _advertised(params: RendezvousParameters, endpoint: Endpoint) -> str:
-    """The address that this machine's packets to the cluster carry: other nodes, which reach the cluster too, reach us
-    there."""
     if params.max_nodes == 1:
         return "127.0.0.1"
-    try:
-        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_DGRAM)
-        family, kind, protocol, _, where = found[0]
-        with socket.socket(family, kind, protocol) as sock:
-            sock.connect(where)  # sends nothing
-            return str(sock.getsockname()[0])
-    except OSError:
-        return socket.gethostname()
+    return own_address_towards(endpoint.host, endpoint.port) or socket.gethostname()

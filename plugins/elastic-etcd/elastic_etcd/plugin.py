@@ -21,7 +21,7 @@ _CONNECTION = (
     Option("ssl_cert", str, None, "file of a certificate for this client"),
     Option("ssl_cert_key", str, None, "file of its private key"),
     Option("user", str, None, "name to log in with"),
-    Option("password", str, None, "its password; better left to the environment"),
+    Option("password", str, None, "its password; better left to the environment", secret=True),
     Option("password_env", str, None, "the variable that holds it; unset: ELASTIC_ETCD_PASSWORD"),
     Option("prefix", str, "elastic", "what all keys begin with"),
 )
@@ -66,9 +66,8 @@ def _store(options: Mapping[str, Any]) -> Store:
 
     parameters = read_parameters(options["endpoint"], options, origin="store", endpoint_origin="store: endpoint")
     # Beside the jobs: no run id is quoted to a name with a plus.
-    made: Store = EtcdStore(
-        client_for(parameters), f"/{parameters.prefix}/+store/", timedelta(seconds=options["timeout"])
-    )
+    prefix, timeout = f"/{parameters.prefix}/+store/", timedelta(seconds=options["timeout"])
+    made: Store = EtcdStore(client_for(parameters), prefix, timeout, owns_client=True)
     return made
 
 
@@ -80,8 +79,9 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
             "nodes meet at an etcd cluster, which the loss of one machine does not end",
             _handler,
             _ETCD,
-            aliases=("etcd-v2",),
+            aliases=("etcd-v2", "etcd-v3"),
             open_backend=_open,
+            forkable=False,
         )
     ]
 

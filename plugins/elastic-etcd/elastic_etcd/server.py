@@ -10,7 +10,6 @@ then etcd ends at once, and another port is tried. Who answers in the end is ask
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import secrets
 import shutil
@@ -23,6 +22,7 @@ from typing import IO, TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
+from elastic_core.host_port import ip_address, joined_host_port
 from elastic_core.log import get_logger
 from elastic_core.port import PortReservation
 from elastic_etcd.server_binary import find_binary
@@ -135,8 +135,7 @@ class EtcdServer:
 
     def get_endpoint(self) -> str:
         """`host:port`. Raises RuntimeError when it does not run."""
-        host = self.get_host()
-        return f"[{host}]:{self.get_port()}" if ":" in host else f"{host}:{self.get_port()}"
+        return joined_host_port(self.get_host(), self.get_port())
 
     def get_client(self) -> EtcdClient:
         """A new client of it; the caller closes it. Raises RuntimeError when it does not run."""
@@ -233,10 +232,8 @@ class EtcdServer:
         return f"[{number}]" if ":" in str(number) else str(number)
 
     def _is_everywhere(self) -> bool:
-        try:
-            return ipaddress.ip_address(self._host).is_unspecified
-        except ValueError:
-            return False
+        address = ip_address(self._host)
+        return address is not None and address.is_unspecified
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import contextlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.clock import Clock, Instant, SystemClock, later
+from elastic_core.clock import Clock, SystemClock
 from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
+from elastic_etcd.store_deadline import Deadline
 from elastic_etcd.store_keys import StoreKeys
 from elastic_etcd.store_operations import Operations
 from elastic_etcd.store_reader import KeysMissing, Reader
@@ -15,7 +16,7 @@ from elastic_etcd.store_writer import Writer
 from elastic_etcd.torch_import import distributed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from elastic_etcd.client.interface import Client
 
@@ -31,6 +32,44 @@ def _as_bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
+class _ErrorsOfTorch:
+    """Entered around every operation, whose errors leave it as torch's. A class, and made once: in a generator every
+    operation would wait longer for this than for any other part of ours."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, EtcdUnreachable):
+            raise _dist.DistNetworkError(str(error)) from error
+        if isinstance(error, EtcdError):
+            raise _dist.DistStoreError(str(error)) from error
+
+
+class _ErrorsOfWaiting(_ErrorsOfTorch):
+    """The same around an operation that waits for keys.
+
+    Args:
+        keys: names them for users.
+        patience: how long it waits.
+    """
+
+    def __init__(self, keys: StoreKeys, patience: timedelta) -> None:
+        self._keys = keys
+        self._patience = patience
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KeysMissing):
+            raise _dist.DistStoreError(self._missing(error)) from error
+        super().__exit__(kind, error, trace)
+
+    def _missing(self, error: KeysMissing) -> str:
+        waited = self._patience // timedelta(milliseconds=1)
+        names = ", ".join(self._keys.name(key) for key in error.keys)
+        outage = f" (etcd could not be reached: {error.reason})" if error.reason else ""
+        return f"wait timeout after {waited}ms, keys: {names}{outage}"
+
+
 class EtcdStore(_dist.Store):  # type: ignore[misc]
     """A store with the meaning of torch's TCPStore, whose keys outlive any one machine. Thread-safe.
 
@@ -43,12 +82,13 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
     for one request of etcd (1.5 MiB).
 
     Args:
-        client: a client of this process; it must not have come here by a fork. Not closed with the store.
+        client: a client of this process; it must not have come here by a fork.
         prefix: all keys of the store begin with it. Who uses one prefix shares a store; keys stay until somebody
             deletes them, or the lease ends.
         timeout: for keys to appear, and for etcd to answer. `set_timeout` changes it.
         clock: for deadlines.
         lease: that all keys are attached to, so that they go with it; 0 for none. Whoever granted it keeps it alive.
+        owns_client: the client is closed with the store.
     """
 
     def __init__(
@@ -58,56 +98,60 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         timeout: timedelta = _TIMEOUT,
         clock: Clock | None = None,
         lease: int = 0,
+        owns_client: bool = False,
     ) -> None:
         super().__init__()
         self._client = client
         self._prefix = prefix
         self._clock: Clock = clock or SystemClock()
         self._lease = lease
+        self._owns_client = owns_client
         self._keys = StoreKeys(prefix)
         self._reader = Reader(client, self._clock)
         self._writer = Writer(client, self._keys.writers, lease, self._clock)
+        self._errors = _ErrorsOfTorch()
         self._operations = Operations(self._keys, self._reader, self._writer, lease)
         self.set_timeout(timeout)
         _open_stores.add(self)
 
     def get(self, key: str) -> bytes:
         """The value; waits for the key to appear."""
-        with self._errors_of_torch():
-            return self._operations.get(key, self._deadline())
+        patience = self.timeout
+        with _ErrorsOfWaiting(self._keys, patience):
+            return self._operations.get(key, self._until(patience))
 
     def set(self, key: str, value: str | bytes) -> None:
         """Write the value."""
-        with self._errors_of_torch():
+        with self._errors:
             self._operations.set(key, _as_bytes(value), self._deadline())
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter, held as decimal text, that starts at 0. Its new value. `add(key, 0)` to a counter that
         exists is a read."""
-        with self._errors_of_torch():
+        with self._errors:
             return self._operations.add(key, amount, self._deadline())
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
         """Write `desired_value` if the value is `expected_value` (empty: or there is none). The value that stands
         afterwards; where there is none, and something was expected, that."""
         expected, desired = _as_bytes(expected_value), _as_bytes(desired_value)
-        with self._errors_of_torch():
+        with self._errors:
             return self._operations.compare_set(key, expected, desired, self._deadline())
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Block until all keys exist."""
         patience = self.timeout if timeout is None else timeout
-        with self._errors_of_torch(patience):
-            self._operations.wait(keys, self._deadline(patience))
+        with _ErrorsOfWaiting(self._keys, patience):
+            self._operations.wait(keys, self._until(patience))
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all keys exist."""
-        with self._errors_of_torch():
+        with self._errors:
             return self._operations.check(keys, self._deadline())
 
     def delete_key(self, key: str) -> bool:
         """Remove the key; whether it was there."""
-        with self._errors_of_torch():
+        with self._errors:
             return self._operations.delete_key(key, self._deadline())
 
     def num_keys(self) -> int:
@@ -116,18 +160,19 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
 
     def list_keys(self) -> list[str]:
         """All keys, oldest first."""
-        with self._errors_of_torch():
+        with self._errors:
             return self._operations.list_keys(self._deadline())
 
     def append(self, key: str, value: str | bytes) -> None:
         """Append to the value; a key that does not exist has an empty one."""
-        with self._errors_of_torch():
+        with self._errors:
             self._operations.append(key, _as_bytes(value), self._deadline())
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values; waits for all keys to appear. Up to 120 keys are read at one moment."""
-        with self._errors_of_torch():
-            return self._operations.multi_get(keys, self._deadline())
+        patience = self.timeout
+        with _ErrorsOfWaiting(self._keys, patience):
+            return self._operations.multi_get(keys, self._until(patience))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
         """Write all the values: at once, or not at all, if they are no more than 120 keys and 1.5 MiB. More are written
@@ -135,7 +180,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         if len(keys) != len(values):
             raise ValueError(f"expected as many keys as values, found {len(keys)} and {len(values)}")
         pairs = {key: _as_bytes(value) for key, value in zip(keys, values, strict=True)}
-        with self._errors_of_torch():
+        with self._errors:
             self._operations.multi_set(pairs, self._deadline())
 
     def has_extended_api(self) -> bool:
@@ -143,7 +188,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         return True
 
     def clone(self) -> EtcdStore:
-        """Another store of the same keys, over the same client."""
+        """Another store of the same keys, over the same client, which stays this one's."""
         return EtcdStore(self._client, self._prefix, self.timeout, self._clock, self._lease)
 
     def close(self) -> None:
@@ -155,26 +200,17 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         self._reader.close()
         with contextlib.suppress(EtcdError):
             self._writer.forget()
+        if self._owns_client:
+            self._client.close()
 
     deleteKey = delete_key  # noqa: N815  # the names by which PrefixStore calls these
     getNumKeys = num_keys  # noqa: N815
 
-    def _deadline(self, patience: timedelta | None = None) -> Instant:
-        return later(self._clock.now(), (self.timeout if patience is None else patience).total_seconds())
+    def _deadline(self) -> Deadline:
+        return Deadline(self._clock.now(), lambda: self.timeout.total_seconds())
 
-    @contextlib.contextmanager
-    def _errors_of_torch(self, patience: timedelta | None = None) -> Iterator[None]:
-        try:
-            yield
-        except KeysMissing as error:
-            waited = (self.timeout if patience is None else patience) // timedelta(milliseconds=1)
-            names = ", ".join(self._keys.name(key) for key in error.keys)
-            outage = f" (etcd could not be reached: {error.reason})" if error.reason else ""
-            raise _dist.DistStoreError(f"wait timeout after {waited}ms, keys: {names}{outage}") from error
-        except EtcdUnreachable as error:
-            raise _dist.DistNetworkError(str(error)) from error
-        except EtcdError as error:
-            raise _dist.DistStoreError(str(error)) from error
+    def _until(self, patience: timedelta) -> Deadline:
+        return Deadline(self._clock.now(), patience.total_seconds)
 
 
 __all__ = ["EtcdStore"]

@@ -19,8 +19,8 @@ from elastic_etcd.store_writer import Refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from elastic_core.clock import Instant
     from elastic_etcd.client.values import KeyValue
+    from elastic_etcd.store_deadline import Deadline
     from elastic_etcd.store_keys import StoreKeys
     from elastic_etcd.store_reader import Reader
     from elastic_etcd.store_writer import Writer
@@ -55,16 +55,16 @@ class Operations:
         # saves the reading, one that is wrong costs no more than that.
         self._counters: dict[bytes, Seen] = {}
 
-    def get(self, key: str, deadline: Instant) -> bytes:
+    def get(self, key: str, deadline: Deadline) -> bytes:
         """Raises KeysMissing."""
         at = self._keys.of(key)
         found = self._reader.one(at, deadline) or self._reader.wait([at], deadline)[at]
         return found.value
 
-    def set(self, key: str, value: bytes, deadline: Instant) -> None:
-        self.multi_set({key: value}, deadline)
+    def set(self, key: str, value: bytes, deadline: Deadline) -> None:
+        self._write_all([self._small_put(key, value)], deadline)
 
-    def add(self, key: str, amount: int, deadline: Instant) -> int:
+    def add(self, key: str, amount: int, deadline: Deadline) -> int:
         """Raises ValueError when the value is no number."""
         at = self._keys.of(key)
         if amount == 0 and (found := self._reader.one(at, deadline)):
@@ -76,10 +76,10 @@ class Operations:
         self._counters[at] = left
         return int(left.value)
 
-    def append(self, key: str, value: bytes, deadline: Instant) -> None:
+    def append(self, key: str, value: bytes, deadline: Deadline) -> None:
         self._change(self._keys.of(key), Seen(), lambda before: before + value, deadline)
 
-    def compare_set(self, key: str, expected: bytes, desired: bytes, deadline: Instant) -> bytes:
+    def compare_set(self, key: str, expected: bytes, desired: bytes, deadline: Deadline) -> bytes:
         """An empty `expected` means an empty value as well as none: one is guessed, and the other tried then."""
         at = self._keys.of(key)
         expect_small(at, at, expected, desired)
@@ -95,7 +95,7 @@ class Operations:
                 return found.value
             condition = Compare(at, Field.VALUE, expected) if found else absent(at)
 
-    def delete_key(self, key: str, deadline: Instant) -> bool:
+    def delete_key(self, key: str, deadline: Deadline) -> bool:
         at = self._keys.of(key)
         found = self._reader.one(at, deadline)
         while found is not None:
@@ -106,19 +106,19 @@ class Operations:
             found = outcome.first
         return False
 
-    def wait(self, keys: Sequence[str], deadline: Instant) -> None:
+    def wait(self, keys: Sequence[str], deadline: Deadline) -> None:
         """Raises KeysMissing."""
         self._reader.wait([self._keys.of(key) for key in keys], deadline, keys_only=True)
 
-    def check(self, keys: Sequence[str], deadline: Instant) -> bool:
+    def check(self, keys: Sequence[str], deadline: Deadline) -> bool:
         wanted = {self._keys.of(key) for key in keys}
         return len(self._reader.those(sorted(wanted), deadline, keys_only=True)[1]) == len(wanted)
 
-    def list_keys(self, deadline: Instant) -> list[str]:
+    def list_keys(self, deadline: Deadline) -> list[str]:
         found = self._reader.every(self._keys.data, self._keys.data_end, deadline)
         return [self._keys.name(pair.key) for pair in found]
 
-    def multi_get(self, keys: Sequence[str], deadline: Instant) -> list[bytes]:
+    def multi_get(self, keys: Sequence[str], deadline: Deadline) -> list[bytes]:
         """Raises KeysMissing."""
         wanted = [self._keys.of(key) for key in keys]
         distinct = list(dict.fromkeys(wanted))
@@ -126,20 +126,26 @@ class Operations:
             self._reader.wait(distinct, deadline, keys_only=True)
         return [found[key].value for key in wanted]
 
-    def multi_set(self, values: Mapping[str, bytes], deadline: Instant) -> None:
+    def multi_set(self, values: Mapping[str, bytes], deadline: Deadline) -> None:
         """At once, or not at all, if they fit into one transaction: 120 keys, 1.5 MiB. Else one transaction after the
         other, each of them whole."""
-        puts = [self._put(self._keys.of(key), value) for key, value in values.items()]
-        for put in puts:
-            expect_small(put.key, put.value)
+        puts = [self._small_put(key, value) for key, value in values.items()]
         for batch in _batches(puts):
-            while isinstance(self._writer.write((), batch, (), deadline), Refusal):
-                pass  # our note was deleted by somebody who cleaned up; the next one is new
+            self._write_all(batch, deadline)
+
+    def _write_all(self, puts: Sequence[Put], deadline: Deadline) -> None:
+        while isinstance(self._writer.write((), puts, (), deadline), Refusal):
+            pass  # our note was deleted by somebody who cleaned up; the next one is new
+
+    def _small_put(self, key: str, value: bytes) -> Put:
+        put = self._put(self._keys.of(key), value)
+        expect_small(put.key, put.value)
+        return put
 
     def _put(self, at: bytes, value: bytes) -> Put:
         return Put(at, value, self._lease)
 
-    def _change(self, at: bytes, seen: Seen, change: Callable[[bytes], bytes], deadline: Instant) -> Seen:
+    def _change(self, at: bytes, seen: Seen, change: Callable[[bytes], bytes], deadline: Deadline) -> Seen:
         """Replace the value by what `change` makes of it (of an empty one, if there is none)."""
         for losses in itertools.count():
             value = change(seen.value)

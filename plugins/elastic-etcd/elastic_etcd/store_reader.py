@@ -14,9 +14,10 @@ from elastic_etcd.store_keys import MOST_OPERATIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from elastic_core.clock import Clock, Instant
+    from elastic_core.clock import Clock
     from elastic_etcd.client.interface import Client, Watch
     from elastic_etcd.client.values import KeyValue, News
+    from elastic_etcd.store_deadline import Deadline
 
 _Answer = TypeVar("_Answer")
 _PAUSE = 0.1  # seconds before a member is asked again that refuses connections at once
@@ -43,15 +44,15 @@ class Reader:
         self._changing = threading.Lock()
         self._closed = threading.Event()
 
-    def one(self, key: bytes, deadline: Instant) -> KeyValue | None:
+    def one(self, key: bytes, deadline: Deadline) -> KeyValue | None:
         """A key; None if it does not exist. Raises EtcdError."""
         return self._patiently(lambda: self._client.read(key), deadline).first
 
-    def every(self, key: bytes, end: bytes, deadline: Instant) -> tuple[KeyValue, ...]:
+    def every(self, key: bytes, end: bytes, deadline: Deadline) -> tuple[KeyValue, ...]:
         """All keys from `key` up to before `end`, without their values. Raises EtcdError."""
         return self._patiently(lambda: self._client.read(key, end, keys_only=True), deadline).values
 
-    def those(self, keys: Sequence[bytes], deadline: Instant, keys_only: bool = False) -> tuple[int, Found]:
+    def those(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> tuple[int, Found]:
         """Those of the keys that exist, and a revision not after the one at which they were read. Up to 120 keys are
         read at one moment, more of them in several. Raises EtcdError."""
         revision, found = 0, Found()
@@ -62,7 +63,7 @@ class Reader:
             found |= {pair.key: pair for answer in committed.ranges for pair in answer.values}
         return revision, found
 
-    def wait(self, keys: Sequence[bytes], deadline: Instant, keys_only: bool = False) -> Found:
+    def wait(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> Found:
         """Block until each of the keys has existed at some time since the call. How they were then.
 
         Raises:
@@ -84,7 +85,7 @@ class Reader:
         for watch in watches:
             watch.close()
 
-    def _watched(self, missing: set[bytes], revision: int, deadline: Instant) -> Found:
+    def _watched(self, missing: set[bytes], revision: int, deadline: Deadline) -> Found:
         """One watch for all of them: several would need a stream each. It is told of what is between them too."""
         first, last = min(missing), max(missing)
         found: Found = {}
@@ -97,9 +98,9 @@ class Reader:
                 missing -= found.keys()
         return found
 
-    def _next(self, watch: Watch, missing: set[bytes], deadline: Instant) -> News:
+    def _next(self, watch: Watch, missing: set[bytes], deadline: Deadline) -> News:
         reason = ""
-        while (left := deadline - self._clock.now()) > 0 and not self._closed.is_set():
+        while (left := deadline() - self._clock.now()) > 0 and not self._closed.is_set():
             try:
                 news = watch.next(left)
             except EtcdUnreachable as error:
@@ -123,11 +124,11 @@ class Reader:
                 with self._changing:
                     self._watches.discard(watch)
 
-    def _patiently(self, ask: Callable[[], _Answer], deadline: Instant) -> _Answer:
+    def _patiently(self, ask: Callable[[], _Answer], deadline: Deadline) -> _Answer:
         while True:
             try:
                 return ask()
             except EtcdUnreachable:
-                if self._clock.now() >= deadline or self._closed.is_set():
+                if self._clock.now() >= deadline() or self._closed.is_set():
                     raise
                 self._closed.wait(_PAUSE)

@@ -12,7 +12,8 @@ key that nobody else writes, on the condition that the note is still the one of 
 
 This costs no round trip: condition and note travel in the transaction. A note serves one write at a time; threads that
 write at the same time take different ones. A write that was given up with its answer outstanding takes its note with
-it.
+it. At the end the notes are deleted, but for those whose very first write may have a copy under way: that one's
+condition is that there is no note.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from typing import TYPE_CHECKING
 from elastic_core.clock import SystemClock
 from elastic_etcd.client.errors import EtcdUnreachable
 from elastic_etcd.client.values import Committed, Compare, Delete, Field, Get, Put, Transaction, end_of
+from elastic_etcd.store_keys import MOST_OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elastic_core.clock import Clock, Instant
+    from elastic_core.clock import Clock
     from elastic_etcd.client.interface import Client
     from elastic_etcd.client.values import KeyValue, Operation, Range
+    from elastic_etcd.store_deadline import Deadline
 
 _WRITTEN = b"written"
 _FENCED = b"fenced"
@@ -78,15 +81,16 @@ class Writer:
         self._clock: Clock = clock or SystemClock()
         self._numbers = itertools.count()
         self._idle: deque[Note] = deque()
+        self._kept: set[bytes] = set()  # keys of notes that are not to be deleted
         self._closed = threading.Event()
 
     def write(
-        self, conditions: Sequence[Compare], writes: Sequence[Operation], instead: Sequence[Get], deadline: Instant
+        self, conditions: Sequence[Compare], writes: Sequence[Operation], instead: Sequence[Get], deadline: Deadline
     ) -> Committed | Refusal:
         """Carry the writes out, if the conditions hold, exactly once. What is returned has the write's revision.
 
         Args:
-            instead: what to read if the conditions do not hold.
+            instead: what to read if the conditions do not hold; nothing without any.
             deadline: until when it is tried again while no member answers.
 
         Raises:
@@ -105,7 +109,11 @@ class Writer:
     def forget(self) -> None:
         """Delete the notes: nothing will be written any more."""
         self._closed.set()
-        self._client.transact(Transaction((), (Delete(self._prefix, end_of(self._prefix)),)))
+        kept = sorted(self._kept)
+        starts, ends = [self._prefix, *(key + b"\0" for key in kept)], [*kept, end_of(self._prefix)]
+        deletes = [Delete(start, end) for start, end in zip(starts, ends, strict=True)]
+        for first in range(0, len(deletes), MOST_OPERATIONS):
+            self._client.transact(Transaction((), deletes[first : first + MOST_OPERATIONS]))
 
     def _new_note(self) -> Note:
         return Note(self._prefix + b"%d" % next(self._numbers))
@@ -116,37 +124,41 @@ class Writer:
         conditions: Sequence[Compare],
         writes: Sequence[Operation],
         instead: Sequence[Get],
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Committed | Refusal:
-        transaction = Transaction(
-            (note.unchanged(), *conditions), (*writes, self._mark(note, _WRITTEN)), (Get(note.key), *instead)
-        )
-        done, outstanding = self._answered(transaction, deadline)
+        otherwise = (Get(note.key), *instead) if conditions else ()
+        transaction = Transaction((note.unchanged(), *conditions), (*writes, self._mark(note, _WRITTEN)), otherwise)
+        done, outstanding = self._answered(note, transaction, deadline)
         if done.succeeded:
             note.revision = done.revision
             return done
+        if not conditions:  # then it failed for its note, which the fence finds changed; to ask every time costs more
+            return self._fenced_off(note, deadline) or Refusal(())
         landed = _landed(note, done.ranges[0].first)
         if landed is None and outstanding:
             landed = self._fenced_off(note, deadline)
         return landed or Refusal(done.ranges[1:])
 
-    def _answered(self, transaction: Transaction, deadline: Instant) -> tuple[Committed, bool]:
+    def _answered(
+        self, note: Note, transaction: Transaction, deadline: Deadline, outstanding: bool = False
+    ) -> tuple[Committed, bool]:
         """The first answer, and whether copies may be under way for which there was none."""
-        outstanding = False
         while True:
             try:
                 return self._client.transact(transaction), outstanding
             except EtcdUnreachable as error:
                 outstanding = outstanding or error.landed
-                if self._clock.now() >= deadline:
+                if outstanding and note.revision == 0:
+                    self._kept.add(note.key)
+                if self._clock.now() >= deadline():
                     raise EtcdUnreachable(str(error), outstanding) from error
                 self.pause(_PAUSE)
 
-    def _fenced_off(self, note: Note, deadline: Instant) -> Committed | None:
+    def _fenced_off(self, note: Note, deadline: Deadline) -> Committed | None:
         """Change the note, so that no copy of the write can be carried out from now on. What came of the write if one
         was faster; else None."""
         fence = Transaction((note.unchanged(),), (self._mark(note, _FENCED),), (Get(note.key),))
-        done, _ = self._answered(fence, deadline)
+        done, _ = self._answered(note, fence, deadline, outstanding=True)
         if done.succeeded:
             note.revision = done.revision
             return None

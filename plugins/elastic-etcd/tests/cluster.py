@@ -17,7 +17,6 @@ import signal
 import ssl
 import subprocess
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from elastic_etcd.client.values import end_of
 from elastic_etcd.server_binary import find_binary
 
 from elastic_core.port import PortReservation
+from elastic_core.testing import eventually
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.sessions import start_of
 
@@ -47,15 +47,6 @@ def version():
     told = subprocess.run([binary(), "--version"], capture_output=True, text=True, check=True, timeout=LONG).stdout
     major, minor = re.search(r"etcd Version: (\d+)\.(\d+)", told).groups()
     return int(major), int(minor)
-
-
-def eventually(condition, timeout=LONG, what="the condition"):
-    """Wait until it is true; returns what it said."""
-    deadline = time.monotonic() + timeout
-    while not (said := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout} s"
-        time.sleep(0.02)
-    return said
 
 
 @dataclass(frozen=True)
@@ -201,7 +192,7 @@ class Member:
         """SIGSTOP: it holds its connections and does not answer."""
         os.kill(self.pid, signal.SIGSTOP)
         process = psutil.Process(self.pid)
-        eventually(lambda: process.status() == psutil.STATUS_STOPPED, what=f"the stop of {self.name}")
+        eventually(lambda: process.status() == psutil.STATUS_STOPPED, LONG, f"the stop of {self.name}")
 
     def cont(self):
         """SIGCONT."""

@@ -3,49 +3,20 @@
 import itertools
 import socket
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[3] / "tests" / "docs"))  # `blocks`
 
 import cluster as servers_module
 
-LONG = 20.0
+from elastic_core import testing
+from elastic_core.testing import Background
+
 _numbers = itertools.count(1)
-
-
-class Background:
-    """A call in a thread of its own."""
-
-    def __init__(self, function):
-        self._function = function
-        self.value = None
-        self.error = None
-        self.seconds = 0.0
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self):
-        begun = time.monotonic()
-        try:
-            self.value = self._function()
-        except Exception as error:
-            self.error = error
-        self.seconds = time.monotonic() - begun
-
-    def result(self, timeout=LONG):
-        self._thread.join(timeout)
-        assert not self._thread.is_alive(), f"still running after {timeout} s"
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-    @property
-    def running(self):
-        return self._thread.is_alive()
 
 
 @pytest.fixture
@@ -55,10 +26,7 @@ def background():
 
 @pytest.fixture
 def eventually():
-    def wait(condition, timeout=LONG):
-        return servers_module.eventually(condition, timeout)
-
-    return wait
+    return testing.eventually
 
 
 @pytest.fixture
@@ -137,3 +105,9 @@ def connect():
     yield make
     for client in made:
         client.close()
+
+
+@pytest.fixture
+def client(etcd, connect):
+    """One of the shared server."""
+    return connect(etcd.endpoint)

@@ -12,13 +12,6 @@ from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 
 
 @pytest.fixture
-def client(etcd):
-    client = EtcdClient([etcd.endpoint])
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def backend(etcd, prefix):
     """Makes backends of one job."""
     made = []
@@ -133,7 +126,7 @@ def test_the_roster_is_read_once_and_then_followed(backend, eventually):
 
 
 def test_a_leader_that_goes_is_seen_to_go(backend, background):
-    one, two = backend(lease_ttl=2.0), backend(lease_ttl=2.0)
+    one, two = backend(lease_ttl=30.0), backend(lease_ttl=30.0)
     for backend_, key in ((one, "a/1"), (two, "b/1")):
         backend_.announce(key, b"")
     one.beat("a/1", leading=True, look=True)

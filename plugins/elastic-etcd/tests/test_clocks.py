@@ -31,9 +31,9 @@ def handler(etcd, prefix):
     def make(name, shift):
         clock = ShiftedClock(shift)
         backend = EtcdRendezvousBackend(
-            EtcdClient([etcd.endpoint], clock=clock), "job", prefix.decode(), lease_ttl=2.0, clock=clock
+            EtcdClient([etcd.endpoint], clock=clock), "job", prefix.decode(), lease_ttl=4.0, clock=clock
         )
-        settings = RendezvousSettings("job", 2, 3, RendezvousTimeout(join=30.0, last_call=5.0), 0.4, 5)
+        settings = RendezvousSettings("job", 2, 3, RendezvousTimeout(join=30.0, last_call=25.0), 0.4, 10)
         stores = PrefixedStores(MemoryStore(), "job", "127.0.0.1")
         made.append(DynamicRendezvousHandler(backend, settings, Node(name, name), stores, clock=clock))
         return made[-1]
@@ -47,10 +47,10 @@ def test_nodes_whose_clocks_are_an_hour_off(handler, background, eventually):
     nodes = [handler(name, shift) for name, shift in (("a", 0.0), ("b", 3600.0), ("c", -3600.0))]
     joins = [background(node.next_rendezvous) for node in nodes]
     assert sorted(join.result(40).rank for join in joins) == [0, 1, 2]
-    quiet = time.monotonic() + 5.0  # more than two leases
+    quiet = time.monotonic() + 9.0  # more than two leases
     eventually(lambda: time.monotonic() > quiet)
     assert [node.verdict() for node in nodes] == [None, None, None]
-    nodes[1].leave("it goes", 10.0)
+    nodes[1].leave("it goes", 30.0)
     for node in (nodes[0], nodes[2]):
         verdict = eventually(node.verdict)
         assert verdict.outcome is Outcome.RESTART

@@ -17,10 +17,12 @@ from pathlib import Path
 
 import elastic_etcd
 import pytest
-from cluster import HOST, LONG, binary, eventually
+from blocks import blocks_on
+from cluster import HOST, LONG, binary
 from elastic_etcd.plugin import elastic_rendezvous_backends
 
 from elastic_core.port import PortReservation
+from elastic_core.testing import eventually
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.sessions import start_of
 
@@ -48,7 +50,7 @@ class Page:
     """
 
     def __init__(self, folder, ports):
-        self._blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.S | re.M)
+        self._blocks = blocks_on("docs/etcd.md", "sh")
         self._folder = folder
         self._ports = ports
 
@@ -137,7 +139,7 @@ class Started:
 
     def says(self, words):
         """Wait until it does."""
-        eventually(lambda: words in self.said or self._ended(), what=f"{words!r} in\n{self.said[-3000:]}\n")
+        eventually(lambda: words in self.said or self._ended(), LONG, f"{words!r} in\n{self.said[-3000:]}\n")
         assert words in self.said, self.said[-3000:]
 
     def code(self):
@@ -213,7 +215,7 @@ def site(shared_servers):
 
 
 def test_every_block_is_run():
-    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.S | re.M)
+    blocks = blocks_on("docs/etcd.md", "sh")
     assert len(blocks) == len(BLOCKS)
     assert [block for block in blocks if not any(words in block for words in BLOCKS)] == []
 
@@ -249,7 +251,7 @@ def test_a_job_runs_and_is_looked_at_and_a_node_is_taken_out(site):
     assert "job7" in site.shell.run(site.page.block("elastic status"))
     assert "/elastic/job7/round/state" in site.shell.run(site.page.block("--keys-only"))
     site.shell.run(site.page.block("elastic drain"))
-    eventually(lambda: any(agent.process.poll() == 0 for agent in agents), what="the end of the drained node")
+    eventually(lambda: any(agent.process.poll() == 0 for agent in agents), LONG, "the end of the drained node")
     (site.shell.folder / "done").touch()
     assert [agent.code() for agent in agents] == [0, 0, 0]
 

@@ -5,28 +5,25 @@ import threading
 import time
 
 import pytest
-from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdClosed, EtcdUnreachable
 from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction, absent, end_of
 
 from elastic_core.port import PortReservation
 
-RECOVERY = 3.0
-"""Until writes succeed again after the leader has died, in seconds."""
+RECOVERY = 20.0
+"""Seconds within which writes succeed again, on a machine that may stall. A client that stays with a member that does
+not answer takes as long as a call may, or a second for every write."""
+
+SOON = 4.0
+"""Seconds within which they do in one of three tries: a machine that stalls makes some of them late, a fault all."""
+
+TIMEOUT = 60.0
 
 
 @pytest.fixture
-def client_of():
-    made = []
-
-    def make(*endpoints, **options):
-        made.append(EtcdClient(endpoints, **options))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.close()
+def client_of(connect):
+    return lambda *endpoints, **options: connect(",".join(endpoints), **{"timeout": TIMEOUT, **options})
 
 
 @pytest.fixture
@@ -53,67 +50,98 @@ def create(client, key):
     raise AssertionError("no write succeeded in 60 s")
 
 
+def stalled(client, key):
+    """How many seconds a write takes now."""
+    begun = time.monotonic()
+    create(client, key)
+    seconds = time.monotonic() - begun
+    print(f"writes stalled for {seconds:.2f} s")
+    return seconds
+
+
+def recovers(servers, attempt, soon=SOON):
+    """What `attempt(cluster)` returns, seconds, is never long, and at most `soon` with one of up to three clusters."""
+    for _ in range(3):
+        seconds = attempt(servers.cluster(3))
+        assert seconds < RECOVERY
+        if seconds < soon:
+            return
+    raise AssertionError(f"expected one of three tries to take less than {soon:g} s, found none")
+
+
+def in_time(attempt, seconds):
+    """Whether one of up to three attempts took less than so many seconds."""
+
+    def took():
+        begun = time.monotonic()
+        attempt()
+        return time.monotonic() - begun
+
+    return any(took() < seconds for _ in range(3))
+
+
 def from_first(cluster, first):
     """The endpoints, this member's first."""
     return [first.endpoint, *(member.endpoint for member in cluster.members if member is not first)]
 
 
-def test_the_leader_is_killed(cluster, client_of, prefix):
-    leader = cluster.leader()
-    client = client_of(*from_first(cluster, leader))
-    create(client, prefix + b"before")
-    leader.kill()
-    killed = time.monotonic()
-    create(client, prefix + b"after")
-    stalled = time.monotonic() - killed
-    print(f"writes stalled for {stalled:.2f} s")
-    assert stalled < RECOVERY
-    assert client.members.current().endpoint != leader.endpoint
-    assert client.read(prefix, end_of(prefix)).count == 2
+def test_the_leader_is_killed(servers, client_of, prefix):
+    def attempt(cluster):
+        leader = cluster.leader()
+        client = client_of(*from_first(cluster, leader))
+        create(client, prefix + b"before")
+        leader.kill()
+        seconds = stalled(client, prefix + b"after")
+        assert client.members.current().endpoint != leader.endpoint
+        assert client.read(prefix, end_of(prefix)).count == 2
+        return seconds
+
+    recovers(servers, attempt)
 
 
-def test_the_leader_is_killed_and_we_use_a_follower(cluster, client_of, prefix):
-    follower = cluster.followers()[0]
-    client = client_of(*from_first(cluster, follower))
-    create(client, prefix + b"before")
-    cluster.leader().kill()
-    killed = time.monotonic()
-    create(client, prefix + b"after")
-    stalled = time.monotonic() - killed
-    print(f"writes stalled for {stalled:.2f} s")
-    assert stalled < RECOVERY
+def test_the_leader_is_killed_and_we_use_a_follower(servers, client_of, prefix):
+    def attempt(cluster):
+        client = client_of(*from_first(cluster, cluster.followers()[0]))
+        create(client, prefix + b"before")
+        cluster.leader().kill()
+        return stalled(client, prefix + b"after")
+
+    recovers(servers, attempt)
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
-def test_the_member_in_use_is_stopped(cluster, client_of, prefix, role):
-    used = cluster.leader() if role == "leader" else cluster.followers()[0]
-    client = client_of(*from_first(cluster, used))
-    create(client, prefix + b"before")
-    used.stop()
-    stopped = time.monotonic()
-    create(client, prefix + b"after")
-    stalled = time.monotonic() - stopped
-    print(f"writes stalled for {stalled:.2f} s")
-    assert stalled < RECOVERY + 1
-    begun = time.monotonic()
-    for number in range(20):
-        create(client, prefix + b"%d" % number)
-    assert time.monotonic() - begun < 1, "the member that works is remembered"
-    used.cont()
-    create(client, prefix + b"back")
+def test_the_member_in_use_is_stopped(servers, client_of, prefix, role):
+    def attempt(cluster):
+        used = cluster.leader() if role == "leader" else cluster.followers()[0]
+        client = client_of(*from_first(cluster, used))
+        create(client, prefix + b"before")
+        used.stop()
+        seconds = stalled(client, prefix + b"after")
+        begun = time.monotonic()
+        for number in range(30):
+            create(client, prefix + b"%d" % number)
+        assert time.monotonic() - begun < RECOVERY, "the member that works is remembered"
+        used.cont()
+        create(client, prefix + b"back")
+        return seconds
+
+    recovers(servers, attempt)
 
 
-def test_a_follower_that_nobody_uses_dies_unnoticed(cluster, client_of, prefix):
-    client = client_of(*from_first(cluster, cluster.leader()))
-    create(client, prefix + b"before")
-    cluster.followers()[0].kill()
-    begun = time.monotonic()
-    assert create(client, prefix + b"after") == 0
-    assert time.monotonic() - begun < 0.5
+def test_a_follower_that_nobody_uses_dies_unnoticed(servers, client_of, prefix):
+    def attempt(cluster):
+        client = client_of(*from_first(cluster, cluster.leader()))
+        create(client, prefix + b"before")
+        cluster.followers()[0].kill()
+        begun = time.monotonic()
+        assert create(client, prefix + b"after") == 0
+        return time.monotonic() - begun
+
+    recovers(servers, attempt, soon=0.5)
 
 
 def test_a_rolling_restart_loses_nothing(cluster, client_of, prefix, background):
-    client = client_of(*(member.endpoint for member in cluster.members))
+    client = client_of(*(member.endpoint for member in cluster.members), timeout=5)
 
     def write():
         done = 0
@@ -158,36 +186,43 @@ def test_a_single_server_that_was_restarted_is_used_at_once(servers, client_of, 
     create(client, prefix + b"before")
     server.kill()
     with pytest.raises(EtcdUnreachable, match="nothing listens there"):
-        client_of(server.endpoint, timeout=0.5).read(prefix)
+        client_of(server.endpoint, timeout=2).read(prefix)
     server.start()
     server.wait_healthy()
-    begun = time.monotonic()
-    create(client, prefix + b"after")
-    assert time.monotonic() - begun < 1.5
+    assert stalled(client, prefix + b"after") < RECOVERY
 
 
 def test_some_endpoints_are_wrong(etcd, client_of, prefix, nobody, listener):
-    client = client_of(nobody, "no.such.host.invalid:2379", f"127.0.0.1:{listener}", etcd.endpoint)
+    made = []
+
+    def first_write():
+        made.append(client_of(nobody, "no.such.host.invalid:2379", f"127.0.0.1:{listener}", etcd.endpoint))
+        assert create(made[-1], prefix + b"%d" % len(made)) == 0, "what was not sent is sent elsewhere"
+
+    assert in_time(first_write, SOON)
+    client = made[-1]
     begun = time.monotonic()
-    assert create(client, prefix) == 0, "what was not sent is sent elsewhere"
-    assert time.monotonic() - begun < 3
-    begun = time.monotonic()
-    assert client.read(prefix).first
-    assert time.monotonic() - begun < 0.5, "the member that works is remembered"
+    for _ in range(30):
+        assert client.read(prefix + b"1").first
+    assert time.monotonic() - begun < RECOVERY, "the member that works is remembered"
 
 
 def test_all_endpoints_are_wrong(client_of, nobody, listener):
-    client = client_of(nobody, f"127.0.0.1:{listener}", "no.such.host.invalid:2379", timeout=3)
-    for call in (lambda: client.read(b"a"), lambda: client.transact(Transaction([], [Put(b"a", b"")]))):
+    client = client_of(nobody, f"127.0.0.1:{listener}", "no.such.host.invalid:2379", timeout=6)
+
+    def fails(call):
         begun = time.monotonic()
-        with pytest.raises(EtcdUnreachable) as caught:
+        with pytest.raises(EtcdUnreachable, match="within 6 s") as caught:
             call()
-        assert 2.5 < time.monotonic() - begun < 4.5
+        assert 5.5 < time.monotonic() - begun < RECOVERY
         said = str(caught.value)
         assert f"{nobody}: nothing listens there" in said
         assert f"127.0.0.1:{listener}: it accepts connections and does not answer" in said
         assert "no.such.host.invalid:2379: nobody knows the name" in said
         assert not caught.value.landed
+
+    for call in (lambda: client.read(b"a"), lambda: client.transact(Transaction([], [Put(b"a", b"")]))):
+        assert in_time(lambda call=call: fails(call), 7.5)
 
 
 def test_what_is_not_etcd_is_told(etcd, client_of):
@@ -195,7 +230,7 @@ def test_what_is_not_etcd_is_told(etcd, client_of):
         serving = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.05})
         serving.start()
         try:
-            client = client_of(f"127.0.0.1:{web.server_address[1]}", timeout=1)
+            client = client_of(f"127.0.0.1:{web.server_address[1]}", timeout=3)
             with pytest.raises(EtcdUnreachable, match="what listens there does not speak as etcd does"):
                 client.read(b"a")
         finally:
@@ -205,7 +240,7 @@ def test_what_is_not_etcd_is_told(etcd, client_of):
 
 def test_an_answer_that_was_lost_is_told_and_the_write_is_found(servers, client_of, prefix):
     server = servers.single()
-    client = client_of(server.endpoint)
+    client = client_of(server.endpoint, timeout=5)
     client.read(prefix)
     server.stop()
     with pytest.raises(EtcdUnreachable, match="It may have been carried out") as caught:
@@ -217,7 +252,7 @@ def test_an_answer_that_was_lost_is_told_and_the_write_is_found(servers, client_
 
 def test_reads_and_transactions_that_only_read_are_repeated(servers, client_of, prefix, background, eventually):
     server = servers.single()
-    client = client_of(server.endpoint, timeout=10)
+    client = client_of(server.endpoint)
     client.transact(Transaction([], [Put(prefix, b"1")]))
     server.stop()
     only_reads = Transaction([Compare(prefix, Field.VALUE, b"1")], [Get(prefix)])
@@ -229,7 +264,7 @@ def test_reads_and_transactions_that_only_read_are_repeated(servers, client_of, 
 
 def test_a_lease_whose_grant_was_not_answered_is_not_left_over(servers, client_of, background, eventually):
     server = servers.single()
-    client = client_of(server.endpoint, timeout=10)
+    client = client_of(server.endpoint)
     member = client.members.current()
     client.read(b"a")
     server.stop()
@@ -242,15 +277,19 @@ def test_a_lease_whose_grant_was_not_answered_is_not_left_over(servers, client_o
     assert [one.ID for one in leases] == [lease.id]
 
 
-def test_a_lease_is_renewed_on_any_member(cluster, client_of):
-    client = client_of(*from_first(cluster, cluster.followers()[0]))
-    lease = client.grant(30).id
-    assert client.renew(lease) == 30
-    cluster.leader().kill()
-    begun = time.monotonic()
-    assert client.renew(lease) == 30
-    print(f"renewed after {time.monotonic() - begun:.2f} s")
-    assert time.monotonic() - begun < 5
+def test_a_lease_is_renewed_on_any_member(servers, client_of):
+    def attempt(cluster):
+        client = client_of(*from_first(cluster, cluster.followers()[0]))
+        lease = client.grant(30).id
+        assert client.renew(lease) == 30
+        cluster.leader().kill()
+        begun = time.monotonic()
+        assert client.renew(lease) == 30
+        seconds = time.monotonic() - begun
+        print(f"renewed after {seconds:.2f} s")
+        return seconds
+
+    recovers(servers, attempt, soon=5.0)
 
 
 def test_followers_of_the_members_are_told(etcd, client_of, nobody):
@@ -266,20 +305,25 @@ def test_followers_of_the_members_are_told(etcd, client_of, nobody):
 
 
 def test_all_members_are_asked_at_once(etcd, client_of, nobody, listener):
-    members = client_of(nobody, f"127.0.0.1:{listener}", etcd.endpoint).members
-    begun = time.monotonic()
-    assert members.find(10)
-    assert time.monotonic() - begun < 2
-    assert members.current().endpoint == etcd.endpoint
+    def find():
+        members = client_of(nobody, f"127.0.0.1:{listener}", etcd.endpoint).members
+        assert members.find(TIMEOUT)
+        assert members.current().endpoint == etcd.endpoint
+
+    assert in_time(find, 2.0)
 
 
 def test_looking_for_members_ends_with_patience_or_the_client(client_of, nobody, background):
     client = client_of(nobody)
-    begun = time.monotonic()
-    assert not client.members.find(0.3)
-    assert 0.25 < time.monotonic() - begun < 2
-    looking = background(lambda: client.members.find(30))
+
+    def find():
+        begun = time.monotonic()
+        assert not client.members.find(0.3)
+        assert time.monotonic() - begun > 0.25
+
+    assert in_time(find, 2.0)
+    looking = background(lambda: client.members.find(TIMEOUT))
     assert looking.running
     client.close()
     with pytest.raises(EtcdClosed):
-        looking.result(5)
+        looking.result(RECOVERY)

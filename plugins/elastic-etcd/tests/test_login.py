@@ -20,16 +20,8 @@ def guarded(shared_servers):
 
 
 @pytest.fixture
-def client_of(guarded):
-    made = []
-
-    def make(*login, **options):
-        made.append(EtcdClient([guarded.endpoint], login=Login(*login) if login else None, **options))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.close()
+def client_of(guarded, connect):
+    return lambda *login, **options: connect(guarded.endpoint, login=Login(*login) if login else None, **options)
 
 
 def put(client, key, value=b""):
@@ -96,7 +88,7 @@ def test_many_threads_log_in_once(guarded, client_of, background):
     together = threading.Barrier(8)
 
     def read():
-        together.wait(10)
+        together.wait(30)
         return client.read(b"/alice/a")
 
     for thread in [background(read) for _ in range(8)]:

@@ -62,9 +62,7 @@ def test_it_starts_serves_and_stops(server, eventually):
     client.close()
     pid, folder = server.pid, folder_of(server.pid)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    begun = time.monotonic()
     server.stop()
-    assert time.monotonic() - begun < 4
     assert not psutil.pid_exists(pid)
     assert not folder.exists()
     server.stop()
@@ -72,13 +70,17 @@ def test_it_starts_serves_and_stops(server, eventually):
 
 
 def test_it_can_be_started_again_and_is_new(server):
+    seconds = []
     for _ in range(2):
         server.start(timeout=LONG)
         client = server.get_client()
         assert client.read(b"a").first is None
         client.transact(Transaction((), (Put(b"a", b"1"),)))
         client.close()
+        begun = time.monotonic()
         server.stop()
+        seconds.append(time.monotonic() - begun)
+    assert min(seconds) < 5, "it need not be killed"
 
 
 def test_as_a_context_manager():
@@ -203,7 +205,7 @@ def test_a_stopped_server_ends_too(server):
     os.kill(pid, signal.SIGSTOP)
     begun = time.monotonic()
     server.stop()
-    assert time.monotonic() - begun < 12
+    assert time.monotonic() - begun < LONG / 2
     assert not psutil.pid_exists(pid)
 
 
@@ -220,7 +222,8 @@ def test_the_loss_of_its_keeper_ends_it(server, eventually):
 
 
 OWNER = """
-import json, os, sys, time
+import json, os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who was started in the background ignores it
 from elastic_etcd.server import EtcdServer
 server = EtcdServer()
 server.start()
@@ -336,7 +339,7 @@ def test_a_server_that_never_answers(program, eventually):
     begun = time.monotonic()
     with pytest.raises(EtcdServerError, match=r"within 1 s.*(?s:.*)thinking"):
         server.start(timeout=1)
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < LONG / 2
     assert server.pid == 0
 
 

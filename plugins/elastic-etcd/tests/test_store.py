@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
-from elastic_etcd.client.client import EtcdClient
+import contextlib
 
-from elastic_core.testing import StoreContract
+import pytest
+
+from elastic_core.testing import StoreContract, installed_store
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
-def client(etcd):
-    made = EtcdClient([etcd.endpoint])
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def stores(client, prefix):
+def stores(etcd, prefix):
     """Makes clients of one store."""
-    from elastic_etcd.store import EtcdStore
+    with contextlib.ExitStack() as stack:
 
-    made = []
+        def make():
+            made = installed_store("etcd", endpoint=etcd.endpoint, prefix=prefix.decode(), timeout=20)
+            stack.callback(made.close)
+            return made
 
-    def make(over=client, **options):
-        made.append(EtcdStore(over, prefix.decode(), **options))
-        return made[-1]
-
-    yield make
-    for store in made:
-        store.close()
+        yield make
 
 
 class TestEtcdStore(StoreContract):
@@ -49,3 +40,13 @@ class TestUnderPrefixStore(StoreContract):
         from torch.distributed import PrefixStore
 
         return PrefixStore("outer", PrefixStore("inner", stores()))
+
+
+def test_a_store_that_is_made_by_name_takes_its_client_along(stores):
+    from torch.distributed import DistStoreError
+
+    store = stores()
+    store.set("key", "value")
+    store.close()
+    with pytest.raises(DistStoreError, match="is closed"):
+        store.set("key", "another")

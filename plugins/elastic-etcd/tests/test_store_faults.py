@@ -21,7 +21,7 @@ LONG = 60.0
 class LossyClient:
     """A real client that loses answers on purpose: of the next writes, as `plan` says one by one: "lost" (carried out,
     not answered), "late" (not answered, carried out when `deliver` is called), "never" (not carried out, though nobody
-    knows that), or None (all is well)."""
+    knows that), "refused" (not carried out, as is known), or None (all is well)."""
 
     def __init__(self, client):
         self._client = client
@@ -35,6 +35,8 @@ class LossyClient:
         fate = self.plan.pop(0) if self.plan and transaction.conditions else None
         if fate is None:
             return self._client.transact(transaction)
+        if fate == "refused":
+            raise EtcdUnreachable("connection refused")
         if fate == "lost":
             self._client.transact(transaction)
         elif fate == "late":
@@ -45,13 +47,6 @@ class LossyClient:
         """Whether any of what was held was carried out now."""
         carried_out = [self._client.transact(transaction).succeeded for transaction in self._held]
         return any(carried_out)
-
-
-@pytest.fixture
-def client(etcd):
-    made = EtcdClient([etcd.endpoint])
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -113,6 +108,55 @@ def test_a_refused_write_is_not_carried_out_later(make, lossy):
     assert other.get("k") == b"expected"
 
 
+@pytest.mark.parametrize("fate", ["lost", "late", "never", "refused"])
+def test_a_set_counts_once_also_when_its_fence_is_not_answered(make, lossy, client, prefix, fate):
+    store = make(lossy)
+    store.set("k", "before")
+    lossy.plan = ["lost", None, fate]
+    store.set("k", "after")
+    assert not lossy.plan
+    assert not lossy.deliver()
+    found = client.read(prefix + b"k/k").first
+    assert (found.value, found.version) == (b"after", 2)
+
+
+def test_a_note_that_is_deleted_before_its_fence_lets_the_write_be_made_anew(make, lossy, client, prefix):
+    store = make(lossy)
+    store.set("k", "before")
+    client.transact(Transaction((), (Delete(prefix + b"w/", end_of(prefix + b"w/")),)))
+    lossy.plan = [None, "lost"]
+    store.set("k", "after")
+    assert store.get("k") == b"after"
+
+
+@pytest.mark.parametrize(
+    "first", [lambda store: store.set("k", "old"), lambda store: store.compare_set("k", "x", "old")]
+)
+def test_what_arrives_after_the_end_changes_nothing(make, lossy, first):
+    """The first write of a note, whose condition is that there is none."""
+    store, other = make(lossy), make()
+    lossy.plan = ["late"]
+    first(store)
+    store.close()
+    other.set("k", "x")
+    assert not lossy.deliver()
+    assert other.get("k") == b"x"
+
+
+def test_what_was_given_up_changes_nothing_after_the_end_either(make, lossy):
+    """It landed once; its copy arrives when the notes are gone."""
+    import torch.distributed as dist
+
+    store, other = make(lossy, timeout=SOON), make()
+    lossy.plan = ["lost", "late", *["never"] * 100]
+    with pytest.raises(dist.DistNetworkError):
+        store.set("k", "old")
+    store.close()
+    other.set("k", "new")
+    assert not lossy.deliver()
+    assert other.get("k") == b"new"
+
+
 def test_an_addition_does_not_undo_what_came_between(make, lossy):
     store, other = make(lossy), make()
     store.add("n", 1)
@@ -136,6 +180,16 @@ def test_a_write_that_stays_unanswered_says_so(make, lossy):
     lossy.plan = []
     store.set("k", "v")
     assert store.get("k") == b"v"
+
+
+def test_a_write_whose_fence_cannot_be_made_may_have_been_carried_out(make, lossy):
+    import torch.distributed as dist
+
+    store = make(lossy, timeout=SOON)
+    lossy.plan = ["lost", None, *["refused"] * 100]
+    with pytest.raises(dist.DistNetworkError, match="connection refused") as caught:
+        store.set("k", "v")
+    assert caught.value.__cause__.landed
 
 
 def test_notes_that_somebody_deleted_are_made_anew(make, client, prefix):
@@ -166,6 +220,22 @@ def test_closing_ends_waiting(make, background, eventually):
     store.close()
     with pytest.raises(dist.DistStoreError, match="was closed"):
         waiting.result()
+
+
+def test_who_waits_keeps_the_patience_it_began_with(make, background, eventually):
+    import torch.distributed as dist
+
+    store, other = make(timeout=timedelta(seconds=LONG)), make(timeout=SOON)
+    waiting = background(lambda: store.multi_get(["a", "z"]))
+    eventually(lambda: any(thread.name == "etcd watch" for thread in threading.enumerate()))
+    store.set_timeout(timedelta(milliseconds=1))
+    with pytest.raises(dist.DistStoreError, match="wait timeout after 300ms"):
+        other.get("never")
+    other.set("a", "1")  # to look at the time again
+    with pytest.raises(dist.DistStoreError, match="wait timeout after 300ms"):
+        other.get("never")
+    other.set("z", "2")
+    assert waiting.result() == [b"1", b"2"]
 
 
 def test_a_lease_takes_all_keys_with_it(make, client, prefix):

@@ -5,6 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from blocks import Shell, block_of
+from elastic_etcd import EtcdRendezvousBackend
+
+from elastic_core.testing import installed_backend
 
 pytestmark = pytest.mark.torch
 
@@ -21,7 +25,15 @@ if pathlib.Path("first").read_text() == port:
         sys.exit(3)
     while True:
         time.sleep(0.1)
-pathlib.Path("seen-" + rank).write_text(os.environ["WORLD_SIZE"] + " " + port)
+
+import datetime
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+ranks = torch.tensor([int(rank) + 1])
+dist.all_reduce(ranks)
+dist.destroy_process_group()
+pathlib.Path("seen-" + rank).write_text(os.environ["WORLD_SIZE"] + " " + port + " " + str(ranks.item()))
 """
 
 
@@ -44,13 +56,25 @@ def torchrun(etcd, prefix, tmp_path):
         process.communicate(timeout=10)
 
 
-def test_two_nodes_of_stock_torchrun_meet_and_get_over_a_failure(torchrun, tmp_path):
-    nodes = [torchrun("--nnodes=2", "--rdzv-id=job", "--max-restarts=1") for _ in range(2)]
-    said = [node.communicate(timeout=100)[1] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], said
+@pytest.fixture
+def shell(tmp_path):
+    made = Shell(tmp_path)
+    yield made
+    made.close()
+
+
+def test_two_nodes_of_stock_torchrun_meet_get_over_a_failure_and_reduce(etcd, prefix, shell, tmp_path):
+    """The command of the page, with this server, one worker a node, and less patience with nodes that may come."""
+    (tmp_path / "train.py").write_text(WORKER)
+    command = block_of("docs/etcd.md", "torchrun --nnodes").partition("\n")[2]
+    assert command.startswith("torchrun ")
+    command = command.replace("etcd0:2379,etcd1:2379,etcd2:2379", etcd.endpoint).replace("-node 8", "-node 1")
+    conf = f"prefix={prefix.decode()},last_call_timeout=0.5"
+    environ = {"RES_OPTIONS": "timeout:1 attempts:1", "OMP_NUM_THREADS": "1"}
+    shell.run(command, times=2, PET_RDZV_CONF=conf, PET_MAX_RESTARTS="1", **environ)
     seen = [(tmp_path / f"seen-{rank}").read_text().split() for rank in (0, 1)]
     assert seen[0] == seen[1]
-    assert seen[0][0] == "2"
+    assert (seen[0][0], seen[0][2]) == ("2", "3")
 
 
 def test_what_cannot_be_is_told(torchrun):
@@ -58,3 +82,9 @@ def test_what_cannot_be_is_told(torchrun):
     _, said = node.communicate(timeout=60)
     assert node.returncode
     assert "lease_ttl" in said
+
+
+def test_under_elastic_run_the_same_word_is_the_backend_itself(etcd):
+    backend = installed_backend("etcd-v3", etcd.endpoint, "job")
+    assert isinstance(backend, EtcdRendezvousBackend)
+    backend.close()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from elastic_etcd.client import convert
 from elastic_etcd.client.calls import Calls
 from elastic_etcd.client.errors import EtcdLeaseExists, EtcdLeaseGone
-from elastic_etcd.client.limits import check_operations, check_size
+from elastic_etcd.client.limits import check
 from elastic_etcd.client.members import Members
 from elastic_etcd.client.messages import rpc
-from elastic_etcd.client.values import Get, Lease, Order
+from elastic_etcd.client.values import Get, Lease, Order, only_reads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,10 +72,10 @@ class EtcdClient:
 
     def transact(self, transaction: Transaction) -> Committed:
         """See `Client`. Raises ValueError, too: it is more than etcd takes at once."""
-        check_operations(transaction)
         request = convert.txn_request(transaction)
-        check_size(request)
-        return convert.committed(self._calls.ask(rpc().txn, request, repeatable=_only_reads(transaction)))
+        check(transaction, request)
+        repeatable = only_reads(transaction.then) and only_reads(transaction.otherwise)
+        return convert.committed(self._calls.ask(rpc().txn, request, repeatable), transaction)
 
     def grant(self, ttl: Duration) -> Lease:
         """See `Client`. It is repeated freely: the id is ours, so that a lease whose grant was not answered is found
@@ -119,7 +119,3 @@ class EtcdClient:
 def _renewal() -> Method:
     """A stream of one request and its one answer is, to the server, the same as one call: without a thread for it."""
     return dataclasses.replace(rpc().lease_keep_alive, sends_stream=False, answers_stream=False)
-
-
-def _only_reads(transaction: Transaction) -> bool:
-    return all(isinstance(operation, Get) for operation in (*transaction.then, *transaction.otherwise))

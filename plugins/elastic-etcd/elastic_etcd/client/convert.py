@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from elastic_etcd.client.messages import rpc
-from elastic_etcd.client.values import Committed, Delete, Field, Get, KeyValue, Order, Put, Range
+from elastic_etcd.client.values import Committed, Delete, Field, Get, KeyValue, Order, Put, Range, only_writes
 
 if TYPE_CHECKING:
     from elastic_etcd.client.values import Compare, Operation, Transaction
@@ -48,15 +48,17 @@ def _range_fields(get: Get) -> dict[str, Any]:
     return fields
 
 
-def committed(answer: Any) -> Committed:
-    """What came of a transaction."""
+def committed(answer: Any, transaction: Transaction) -> Committed:
+    """What came of the transaction."""
+    done = transaction.then if answer.succeeded else transaction.otherwise
     revision = answer.header.revision
-    ranges = tuple(_range_in(response, revision) for response in answer.responses)
-    return Committed(answer.succeeded, revision, ranges)
+    if only_writes(done):
+        return Committed(answer.succeeded, revision)
+    return Committed(answer.succeeded, revision, tuple(_range_in(response, revision) for response in answer.responses))
 
 
 def _range_in(response: Any, revision: int) -> Range:
-    if response.WhichOneof("response") == "response_range":
+    if response.HasField("response_range"):
         return range_of(response.response_range, revision)
     return Range(revision)
 

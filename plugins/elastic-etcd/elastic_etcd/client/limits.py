@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from elastic_etcd.client.values import Put
-
-if TYPE_CHECKING:
-    from elastic_etcd.client.values import Transaction
+from elastic_etcd.client.values import Put, Transaction
 
 OPERATIONS = 128
 """In each of the three lists of a transaction."""
@@ -19,22 +16,30 @@ _ENVELOPE = 512
 """Bytes that the server adds before it looks at the size."""
 
 
-def check_operations(transaction: Transaction) -> None:
-    """Raises ValueError: there are too many conditions or operations, or a value is too large."""
-    parts = {"conditions": transaction.conditions, "then": transaction.then, "otherwise": transaction.otherwise}
-    for name, part in parts.items():
+def check(transaction: Transaction, request: Any) -> None:
+    """Raises ValueError: there are too many conditions or operations, a value is too large, or all together are.
+
+    Args:
+        request: the transaction, as it will be sent.
+    """
+    if max(map(len, transaction)) > OPERATIONS:
+        _check_operations(transaction)
+    size = request.ByteSize()
+    if size > REQUEST_BYTES - _ENVELOPE:
+        _check_values(transaction)
+        raise ValueError(f"expected at most 1.5 MiB ({REQUEST_BYTES} bytes) in a request, found {size}; split it")
+
+
+def _check_operations(transaction: Transaction) -> None:
+    for name, part in zip(Transaction._fields, transaction, strict=True):
         if len(part) > OPERATIONS:
             raise ValueError(f"expected at most {OPERATIONS} in `{name}` of a transaction, found {len(part)}; split it")
+
+
+def _check_values(transaction: Transaction) -> None:
     for operation in (*transaction.then, *transaction.otherwise):
         if isinstance(operation, Put) and len(operation.value) > REQUEST_BYTES - _ENVELOPE:
             raise ValueError(
                 f"expected a value of at most 1.5 MiB ({REQUEST_BYTES} bytes), found one of {len(operation.value)} for "
                 f"{operation.key!r}; keep large data elsewhere and its place here"
             )
-
-
-def check_size(request: Any) -> None:
-    """Raises ValueError: the whole request is too large."""
-    size = request.ByteSize()
-    if size > REQUEST_BYTES - _ENVELOPE:
-        raise ValueError(f"expected at most 1.5 MiB ({REQUEST_BYTES} bytes) in a request, found {size}; split it")

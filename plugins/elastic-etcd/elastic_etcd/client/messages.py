@@ -122,6 +122,7 @@ class Rpc:
 _LOADING = threading.Lock()
 
 
+@functools.cache
 def rpc() -> Rpc:
     """All of it; loaded by the first call, which takes some tens of milliseconds. From any thread.
 

@@ -1,4 +1,7 @@
-"""What is asked of etcd and what it answers, as plain values: nothing here knows of gRPC."""
+"""What is asked of etcd and what it answers, as plain values: nothing here knows of gRPC.
+
+What every write is made of are named tuples: they are made in a third of the time of a frozen dataclass.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from elastic_core.clock import Duration
 
@@ -55,8 +58,7 @@ class Field(enum.Enum):
     LEASE = "lease"
 
 
-@dataclass(frozen=True)
-class Compare:
+class Compare(NamedTuple):
     """A condition: the field equals `expected` (bytes for VALUE, else int). A key that does not exist has 0 in every
     number and no value."""
 
@@ -70,8 +72,7 @@ def absent(key: bytes) -> Compare:
     return Compare(key, Field.CREATED, 0)
 
 
-@dataclass(frozen=True)
-class Get:
+class Get(NamedTuple):
     """Read a key, or with `end` all from `key` up to before `end`."""
 
     key: bytes
@@ -81,8 +82,7 @@ class Get:
     limit: int = 0
 
 
-@dataclass(frozen=True)
-class Put:
+class Put(NamedTuple):
     """Write a key; with a lease it goes when that one ends."""
 
     key: bytes
@@ -90,8 +90,7 @@ class Put:
     lease: int = 0
 
 
-@dataclass(frozen=True)
-class Delete:
+class Delete(NamedTuple):
     """Delete a key, or with `end` all from `key` up to before `end`."""
 
     key: bytes
@@ -101,14 +100,23 @@ class Delete:
 Operation = Get | Put | Delete
 
 
+def only_reads(operations: Iterable[Operation]) -> bool:
+    """Whether none of them writes."""
+    return {Get}.issuperset(map(type, operations))
+
+
+def only_writes(operations: Iterable[Operation]) -> bool:
+    """Whether none of them reads."""
+    return Get not in map(type, operations)
+
+
 def end_of(prefix: bytes) -> bytes:
     """The end of the range of all keys that begin with this."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else b"\x00"
 
 
-@dataclass(frozen=True)
-class Transaction:
+class Transaction(NamedTuple):
     """All conditions hold: `then` is done, else `otherwise`; at once, or not at all. At most 128 operations."""
 
     conditions: Sequence[Compare]
@@ -116,14 +124,13 @@ class Transaction:
     otherwise: Sequence[Operation] = ()
 
 
-@dataclass(frozen=True)
-class Committed:
+class Committed(NamedTuple):
     """What came of a transaction.
 
     Args:
         succeeded: whether the conditions held.
         revision: of the store afterwards; the mod_revision of what was written.
-        ranges: an answer for each operation, in their order; empty for writes, except that a delete tells nothing.
+        ranges: an answer for each operation, in their order, of a write an empty one; none if all were writes.
     """
 
     succeeded: bool

@@ -10,7 +10,6 @@ import subprocess
 import sys
 
 import pytest
-from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdLeaseGone
 from elastic_etcd.client.lease_keeper import LeaseKeeper
 from elastic_etcd.client.messages import rpc
@@ -18,13 +17,6 @@ from elastic_etcd.client.values import Compare, Delete, Field, Get, Put, Transac
 
 LONG = 20.0
 WANTED = os.environ.get("ELASTIC_TEST_PROTOBUF")
-
-
-@pytest.fixture
-def client(etcd):
-    client = EtcdClient([etcd.endpoint])
-    yield client
-    client.close()
 
 
 def told(watch, count):

@@ -1,0 +1,56 @@
+"""How soon does a job of several nodes train again, when it meets over etcd?
+
+The scenarios of `recovery`, against an etcd on a disk in memory. Stock torchrun cannot use an
+etcd of today, so there is nothing to compare with but the limits. A lost node is told by the end of its lease (5 s).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from time import monotonic
+
+from benchmarks import recovery
+from benchmarks.cluster import Meeting
+from benchmarks.fleet import START_LIMIT_S, helping
+from benchmarks.job import WORKERS, launchers
+from benchmarks.recovery import SCENARIOS, run_scenario
+from benchmarks.report import Report, main, parser
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = parser(__doc__)
+    made.add_argument("--scenarios", type=recovery.scenarios, default=list(SCENARIOS), help="which (all)")
+    made.add_argument("--runs", type=int, default=3, help="tries of each scenario (3)")
+    made.add_argument("--limit", type=float, default=60.0, help="seconds after which a try counts as hung (60)")
+    made.add_argument("--seed", type=int, default=1, help="of the pause before something happens (1)")
+    return made
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """All scenarios asked for, of ours alone."""
+    arguments.launchers = "elastic"
+    arguments.fixed_runs = arguments.runs
+    arguments.torchrun_runs = arguments.torchrun_fixed_runs = 0
+    report = Report("etcd_recovery", {"limit": arguments.limit, "nproc_per_node": 1})
+    commands = launchers(arguments)
+    for name in arguments.scenarios:
+        tries = run_scenario(name, commands, arguments, etcd)
+        report.rows += recovery.rows(SCENARIOS[name], tries, arguments.limit)
+        report.measurements[name] = {launcher: [asdict(one) for one in of_one] for launcher, of_one in tries.items()}
+    return report
+
+
+@contextmanager
+def etcd() -> Iterator[Meeting]:
+    """One for each try: whatever a try has started is ended after it."""
+    with helping([[str(WORKERS / "etcd_server.py")]]) as [server]:
+        yield Meeting("etcd", int(server.answer(monotonic() + START_LIMIT_S)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(measure, options()))

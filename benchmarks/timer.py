@@ -1,0 +1,183 @@
+"""What does a watchdog timer cost a worker? Workers that enter and leave `with expires(...)` and do nothing else.
+
+- the round trip of one worker, and of several at once that leave the server no rest: acquire and release;
+- whether the server got every request of theirs.
+
+The server runs in this process, as it does in an agent; the workers are processes of their own. Both sides are called
+by their public names, and torch's server is asked for its count where it keeps it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.job import WORKERS, BenchmarkError, launchers
+from benchmarks.processes import now
+from benchmarks.report import Report, Row, main, median, parser
+
+LIMIT_S = 120.0
+LOOK_S = 1.0
+WARM_UP = 2
+"""Requests of each worker that are not counted."""
+
+TARGET_US = 50.0
+
+
+@dataclass
+class Run:
+    """What some workers measured at once.
+
+    Args:
+        took: microseconds of each round trip of each worker.
+        lost: requests that the server has not got.
+        errors: what broke workers before they were done.
+        seconds: from the first to the last round trip of all.
+    """
+
+    took: list[list[float]] = field(default_factory=list)
+    lost: int = 0
+    errors: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def sorted(self) -> list[float]:
+        """All round trips, the shortest first."""
+        return sorted(each for worker in self.took for each in worker)
+
+    def slowest_median(self) -> float | None:
+        """The median of the worker that had to wait the longest."""
+        return max((median(worker) or 0.0 for worker in self.took), default=None)
+
+    def p99(self) -> float | None:
+        """Of a hundred round trips one takes longer."""
+        ordered = self.sorted()
+        return ordered[len(ordered) * 99 // 100] if ordered else None
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = parser(__doc__)
+    made.add_argument("--workers", type=int, default=8, help="workers at once (8)")
+    made.add_argument("--count", type=int, default=10_000, help="round trips of each (10000)")
+    return made
+
+
+@contextmanager
+def serving(launcher: str, pipe: Path) -> Iterator[Callable[[], int]]:
+    """A server; gives what tells how many requests it has got."""
+    server: Any
+    if launcher == "elastic":
+        from elastic_file_timer import FileTimerServer
+
+        server = FileTimerServer(str(pipe), "", LOOK_S)
+        count = lambda: server.taken  # noqa: E731
+    else:
+        from torch.distributed.elastic.timer import FileTimerServer
+
+        server = FileTimerServer(str(pipe), "", LOOK_S)
+        count = lambda: server._request_count  # noqa: E731
+    server.start()
+    try:
+        yield count
+    finally:
+        server.stop()
+
+
+def start_worker(launcher: str, pipe: Path, count: int, stack: ExitStack) -> subprocess.Popen[str]:
+    """One that is about to begin."""
+    command = [sys.executable, str(WORKERS / "timer.py"), launcher, str(pipe), str(count)]
+    worker = stack.enter_context(
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    )
+    stack.callback(worker.kill)
+    return worker
+
+
+def run(launcher: str, workers: int, count: int) -> Run:
+    """So many workers at once."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        pipe = Path(folder, "timers")
+        got = stack.enter_context(serving(launcher, pipe))
+        started = [start_worker(launcher, pipe, count, stack) for _ in range(workers)]
+        for worker in started:
+            if worker.stdout is None or worker.stdout.readline() != "ready\n":
+                raise BenchmarkError(f"a worker of {launcher} did not begin: {worker.wait(LIMIT_S)}")
+        begun = now()
+        for worker in started:
+            assert worker.stdin is not None
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+        outputs = [json.loads(worker.communicate(timeout=LIMIT_S)[0]) for worker in started]
+        seconds = now() - begun
+        took = [output["took"] for output in outputs]
+        errors = [output["error"] for output in outputs if output["error"]]
+        return Run(took, missing(got, sum(2 * len(each) + WARM_UP for each in took)), errors, seconds)
+
+
+def missing(got: Callable[[], int], sent: int) -> int:
+    """Of the round trips that were made: requests that do not come in within three turns of the server."""
+    until = now() + 3 * LOOK_S
+    while got() < sent and now() < until:
+        time.sleep(0.01)
+    return max(0, sent - got())
+
+
+def row(what: str, unit: str, values: dict[str, float | None], target: float | None) -> Row:
+    """With the verdict for ours."""
+    ours = values.get("elastic")
+    met = None if target is None or ours is None else ours <= target
+    words = "" if target is None else "none" if target == 0 else f"< {target:.0f}"
+    return Row(what, unit, values, words, met=met)
+
+
+def rows(alone: dict[str, Run], together: dict[str, Run], workers: int) -> list[Row]:
+    """The table."""
+
+    def of(runs: dict[str, Run], figure: Callable[[Run], float | None]) -> dict[str, float | None]:
+        return {name: figure(each) for name, each in runs.items()}
+
+    failed = row("workers that failed", "", of(together, lambda each: float(len(each.errors))), 0)
+    failed.notes = {name: each.errors[0] for name, each in together.items() if each.errors}
+    return [
+        row("round trip, one worker, median", "us", of(alone, Run.slowest_median), TARGET_US),
+        row(
+            f"round trip, {workers} workers, median", "us", of(together, lambda each: median(each.sorted())), TARGET_US
+        ),
+        row("the same, of the slowest worker", "us", of(together, Run.slowest_median), None),
+        row("the same, 99 of 100 are faster", "us", of(together, Run.p99), None),
+        row("round trips of all in a second", "1/s", of(together, rate), None),
+        row("requests lost", "", of(together, lambda each: float(each.lost)), 0),
+        failed,
+    ]
+
+
+def rate(each: Run) -> float | None:
+    """How many the server keeps up with."""
+    return len(each.sorted()) / each.seconds if each.seconds else None
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """One worker, then several."""
+    names = list(launchers(arguments))
+    alone = {name: run(name, 1, arguments.count) for name in names}
+    together = {name: run(name, arguments.workers, arguments.count) for name in names}
+    report = Report("timer", {"workers": arguments.workers, "count": arguments.count})
+    report.rows = rows(alone, together, arguments.workers)
+    report.measurements = {
+        name: {"median_us": [median(worker) for worker in each.took], "lost": each.lost, "seconds": each.seconds}
+        for name, each in together.items()
+    }
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(main(measure, options()))

@@ -1,0 +1,67 @@
+"""The reference page of the commands beside `run`, made from what each tells when it is asked for help."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from typing import TYPE_CHECKING
+
+from elastic_core.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+COMMANDS = ("explain", "plugins", "status", "drain", "serve", "doctor")
+
+
+def page(note: str) -> str:
+    """The page; `note` says that it is generated."""
+    parts = [
+        "# Commands\n",
+        note,
+        "[`elastic run`](settings.md) has a page of its own. A flag that it has, too, is read here from the same",
+        "variables and the same config file; others are flags only. Without `--rdzv-backend`, status, drain and serve",
+        "take c10d. [Exit codes](exit-codes.md) that are not told here are those of `run`.\n",
+    ]
+    return "\n".join([*parts, *(line for name in COMMANDS for line in _section(name))])
+
+
+def help_of(name: str) -> str:
+    """What `elastic NAME --help` prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        main([name, "--help"])
+    return printed.getvalue()
+
+
+def _section(name: str) -> Iterator[str]:
+    usage, about, flags, example, codes = help_of(name).strip().split("\n\n")
+    yield f"## `elastic {name}`\n"
+    yield f"```text\n{usage.removeprefix('usage: ')}\n```\n"
+    yield f"{about}\n"
+    yield from _table(("flag", "default", "meaning", "variables"), map(_flag, re.findall(_FLAG, flags, re.M)))
+    yield f"```sh\n{example.removeprefix('example:').strip()}\n```\n"
+    yield from _table(("exit code", "meaning"), re.findall(r"^  (\d+)  (.+)$", codes, re.M))
+
+
+_FLAG = r"^  (--.+)\n((?: {6}.+\n?)+)"
+
+
+def _flag(found: tuple[str, str]) -> tuple[str, ...]:
+    flag, text = found
+    meaning, default, variables = _ABOUT.fullmatch(" ".join(text.split())).groups("")  # type: ignore[union-attr]
+    named = ", ".join(f"`{name}`" for name in variables.split(", ") if name)
+    return f"`{flag}`", f"`{default}`", f"{_linked(meaning)}.", named
+
+
+_ABOUT = re.compile(r"(.*) \(default: (.*?)(?:; (.*))?\)")
+
+
+def _linked(text: str) -> str:
+    head, found, page = text.partition("docs/reference/")
+    return f"{head}[{page.removesuffix('.md')}]({page})" if found else text
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells).rstrip() + " |" for cells in rows]
+    return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines, ""]

@@ -1,0 +1,109 @@
+"""Which worker hangs, judged from outside: a table of when each has made progress last. Pure: samples and `now` go in,
+what was found and when to look next come out.
+
+Progress is a sample that differs from the one before it: more output, another beat, or more CPU time than helper
+threads that idle use up. The table is looked at four times per timeout, and when a timeout is over, so a hang is found
+at most a quarter of it late. Time in which the agent itself was held up (stopped, or starved) counts for nobody: who
+wrote then had nobody to read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import later
+from elastic_core.interfaces.watchdog import Expiry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from elastic_core.clock import Duration, Instant
+    from elastic_core.interfaces.workers import WorkerSample
+
+LOOKS_PER_TIMEOUT = 4
+IDLE_SHARE = 0.02  # of one core: what a process may use without doing anything; threads that wake up now and then do
+_COARSE: Duration = 0.015  # seconds; CPU time is counted in hundredths, and one of them proves nothing
+
+WORDS: Mapping[str, str] = {"log": "no log line", "cpu": "no CPU time", "beat": "no beat"}
+"""What counts as progress, and how its absence reads."""
+
+
+@dataclass(frozen=True)
+class HangPolicy:
+    """When a worker is held to hang.
+
+    Args:
+        timeout: seconds without progress; greater than 0.
+        warmup: seconds after the start of the workers that count as progress.
+        progress: what does, of `WORDS`.
+    """
+
+    timeout: Duration
+    warmup: Duration = 60.0
+    progress: tuple[str, ...] = tuple(WORDS)
+
+    @property
+    def step(self) -> Duration:
+        """Seconds between two looks."""
+        return self.timeout / LOOKS_PER_TIMEOUT
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One worker. `effort`: the CPU time in its last stretch of progress."""
+
+    sample: WorkerSample
+    looked_at: Instant
+    moved_at: Instant
+    effort: float = 0.0
+
+    def after(self, sample: WorkerSample, now: Instant, away: bool) -> _Row:
+        grown = sample.cpu - self.sample.cpu
+        told = (sample.written, sample.beats) != (self.sample.written, self.sample.beats)
+        busy = grown > max(IDLE_SHARE * (now - self.looked_at), _COARSE)
+        if told or busy or sample.held_up or sample.pid != self.sample.pid:
+            return _Row(sample, now, now, grown)
+        credit = now - self.looked_at if away else 0.0
+        return replace(self, sample=sample, looked_at=now, moved_at=later(self.moved_at, credit))
+
+
+@dataclass(frozen=True)
+class HangTable:
+    """The workers of one round as of the last look; `next_look` is when the next one is due."""
+
+    policy: HangPolicy
+    next_look: Instant
+    rows: Mapping[int, _Row] = field(default_factory=dict)
+
+    @classmethod
+    def starting(cls, policy: HangPolicy, now: Instant) -> HangTable:
+        """The workers have just started: the first look comes when they may be expected to do something."""
+        return cls(policy, later(now, policy.warmup))
+
+    def look(self, samples: Sequence[WorkerSample], now: Instant) -> tuple[HangTable, Expiry | None]:
+        """The table after a look at what runs, and the worker that hangs. Several hang together when one does, for the
+        others wait for it: the one whose progress ended first is it; where that was within one step, the one that had
+        done the least in it."""
+        rows = {sample.local_rank: self._row(sample, now) for sample in samples}
+        hung = [row for row in rows.values() if now >= self._end(row)]
+        first = min(hung, key=lambda row: (row.moved_at, row.effort, row.sample.local_rank), default=None)
+        ends = [end for row in rows.values() if (end := self._end(row)) > now]
+        table = HangTable(self.policy, min([later(now, self.policy.step), *ends]), rows)
+        return table, self._expiry(first, now) if first else None
+
+    def _row(self, sample: WorkerSample, now: Instant) -> _Row:
+        row = self.rows.get(sample.local_rank)
+        return row.after(sample, now, self._away(now)) if row else _Row(sample, now, now)
+
+    def _away(self, now: Instant) -> bool:
+        """Whether nobody looked for so long that the time since the last look had better not count."""
+        return now - self.next_look > self.policy.step / 2
+
+    def _end(self, row: _Row) -> Instant:
+        return later(row.moved_at, self.policy.timeout)
+
+    def _expiry(self, row: _Row, now: Instant) -> Expiry:
+        missing = ", ".join(words for name, words in WORDS.items() if name in self.policy.progress)
+        reason = f"no progress for {round(now - row.moved_at, 1):g} s ({missing})"
+        return Expiry(row.sample.pid, scope="", reason=reason, late=now - self._end(row))

@@ -1,0 +1,125 @@
+"""How the workers run: what they inherit, where their output goes, which processors they have, when they hang."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elastic_core.agent.hang import HangPolicy
+from elastic_core.log import get_logger
+from elastic_core.workers.environment import EnvironmentPolicy
+from elastic_core.workers.group import GroupPolicy
+from elastic_core.workers.numa import MODES, NO_BINDING, Binding, Machine, read_machine
+from elastic_core.workers.streams import OutputPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_core.config import Settings
+    from elastic_core.workers.streams import Placer
+
+_HEALTH_VARIABLES = frozenset(
+    {"TORCHELASTIC_HEALTH_CHECK_PORT", "ELASTIC_HEALTH", "ELASTIC_HEALTH_PORT", "ELASTIC_HEALTH_CONF"}
+)
+
+
+def group_policy(
+    settings: Settings, local_world_size: int, environ: Mapping[str, str], stack: contextlib.ExitStack
+) -> GroupPolicy:
+    """Of all workers of this node. `stack` ends what is made for it."""
+    log_dir = _log_dir(settings, stack)
+    progress = frozenset(settings.hang_progress if settings.hang_timeout else ())
+    output = OutputPolicy(
+        redirects=settings.redirects.for_rank,
+        tee=settings.tee.for_rank,
+        ranks_filter=settings.local_ranks_filter,
+        prefix_template=settings.log_line_prefix_template,
+        stdout_filters=settings.duplicate_stdout_filters,
+        stderr_filters=settings.duplicate_stderr_filters,
+        log_dir=log_dir,
+        placer=_placer(settings, log_dir),
+        watched="log" in progress,
+    )
+    environment = EnvironmentPolicy(settings.virtual_local_rank, faulthandler=bool(progress or settings.watchdog))
+    binding = _binding(settings, local_world_size, environ.get("CUDA_VISIBLE_DEVICES"))
+    return GroupPolicy(output, environment, binding, progress)
+
+
+def hang_policy(settings: Settings) -> HangPolicy | None:
+    """When a worker that makes no progress is called hung; None: never."""
+    if not settings.hang_timeout:
+        return None
+    return HangPolicy(settings.hang_timeout, settings.hang_warmup, settings.hang_progress)
+
+
+def inherited(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the workers inherit. Without the variables of the agent's own endpoint: an agent that a worker starts cannot
+    have the same port, and no worker needs the token."""
+    own = _HEALTH_VARIABLES if settings.health is not None else ()
+    return {name: value for name, value in environ.items() if name not in own}
+
+
+def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
+    """The folder asked for; a new one, and a line that says where, if files were asked for without naming one. It does
+    not stay if nothing was written into it."""
+    if settings.log_dir is not None or not _writes_files(settings):
+        return settings.log_dir
+    folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
+    stack.callback(_remove_if_empty, folder)
+    get_logger().info("log directory made", path=str(folder), reason="files were asked for without --log-dir")
+    return folder
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _placer(settings: Settings, log_dir: Path | None) -> Placer | None:
+    """The plugin that says where logs go, if one was asked for."""
+    if settings.logs_specs is None or log_dir is None:
+        return None
+    from elastic_core.workers import logs_specs
+
+    return logs_specs.load_placer(
+        settings.logs_specs,
+        logs_specs.installed_points(),
+        log_dir,
+        str(settings.redirects),
+        str(settings.tee),
+        settings.local_ranks_filter,
+    )
+
+
+def _writes_files(settings: Settings) -> bool:
+    if settings.logs_specs is not None:
+        return True
+    maps = (settings.redirects, settings.tee)
+    streams = [*(m.everywhere for m in maps), *(streams for m in maps for _, streams in m.named)]
+    return any(streams) or bool(settings.duplicate_stdout_filters or settings.duplicate_stderr_filters)
+
+
+def _binding(settings: Settings, local_world_size: int, visible: str | None) -> Binding:
+    """The binding asked for, and a line for those who cannot have it. `visible` is CUDA_VISIBLE_DEVICES."""
+    mode = next((mode for mode in MODES if mode == settings.numa_binding), None)
+    if mode is None:
+        return NO_BINDING
+    binding = Binding(mode, read_machine())
+    seen = binding.seen_through(visible)
+    unbound = [rank for rank in range(local_world_size) if not seen.cpus_for(rank, local_world_size)]
+    if unbound:
+        reason = why_unbound(seen.machine, unbound[0], local_world_size)
+        get_logger().warning("numa binding skipped", mode=mode, local_ranks=unbound, reason=reason)
+    return binding
+
+
+def why_unbound(machine: Machine, local_rank: int, workers: int) -> str:
+    """Why a worker cannot be bound to processors of this machine, for people."""
+    if not machine.cpus:
+        return "the kernel does not show the NUMA layout of the processors"
+    node = machine.node_of(local_rank, workers)
+    if not any(cpu.node == node for cpu in machine.cpus):
+        return "the place of the worker's device is unknown, or none of the processors there may be used"
+    return f"NUMA node {node} has fewer cores that may be used than workers"

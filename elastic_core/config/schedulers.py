@@ -1,0 +1,188 @@
+"""What a scheduler says about the job: Slurm to the tasks of a step, Kubernetes to the pods of an Indexed Job.
+
+It counts where nobody has said otherwise: below the config file, above the defaults. And only where it must be meant:
+an allocation of four nodes says nothing about a command that somebody types on the first of them. srun tells each
+task about its own step, and only a step of several nodes makes a job of several nodes. Where what is said has two
+readings, nothing is taken, and where that would start another job than was meant, it is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.config.resolve import DEFAULT
+from elastic_core.config.values import NodeRange
+from elastic_core.errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from elastic_core.config.resolve import Changes, Origins
+    from elastic_core.config.settings import Settings
+
+READ: Mapping[str, tuple[str, ...]] = {
+    "nnodes": ("SLURM_STEP_NUM_NODES",),
+    "node_rank": ("SLURM_NODEID", "SLURM_PROCID", "JOB_COMPLETION_INDEX"),
+    "rdzv_id": ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+}
+"""The variables that a setting is taken from. Others are looked at to see whether these count."""
+
+_NODES = "SLURM_STEP_NUM_NODES"
+_TASKS = "SLURM_STEP_NUM_TASKS"
+_HETEROGENEOUS = "SLURM_HET_SIZE"
+_NO_STEP = 0xFFFFFFF0
+"""From here on Slurm's step numbers stand for shells and scripts: a batch script, an interactive step."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The step that started this process.
+
+    Attributes:
+        nodes: on how many nodes it runs.
+        agents: how many tasks it has, each of which is taken for an agent.
+        rank: of this one among them; None where Slurm does not say.
+        rank_from: the variable that says so.
+        run_id: of the job, and of this run of it; None where Slurm does not say.
+        run_id_from: the variables that say so.
+        heterogeneous: whether it may be a part of a larger one.
+    """
+
+    nodes: int
+    agents: int
+    rank: int | None
+    rank_from: str
+    run_id: str | None
+    run_id_from: str
+    heterogeneous: bool
+
+
+def with_scheduler(
+    settings: Settings, origins: Origins, environ: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values that the scheduler gives to settings that nothing else gives, and where each comes from."""
+    changes = _changes(settings, origins, environ)
+    taken = {name: change for name, change in changes.items() if origins.get(name, DEFAULT) == DEFAULT}
+    return {name: value for name, (value, _) in taken.items()}, {name: origin for name, (_, origin) in taken.items()}
+
+
+def scheduler_problems(
+    settings: Settings, origins: Origins, environ: Mapping[str, str], others: Sequence[Problem]
+) -> list[Problem]:
+    """Where a step has two readings; and what else may be meant, if one of the `others` follows from what it says.
+
+    The settings are those before `resolve`, which takes a job without a place to meet for one of this machine alone.
+    """
+    step = None if _alone(settings) else _step(environ)
+    if step is None or step.nodes == 1:
+        return []
+    if origins["nnodes"] == _NODES and any(problem.origin == "--rdzv-endpoint" for problem in others):
+        return [Problem(_NODES, f"srun runs this on {step.nodes} nodes; for a job of each node alone give --nnodes=1")]
+    return [_two_readings(step)] if origins["nnodes"] == DEFAULT else []
+
+
+def _two_readings(step: _Step) -> Problem:
+    if step.heterogeneous:
+        message = (
+            "expected --nnodes and --rdzv-id in a heterogeneous job, whose parts are steps of their own; found none"
+        )
+        return Problem(_HETEROGENEOUS, message)
+    message = (
+        f"expected one agent on each of the {step.nodes} nodes, found {step.agents} tasks; start it with"
+        f" srun --ntasks={step.nodes} --ntasks-per-node=1, or give --nnodes={step.agents} if that many are meant"
+    )
+    return Problem(_TASKS, message)
+
+
+def _changes(settings: Settings, origins: Origins, environ: Mapping[str, str]) -> Changes:
+    if _alone(settings):
+        return {}
+    step = _step(environ)
+    if step is not None:
+        return _of_step(step, settings, origins)
+    return {**_of_allocation(environ), **_of_indexed_job(settings, environ)}
+
+
+def _alone(settings: Settings) -> bool:
+    return settings.standalone or settings.rdzv_backend == "local"
+
+
+def _of_step(step: _Step, settings: Settings, origins: Origins) -> Changes:
+    if step.nodes == 1:  # whatever its tasks are for, each is a job of its own, as it would be without Slurm
+        return {"nnodes": (NodeRange(1, 1), _NODES)}
+    if step.heterogeneous:
+        return {}
+    nnodes = settings.nnodes
+    changes: dict[str, tuple[Any, str]] = {}
+    if origins.get("nnodes", DEFAULT) == DEFAULT:
+        if step.agents != step.nodes:
+            return {}
+        nnodes = NodeRange(step.nodes, step.nodes)
+        changes["nnodes"] = (nnodes, _NODES)
+    # A job with room for more nodes than this step has is made of several steps, and each would call it by its own id.
+    if not 1 < nnodes.max <= step.agents:
+        return changes
+    if step.rank is not None and step.rank < nnodes.max:
+        changes["node_rank"] = (step.rank, step.rank_from)
+    if step.run_id is not None:
+        changes["rdzv_id"] = (step.run_id, step.run_id_from)
+    return changes
+
+
+def _of_allocation(environ: Mapping[str, str]) -> Changes:
+    nodes = _count(environ, "SLURM_JOB_NUM_NODES") or _count(environ, "SLURM_NNODES")
+    if nodes is None or nodes == 1 or not environ.get("SLURM_JOB_ID"):
+        return {}
+    return {"nnodes": (NodeRange(1, 1), f"default; srun did not start this on the {nodes} nodes of the allocation")}
+
+
+def _of_indexed_job(settings: Settings, environ: Mapping[str, str]) -> Changes:
+    index = _count(environ, "JOB_COMPLETION_INDEX")
+    if index is None or settings.nnodes.max == 1 or index >= settings.nnodes.max:
+        return {}
+    return {"node_rank": (index, "JOB_COMPLETION_INDEX")}
+
+
+def _step(environ: Mapping[str, str]) -> _Step | None:
+    nodes, number = _count(environ, _NODES), _count(environ, "SLURM_STEP_ID")
+    if not nodes or number is None or number >= _NO_STEP or not environ.get("SLURM_JOB_ID") or _left_over(environ):
+        return None
+    agents = _count(environ, _TASKS) or nodes
+    rank_from = "SLURM_NODEID" if agents == nodes else "SLURM_PROCID"
+    run_id, run_id_from = _run_id(environ, number)
+    return _Step(
+        nodes=nodes,
+        agents=agents,
+        rank=_count(environ, rank_from),
+        rank_from=rank_from,
+        run_id=run_id,
+        run_id_from=run_id_from,
+        heterogeneous=(_count(environ, _HETEROGENEOUS) or 0) > 1,
+    )
+
+
+def _left_over(environ: Mapping[str, str]) -> bool:
+    """Whether the step is another job's: sbatch passes on the variables of the step in which it is called.
+
+    srun sets both lists to the step's, whereas a batch script has its own job's in the one without STEP.
+    """
+    of_step = environ.get("SLURM_STEP_NODELIST")
+    return of_step is not None and environ.get("SLURM_NODELIST", of_step) != of_step
+
+
+def _run_id(environ: Mapping[str, str], step: int) -> tuple[str | None, str]:
+    """`slurm-<job>.<step>`, and `-r<n>` after a requeue: a job that is over stays closed under its id.
+
+    Each task of an array has a job id of its own; SLURM_ARRAY_JOB_ID is the same for all.
+    """
+    job, restart = _count(environ, "SLURM_JOB_ID"), _count(environ, "SLURM_RESTART_COUNT")
+    if job is None:
+        return None, ""
+    run_id, origin = f"slurm-{job}.{step}", "SLURM_JOB_ID and SLURM_STEP_ID"
+    return (f"{run_id}-r{restart}", f"{origin} and SLURM_RESTART_COUNT") if restart else (run_id, origin)
+
+
+def _count(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else None

@@ -1,0 +1,73 @@
+"""What is installed, made as the agent makes it: found by its entry point, options typed, defaults filled in. So a
+contract proves what users get. All raise PluginError when no installed plugin brings the name, and ConfigurationError
+for options that it does not take."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from elastic_core.errors import ConfigurationError
+from elastic_core.hooks.options import type_options
+from elastic_core.hooks.records import (
+    HealthEndpointRecord,
+    Record,
+    RendezvousBackendRecord,
+    StoreRecord,
+    WatchdogRecord,
+)
+from elastic_core.interfaces.handler import RendezvousParameters
+
+if TYPE_CHECKING:
+    from elastic_core.interfaces.backend import RendezvousBackend
+    from elastic_core.interfaces.health import AgentView, HealthCheckServer
+    from elastic_core.interfaces.store import Store
+    from elastic_core.interfaces.watchdog import Watchdog
+
+R = TypeVar("R", bound=Record)
+
+
+def installed_store(name: str, **options: Any) -> Store:
+    """The key-value store of this name."""
+    record, config = _chosen(StoreRecord, name, options)
+    return record.factory(config)
+
+
+def installed_watchdog(name: str, run_id: str, **options: Any) -> Watchdog:
+    """What `--watchdog` selects by this name; not started."""
+    record, config = _chosen(WatchdogRecord, name, options)
+    return record.factory(run_id, config)
+
+
+def installed_health_endpoint(
+    name: str, view: AgentView, port: int, timeout: float, **options: Any
+) -> HealthCheckServer:
+    """What `--health` selects by this name; not started."""
+    record, config = _chosen(HealthEndpointRecord, name, options)
+    return record.factory(view, port, timeout, config)
+
+
+def installed_backend(name: str, endpoint: str, run_id: str, **options: Any) -> RendezvousBackend:
+    """The backend of this name as `elastic status` opens it: its record's `open_backend`."""
+    record, _ = _chosen(RendezvousBackendRecord, name, options)
+    if record.open_backend is None:
+        raise TypeError(f"expected a record with open_backend, found that of {name!r} without")
+    return record.open_backend(rendezvous_parameters(name, endpoint, run_id, **options))
+
+
+def rendezvous_parameters(
+    name: str, endpoint: str, run_id: str, min_nodes: int = 1, max_nodes: int = 1, **options: Any
+) -> RendezvousParameters:
+    """What the factory of the rendezvous backend of this name is given."""
+    _, config = _chosen(RendezvousBackendRecord, name, options)
+    return RendezvousParameters(name, endpoint, run_id, min_nodes, max_nodes, **config)
+
+
+def _chosen(kind: type[R], name: str, options: dict[str, object]) -> tuple[R, dict[str, Any]]:
+    from elastic_core.hooks.manager import PluginManager
+
+    record = PluginManager.load(os.environ).select(kind, name)
+    config, problems = type_options(record.options, options, name)
+    if problems:
+        raise ConfigurationError(*problems)
+    return record, config

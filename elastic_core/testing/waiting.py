@@ -1,0 +1,73 @@
+"""For tests of what blocks and of what comes true by itself. Both waits are bounded, and a test that hangs fails."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from elastic_core.clock import SystemClock, later
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elastic_core.clock import Duration
+
+T = TypeVar("T")
+_PATIENCE: Duration = 20.0
+_PAUSE: Duration = 0.01
+
+
+class Background(Generic[T]):
+    """A call in a thread of its own, begun at once. One that hangs does not keep the process from ending.
+
+    Args:
+        function: takes nothing.
+        timeout: seconds that `result` waits when it is not told otherwise.
+    """
+
+    def __init__(self, function: Callable[[], T], timeout: Duration = _PATIENCE) -> None:
+        self._function = function
+        self._timeout = timeout
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not come back yet."""
+        return self._thread.is_alive()
+
+    def over(self, timeout: Duration) -> bool:
+        """Wait for its end, for `timeout` seconds at most; whether it came."""
+        self._thread.join(timeout)
+        return not self.running
+
+    def result(self, timeout: Duration | None = None) -> T:
+        """What it returned. Raises what it raised, and AssertionError if it still runs after `timeout` seconds."""
+        patience = self._timeout if timeout is None else timeout
+        self._thread.join(patience)
+        if self.running:
+            raise AssertionError(f"expected the call to come back, found it still running after {patience} s")
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._value)
+
+    def _run(self) -> None:
+        try:
+            self._value = self._function()
+        except BaseException as error:  # noqa: BLE001 - it is raised again by `result`
+            self._error = error
+
+
+def eventually(condition: Callable[[], T], timeout: Duration = _PATIENCE, what: str = "the condition") -> T:
+    """The condition's value as soon as it is true; it is asked again and again. Raises AssertionError, with `what`, if
+    that does not come within `timeout` seconds."""
+    clock = SystemClock()
+    deadline = later(clock.now(), timeout)
+    pause = threading.Event()
+    while not (value := condition()):
+        if clock.now() >= deadline:
+            raise AssertionError(f"{what} did not come true within {timeout} s")
+        pause.wait(_PAUSE)
+    return value

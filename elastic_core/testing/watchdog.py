@@ -1,0 +1,290 @@
+"""What every watchdog that watches by timers must do, as tests. A watchdog proves itself in ten lines:
+
+class TestMyWatchdog(WatchdogContract):
+    @pytest.fixture
+    def watchdog(self):
+        watchdog = MyWatchdog(run_id=self.run_id)
+        yield watchdog
+        watchdog.stop()
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from elastic_core.clock import Instant, SystemClock, later
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from elastic_core.interfaces.watchdog import Expiry, Watchdog
+
+_LONG = 30.0
+_CLOCK = SystemClock()
+_PRELUDE = """
+import os, sys
+from elastic_core.watchdog import expires
+def say(word): os.write(1, (word + '\\n').encode())
+def wait(): sys.stdin.readline()
+"""
+
+
+def _last(after: float) -> str:
+    """The end of a script. Whatever was to be told before this timer has been told when it is."""
+    return f"\nwith expires({after}, 'last'): wait()\n"
+
+
+class Told:
+    """What a watchdog calls when a worker hangs. Keeps what it is told, and when."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._expiries: list[Expiry] = []
+        self.at: list[Instant] = []
+
+    def __call__(self, expiry: Expiry) -> None:
+        with self._news:
+            self._expiries.append(expiry)
+            self.at.append(_CLOCK.now())
+            self._news.notify_all()
+
+    def expiries(self) -> list[Expiry]:
+        """All until now."""
+        with self._news:
+            return list(self._expiries)
+
+    def scopes(self, last: str = "last") -> list[str]:
+        """The scopes in order, once the one called `last` is among them; without it."""
+        with self._news:
+            told = self._news.wait_for(lambda: last in self._all(), _LONG)
+            assert told, f"the timer {last!r} was not told, only {self._all()}"
+            return [scope for scope in self._all() if scope != last]
+
+    def _all(self) -> list[str]:
+        return [expiry.scope for expiry in self._expiries]
+
+
+class _Worker:
+    """A process that runs a script in which there are `expires`, `say` and `wait`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.pid = process.pid
+
+    def hear(self) -> str:
+        """The next word that it says; nothing once it has ended."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def go_on(self) -> None:
+        """Let it return from `wait`."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self) -> str:
+        """What else it says, when it has ended by itself, and well."""
+        said, _ = self.process.communicate("\n" * 10, timeout=_LONG)
+        assert self.process.returncode == 0
+        return said
+
+
+class WatchdogContract:
+    """See `interfaces.watchdog.Watchdog`. For pytest: inherit from it and give a fixture `watchdog`, one that was not
+    started yet, of the job `run_id`, which the fixture stops at the end. Its workers must find their client by what
+    `worker_environment` says: see `elastic_core.watchdog.expires`.
+
+    Attributes:
+        punctual: seconds after the deadline within which an expiry must be told.
+        stops_in: seconds within which `stop` must return.
+    """
+
+    run_id: ClassVar[str] = "contract"
+    punctual: ClassVar[float] = 1.0
+    stops_in: ClassVar[float] = 5.0
+
+    @contextmanager
+    def worker(self, watchdog: Watchdog, script: str) -> Iterator[_Worker]:
+        """A worker of this watchdog; killed at the end if it still runs."""
+        environment = {**os.environ, "TORCHELASTIC_RUN_ID": self.run_id, **watchdog.worker_environment()}
+        command = [sys.executable, "-c", _PRELUDE + script]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True) as process:
+            try:
+                yield _Worker(process)
+            finally:
+                process.kill()
+
+    def test_its_scratch_is_its_own_and_gone_when_it_is_stopped(self, watchdog: Watchdog) -> None:
+        watchdog.start(Told())
+        folders = [Path(name) for name in watchdog.scratch()]
+        assert [folder for folder in folders if not (folder.is_absolute() and folder.is_dir())] == []
+        assert [folder for folder in folders if folder.is_symlink() or folder.stat().st_uid != os.geteuid()] == []
+        watchdog.stop()
+        assert [folder for folder in folders if folder.exists()] == []
+
+    def test_a_hung_worker_is_told_in_time(self, watchdog: Watchdog) -> None:
+        told = Told()
+        watchdog.start(told)
+        with self.worker(watchdog, "say('enter')\nwith expires(0.3, 'step'): say('in'); wait()") as worker:
+            worker.hear()
+            begun = _CLOCK.now()
+            worker.hear()
+            entered = _CLOCK.now()
+            assert told.scopes("step") == []
+            (expiry,) = told.expiries()
+            assert (expiry.worker_pid, expiry.reason) == (worker.pid, "")
+            assert 0 <= expiry.late < self.punctual
+            assert later(begun, 0.3) <= told.at[0] < later(entered, 0.3 + self.punctual)
+
+    def test_a_worker_that_leaves_in_time_is_not_told(self, watchdog: Watchdog) -> None:
+        told = Told()
+        watchdog.start(told)
+        script = "for step in range(100):\n  with expires(0.3, f'step {step % 3}'): pass" + _last(0.4)
+        with self.worker(watchdog, script):
+            assert told.scopes() == []
+
+    def test_an_expiry_is_told_once(self, watchdog: Watchdog) -> None:
+        told = Told()
+        watchdog.start(told)
+        script = "with expires(0.05, 'first'): wait()\nwith expires(0.05, 'second'): wait()" + _last(0.05)
+        with self.worker(watchdog, script) as worker:
+            assert told.scopes("first") == []
+            worker.go_on()
+            assert told.scopes("second") == ["first"]
+            worker.go_on()
+            assert told.scopes() == ["first", "second"]
+
+    def test_a_timer_that_is_acquired_again_starts_anew(self, watchdog: Watchdog) -> None:
+        told = Told()
+        watchdog.start(told)
+        script = "with expires(0.2, 'step'): pass\nwith expires(60, 'step'):" + _last(0.3).replace("\n", "\n  ")
+        with self.worker(watchdog, script):
+            assert told.scopes() == []
+
+    def test_blocks_within_blocks(self, watchdog: Watchdog) -> None:
+        told = Told()
+        watchdog.start(told)
+        script = """
+with expires(0.1, 'outer'):
+    with expires(60, 'inner'): pass
+    wait()
+"""
+        with self.worker(watchdog, script):
+            assert told.scopes("outer") == []
+
+    def test_one_of_several_hangs(self, watchdog: Watchdog) -> None:
+        told = Told()
+        watchdog.start(told)
+        well = "with expires(60, 'step'): say('in'); wait()"
+        with self.worker(watchdog, well) as one, self.worker(watchdog, well) as two:
+            assert one.hear() == two.hear() == "in"
+            with self.worker(watchdog, _last(0.1)) as three:
+                assert told.scopes() == []
+                assert [expiry.worker_pid for expiry in told.expiries()] == [three.pid]
+            one.end()
+            two.end()
+
+    def test_a_forked_process_has_timers_of_its_own(self, watchdog: Watchdog) -> None:
+        told = Told()
+        watchdog.start(told)
+        script = """
+with expires(60, 'step'):
+    child = os.fork()
+    if child == 0:
+        with expires(0.1, 'step'): wait()
+        os._exit(0)
+    say(str(child))
+    os.wait()
+"""
+        with self.worker(watchdog, script) as worker:
+            child = int(worker.hear())
+            told.scopes("step")
+            assert [expiry.worker_pid for expiry in told.expiries()] == [child]
+            worker.end()
+
+    def test_a_worker_that_has_ended_does_not_hang(self, watchdog: Watchdog) -> None:
+        told = Told()
+        watchdog.start(told)
+        with self.worker(watchdog, "with expires(0.3, 'step'): os._exit(0)") as worker:
+            worker.end()
+            with self.worker(watchdog, _last(0.4)):
+                assert told.scopes() == []
+
+    def test_none_of_many_requests_is_lost(self, watchdog: Watchdog) -> None:
+        told = Told()
+        watchdog.start(told)
+        script = "for step in range(1000):\n  with expires(1.0 + step / 1e4, f'{step}'): pass\n"
+        with self.worker(watchdog, script) as one, self.worker(watchdog, f"{script}wait(){_last(1.2)}") as two:
+            one.end()
+            two.go_on()
+            assert told.scopes() == []
+
+    def test_a_worker_that_is_not_watched_any_more(self, watchdog: Watchdog) -> None:
+        """What is done is done; what begins learns, in bounded time, that nobody watches."""
+        told = Told()
+        watchdog.start(told)
+        script = """
+with expires(60, 'first'): say('in'); wait()
+say('out')
+try:
+    with expires(60, 'second'): say('in')
+except OSError: say('refused')
+"""
+        with self.worker(watchdog, script) as worker:
+            assert worker.hear() == "in"
+            watchdog.stop()
+            worker.go_on()
+            assert worker.hear() == "out"
+            assert worker.hear() == "refused"
+            worker.end()
+        assert told.expiries() == []
+
+    def test_nothing_is_told_after_the_end(self, watchdog: Watchdog) -> None:
+        told = Told()
+        watchdog.start(told)
+        with self.worker(watchdog, "with expires(0.2, 'step'): say('in'); wait()") as worker:
+            worker.hear()
+            watchdog.stop()
+            assert not threading.Event().wait(0.3)
+        assert told.expiries() == []
+
+    def test_it_ends_in_bounded_time_and_more_than_once(self, watchdog: Watchdog) -> None:
+        threads, files = threading.active_count(), _open_files()
+        watchdog.start(Told())
+        assert _seconds(watchdog.stop) < self.stops_in
+        watchdog.stop()
+        assert (threading.active_count(), _open_files()) == (threads, files)
+
+    def test_it_need_not_have_been_started(self, watchdog: Watchdog) -> None:
+        watchdog.stop()
+        watchdog.stop()
+
+    def test_it_has_no_fault_while_all_is_well(self, watchdog: Watchdog) -> None:
+        assert watchdog.fault() == ""
+        watchdog.start(Told())
+        assert watchdog.fault() == ""
+        watchdog.stop()
+        assert watchdog.fault() == ""
+
+    def test_the_environment_is_text_and_stays_the_same(self, watchdog: Watchdog) -> None:
+        watchdog.start(Told())
+        first = dict(watchdog.worker_environment())
+        assert all(isinstance(text, str) and text for pair in first.items() for text in pair)
+        assert dict(watchdog.worker_environment()) == first
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    begun = _CLOCK.now()
+    function()
+    return _CLOCK.now() - begun

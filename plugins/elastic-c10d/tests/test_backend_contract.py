@@ -1,0 +1,53 @@
+"""The contract of rendezvous backends, over torch's stores."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_c10d import StoreServer
+from elastic_c10d.create import create_parts
+from elastic_c10d.endpoint import Endpoint
+from elastic_c10d.keys import Keys
+from elastic_c10d.torch_import import distributed
+
+from elastic_core.testing import BackendContract, rendezvous_parameters
+
+
+class TestTCPStore(BackendContract):
+    """The backend that the handler has; what `elastic status` opens never hosts and never begins a store."""
+
+    @pytest.fixture
+    def backend(self):
+        self.server = StoreServer(Endpoint("127.0.0.1", 0))
+        self.endpoint = f"127.0.0.1:{self.server.start()}"
+        backend = self.peer(None)
+        yield backend
+        backend.close()
+        self.server.stop()
+
+    def peer(self, backend, run_id="job"):
+        options = {"is_host": False, "connect_timeout": 2.0, "read_timeout": 20.0}
+        return create_parts(rendezvous_parameters("c10d", self.endpoint, run_id, **options)).backend
+
+    def other_job(self, backend):
+        return self.peer(backend, "other")
+
+    def lose(self, backend):
+        self.server.stop()
+
+
+class TestFileStore(BackendContract):
+    @pytest.fixture
+    def backend(self, tmp_path):
+        self.path = str(tmp_path / "store")
+        backend = self.peer(None)
+        yield backend
+        backend.close()
+
+    def peer(self, backend, run_id="job"):
+        return create_parts(rendezvous_parameters("c10d", self.path, run_id, store_type="file")).backend
+
+    def other_job(self, backend):
+        return self.peer(backend, "other")
+
+    def spoil(self, backend):
+        distributed().FileStore(self.path, -1).set(Keys("job").state(1), "hello")

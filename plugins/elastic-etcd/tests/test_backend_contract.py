@@ -1,0 +1,38 @@
+"""The contract of rendezvous backends, over a real etcd."""
+
+import pytest
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.values import Put, Transaction
+from elastic_etcd.keys import Keys
+
+from elastic_core.testing import BackendContract, installed_backend
+
+
+class TestEtcd(BackendContract):
+    @pytest.fixture
+    def backend(self, request, prefix):
+        """The tests that take the server away have one of their own."""
+        name = request.node.originalname
+        gone = name.startswith("test_a_store_that_is_gone")
+        self.timeout = 0.5 if gone else 5.0
+        self.lease_ttl = 2.0 if name.startswith("test_without_beats") else 60.0  # a slow machine is not a silent node
+        self.member = request.getfixturevalue("servers").single() if gone else request.getfixturevalue("etcd")
+        self.prefix = prefix.decode()
+        backend = self.peer(None)
+        yield backend
+        backend.close()
+
+    def peer(self, backend, run_id="job"):
+        options = {"prefix": self.prefix, "read_timeout": self.timeout, "lease_ttl": self.lease_ttl}
+        return installed_backend("etcd", self.member.endpoint, run_id, **options, keep_alive_interval=0.5)
+
+    def other_job(self, backend):
+        return self.peer(backend, "job/nodes")
+
+    def lose(self, backend):
+        self.member.kill()
+
+    def spoil(self, backend):
+        client = EtcdClient([self.member.endpoint])
+        client.transact(Transaction([], [Put(Keys(self.prefix, "job").state, b"foreign")]))
+        client.close()

@@ -1,0 +1,98 @@
+"""What the requests add up to: lines go in, timers that have expired come out. No thread, no pipe."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import later
+from elastic_core.log import get_logger
+from elastic_core.watchdog.deadlines import Deadlines, Timer
+from elastic_file_timer.process import runs, start_time
+from elastic_file_timer.request import parse, without_torn_part
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_core.clock import Clock, Instant
+    from elastic_file_timer.request import FileTimerRequest
+
+_SHOWN = 200
+
+
+class Book:
+    """The timers of one job.
+
+    Args:
+        run_id: the job; requests of another one are refused.
+        most: how many timers may run at once.
+
+    Attributes:
+        taken: how many requests were of use.
+    """
+
+    def __init__(self, run_id: str, clock: Clock, most: int = 100_000) -> None:
+        self._run_id = run_id
+        self._clock = clock
+        self._most = most
+        self._deadlines: Deadlines[FileTimerRequest] = Deadlines()
+        self._refused: Counter[str] = Counter()
+        self.taken = 0
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many requests were of no use, by kind."""
+        return dict(self._refused)
+
+    def take(self, line: bytes) -> None:
+        """A line from the pipe, whoever wrote it."""
+        whole = without_torn_part(line)
+        if len(whole) != len(line):
+            self._refuse("unreadable", line, "expected one request in a line, found something else")
+        if not whole:
+            return
+        try:
+            self._enter(parse(whole), whole)
+        except ValueError as error:
+            self._refuse("unreadable", whole, str(error))
+
+    def expired(self, now: Instant) -> list[Timer[FileTimerRequest]]:
+        """Timers whose deadline has come, earliest first, of processes that still run. Each is told once."""
+        return [timer for timer in self._deadlines.expired(now) if runs(timer.pid, timer.about.started)]
+
+    def next_deadline(self) -> Instant | None:
+        """When the next timer expires; None while none runs."""
+        return self._deadlines.next_deadline()
+
+    def forget_ended(self) -> None:
+        """Timers of processes that have ended need no room."""
+        self._deadlines.forget({pid for pid in self._deadlines.pids() if start_time(pid) is None})
+
+    def _enter(self, request: FileTimerRequest, line: bytes) -> None:
+        if request.run_id not in ("", self._run_id):
+            self._refuse("another run", line, f"expected the run id {self._run_id!r}, found {request.run_id!r}")
+        elif request.releases:
+            self.taken += 1
+            self._deadlines.release(request.worker_pid, request.scope_id)
+        elif len(self._deadlines) >= self._most:
+            self._refuse("too many timers", line, f"expected at most {self._most} that run, found one more")
+        else:
+            self.taken += 1
+            self._acquire(request)
+
+    def _acquire(self, request: FileTimerRequest) -> None:
+        """On the monotonic clock, for a process that is known by its start; for none that has ended by now."""
+        deadline = request.deadline
+        if deadline is None:
+            deadline = later(self._clock.now(), request.expiration_time - self._clock.timestamp())
+        if request.started is None:
+            request = dataclasses.replace(request, started=start_time(request.worker_pid))
+        if request.started is not None:
+            self._deadlines.acquire(Timer(request.worker_pid, request.scope_id, deadline, request))
+
+    def _refuse(self, kind: str, line: bytes, reason: str) -> None:
+        self._refused[kind] += 1
+        if self._refused[kind] == 1:
+            shown = line[:_SHOWN].decode("utf-8", "backslashreplace")
+            get_logger().warning("timer request refused", kind=kind, reason=reason, request=shown)

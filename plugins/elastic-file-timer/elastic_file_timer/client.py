@@ -1,0 +1,178 @@
+"""The worker's side: writes requests into the pipe. Costs some microseconds; keeps neither thread nor lock."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import select
+import stat
+import threading
+from pathlib import Path
+from signal import SIGKILL
+
+from elastic_core.clock import Instant, SystemClock, later
+from elastic_core.watchdog import TimerClient
+from elastic_file_timer.process import start_time
+from elastic_file_timer.request import LONGEST, FileTimerRequest
+
+TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
+RUN_ID = "TORCHELASTIC_RUN_ID"
+_AGAIN = 0.05  # seconds; nothing tells that a pipe has got a reader
+_NOBODY = (errno.ENOENT, errno.ENXIO, errno.EPIPE)
+_MOST_UNSENT = 1000
+
+
+class FileTimerClient(TimerClient):
+    """Any thread, also in a process that was forked since; can be pickled.
+
+    Args:
+        file_path: the pipe, which a server makes.
+        signal: what ends this process when a timer expires, if the server does that itself; an agent ends it in a way
+            of its own. 0 or less: nobody ends it, the server only notes it.
+        run_id: the job; None for the one in the environment. The server of another job refuses the requests.
+        patience: for how many seconds `acquire` waits at most, for a server and for room in the pipe; `release` for
+            room.
+    """
+
+    def __init__(
+        self,
+        file_path: str | os.PathLike[str],
+        signal: int = SIGKILL,
+        run_id: str | None = None,
+        patience: float = 2.0,
+    ) -> None:
+        self._path = str(Path(file_path).absolute())
+        self._signal = int(signal)
+        self._run_id = run_id
+        self._patience = patience
+        self._outlet: _Outlet | None = None
+        self._me: tuple[int, int | None] = (0, None)
+        self._unsent: dict[str, None] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return FileTimerClient, (self._path, self._signal, self._run_id, self._patience)
+
+    def acquire(self, scope_id: str, expiration_time: float) -> None:
+        """See `TimerClient.acquire`.
+
+        Raises:
+            BrokenPipeError: no server is there, for as long as `patience`.
+            TimeoutError: there is one, and it has read nothing for as long as that.
+            ValueError: no time at all, or a scope that is longer than a request can be.
+        """
+        if not (math.isfinite(expiration_time) and expiration_time >= 0):
+            raise ValueError(f"expected seconds since the epoch, found {expiration_time!r}")
+        begun = _CLOCK.now()
+        deadline = later(begun, expiration_time - _CLOCK.timestamp())
+        self._unsent.pop(scope_id, None)
+        until = later(begun, self._patience)
+        for scope in list(self._unsent):
+            self._release(scope, server_until=begun, room_until=until)
+        self._send(self._line(scope_id, expiration_time, self._signal, deadline), until, until)
+
+    def release(self, scope_id: str) -> None:
+        """See `TimerClient.release`. What cannot be sent is sent before the next timer is acquired."""
+        now = _CLOCK.now()
+        self._release(scope_id, server_until=now, room_until=later(now, self._patience))
+
+    def _release(self, scope_id: str, server_until: Instant, room_until: Instant) -> None:
+        try:
+            self._send(self._line(scope_id, -1.0, 0, None), server_until, room_until)
+            self._unsent.pop(scope_id, None)
+        except (OSError, ValueError):
+            if len(self._unsent) < _MOST_UNSENT:
+                self._unsent[scope_id] = None
+
+    def _line(self, scope_id: str, expiration_time: float, signal: int, deadline: Instant | None) -> bytes:
+        pid = os.getpid()
+        if self._me[0] != pid:
+            self._me = (pid, start_time(pid))
+        run_id = os.environ.get(RUN_ID, "") if self._run_id is None else self._run_id
+        request = FileTimerRequest(pid, scope_id, expiration_time, signal, run_id, self._me[1], deadline)
+        line = f"{request.to_json()}\n".encode()
+        if len(line) > LONGEST:
+            raise ValueError(f"expected a request of at most {LONGEST} bytes, found {len(line)}; give a shorter scope")
+        return line
+
+    def _send(self, line: bytes, server_until: Instant, room_until: Instant) -> None:
+        """Write it; wait for a server until then, and for room in the pipe."""
+        while True:
+            outlet = self._outlet
+            try:
+                if outlet is None:
+                    outlet = self._outlet = _Outlet(self._path)
+                return outlet.write(line)
+            except BlockingIOError:
+                self._wait_for_room(outlet, room_until)
+            except OSError as error:
+                self._outlet = None
+                if outlet is None:
+                    self._wait_for_server(error, server_until)
+
+    def _wait_for_server(self, error: OSError, until: Instant) -> None:
+        if error.errno not in _NOBODY or _CLOCK.now() >= until:
+            raise BrokenPipeError(
+                errno.EPIPE,
+                f"expected a timer server that reads the pipe, found none: {error.strerror or error}; does the agent's "
+                "watchdog still run?",
+                self._path,
+            ) from error
+        threading.Event().wait(_AGAIN)
+
+    def _wait_for_room(self, outlet: _Outlet | None, until: Instant) -> None:
+        left = until - _CLOCK.now()
+        if left <= 0:
+            raise TimeoutError(
+                errno.ETIMEDOUT,
+                f"expected that the timer server reads its pipe, found it full for {self._patience:g} s; is it held?",
+                self._path,
+            )
+        if outlet is not None:
+            outlet.wait(left)
+
+
+class _Outlet:
+    """An open pipe. Closed with the last reference to it, so that threads need no lock. A script may have closed the
+    descriptor, and opened a file that has got its number: nothing is written or closed unless it is still the pipe."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._status = os.fstat(self._fd)
+        if not stat.S_ISFIFO(self._status.st_mode):
+            raise OSError(errno.EINVAL, "it is no pipe", path)
+
+    def write(self, line: bytes) -> None:
+        """All of it or, with BlockingIOError, nothing."""
+        if not self._is_open():
+            raise BrokenPipeError(errno.EPIPE, "the script has closed it")
+        os.write(self._fd, line)
+
+    def wait(self, seconds: float) -> None:
+        """Until there is room, or nobody reads any more."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        poll.poll(math.ceil(seconds * 1000))
+
+    def _is_open(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._fd), self._status)
+        except OSError:
+            return False
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            if self._is_open():
+                os.close(self._fd)
+
+
+_CLOCK = SystemClock()
+
+
+def from_environment() -> FileTimerClient:
+    """The client for the pipe that the agent has named. Raises RuntimeError if it has named none."""
+    path = os.environ.get(TIMER_FILE)
+    if not path:
+        raise RuntimeError(f"expected a pipe in {TIMER_FILE}, found none; start the script with --watchdog=file")
+    return FileTimerClient(path)

@@ -1,0 +1,138 @@
+"""What goes through the pipe: one line of JSON for each request.
+
+The fields that torch's client writes, and three of our own: `run_id`, the job; `started`, which tells a process from a
+later one of the same id; `deadline`, on the monotonic clock. That clock is the same for all processes of a machine, and
+a pipe does not leave the machine; so nobody is killed because somebody has set the time. What comes in was written by
+anybody who may write to the pipe: every field is checked.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_core.clock import Instant
+from elastic_core.watchdog import TimerRequest
+
+VERSION = 1
+LONGEST = select.PIPE_BUF
+"""Bytes of a request with the end of its line: what the kernel writes in one piece."""
+
+_BEGINNING = b'{"version"'
+_PID_MAX = 1 << 22
+_SIGNAL_MAX = 64
+_SECONDS_MAX = 1e12
+
+
+@dataclass(frozen=True)
+class FileTimerRequest(TimerRequest):
+    """A timer is acquired, or, with an `expiration_time` of less than 0, released.
+
+    Args:
+        worker_id: the process that asks.
+        scope_id: what the timer is for.
+        expiration_time: seconds since the epoch.
+        signal: what ends the process when the timer expires; 0 or less: nothing does.
+        run_id: the job; empty where the client does not know it.
+        started: when the process was started, as the kernel counts; None where the client does not know it.
+        deadline: the expiration on the machine's monotonic clock; None from a client that has the time of day alone.
+    """
+
+    signal: int = 0
+    run_id: str = ""
+    started: int | None = None
+    deadline: Instant | None = None
+
+    @property
+    def worker_pid(self) -> int:
+        """The process that asks."""
+        return int(self.worker_id)
+
+    @property
+    def releases(self) -> bool:
+        """Whether the timer is to stop."""
+        return self.expiration_time < 0
+
+    def to_json(self) -> str:
+        """The line, without its end."""
+        return json.dumps(
+            {
+                "version": VERSION,
+                "pid": self.worker_id,
+                "scope_id": self.scope_id,
+                "expiration_time": self.expiration_time,
+                "signal": self.signal,
+                "run_id": self.run_id,
+                "started": self.started,
+                "deadline": self.deadline,
+            }
+        )
+
+
+def without_torn_part(line: bytes) -> bytes:
+    """What was written last, if a writer before it did not come to the end of its line; nothing if that is no request.
+    Takes next to no time, whatever is in the line."""
+    begin = line.rfind(_BEGINNING)
+    return line[begin:] if begin >= 0 else b""
+
+
+def parse(line: bytes) -> FileTimerRequest:
+    """The request in one line.
+
+    Raises:
+        ValueError: it is none; the message says why.
+    """
+    if len(line) > LONGEST:
+        raise ValueError(f"expected at most {LONGEST} bytes, found {len(line)}")
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"expected JSON, found an error: {error}") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"expected an object of JSON, found {type(fields).__name__}")
+    if fields.get("version") != VERSION:
+        raise ValueError(f"expected version {VERSION}, found {fields.get('version')!r}")
+    return FileTimerRequest(
+        worker_id=_whole(fields, "pid", 1, _PID_MAX),
+        scope_id=_printable(_text(fields, "scope_id")),
+        expiration_time=_number(fields, "expiration_time"),
+        signal=_whole(fields, "signal", -_SIGNAL_MAX, _SIGNAL_MAX),
+        run_id=_text(fields, "run_id") if "run_id" in fields else "",
+        started=None if fields.get("started") is None else _whole(fields, "started", 0, 1 << 63),
+        deadline=None if fields.get("deadline") is None else Instant(_number(fields, "deadline")),
+    )
+
+
+def _whole(fields: dict[str, Any], name: str, least: int, most: int) -> int:
+    value = fields.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"expected in {name} a whole number from {least} to {most}, found {_short(value)}")
+    return value
+
+
+def _number(fields: dict[str, Any], name: str) -> float:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _SECONDS_MAX:
+        raise ValueError(f"expected in {name} seconds, found {_short(value)}")
+    return float(value)
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"expected text in {name}, found {_short(value)}")
+    return value
+
+
+def _printable(text: str) -> str:
+    """A file's name may hold bytes that no terminal and no JSON reader takes."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _short(value: object) -> str:
+    try:
+        return repr(value)[:80]
+    except ValueError:  # a number with more digits than Python prints
+        return "a very large number"

@@ -1,0 +1,235 @@
+"""The agent's side: reads requests from the pipe, keeps the deadlines, tells of timers that have expired.
+
+One thread does all of it. It sleeps until a request comes in or the next timer expires. Nothing tells that a pipe was
+removed, or that a process has ended; so it also looks every `max_interval` seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import threading
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import SystemClock, later
+from elastic_core.interfaces.watchdog import Expiry
+from elastic_core.log import get_logger
+from elastic_core.watchdog import TimerServer
+from elastic_core.watchdog.guard import CLIENT
+from elastic_file_timer.book import Book
+from elastic_file_timer.client import TIMER_FILE
+from elastic_file_timer.pipe import TimerPipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from elastic_core.clock import Clock, Instant
+    from elastic_core.watchdog.deadlines import Timer
+    from elastic_file_timer.request import FileTimerRequest
+
+_STOP_S = 5.0
+
+
+class FileTimerServer(TimerServer):
+    """Made, started once and stopped in one thread.
+
+    Args:
+        file_path: the pipe, made by `start`; None for one in a private folder. A relative path counts from here.
+        run_id: the job. Requests of another one are refused; those that name none, as torch's, are not.
+        max_interval: at most so many seconds pass until a removed pipe is made again and timers of ended processes are
+            forgotten. Timers expire in time whatever it is.
+        daemon: whether Python may exit without `stop`.
+        log_event: told of `watchdog started` and `watchdog stopped`; and, in the server's thread and with the request,
+            of `timer expired` and `kill worker process` (if the server does that itself).
+        clock: None for that of the machine.
+
+    Raises:
+        ValueError: `max_interval` is no time to wait.
+    """
+
+    def __init__(
+        self,
+        file_path: str | os.PathLike[str] | None,
+        run_id: str,
+        max_interval: float = 10,
+        daemon: bool = True,
+        log_event: Callable[[str, FileTimerRequest | None], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if not 0 < max_interval < math.inf:
+            raise ValueError(f"expected as max_interval more than 0 seconds, found {max_interval!r}")
+        self._pipe = TimerPipe(None if file_path is None else Path(file_path).absolute())
+        self._max_interval = max_interval
+        self._log_event = log_event
+        self._clock = clock or SystemClock()
+        self._on_expiry: Callable[[Expiry], None] | None = None
+        self._book = Book(run_id, self._clock)
+        self._thread = threading.Thread(target=self._run, name="file-timer", daemon=daemon)
+        self._begun = False
+        self._stopping = threading.Event()
+        self._wake = -1
+        self._fault = ""
+
+    @property
+    def taken(self) -> int:
+        """How many requests were of use."""
+        return self._book.taken
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many requests were of no use, by kind: `unreadable`, `another run`, `too many timers`."""
+        return self._book.refused
+
+    def start(self, on_expiry: Callable[[Expiry], None] | None = None) -> None:
+        """See `TimerServer.start`.
+
+        Raises:
+            ConfigurationError: the pipe cannot be made where it should be.
+            RuntimeError: it was started before.
+        """
+        if self._begun:
+            raise RuntimeError("expected a server that was never started, found one that was; make a new one")
+        self._on_expiry = on_expiry
+        _started.add(self)
+        self._pipe.open()
+        try:
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._thread.start()
+        except BaseException:
+            self._close()
+            raise
+        self._begun = True
+        self._note("watchdog started", None)
+
+    def stop(self) -> None:
+        """See `Watchdog.stop`. What workers have asked for until now is without effect."""
+        if not self._begun or self._stopping.is_set():
+            return
+        self._stopping.set()
+        os.eventfd_write(self._wake, 1)
+        self._thread.join(_STOP_S)
+        if not self._thread.is_alive():
+            self._close()
+        self._note("watchdog stopped", None)
+
+    def _close(self) -> None:
+        self._pipe.close()
+        if self._wake >= 0:
+            os.close(self._wake)
+        self._wake = -1
+        _started.discard(self)
+
+    def drop(self) -> None:
+        """In a forked child: hold neither the pipe nor what wakes the thread. A worker that outlives its agent would
+        else pass for one that reads the pipe. There, it is as if it had never been started."""
+        self._pipe.drop()
+        if self._wake >= 0:
+            os.close(self._wake)
+        self._begun, self._wake = False, -1
+
+    def worker_environment(self) -> dict[str, str]:
+        """The pipe, and what makes the client of `elastic_core.watchdog.expires`; nothing before it was started."""
+        if not self._begun:
+            return {}
+        return {TIMER_FILE: str(self._pipe.path), CLIENT: "elastic_file_timer.client:from_environment"}
+
+    def scratch(self) -> list[str]:
+        """The private folder of the pipe; nothing where the user has said where the pipe is."""
+        return self._pipe.scratch()
+
+    def fault(self) -> str:
+        """See `Watchdog.fault`: the thread has ended, or clients do not find the pipe any more."""
+        if self._begun and not self._stopping.is_set() and not self._thread.is_alive():
+            return self._fault or "the thread of the file timer has ended"
+        return self._fault
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # noqa: BLE001 - whatever it was, nobody watches from here on
+            self._set_fault(f"the thread of the file timer has ended: {type(error).__name__}: {error}")
+
+    def _watch(self) -> None:
+        look_at = later(self._clock.now(), self._max_interval)
+        while not self._stopping.is_set():
+            self._wait(look_at)
+            self._take_requests()
+            now = self._clock.now()
+            self._judge(now)
+            if now >= look_at:
+                self._look()
+                look_at = later(now, self._max_interval)
+
+    def _wait(self, look_at: Instant) -> None:
+        """Until a request comes in or the next timer expires; or until it is time to look, or to stop."""
+        poll = select.poll()
+        for fd in (self._wake, *(inlet.fd for inlet in self._pipe.inlets)):
+            poll.register(fd, select.POLLIN)
+        until = min(look_at, self._book.next_deadline() or look_at)
+        poll.poll(max(0, math.ceil((until - self._clock.now()) * 1000)))
+
+    def _take_requests(self) -> None:
+        """All that came in before the deadlines are looked at: a timer may have been released in time."""
+        for inlet in self._pipe.inlets:
+            for lines in inlet.read():
+                for line in lines:
+                    self._book.take(line)
+
+    def _judge(self, now: Instant) -> None:
+        signalled: set[int] = set()
+        for timer in self._book.expired(now):
+            self._note("timer expired", timer.about)
+            if timer.about.signal <= 0:
+                get_logger().warning("timer expired", pid=timer.pid, scope=timer.scope, action="none, as asked for")
+            elif self._on_expiry is not None:
+                self._on_expiry(Expiry(timer.pid, timer.scope, late=now - timer.deadline))
+            elif timer.pid not in signalled:
+                signalled.add(timer.pid)
+                self._signal(timer)
+
+    def _signal(self, timer: Timer[FileTimerRequest]) -> None:
+        number = timer.about.signal
+        get_logger().error(
+            "timer expired", pid=timer.pid, scope=timer.scope, action=f"the process gets signal {number}"
+        )
+        try:
+            os.kill(timer.pid, number)
+        except OSError as error:
+            get_logger().error("timer expired", pid=timer.pid, scope=timer.scope, action=f"none: {error.strerror}")
+        else:
+            self._note("kill worker process", timer.about)
+
+    def _look(self) -> None:
+        self._book.forget_ended()
+        problem = self._pipe.look()
+        if problem != self._fault:
+            self._set_fault(problem)
+
+    def _set_fault(self, reason: str) -> None:
+        self._fault = reason
+        if reason:
+            get_logger().error("watchdog lost", reason=reason)
+
+    def _note(self, name: str, request: FileTimerRequest | None) -> None:
+        if self._log_event is None:
+            return
+        try:
+            self._log_event(name, request)
+        except Exception as error:  # noqa: BLE001 - it is the user's, and workers are watched all the same
+            get_logger().warning("event lost", name=name, exc_info=error)
+
+
+_started: weakref.WeakSet[FileTimerServer] = weakref.WeakSet()
+
+
+def _drop_in_child() -> None:
+    for server in list(_started):
+        with contextlib.suppress(OSError):  # one that fails must not keep the others from it
+            server.drop()
+
+
+os.register_at_fork(after_in_child=_drop_in_child)

@@ -1,0 +1,65 @@
+"""Servers that are stopped, processes that are ended, and what the log said."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from elastic_file_timer import FileTimerServer
+
+from elastic_core import log
+from elastic_core.testing.watchdog import Told
+
+LIMIT_S = 30
+
+
+@pytest.fixture
+def told():
+    return Told()
+
+
+@pytest.fixture
+def make_server(tmp_path):
+    """Makes a server on a pipe in an own folder, not started yet."""
+    servers = []
+
+    def make(path=tmp_path / "timers", run_id="job", **options):
+        servers.append(FileTimerServer(path, run_id, **options))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def start_process():
+    """Starts Python code; it is killed at the end."""
+    processes = []
+
+    def start(script, *arguments, **environ):
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", script, *map(str, arguments)]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "TORCHELASTIC"))}
+        processes.append(
+            subprocess.Popen(command, env={**kept, **environ}, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd="/")
+        )
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate(timeout=LIMIT_S)
+
+
+@pytest.fixture
+def logged():
+    """The lines of the log so far."""
+    stream = io.StringIO()
+    log.configure(format="json", level="debug", stream=stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    log.configure(level="warning")

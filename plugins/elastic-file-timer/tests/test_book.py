@@ -1,0 +1,157 @@
+"""From requests to expired timers, on a clock that stands still."""
+
+import dataclasses
+import json
+import os
+
+import pytest
+from elastic_file_timer import FileTimerRequest
+from elastic_file_timer.book import Book
+from elastic_file_timer.process import runs, start_time
+
+from elastic_core.testing import FakeClock
+
+ME = os.getpid()
+EPOCH = 1_700_000_000.0
+
+
+@pytest.fixture
+def clock():
+    return FakeClock(EPOCH)
+
+
+@pytest.fixture
+def book(clock):
+    return Book("job", clock)
+
+
+def request(scope="step", deadline=10.0, **changes):
+    return FileTimerRequest(ME, scope, 1.0, 9, "job", start_time(ME), deadline, **changes)
+
+
+def line(request):
+    return request.to_json().encode()
+
+
+def torchs(scope="step", expiration_time=EPOCH + 10, pid=ME):
+    fields = {"version": 1, "pid": pid, "scope_id": scope, "expiration_time": expiration_time, "signal": 9}
+    return json.dumps(fields).encode()
+
+
+def scopes(timers):
+    return [timer.scope for timer in timers]
+
+
+def test_a_timer_expires_at_its_deadline(book, clock):
+    book.take(line(request()))
+    assert book.next_deadline() == 10.0
+    assert book.expired(clock.advance(9.9)) == []
+    assert scopes(book.expired(clock.advance(0.1))) == ["step"]
+    assert book.expired(clock.advance(5)) == []
+
+
+def test_a_released_timer_does_not(book, clock):
+    book.take(line(request()))
+    book.take(line(dataclasses.replace(request(), expiration_time=-1.0, deadline=None)))
+    assert book.next_deadline() is None
+    assert book.expired(clock.advance(20)) == []
+    assert book.taken == 2
+
+
+def test_the_time_of_day_of_torchs_client_is_converted_when_it_comes(book, clock):
+    clock.advance(3)
+    book.take(torchs(expiration_time=EPOCH + 10))
+    assert book.next_deadline() == pytest.approx(10.0)
+    assert scopes(book.expired(clock.advance(7.5))) == ["step"]
+
+
+def test_torchs_release(book):
+    book.take(torchs())
+    book.take(torchs(expiration_time=-1))
+    assert book.next_deadline() is None
+
+
+def test_both_clients_of_one_process_know_one_another(book):
+    book.take(line(request()))
+    book.take(torchs(expiration_time=-1))
+    assert book.next_deadline() is None
+
+
+def test_a_request_of_another_run_is_refused_and_told_once(book, logged):
+    for _ in range(3):
+        book.take(line(dataclasses.replace(request(), run_id="another")))
+    assert book.next_deadline() is None
+    assert (book.refused, book.taken) == ({"another run": 3}, 0)
+    (entry,) = logged()
+    assert (entry["event"], entry["kind"]) == ("timer request refused", "another run")
+    assert "'job'" in entry["reason"] and "'another'" in entry["reason"]
+
+
+def test_a_release_of_another_run_releases_nothing(book):
+    book.take(line(request()))
+    book.take(line(dataclasses.replace(request(), run_id="another", expiration_time=-1.0)))
+    assert book.next_deadline() == 10.0
+
+
+def test_what_cannot_be_read_is_counted_and_told_once(book, logged):
+    for _ in range(5):
+        book.take(b"foreign")
+    book.take(line(request()))
+    assert book.refused == {"unreadable": 5}
+    assert book.next_deadline() == 10.0
+    assert [(entry["event"], entry["request"]) for entry in logged()] == [("timer request refused", "foreign")]
+
+
+def test_of_a_torn_line_the_second_half_counts(book):
+    book.take(b'{"version": 1, "pid"' + line(request()))
+    assert (book.refused, book.taken) == ({"unreadable": 1}, 1)
+
+
+def test_a_process_that_was_started_at_another_time_is_another_one(book, clock):
+    book.take(line(dataclasses.replace(request(), started=start_time(ME) + 1)))
+    assert book.expired(clock.advance(20)) == []
+
+
+def test_a_process_that_has_ended_does_not_hang(book, clock, start_process):
+    process = start_process("")
+    process.wait(30)
+    book.take(torchs(pid=process.pid))
+    assert book.next_deadline() is None
+
+
+def test_timers_of_processes_that_ended_are_forgotten(book, start_process):
+    process = start_process("import sys; sys.stdin.read()")
+    book.take(torchs(pid=process.pid))
+    book.forget_ended()
+    assert book.next_deadline() is not None
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how: a zombie
+    book.forget_ended()
+    assert book.next_deadline() is None
+
+
+def test_so_many_timers_and_no_more(clock):
+    book = Book("job", clock, most=2)
+    for number in range(5):
+        book.take(line(request(scope=str(number))))
+    assert (book.taken, book.refused) == (2, {"too many timers": 3})
+
+
+def test_which_process_is_meant(start_process):
+    assert runs(ME, start_time(ME))
+    assert runs(ME, None)
+    assert not runs(ME, start_time(ME) + 1)
+    process = start_process("")
+    process.wait(30)
+    assert start_time(process.pid) is None
+    assert not runs(process.pid, None)
+
+
+def test_a_program_of_a_misleading_name(start_process, tmp_path):
+    program = tmp_path / ") Z 1 1 (x"
+    program.symlink_to("/bin/cat")
+    process = start_process("import os, sys; os.execv(sys.argv[1], ['cat'])", program)
+    process.stdin.write("ready\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "ready\n"
+    assert start_time(process.pid) >= start_time(ME)

@@ -1,0 +1,290 @@
+"""The worker's side, with a server, without one, and with one that does not read."""
+
+import json
+import os
+import pickle
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from elastic_file_timer import FileTimerClient
+from elastic_file_timer.client import from_environment
+from elastic_file_timer.pipe import TimerPipe
+from elastic_file_timer.process import start_time
+
+LIMIT_S = 30
+PATIENCE = 0.2
+BOUND_S = 20  # what goes wrong here takes longer, or never ends; a machine that stalls does not take so long
+FAR = 4e9  # seconds since the epoch
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    """A pipe that a server has open, and reads only when it is told to."""
+    pipe = TimerPipe(tmp_path / "timers")
+    pipe.open()
+    yield pipe
+    pipe.close()
+
+
+def requests(pipe):
+    return [json.loads(line) for inlet in pipe.inlets for lines in inlet.read() for line in lines]
+
+
+def fill(path):
+    """Until not a byte goes in. Returns how many did."""
+    writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    written = 0
+    try:
+        for size in (65536, 1):
+            while True:
+                try:
+                    written += os.write(writer, b"\n" * size)
+                except BlockingIOError:
+                    break
+    finally:
+        os.close(writer)
+    return written
+
+
+def seconds(function):
+    begun = time.monotonic()
+    function()
+    return time.monotonic() - begun
+
+
+def test_a_request_says_who_what_when_and_of_which_run(pipe):
+    client = FileTimerClient(str(pipe.path), signal.SIGTERM, "job")
+    now = time.monotonic()
+    client.acquire("load", time.time() + 60)
+    client.release("load")
+    acquired, released = requests(pipe)
+    assert (acquired["pid"], acquired["started"]) == (os.getpid(), start_time(os.getpid()))
+    assert (acquired["scope_id"], acquired["signal"], acquired["run_id"]) == ("load", 15, "job")
+    assert now + 59.9 < acquired["deadline"] <= time.monotonic() + 60
+    assert released["expiration_time"] < 0
+    assert {name: released[name] for name in ("pid", "started", "scope_id", "run_id")}.items() <= acquired.items()
+
+
+def test_the_run_is_the_one_of_the_workers_environment(pipe, start_process):
+    script = """
+from elastic_core.watchdog import expires
+with expires(60, "load"): pass
+"""
+    maker = "elastic_file_timer.client:from_environment"
+    environ = {"TORCHELASTIC_TIMER_FILE": str(pipe.path), "TORCHELASTIC_RUN_ID": "job7", "ELASTIC_TIMER_CLIENT": maker}
+    process = start_process(script, **environ)
+    assert process.wait(LIMIT_S) == 0
+    assert [request["run_id"] for request in requests(pipe)] == ["job7", "job7"]
+
+
+def test_without_a_pipe_in_the_environment_the_error_says_so():
+    assert "TORCHELASTIC_TIMER_FILE" not in os.environ
+    with pytest.raises(RuntimeError, match="TORCHELASTIC_TIMER_FILE"):
+        from_environment()
+
+
+def test_a_worker_needs_nothing_but_the_standard_library(start_process):
+    script = """
+import sys, elastic_file_timer
+elastic_file_timer.FileTimerClient("/x")
+print({"psutil", "structlog", "pluggy", "torch", "elastic_core.log"} & set(sys.modules))
+"""
+    process = start_process(script)
+    assert process.communicate(timeout=LIMIT_S) == ("set()\n", "")
+
+
+def test_a_forked_process_speaks_for_itself(pipe):
+    client = FileTimerClient(pipe.path)
+    client.acquire("parent", FAR)
+    child = os.fork()
+    if child == 0:
+        client.acquire("child", FAR)
+        os._exit(0)
+    os.waitpid(child, 0)
+    parent, other = requests(pipe)
+    assert (parent["pid"], parent["scope_id"]) == (os.getpid(), "parent")
+    assert (other["pid"], other["scope_id"]) == (child, "child")
+    assert other["started"] >= parent["started"]
+
+
+def test_it_can_be_pickled(pipe):
+    client = FileTimerClient(pipe.path, 0, "job")
+    client.acquire("before", FAR)
+    pickle.loads(pickle.dumps(client)).acquire("after", FAR)
+    assert [(each["scope_id"], each["signal"], each["run_id"]) for each in requests(pipe)] == [
+        ("before", 0, "job"),
+        ("after", 0, "job"),
+    ]
+
+
+def test_it_finds_its_pipe_from_any_folder(pipe, tmp_path, start_process):
+    script = """
+import os, sys
+from elastic_file_timer import FileTimerClient
+os.chdir(sys.argv[1])
+client = FileTimerClient("timers")
+os.chdir("/")
+client.acquire("x", 4e9)
+"""
+    process = start_process(script, tmp_path)
+    assert process.communicate(timeout=LIMIT_S) == ("", "")
+    assert len(requests(pipe)) == 1
+
+
+@pytest.mark.parametrize("when", [-1, float("nan"), float("inf")])
+def test_a_time_that_is_none(pipe, when):
+    with pytest.raises(ValueError, match="since the epoch"):
+        FileTimerClient(pipe.path).acquire("x", when)
+
+
+def test_a_scope_that_is_too_long(pipe):
+    client = FileTimerClient(pipe.path)
+    with pytest.raises(ValueError, match="shorter scope"):
+        client.acquire("x" * 4096, FAR)
+    client.release("x" * 4096)
+    client.acquire("x" * 3500, FAR)
+    client.acquire('é"\n\0', FAR)
+    assert [each["scope_id"] for each in requests(pipe)] == ["x" * 3500, 'é"\n\0']
+
+
+def test_without_a_server_acquiring_fails_in_bounded_time(tmp_path):
+    os.mkfifo(tmp_path / "unread")
+    for path in (tmp_path / "missing", tmp_path / "unread"):
+        client = FileTimerClient(path, patience=PATIENCE)
+
+        def acquire(client=client):
+            with pytest.raises(BrokenPipeError, match="expected a timer server"):
+                client.acquire("x", FAR)
+
+        assert PATIENCE <= seconds(acquire) < BOUND_S
+        assert seconds(lambda path=path: FileTimerClient(path, patience=60).release("x")) < BOUND_S
+
+
+def test_what_is_no_pipe_is_refused_at_once_and_left_alone(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("work")
+    client = FileTimerClient(path)
+    with pytest.raises(BrokenPipeError, match="no pipe"):
+        client.acquire("x", FAR)
+    client.release("x")
+    assert path.read_text() == "work"
+
+
+def test_a_server_that_comes_late_is_waited_for(tmp_path):
+    pipe = TimerPipe(tmp_path / "timers")
+    client = FileTimerClient(pipe.path, patience=LIMIT_S)
+    waiting = threading.Thread(target=client.acquire, args=("x", FAR))
+    waiting.start()
+    pipe.open()
+    waiting.join(LIMIT_S)
+    assert [each["scope_id"] for each in requests(pipe)] == ["x"]
+    pipe.close()
+
+
+def test_a_server_that_was_started_anew_is_found(tmp_path):
+    client = FileTimerClient(tmp_path / "timers")
+    for scope in ("first", "second"):
+        pipe = TimerPipe(tmp_path / "timers")
+        pipe.open()
+        client.acquire(scope, FAR)
+        client.release(scope)
+        assert [each["scope_id"] for each in requests(pipe)] == [scope, scope]
+        pipe.close()
+
+
+def test_a_full_pipe_is_waited_for(pipe):
+    fill(pipe.path)
+    client = FileTimerClient(pipe.path, patience=LIMIT_S)
+    waiting = threading.Thread(target=client.acquire, args=("x", FAR))
+    waiting.start()
+    found = []
+    until = time.monotonic() + LIMIT_S
+    while not found and time.monotonic() < until:
+        for inlet in pipe.inlets:
+            found += [line for lines in inlet.read() for line in lines if line]
+    waiting.join(LIMIT_S)
+    assert [json.loads(line)["scope_id"] for line in found] == ["x"]
+
+
+def test_a_pipe_that_stays_full_is_an_error_in_bounded_time_and_a_release_is_sent_later(pipe):
+    client = FileTimerClient(pipe.path, patience=PATIENCE)
+    client.acquire("before", FAR)
+    assert fill(pipe.path) > 100_000
+    assert PATIENCE <= seconds(lambda: client.release("before")) < BOUND_S
+
+    def acquire():
+        with pytest.raises(TimeoutError, match="found it full"):
+            FileTimerClient(pipe.path, patience=PATIENCE).acquire("x", FAR)
+
+    assert PATIENCE <= seconds(acquire) < BOUND_S
+    for inlet in pipe.inlets:
+        assert [line for lines in inlet.read() for line in lines]
+    client.acquire("after", FAR)
+    sent = [line for inlet in pipe.inlets for lines in inlet.read() for line in lines if line]
+    assert [(each["scope_id"], each["expiration_time"]) for each in map(json.loads, sent)] == [
+        ("before", -1.0),
+        ("after", FAR),
+    ]
+
+
+def test_a_script_that_closes_all_descriptors_keeps_its_own_files(pipe, tmp_path, start_process):
+    script = """
+import os, sys
+from elastic_file_timer import FileTimerClient
+client = FileTimerClient(sys.argv[1])
+client.acquire("before", 4e9)
+os.closerange(3, 100)
+files = [open(f"{sys.argv[2]}/work{number}", "wb") for number in range(5)]
+client.acquire("after", 4e9)
+client.release("after")
+del client
+for file in files: file.write(b"work"); file.close()
+"""
+    process = start_process(script, pipe.path, tmp_path)
+    assert process.communicate(timeout=LIMIT_S) == ("", "")
+    assert [each["scope_id"] for each in requests(pipe)] == ["before", "after", "after"]
+    assert [path.read_text() for path in tmp_path.glob("work*")] == ["work"] * 5
+
+
+def test_threads_lose_nothing_and_leave_no_descriptor(pipe):
+    before = len(os.listdir("/proc/self/fd"))
+    together = threading.Barrier(8)
+
+    def work(client, name):
+        together.wait(LIMIT_S)
+        for _ in range(50):
+            client.acquire(name, FAR)
+            client.release(name)
+
+    with ThreadPoolExecutor(8) as pool:
+        client = FileTimerClient(pipe.path)
+        for done in [pool.submit(work, client, f"{number}") for number in range(8)]:
+            done.result(LIMIT_S)
+        del client
+    assert len(requests(pipe)) == 800
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_however_many_releases_were_not_sent_acquiring_waits_once(pipe):
+    client = FileTimerClient(pipe.path, patience=PATIENCE)
+    scopes = [f"scope{number}" for number in range(10)]
+    for scope in scopes:
+        client.acquire(scope, FAR)
+    fill(pipe.path)
+    for scope in scopes:
+        client.release(scope)
+
+    def acquire():
+        with pytest.raises(TimeoutError, match="found it full"):
+            client.acquire("x", FAR)
+
+    # One wait for each release takes two seconds in every attempt; a machine that stalls adds to some of them.
+    assert any(seconds(acquire) < len(scopes) * PATIENCE for _ in range(10))
+    for inlet in pipe.inlets:
+        assert [line for lines in inlet.read() for line in lines]
+    client.acquire("after", FAR)
+    sent = [line for inlet in pipe.inlets for lines in inlet.read() for line in lines if line]
+    assert [json.loads(line)["scope_id"] for line in sent] == [*scopes, "after"]

@@ -1,0 +1,155 @@
+"""What `--watchdog=file` brings, by the plugins' door."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from elastic_file_timer.plugin import elastic_watchdogs
+
+from elastic_core.testing import eventually
+from elastic_core.testing.watchdog import Told
+
+LIMIT_S = 60
+
+
+def elastic(*arguments, **environ):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "TORCHELASTIC"))}
+    return subprocess.run(
+        [sys.executable, "-m", "elastic_core", *arguments],
+        env={**kept, **environ},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        """
+import os, stat
+from elastic_core.watchdog import expires
+with expires(after=60): pass
+path = os.environ["TORCHELASTIC_TIMER_FILE"]
+print(path, oct(stat.S_IMODE(os.stat(path).st_mode)), oct(stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode)))
+"""
+    )
+    return str(path)
+
+
+def test_the_record_is_short_and_its_option_is_the_pipe():
+    (record,) = elastic_watchdogs()
+    assert record.name == "file"
+    assert [option.name for option in record.options] == ["path"]
+
+
+def test_loading_it_loads_nothing_heavy():
+    script = "import sys, elastic_file_timer.plugin; print({'torch', 'psutil', 'structlog'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_torchruns_variable_turns_it_on(script):
+    done = elastic("run", script, TORCHELASTIC_ENABLE_FILE_TIMER="1")
+    assert done.returncode == 0, done.stderr
+    path, mode, folder_mode = done.stdout.split()
+    assert (mode, folder_mode) == ("0o600", "0o700")
+    assert not os.path.exists(os.path.dirname(path))
+
+
+def test_the_pipe_is_the_one_that_is_named(script, tmp_path):
+    for environ, flags in [
+        ({"TORCHELASTIC_TIMER_FILE": str(tmp_path / "variable")}, []),
+        ({"TORCHELASTIC_TIMER_FILE": "ignored"}, [f"--watchdog-conf=path={tmp_path / 'option'}"]),
+    ]:
+        done = elastic("run", "--watchdog=file", *flags, script, **environ)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(str(tmp_path / ("option" if flags else "variable")))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["script.py"]
+
+
+def test_an_agent_that_a_worker_starts_has_a_pipe_of_its_own(script, tmp_path):
+    outer = tmp_path / "outer.py"
+    outer.write_text(f"""
+import os, subprocess, sys
+print(os.environ["TORCHELASTIC_TIMER_FILE"], flush=True)
+sys.exit(subprocess.run([sys.executable, "-m", "elastic_core", "run", {script!r}]).returncode)
+""")
+    done = elastic("run", str(outer), TORCHELASTIC_ENABLE_FILE_TIMER="1")
+    assert done.returncode == 0, done.stderr
+    first, second, *_ = done.stdout.split()
+    assert first != second
+
+
+def test_a_pipe_that_cannot_be_there_is_bad_configuration(script, tmp_path):
+    (tmp_path / "work").write_text("work")
+    done = elastic("run", "--watchdog=file", script, TORCHELASTIC_TIMER_FILE=str(tmp_path / "work"))
+    assert done.returncode == 2
+    assert "found something else, which is left alone" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "work").read_text() == "work"
+
+
+def test_the_example_of_the_readme(tmp_path):
+    readme = Path(__file__).parents[1] / "README.md"
+    (code,) = re.findall(r"^```python\n(.*?)^```", readme.read_text(), re.S | re.M)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S)
+    assert (done.stdout, done.stderr) == ("watchdog started\na step\nwatchdog stopped\n", "")
+
+
+RUNNING = ["-c", "import sys; print('here', flush=True); sys.stdin.read()"]
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["made up", "named"])
+def test_a_killed_agent_leaves_no_folder_and_of_a_named_one_only_the_pipe(named, tmp_path):
+    temporary, mine = tmp_path / "tmp", tmp_path / "mine"
+    temporary.mkdir()
+    mine.mkdir()
+    (mine / "work").write_text("work")
+    environ = {"TMPDIR": str(temporary), **({"TORCHELASTIC_TIMER_FILE": str(mine / "timers")} if named else {})}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "TORCHELASTIC"))}
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "elastic_core", "run", "--watchdog=file", "--no-python", sys.executable, *RUNNING],
+        env={**kept, **environ},
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+    )
+    with agent:
+        try:
+            assert agent.stdout.readline() == b"here\n"
+            assert len(list(temporary.iterdir())) == (1 if named else 2)
+        finally:
+            agent.kill()
+        assert agent.stdout.read() == b""  # the worker is gone
+    eventually(lambda: not list(temporary.iterdir()))
+    assert sorted(path.name for path in mine.iterdir()) == (["timers", "work"] if named else ["work"])
+
+
+def test_the_factory_gives_a_watchdog_of_the_run(tmp_path):
+    (record,) = elastic_watchdogs()
+    watchdog = record.factory("job", {"path": str(tmp_path / "timers")})
+    watchdog.start(Told())
+    assert watchdog.worker_environment()["TORCHELASTIC_TIMER_FILE"] == str(tmp_path / "timers")
+    watchdog.stop()
+
+
+def test_without_room_for_a_folder_it_is_bad_configuration(start_process, tmp_path):
+    script = """
+import os, sys, tempfile
+from elastic_file_timer import FileTimerServer
+tempfile.gettempdir()
+os.rmdir(sys.argv[1])
+FileTimerServer(None, "job").start()
+"""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    process = start_process(script, folder, TMPDIR=str(folder))
+    said = process.communicate(timeout=LIMIT_S)[1]
+    assert (
+        f"ConfigurationError: timer pipe: expected that a private folder for the pipe can be made in {folder}" in said
+    )
+    assert "No such file or directory; name another folder in TMPDIR" in said

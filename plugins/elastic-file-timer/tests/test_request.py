@@ -1,0 +1,119 @@
+"""One line of the pipe, whoever wrote it."""
+
+import json
+import os
+
+import pytest
+from elastic_file_timer import FileTimerRequest
+from elastic_file_timer.lines import Lines
+from elastic_file_timer.request import LONGEST, parse, without_torn_part
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+OURS = FileTimerRequest(7, "load", 1_700_000_000.5, 9, "job", 123, 77.25)
+TORCHS = {"version": 1, "pid": 7, "scope_id": "load", "expiration_time": 1_700_000_000.5, "signal": 9}
+
+
+def test_what_is_written_is_read():
+    assert parse(OURS.to_json().encode()) == OURS
+    release = FileTimerRequest(7, "load", -1.0, 0, "job", 123)
+    assert parse(release.to_json().encode()) == release
+    assert (OURS.releases, release.releases, OURS.worker_pid) == (False, True, 7)
+
+
+def test_torchs_requests_are_read():
+    assert parse(json.dumps(TORCHS).encode()) == FileTimerRequest(7, "load", 1_700_000_000.5, 9)
+    assert parse(json.dumps({**TORCHS, "expiration_time": -1, "signal": 0}).encode()).releases
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"version": None},
+        {"pid": 0},
+        {"pid": -1},
+        {"pid": True},
+        {"pid": "7"},
+        {"pid": 7.0},
+        {"pid": 10**30},
+        {"scope_id": None},
+        {"scope_id": 5},
+        {"expiration_time": float("nan")},
+        {"expiration_time": float("inf")},
+        {"expiration_time": True},
+        {"expiration_time": "soon"},
+        {"expiration_time": 10**400},
+        {"signal": 65},
+        {"signal": None},
+        {"run_id": 5},
+        {"started": -1},
+        {"started": 1.5},
+        {"deadline": float("-inf")},
+        {"deadline": "soon"},
+    ],
+)
+def test_a_field_that_cannot_be_is_named(change):
+    (name,) = change
+    with pytest.raises(ValueError, match=f"expected .*{name}"):
+        parse(json.dumps({**json.loads(OURS.to_json()), **change}).encode())
+
+
+@pytest.mark.parametrize("name", list(TORCHS))
+def test_a_field_that_is_missing_is_named(name):
+    with pytest.raises(ValueError, match=f"expected .*{name}"):
+        parse(json.dumps({key: value for key, value in TORCHS.items() if key != name}).encode())
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"\0\0", b"[]", b"5", b'"x"', b"{", b"[" * 4000, b"\xff\xfe", b"9" * 4000, b"x" * 5000, b"null"]
+)
+def test_what_is_no_request_is_refused(line):
+    with pytest.raises(ValueError, match="expected"):
+        parse(line)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300) | st.text(max_size=100).map(str.encode))
+def test_nothing_but_a_value_error_comes_of_foreign_bytes(data):
+    for line in Lines().feed(data + b"\n"):
+        try:
+            parse(without_torn_part(line))
+        except ValueError:
+            pass
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.binary(max_size=200).filter(lambda data: b"\n" not in data), max_size=8), st.integers(1, 50))
+def test_lines_do_not_depend_on_how_they_come(lines, size):
+    stream = b"".join(line + b"\n" for line in lines)
+    reader, found = Lines(), []
+    for start in range(0, len(stream), size):
+        found += reader.feed(stream[start : start + size])
+    assert found == lines
+
+
+@pytest.mark.parametrize("torn", [b'{"version": 1, "pi', b"garbage ", b"\0", b'{"version": 1}' * 3, b"x" * 100_000])
+@pytest.mark.parametrize("size", [1 << 16, 1000])
+def test_what_was_torn_takes_nothing_along(torn, size):
+    request = OURS.to_json().encode()
+    stream = torn + request + b"\n" + request + b"\n"
+    reader, found = Lines(), []
+    for start in range(0, len(stream), size):
+        found += reader.feed(stream[start : start + size])
+    assert [parse(without_torn_part(line)) for line in found] == [OURS, OURS]
+
+
+def test_a_line_without_end_needs_no_room():
+    reader = Lines()
+    for _ in range(100):
+        assert reader.feed(b"x" * 65536) == []
+    (line,) = reader.feed(b"\n")
+    assert len(line) <= LONGEST
+
+
+def test_a_scope_of_any_name_of_a_file_can_be_shown():
+    scope = os.fsdecode(b"/tmp/\xff.py#3")
+    read = parse(FileTimerRequest(7, scope, 5.0).to_json().encode())
+    assert read.scope_id == "/tmp/\\udcff.py#3"
+    assert parse(FileTimerRequest(7, "/tmp/é.py#3", 5.0).to_json().encode()).scope_id == "/tmp/é.py#3"

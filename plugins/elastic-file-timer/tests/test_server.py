@@ -1,0 +1,323 @@
+"""The server by itself and with an agent: what it does when, and how it says that it cannot."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from elastic_file_timer import FileTimerClient, FileTimerServer
+
+from elastic_core.clock import SystemClock, later
+
+LIMIT_S = 30
+BOUND_S = 20  # what goes wrong here takes longer, or never ends; a machine that stalls does not take so long
+HUNG = """
+import sys
+from elastic_file_timer import FileTimerClient, expires
+client = FileTimerClient(sys.argv[1], int(sys.argv[2]))
+with expires(0.1, "hung", client):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Notes:
+    """What `log_event` is told."""
+
+    def __init__(self):
+        self.names = []
+        self.requests = []
+        self.news = threading.Condition()
+
+    def __call__(self, name, request):
+        with self.news:
+            self.names.append(name)
+            self.requests.append(request)
+            self.news.notify_all()
+
+    def wait(self, name):
+        with self.news:
+            assert self.news.wait_for(lambda: name in self.names, LIMIT_S), self.names
+
+
+def wait_until(condition):
+    until = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_by_itself_it_ends_the_process_with_the_signal_asked_for(make_server, start_process, tmp_path):
+    notes = Notes()
+    make_server(log_event=notes).start()
+    process = start_process(HUNG, tmp_path / "timers", int(signal.SIGTERM))
+    assert process.wait(LIMIT_S) == -signal.SIGTERM
+    notes.wait("kill worker process")
+    assert notes.names == ["watchdog started", "timer expired", "kill worker process"]
+    assert notes.requests[1].worker_pid == notes.requests[2].worker_pid == process.pid
+    assert notes.requests[1].scope_id == "hung"
+
+
+def test_with_an_agent_it_only_tells(make_server, start_process, told, tmp_path):
+    make_server().start(told)
+    process = start_process(HUNG, tmp_path / "timers", int(signal.SIGKILL))
+    assert told.scopes("hung") == []
+    assert process.poll() is None
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_without_a_signal_it_only_notes(make_server, start_process, told, tmp_path, logged, number):
+    notes = Notes()
+    make_server(log_event=notes).start(told)
+    process = start_process(HUNG, tmp_path / "timers", number)
+    notes.wait("timer expired")
+    wait_until(logged)
+    assert [entry["event"] for entry in logged()] == ["timer expired"]
+    assert told.expiries() == []
+    assert process.poll() is None
+
+
+class JumpingClock(SystemClock):
+    """May be `ahead` by some seconds."""
+
+    ahead = 0.0
+
+    def now(self):
+        return later(super().now(), self.ahead)
+
+
+def test_its_own_process_may_have_timers(make_server, told, tmp_path):
+    clock = JumpingClock()
+    make_server(clock=clock).start(told)
+    client = FileTimerClient(tmp_path / "timers")
+    client.acquire("released", time.time() + 60)
+    client.release("released")
+    clock.ahead = 100
+    client.acquire("last", time.time() + 70)
+    assert told.scopes() == []
+    assert told.expiries()[0].worker_pid == os.getpid()
+
+
+def test_a_deadline_that_has_passed_is_told_at_once(make_server, told, tmp_path):
+    make_server().start(told)
+    FileTimerClient(tmp_path / "timers").acquire("last", time.time() - 5)
+    told.scopes()
+    assert told.expiries()[0].late >= 5
+
+
+def test_without_a_client_it_starts_and_ends_at_once(make_server):
+    before = set(threading.enumerate())
+    server = make_server(max_interval=60)
+    server.start()
+    server.stop()
+    assert set(threading.enumerate()) <= before
+
+
+def test_foreign_bytes_do_no_harm(make_server, told, tmp_path, logged):
+    server = make_server()
+    server.start(told)
+    writer = os.open(tmp_path / "timers", os.O_WRONLY)
+    for _ in range(20):
+        os.write(writer, b"\0\xff" * 30_000 + b"\n")
+        os.write(writer, b"[[[[\n" * 100)
+    os.write(writer, b'torn {"version": 1, "pid')
+    FileTimerClient(tmp_path / "timers").acquire("last", time.time() + 0.05)
+    os.close(writer)
+    assert told.scopes() == []
+    assert server.fault() == ""
+    assert server.refused == {"unreadable": 20 + 2000 + 1}
+    assert [entry["event"] for entry in logged()] == ["timer request refused"]
+
+
+FLOOD = """
+import os, sys
+pipe = os.open(sys.argv[1], os.O_WRONLY)
+print("flooding", flush=True)
+while True: os.write(pipe, sys.argv[2].encode().decode("unicode_escape").encode() * 1000)
+"""
+
+
+@pytest.mark.parametrize("junk", [r"\n", r"{\n", r'{"version"\n'])
+def test_a_flood_does_not_hold_up_what_is_due(make_server, start_process, told, tmp_path, junk):
+    before = set(threading.enumerate())
+    server = make_server(max_interval=60)
+    server.start(told)
+    FileTimerClient(tmp_path / "timers").acquire("last", time.time() + 0.5)
+    flood = start_process(FLOOD, tmp_path / "timers", junk)
+    assert flood.stdout.readline() == "flooding\n"
+    assert told.scopes() == []
+    assert told.expiries()[0].late < BOUND_S
+    assert flood.poll() is None
+    server.stop()
+    assert set(threading.enumerate()) <= before
+
+
+def test_requests_of_another_run_are_refused(make_server, told, tmp_path):
+    server = make_server(run_id="job")
+    server.start(told)
+    FileTimerClient(tmp_path / "timers", run_id="another").acquire("theirs", time.time())
+    FileTimerClient(tmp_path / "timers", run_id="job").acquire("last", time.time() + 0.05)
+    assert told.scopes() == []
+    assert (server.refused, server.taken) == ({"another run": 1}, 1)
+
+
+def test_a_pipe_that_is_removed_is_made_again_while_it_runs(make_server, told, tmp_path):
+    clock = JumpingClock()
+    server = make_server(max_interval=0.05, clock=clock)
+    server.start(told)
+    early = FileTimerClient(tmp_path / "timers")
+    early.acquire("released", time.time() + 60)
+    (tmp_path / "timers").unlink()
+    FileTimerClient(tmp_path / "timers", patience=LIMIT_S).acquire("last", time.time() + 70)
+    early.release("released")
+    wait_until(lambda: server.taken == 3)
+    clock.ahead = 100
+    assert told.scopes() == []
+    assert server.fault() == ""
+
+
+def test_a_pipe_that_cannot_be_made_again_is_a_fault_until_it_can(make_server, told, tmp_path, logged):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    server = make_server(folder / "timers", max_interval=0.02)
+    server.start(told)
+    (folder / "timers").unlink()
+    folder.rmdir()
+    wait_until(server.fault)
+    assert "cannot be made again" in server.fault()
+    assert [entry["event"] for entry in logged()] == ["watchdog lost"]
+    folder.mkdir()
+    wait_until(lambda: not server.fault())
+    FileTimerClient(folder / "timers", patience=LIMIT_S).acquire("last", time.time())
+    assert told.scopes() == []
+
+
+class StoppingClock(SystemClock):
+    """Breaks in the thread that reads it, once it is told to."""
+
+    broken = False
+
+    def now(self):
+        if self.broken:
+            raise ZeroDivisionError("the clock broke")
+        return super().now()
+
+
+def test_a_thread_that_has_ended_is_a_fault(make_server, told, tmp_path, logged):
+    clock = StoppingClock()
+    server = make_server(clock=clock)
+    server.start(told)
+    clock.broken = True
+    FileTimerClient(tmp_path / "timers").acquire("x", time.time() + 60)
+    wait_until(server.fault)
+    assert server.fault() == "the thread of the file timer has ended: ZeroDivisionError: the clock broke"
+    assert [entry["event"] for entry in logged()] == ["watchdog lost"]
+    server.stop()
+    assert not (tmp_path / "timers").exists()
+
+
+def test_what_the_users_function_raises_does_no_harm(make_server, told, tmp_path, logged):
+    def raising(name, request):
+        raise ZeroDivisionError(name)
+
+    server = make_server(log_event=raising)
+    server.start(told)
+    FileTimerClient(tmp_path / "timers").acquire("last", time.time())
+    assert told.scopes() == []
+    assert {entry["event"] for entry in logged()} == {"event lost"}
+    assert server.fault() == ""
+
+
+def test_it_starts_once(make_server, told):
+    server = make_server()
+    server.start(told)
+    with pytest.raises(RuntimeError, match="never started"):
+        server.start(told)
+
+
+@pytest.mark.parametrize("interval", [0, -1, float("nan"), float("inf")])
+def test_an_interval_that_is_none(tmp_path, interval):
+    with pytest.raises(ValueError, match="max_interval"):
+        FileTimerServer(tmp_path / "timers", "job", interval)
+
+
+class CountingClock(SystemClock):
+    """Counts how often it is read."""
+
+    reads = 0
+
+    def now(self):
+        self.reads += 1
+        return super().now()
+
+
+def test_an_idle_server_needs_no_time(make_server, told):
+    clock = CountingClock()
+    server = make_server(max_interval=60, clock=clock)
+    server.start(told)
+    assert not threading.Event().wait(0.3)
+    assert clock.reads < 10
+
+
+STORM = """
+import sys
+from elastic_file_timer import FileTimerClient, expires
+client = FileTimerClient(sys.argv[1], patience=30)
+for step in range(1000):
+    with expires(60, f"step {step % 7}", client): pass
+print("done")
+"""
+
+
+def test_a_storm_of_eight_workers_loses_nothing(make_server, start_process, told, tmp_path):
+    server = make_server()
+    server.start(told)
+    workers = [start_process(STORM, tmp_path / "timers") for _ in range(8)]
+    for worker in workers:
+        assert worker.communicate(timeout=LIMIT_S) == ("done\n", "")
+    FileTimerClient(tmp_path / "timers").acquire("last", time.time())
+    assert told.scopes() == []
+    assert (server.taken, server.refused) == (8 * 2000 + 1, {})
+
+
+FORKS = """
+import os, sys
+from elastic_file_timer import FileTimerServer
+server = FileTimerServer(sys.argv[1], "job")
+before = set(os.listdir("/proc/self/fd"))
+server.start()
+if os.fork() == 0:
+    server.stop()
+    print(*set(os.listdir("/proc/self/fd")) - before, "held,", "there" if os.path.exists(sys.argv[1]) else "gone")
+    sys.stdout.flush()
+    sys.stdin.read()
+    os._exit(0)
+sys.stdin.read()
+"""
+
+
+def test_a_forked_worker_that_outlives_a_killed_agent_holds_nothing(make_server, start_process, told, tmp_path):
+    agent = start_process(FORKS, tmp_path / "timers")
+    assert agent.stdout.readline() == "held, there\n"
+    agent.kill()
+    agent.wait(LIMIT_S)
+    make_server().start(told)
+
+
+CANNOT_START = """
+import os, sys, threading
+from elastic_file_timer import FileTimerServer
+server = FileTimerServer(sys.argv[1], "job")
+before = os.listdir("/proc/self/fd")
+threading.stack_size(1 << 40)
+try:
+    server.start()
+except RuntimeError as error:
+    print(error, os.listdir("/proc/self/fd") == before, os.path.exists(sys.argv[1]))
+"""
+
+
+def test_a_thread_that_cannot_be_started_leaves_nothing(start_process, tmp_path):
+    process = start_process(CANNOT_START, tmp_path / "timers")
+    assert process.communicate(timeout=LIMIT_S)[0] == "can't start new thread True False\n"

@@ -1,0 +1,32 @@
+"""What elastic-http-health brings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.hooks import HealthEndpointRecord, Option, hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_core.interfaces.health import AgentView, HealthCheckServer
+
+_OPTIONS = (
+    Option("host", str, "127.0.0.1", "address or name to answer at; 0.0.0.0 for IPv4, :: for everything"),
+    Option("token", str, None, "bearer token that all but the probes ask for; others see command lines", secret=True),
+    Option("token_file", str, None, "file that holds the token"),
+    Option("connections", int, 64, "that may be open; the oldest idle one gives way to one more"),
+    Option("rate", float, 200.0, "requests that are looked at; more of them wait", "per second"),
+)
+
+
+@hookimpl
+def elastic_health_endpoints() -> list[HealthEndpointRecord]:
+    return [HealthEndpointRecord("http", "probes, metrics and a page over HTTP", _create, _OPTIONS)]
+
+
+def _create(agent: AgentView, port: int, timeout: float, options: Mapping[str, Any]) -> HealthCheckServer:
+    from elastic_http_health.options import read_options  # asyncio, h11 and prometheus_client are not free to import
+    from elastic_http_health.server import HttpHealthServer
+
+    return HttpHealthServer(agent, port, timeout, read_options(options))

@@ -1,0 +1,37 @@
+"""An endpoint on a free port."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
+
+from elastic_http_health.options import Options
+from elastic_http_health.server import HttpHealthServer
+
+from elastic_core.testing import FakeAgentView
+
+
+@pytest.fixture
+def view():
+    return FakeAgentView()
+
+
+@pytest.fixture
+def serve(view):
+    """`serve(options)`: an endpoint that answers for `view`."""
+    started = []
+
+    def start(options: Options | None = None, agent: Any = None, timeout: float = 30.0) -> HttpHealthServer:
+        server = HttpHealthServer(agent or view, 0, timeout, options)
+        server.start()
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.stop()

@@ -1,0 +1,145 @@
+"""Clients that mean ill: the endpoint stays within its limits, and a probe is answered while they are at it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import resource
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from asking import ask, send
+from elastic_http_health.limits import Limits
+from elastic_http_health.options import Options
+
+from elastic_core.clock import SystemClock
+
+DOCS = (Path(__file__).parents[3] / "docs" / "health.md").read_text()
+PROBE_TIMEOUT = min(int(seconds) for seconds in re.findall(r"^ +timeoutSeconds: (\d+)$", DOCS, re.MULTILINE))
+AT_ONCE = 20.0  # seconds, for every probe on a machine that may stall; who waits for a client here waits for a minute
+FAST = Limits(rate=1_000_000, burst=1_000_000, backlog=1024)
+
+
+@contextlib.contextmanager
+def slow_clients(port, count):
+    """They have sent half a request and say no more."""
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for link in links:
+            link.settimeout(60)
+            link.connect(("127.0.0.1", port))
+            link.send(b"GET /status HTTP/1.1\r\nHost: loc")
+        yield links
+
+
+def probe(port):
+    begun = SystemClock().now()
+    assert ask(port, "/livez").status == 200
+    return SystemClock().now() - begun
+
+
+def check_probes(times):
+    """None is very late, and Kubernetes would have had one in time: a machine that stalls delays some, a fault all."""
+    assert max(times) < AT_ONCE
+    assert min(times) < PROBE_TIMEOUT
+
+
+def test_two_hundred_slow_clients(serve):
+    server = serve(Options(limits=Limits(head_seconds=60)))
+    behind_all = []
+    while len(behind_all) < 5 and not any(seconds < PROBE_TIMEOUT for seconds in behind_all):
+        with slow_clients(server.port, 200):
+            behind_all.append(probe(server.port))
+            check_probes([probe(server.port) for _ in range(10)])
+    check_probes(behind_all)
+    assert server.counts.most_connections == Limits.connections
+    assert server.counts.closed["evicted"] >= 200 - Limits.connections
+
+
+def test_who_sends_no_request_in_time_is_sent_away(serve):
+    server = serve(Options(limits=Limits(head_seconds=0.2)))
+    with slow_clients(server.port, 3) as links:
+        assert [link.recv(1) for link in links] == [b""] * 3
+    assert server.counts.closed["head timeout"] == 3
+
+
+def test_who_takes_no_answer_is_sent_away(view, serve):
+    view.show(reason="x" * 8_000_000)
+    server = serve(Options(limits=Limits(answer_seconds=0.3)))
+    with socket.create_connection(("127.0.0.1", server.port), 60) as link:
+        link.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        link.recv(1)
+        while server.counts.connections:
+            probe(server.port)
+    assert server.counts.closed["answer timeout"] == 1
+
+
+def test_who_sends_a_head_byte_by_byte_has_little_of_everybodys_time(serve):
+    server = serve(Options(limits=Limits(spare_reads=1, head_seconds=60)))
+    with socket.create_connection(("127.0.0.1", server.port), 60) as link, pytest.raises(OSError):
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while True:
+            link.send(b"a")
+            probe(server.port)
+    assert server.counts.closed["too many pieces"] == 1
+
+
+def test_who_talks_while_it_waits_is_sent_away(view, serve):
+    server = serve()
+    with socket.create_connection(("127.0.0.1", server.port), 60) as link:
+        link.sendall(b"GET /changes?after=%d&wait=20 HTTP/1.1\r\nHost: localhost\r\n\r\n" % view.status().version)
+        ask(server.port, "/livez")
+        link.sendall(b"x" * 100_000)
+        with contextlib.suppress(ConnectionError):
+            assert link.recv(1) == b""
+
+
+def malformed(seed):
+    """A request that is none, never the same."""
+    chance = random.Random(seed)
+    kinds = (
+        b"\x16\x03\x01" + chance.randbytes(200), b"GET / HTTP/9.9\r\n\r\n",
+        chance.randbytes(chance.randint(1, 4000)) + b"\r\n\r\n",
+        b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 1500, b"\r\n" * 100, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET\0/ HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    )  # fmt: skip
+    return kinds[seed % len(kinds)]
+
+
+def test_ten_thousand_malformed_requests(serve):
+    """As fast as they come, so with a rate that lets them through."""
+    server = serve(Options(limits=FAST))
+
+    def send_hundred(first):
+        for seed in range(first, first + 100):
+            send_and_forget(server.port, malformed(seed))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(send_hundred, range(0, 800, 100)))
+        probe(server.port)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        list(pool.map(send_hundred, range(0, 10_000, 100)))
+        check_probes([probe(server.port) for _ in range(5)])
+    assert server.counts.accepted >= 10_000
+    assert server.counts.most_connections <= Limits.connections
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB
+    assert set(server.counts.answers) <= {200, 400, 405, 413, 421, 431, 501, 505}
+    assert server.counts.answers[500] == 0
+
+
+def send_and_forget(port, data):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 60) as link:
+        link.sendall(data)
+
+
+def test_requests_beyond_the_rate_wait(serve):
+    server = serve(Options(limits=Limits(rate=50, burst=5)))
+    begun = SystemClock().now()
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(lambda _: b"200" in send(server.port, b"GET /livez HTTP/1.0\r\n\r\n"), range(30)))
+    assert SystemClock().now() - begun >= 0.5 - 0.05

@@ -1,0 +1,158 @@
+"""What `--health-conf` takes, and what is said of anything else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from elastic_http_health.options import Options, read_options
+from elastic_http_health.plugin import elastic_health_endpoints
+from elastic_http_health.server import HttpHealthServer
+
+from elastic_core.errors import ConfigurationError
+
+DEFAULTS = {"host": "127.0.0.1", "token": None, "token_file": None, "connections": 64, "rate": 200.0}
+
+
+def read(**values):
+    return read_options({**DEFAULTS, **values})
+
+
+def problems(**values):
+    with pytest.raises(ConfigurationError) as caught:
+        read(**values)
+    return str(caught.value)
+
+
+def test_the_defaults():
+    assert read() == Options()
+
+
+def test_a_token_from_a_file_is_nowhere_shown(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    found = read(token_file=str(file))
+    assert found.token == "s3cret"
+    assert "s3cret" not in repr(found)
+
+
+def test_all_that_is_wrong_is_told_at_once():
+    told = problems(host="", token="a", token_file="b", connections=1, rate=float("nan"))
+    for part in ("host, found nothing", "found both", "connections of 4 to 1000000, found 1", "rate of 1 to"):
+        assert part in told
+
+
+@pytest.mark.parametrize("token", ["", "a\nb", "caf\xe9", "x" * 2000])
+def test_tokens_that_no_header_can_carry(token):
+    told = problems(token=token)
+    assert "printable ASCII" in told and "secrets.token_urlsafe" in told
+    assert not token or token not in told
+
+
+@pytest.mark.parametrize("name", ["missing", ".", "a\0b"])
+def test_a_token_file_that_cannot_be_read(tmp_path, name):
+    assert "found that it cannot be read" in problems(token_file=str(tmp_path / name))
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid", "a" * 300, "1.2.3", "fe80::1%nowhere"])
+def test_a_host_that_is_not_here(view, host):
+    server = HttpHealthServer(view, 0, 30.0, Options(host=host))
+    with pytest.raises((ConfigurationError, OSError), match="expected as host an address of this machine"):
+        server.start()
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("host", "asked"),
+    [("localhost", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "127.0.0.1"), ("::1", "::1"), ("::", "::1")],
+)
+def test_hosts(serve, host, asked):
+    if ":" in host and not ipv6():
+        pytest.skip("this machine has no IPv6")
+    server = serve(Options(host=host))
+    with socket.create_connection((asked, server.port), 5) as link:
+        link.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
+        assert link.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+def run(tmp_path, *flags):
+    script = tmp_path / "ok.py"
+    script.write_text("print('ran')\n")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_"))}
+    command = (sys.executable, "-m", "elastic_core", "run", "--node-id=n", *flags, str(script))
+    return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+
+def test_the_command_tells_what_is_wrong_and_runs_nothing(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = str(other.getsockname()[1])
+        done = run(tmp_path, "--health-port", taken)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        f"--health-port: expected a port on which the health endpoint 'http' can answer, found that {taken}"
+        in done.stderr
+    )
+    done = run(tmp_path, "--health-port=0", "--health-conf=token_file=nowhere,host=127.0.0.1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "found that it cannot be read: No such file or directory" in done.stderr
+    done = run(tmp_path, "--health-port=0", "--health-conf=tokn=a")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "token" in done.stderr
+
+
+def test_the_token_is_a_secret_for_everybody():
+    (record,) = elastic_health_endpoints()
+    assert [option.name for option in record.options if option.secret] == ["token"]
+
+
+NESTED = """
+import os, subprocess, sys
+print(sorted(name for name in os.environ if "HEALTH" in name), flush=True)
+sys.exit(subprocess.run([sys.executable, "-m", "elastic_core", "run", "--no-python", "true"]).returncode)
+"""
+
+
+@pytest.mark.parametrize("name", ["TORCHELASTIC_HEALTH_CHECK_PORT", "ELASTIC_HEALTH_PORT"])
+def test_an_agent_that_a_worker_starts_does_not_want_the_same_port(name, tmp_path):
+    (tmp_path / "nested.py").write_text(NESTED)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    done = subprocess.run(
+        [sys.executable, "-m", "elastic_core", "run", str(tmp_path / "nested.py")],
+        env={**os.environ, name: str(port), "ELASTIC_HEALTH": "http", "ELASTIC_HEALTH_CONF": "token=s3cret"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_what_no_agent_uses_is_left_to_the_workers():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "elastic_core",
+            "run",
+            "--health=none",
+            "--no-python",
+            "printenv",
+            "ELASTIC_HEALTH_PORT",
+        ],
+        env={**os.environ, "ELASTIC_HEALTH_PORT": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

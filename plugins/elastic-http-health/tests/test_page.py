@@ -1,0 +1,135 @@
+"""The page in headless Chromium, with agents that are as the test says."""
+
+from __future__ import annotations
+
+import pytest
+from chromium import a_browser, prefer, resize
+from elastic_http_health.options import Options
+from elastic_http_health.server import HttpHealthServer
+
+from elastic_core.errors import ProcessFailure
+from elastic_core.interfaces.health import AgentPhase, RoundStatus
+from elastic_core.interfaces.node import Member
+
+pytest.importorskip("selenium", reason="the tests on other Pythons run without a browser")
+
+pytestmark = pytest.mark.timeout(600)  # chromium may have to be installed first
+
+EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>&amp;"
+
+
+@pytest.fixture(scope="module")
+def page():
+    with a_browser() as opened:
+        yield opened
+
+
+def url(server, fragment=""):
+    return f"http://127.0.0.1:{server.port}/{fragment}"
+
+
+def test_nothing_from_the_job_becomes_markup(page, view, serve):
+    failure = ProcessFailure(0, 7, -9, message=EVIL, stack=EVIL, reason=EVIL, node=EVIL, stderr_tail=(EVIL,))
+    rounds = (RoundStatus(1, 1, 0, 1, 1.0, EVIL, 2.0, EVIL, EVIL), RoundStatus(2, 1, 0, 1, 3.0, EVIL))
+    members = (Member(EVIL, EVIL, EVIL, EVIL, 1),)
+    view.show(run_id=EVIL, node=EVIL, role=EVIL, reason=EVIL, members=members, rounds=rounds, last_failure=failure)
+    page.open(url(serve()))
+    assert page.shows("#run", "onerror") == EVIL
+    for selector in ("#who", "#reason", "#rounds", "#failure .headline", "#failure pre", "#members tbody"):
+        assert EVIL in page.shows(selector, "onerror")
+    assert page.all("img, #all script") == []
+    assert "owned" not in page.opened.title.replace(EVIL, "")
+    assert page.faults() == []
+
+
+def test_a_thousand_members(page, view, serve):
+    members = tuple(Member(f"node{i}", f"host{i}", f"10.0.{i // 250}.{i % 250}", "trainer", 8) for i in range(1000))
+    rounds = tuple(RoundStatus(i, 1000, 700, 8000, 1.0, "", 2.0, "x", "failure") for i in range(1, 101))
+    view.show(members=members, group_rank=700, round=100, rounds=rounds)
+    page.open(url(serve()))
+    page.shows("#members caption", "1,000 nodes")
+    assert len(page.all("#members tbody tr")) == 50
+    assert len(page.all("#rounds > li")) == 8
+    page.all("#find")[0].send_keys("node70")
+    page.shows("#members tbody", "node709")
+    page.shows("#members tr.own", "this node")
+    page.all("#more-rounds")[0].click()
+    page.shows("#rounds > li[data-round='1']", "failure")
+    for width in (320, 390, 1280):
+        resize(page.opened, width, 800, phone=width < 600)
+        assert page.opened.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_it_follows_and_goes_on_by_itself(page, view, serve):
+    server = serve()
+    page.open(url(server))
+    page.shows("#phase", "Running")
+    view.show(phase=AgentPhase.STOPPING, reason="rank 3: exit code 41")
+    page.shows("#phase", "Stopping workers")
+    assert page.shows("#reason", "rank 3") == "rank 3: exit code 41"
+    port = server.port
+    server.stop()
+    page.shows("#banner", "does not answer")
+    again = HttpHealthServer(view, port, 30.0)
+    again.start()
+    try:
+        view.show(phase=AgentPhase.RUNNING, reason="")
+        page.shows("#phase", "Running")
+        assert not page.all("#banner")[0].is_displayed()
+    finally:
+        again.stop()
+
+
+def test_the_token(page, serve):
+    server = serve(Options(token="s3cret"))
+    page.open(url(server))
+    page.shows("#ask", "A token is needed")
+    assert not page.all("#all")[0].is_displayed()
+    page.all("#token")[0].send_keys("wrong\n")
+    page.shows("#refused", "not the right one")
+    page.all("#token")[0].clear()
+    page.all("#token")[0].send_keys("s3cret\n")
+    page.shows("#run", "job")
+    page.open(url(server, "#token=s3cret"))
+    page.shows("#run", "job")
+    assert not page.all("#ask")[0].is_displayed()
+
+
+_CONTRAST = """
+const light = (c) => {
+  const [r, g, b] = c.map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+const ground = (element) => {
+  for (; element; element = element.parentElement) {
+    const colour = parse(getComputedStyle(element).backgroundColor);
+    if (colour.length === 3 || colour[3] > 0) return colour.slice(0, 3);
+  }
+};
+const bad = [];
+for (const element of document.querySelectorAll("#all *")) {
+  const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  if (!own || !element.checkVisibility()) continue;
+  const [a, b] = [light(parse(getComputedStyle(element).color).slice(0, 3)), light(ground(element))];
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (ratio < 4.5) bad.push(`${element.tagName} ${element.className} ${element.textContent}: ${ratio.toFixed(2)}`);
+}
+return bad;
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_read_it(page, view, serve, scheme):
+    causes = ("failure", "hang", "membership", "succeeded", "failed", "stopped")
+    rounds = tuple(RoundStatus(i + 1, 1, 0, 1, 1.0, "x", 2.0, "y", cause) for i, cause in enumerate(causes))
+    failure = ProcessFailure(0, 7, 3, message="a", stack="b", reason="exit code 3")
+    view.show(rounds=(*rounds, RoundStatus(7, 1, 0, 1, 3.0)), round=7, last_failure=failure)
+    prefer(page.opened, scheme)
+    page.open(url(serve()))
+    page.shows("#phase", "Running")
+    assert page.opened.execute_script(_CONTRAST) == []
+    assert page.opened.execute_script("return document.documentElement.lang") == "en"
+    headings = [heading.text for heading in page.all("#all h1, #all h2")]
+    assert headings == ["job", "Workers of this node", "Last failure", "Rounds", "Members of the round"]
+    assert all(table.find_elements("css selector", "caption") for table in page.all("table"))

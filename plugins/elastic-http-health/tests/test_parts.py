@@ -1,0 +1,134 @@
+"""The parts that touch nothing: buckets, who may ask, requests, sums, trees of processes."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_http_health.access import is_loopback, may_see, means_loopback
+from elastic_http_health.bucket import Bucket
+from elastic_http_health.exchange import Exchange
+from elastic_http_health.limits import Limits
+from elastic_http_health.messages import Request, Response, text
+from elastic_http_health.totals import Totals
+
+from elastic_core.clock import Instant
+from elastic_core.interfaces.health import AgentPhase, AgentStatus, Recovery, RoundStatus
+
+
+def test_a_bucket_lets_a_burst_through_and_then_its_rate():
+    bucket = Bucket(rate=10, size=3, now=Instant(100.0))
+    assert [bucket.take(Instant(100.0)) for _ in range(3)] == [0, 0, 0]
+    assert bucket.take(Instant(100.0)) == pytest.approx(0.1)
+    assert bucket.take(Instant(100.05)) == pytest.approx(0.05)
+    assert bucket.take(Instant(100.101)) == 0
+    assert sum(bucket.take(Instant(100.101 + i / 1000)) == 0 for i in range(1, 1001)) in (9, 10)
+
+
+def test_a_bucket_never_holds_more_than_its_size_and_time_never_goes_back():
+    bucket = Bucket(rate=10, size=2, now=Instant(0.0))
+    assert [bucket.take(Instant(1000.0)) == 0 for _ in range(3)] == [True, True, False]
+    assert bucket.take(Instant(1.0)) > 0
+    bucket.put_back()
+    assert bucket.take(Instant(1.0)) == 0
+    assert bucket.take(Instant(1000.1)) == 0
+    assert bucket.take(Instant(1000.1)) > 0
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("localhost", True), ("LOCALHOST:8080", True), ("127.0.0.1:8080", True), ("127.4.0.1", True),
+        ("[::1]:8080", True), ("[::1]", True), ("node.localhost:1", True), ("evil.example:8080", False),
+        ("evil.example", False), ("10.0.0.1", False), ("", False), ("localhost.evil.example", False), ("[::2]", False),
+        ("127.0.0.1.evil.example", False),
+    ],
+)  # fmt: skip
+def test_only_loopback_names_mean_loopback(host, expected):
+    assert means_loopback({"host": host}) is expected
+
+
+def test_a_program_without_a_host_header_is_no_browser():
+    assert means_loopback({})
+
+
+@pytest.mark.parametrize(("address", "expected"), [("::1", True), ("0.0.0.0", False), ("::", False), ("node7", False)])
+def test_loopback_addresses(address, expected):
+    assert is_loopback(address) is expected
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [("Bearer secret", True), ("bearer  secret ", True), ("Bearer secrets", False), ("Basic secret", False),
+     ("secret", False), ("", False), ("Bearer \xe9", False)],
+)  # fmt: skip
+def test_the_token(header, expected):
+    assert may_see("secret", {"authorization": header}) is expected
+    assert may_see(None, {"authorization": header})
+
+
+def received(data, limits=None):
+    return Exchange(limits or Limits()).receive(data)
+
+
+def test_a_request():
+    found = received(b"GET /a%20b/?verbose&x=1%2C2 HTTP/1.1\r\nHost: h\r\nX-A: b\r\n\r\n")
+    assert found == Request("GET", "/a b/", {"verbose": "", "x": "1,2"}, {"host": "h", "x-a": "b"})
+
+
+def test_a_request_in_pieces():
+    exchange = Exchange(Limits())
+    request = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+    found = [exchange.receive(request[i : i + 1]) for i in range(len(request))]
+    assert found[:-1] == [None] * (len(request) - 1)
+    assert found[-1].path == "/"
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20 + b"\r\n\r\n", 400),  # TLS
+        (b"GET /\r\n\r\n", 400), (b"GET / HTTP/1.1\r\n\r\n", 400), (b"\r\n\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400), (b"GET / HTTP/1.1\r\nHost: a\r\n b\r\n\r\n", 200),
+        (b"GET / HTTP/9.9\r\n\r\n", 505), (b"GET / HTTP/x\r\nHost: a\r\n\r\n", 400),
+        (b"G\x00T / HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello", 413),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5, 6\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", 413),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+        (b"GET /?" + b"a&" * 40 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"GET /" + b"a" * 9000, 431), (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 2000, 431),
+    ],
+)  # fmt: skip
+def test_what_is_no_request_is_refused(data, status):
+    exchange = Exchange(Limits())
+    found = exchange.receive(data)
+    assert (found.status if isinstance(found, Response) else 200) == status
+    if isinstance(found, Response):
+        assert exchange.send(found).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_the_answer_to_head_has_no_body():
+    exchange = Exchange(Limits())
+    exchange.receive(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
+    sent = exchange.send(text(200, "words"))
+    assert sent.endswith(b"\r\n\r\n")
+    assert b"Content-Length: 6\r\n" in sent
+
+
+def status(**fields):
+    return AgentStatus(1, "job", "node", "role", AgentPhase.RUNNING, 0.0, **fields)
+
+
+def test_totals_count_each_round_and_each_recovery_once():
+    totals, rounds, recoveries = Totals(), [], []
+    for number in range(1, 6):
+        rounds.append(RoundStatus(number, 1, 0, 1, 0.0, rendezvous=0.5))
+        if number > 1:
+            recoveries.append(Recovery(number, "hang" if number == 3 else "failure", "", 0.0, 0.02, 0.5, 2.0, 5000.0))
+        totals.note(status(rounds=tuple(rounds[-2:]), recoveries=tuple(recoveries[-2:])))
+        totals.note(status(rounds=tuple(rounds[-2:]), recoveries=tuple(recoveries[-2:])))
+    assert totals.rendezvous.buckets()[-1] == ("+Inf", 5)
+    assert totals.rendezvous.total == 2.5
+    start = totals.recoveries["failure", "start"]
+    assert (start.buckets()[-2], start.buckets()[-1], start.total) == (("1000.0", 0), ("+Inf", 3), 15000.0)
+    detect = dict(totals.recoveries["hang", "detect"].buckets())
+    assert (detect["0.01"], detect["0.03"], detect["+Inf"]) == (0, 1, 1)

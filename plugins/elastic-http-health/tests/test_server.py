@@ -1,0 +1,313 @@
+"""The endpoint as its clients see it, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from asking import ask, send
+from elastic_http_health.limits import Limits
+from elastic_http_health.options import Options
+from prometheus_client.parser import text_string_to_metric_families
+
+from elastic_core.clock import SystemClock
+from elastic_core.errors import ProcessFailure
+from elastic_core.interfaces.health import AgentPhase, Recovery, RoundStatus, WorkerStatus
+from elastic_core.interfaces.node import Member
+from elastic_core.testing import eventually
+
+DOCS = Path(__file__).parents[3] / "docs" / "health.md"
+TOKEN = {"Authorization": "Bearer s3cret"}
+
+
+def fill(view):
+    """Something of everything."""
+    view.show(
+        phase=AgentPhase.STOPPING, reason="rank 0: exit code 41", round=2, group_rank=0,
+        restart_count=1, max_restarts=3,
+        members=(Member("node0", "host0", "10.0.0.1", "trainer", 1),),
+        workers=(WorkerStatus(0, 0, os.getpid(), "running"),),
+        rounds=(RoundStatus(1, 1, 0, 1, 5.0, "all are there", 9.0, "rank 0: exit code 41", "failure", 0.2),
+                RoundStatus(2, 1, 0, 1, 10.0, rendezvous=0.01)),
+        recoveries=(Recovery(2, "failure", "rank 0: exit code 41", 10.0, 0.1, 0.2, 0.3, 0.4),),
+        restarts=(("failure", 1),),
+        last_failure=ProcessFailure(0, 7, -11, message="m", reason="killed", stack="a stack", stderr_tail=("x",)),
+    )  # fmt: skip
+
+
+def paths(value, prefix=""):
+    """Every field of a document: `members[].node`."""
+    if isinstance(value, list):
+        return {path for item in value for path in paths(item, f"{prefix}[]")}
+    if isinstance(value, dict):
+        return {path for key, item in value.items() for path in paths(item, f"{prefix}.{key}" if prefix else key)}
+    return {prefix}
+
+
+def test_every_field_of_the_status_is_documented_and_no_other(view, serve):
+    fill(view)
+    found = ask(serve().port, "/status")
+    assert (found.status, found.headers["Content-Type"]) == (200, "application/json")
+    assert (found.json["version"], found.json["phase"], found.json["ready"]["ok"]) == (1, "stopping", False)
+    fields = {re.sub(r"^restarts\..*", "restarts", path) for path in paths(found.json)}
+    section = DOCS.read_text().partition("## The status as JSON")[2].partition("\n## ")[0]
+    documented = {
+        name for row in re.findall(r"^\| (`.*?) \|", section, re.M) for name in re.findall(r"`([\w.\[\]]+)`", row)
+    }
+    assert documented - {"last_failure"} == fields
+
+
+def test_every_metric_is_documented_and_no_other(view, serve):
+    fill(view)
+    server = serve()
+    ask(server.port, "/status")
+    found = ask(server.port, "/metrics")
+    names = {family.name for family in text_string_to_metric_families(found.text)}
+    section = DOCS.read_text().partition("## Metrics")[2].partition("\n## ")[0]
+    documented = {re.sub(r"_total$", "", name) for name in re.findall(r"^\| `(\w+)", section, re.M)}
+    assert documented == names
+    values = {
+        (s.name, *sorted(s.labels.values())): s.value
+        for f in text_string_to_metric_families(found.text)
+        for s in f.samples
+    }
+    assert values["elastic_restarts_total", "failure"] == 1
+    assert values["elastic_restarts_total", "hang"] == 0
+    assert values["elastic_phase", "stopping"] == 1
+    assert values["elastic_recovery_seconds_sum", "failure", "stop"] == 0.2
+    assert values["elastic_rendezvous_seconds_count",] == 2
+    assert values["elastic_health_answers_total", "200"] == 1
+
+
+@pytest.fixture
+def child():
+    """A process that has used some processor time, and that has one below it."""
+    code = """
+import subprocess, sys, time
+below = subprocess.Popen([sys.executable, "-c", "held = bytearray(40 << 20); print(1, flush=True); input()"], stdin=0)
+until = time.process_time() + 0.1
+while time.process_time() < until: pass
+print("there", flush=True); below.wait()
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    said = "".join(process.stdout.readline() for _ in range(2))  # both at once, maybe
+    assert sorted(said) == sorted("1\nthere\n")
+    yield process
+    process.communicate("\n", timeout=10)
+
+
+def test_what_workers_use_with_all_that_they_started(view, serve, child):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait(10)
+    view.show(workers=(WorkerStatus(0, 4, child.pid, "running"), WorkerStatus(1, 5, gone.pid, "running")))
+    port = serve().port
+    used, unknown = ask(port, "/status").json["workers"]
+    assert used["cpu_seconds"] >= 0.1
+    assert used["memory_bytes"] > 45 << 20
+    assert (unknown["cpu_seconds"], unknown["memory_bytes"]) == (None, None)
+    metrics = ask(port, "/metrics").text
+    assert 'elastic_worker_memory_bytes{local_rank="0",rank="4"}' in metrics
+    assert 'rank="5"' not in metrics
+
+
+def test_workers_are_not_looked_at_more_often_than_each_second(view, serve, child):
+    view.show(workers=(WorkerStatus(0, 0, child.pid, "running"),))
+    port = serve().port
+    begun = SystemClock().now()
+    bodies = {ask(port, "/status").body for _ in range(20)}
+    assert len(bodies) <= 1 + (SystemClock().now() - begun)
+
+
+def test_waiting_for_a_change(view, serve):
+    port = serve().port
+    change = ask(port, "/changes").json["change"]
+    assert ask(port, "/changes?after=0&wait=20").json["change"] == change
+    begun = SystemClock().now()
+    assert ask(port, f"/changes?after={change}&wait=0.2").json["change"] == change
+    assert SystemClock().now() - begun >= 0.2
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(ask(port, f"/changes?after={change}&wait=30").json))
+    waiting.start()
+    while waiting.is_alive():  # it may not have asked yet when the first change comes
+        view.show(phase=AgentPhase.STOPPING)
+        waiting.join(0.05)
+    assert found[0]["change"] > change
+    assert SystemClock().now() - begun < 20
+
+
+@pytest.mark.parametrize("query", ["after=x", "after=1&wait=x", "after=1&wait=nan", "after=1&wait=-5", "after=9e9"])
+def test_waits_that_make_no_sense_end_at_once(serve, query):
+    assert ask(serve().port, f"/changes?{query}").status in (200, 400)
+
+
+def test_only_so_many_wait(view, serve):
+    port = serve(Options(limits=Limits(waiting=1))).port
+    change = ask(port, "/changes").json["change"]
+    with socket.create_connection(("127.0.0.1", port), 60) as first:
+        first.sendall(b"GET /changes?after=%d&wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n" % change)
+        ask(port, "/livez")  # by its end the first has been read
+        begun = SystemClock().now()
+        assert ask(port, f"/changes?after={change}&wait=30").status == 200
+        assert SystemClock().now() - begun < 20
+        view.show(round=2)
+        assert first.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW"])
+def test_nothing_can_be_changed(serve, method):
+    found = ask(serve().port, "/status", method)
+    assert (found.status, found.headers["Allow"]) == (405, "GET, HEAD")
+
+
+def insist(port, *pieces):
+    """What is answered to one who sends all of it before reading; a connection that is reset is an error."""
+    with socket.create_connection(("127.0.0.1", port), 10) as link:
+        for piece in pieces:
+            link.sendall(piece)
+        found = b""
+        while piece := link.recv(65536):
+            found += piece
+        return found
+
+
+HEAD = b"Host: localhost\r\nContent-Length: 100000\r\n\r\n"
+
+
+@pytest.mark.parametrize("method", [b"POST", b"GET"])
+def test_who_sends_a_body_gets_the_answer(serve, method):
+    port = serve().port
+    head = method + b" /status HTTP/1.1\r\n" + HEAD
+    assert insist(port, head + b"x" * 100_000).startswith(b"HTTP/1.1 413 ")
+    assert insist(port, head, b"x" * 50_000, b"x" * 50_000).startswith(b"HTTP/1.1 413 ")
+
+
+def test_who_sends_many_requests_at_once_gets_the_first_answer(serve):
+    assert insist(serve().port, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000).count(b"HTTP/1.1 200") == 1
+
+
+def test_who_never_ends_is_sent_away(serve):
+    server = serve(Options(limits=Limits(rest_seconds=0.3)))
+    with socket.create_connection(("127.0.0.1", server.port), 10) as link:
+        link.sendall(b"POST / HTTP/1.1\r\n" + HEAD)
+        assert link.recv(100).startswith(b"HTTP/1.1 413 ")
+        eventually(lambda: server.counts.connections == 0)
+    with socket.create_connection(("127.0.0.1", server.port), 10) as link, pytest.raises(ConnectionError):
+        link.sendall(b"POST / HTTP/1.1\r\n" + HEAD)
+        while True:
+            link.sendall(b"x" * 65536)
+    assert server.counts.closed == {}
+
+
+def test_head(serve):
+    found = ask(serve().port, "/livez", "HEAD")
+    assert (found.status, found.body) == (200, b"")
+
+
+def test_an_unknown_path_is_told_the_known_ones(serve):
+    found = ask(serve().port, "/../etc/passwd")
+    assert (found.status, "/status" in found.text) == (404, True)
+
+
+@pytest.mark.parametrize("path", ["/", "/livez", "/status", "/metrics", "/nowhere"])
+def test_every_answer_is_safe_to_show(serve, path):
+    headers = ask(serve().port, path).headers
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
+    assert (headers["Referrer-Policy"], headers["X-Frame-Options"]) == ("no-referrer", "DENY")
+    assert "Server" not in headers and "Access-Control-Allow-Origin" not in headers
+
+
+def test_a_page_from_elsewhere_finds_nothing_behind_a_loopback_address(serve):
+    port = serve().port
+    for path in ("/", "/status", "/livez"):
+        assert ask(port, path, headers={"Host": "evil.example"}).status == 421
+    assert ask(port, "/status", headers={"Host": f"localhost:{port}"}).status == 200
+    assert ask(serve(Options(host="0.0.0.0")).port, "/status", headers={"Host": "node7"}).status == 200
+
+
+def test_without_the_token_probes_tell_no_reason_and_the_rest_nothing(view, serve):
+    view.show(phase=AgentPhase.JOINING, reason="gpu-13 is missing")
+    port = serve(Options(token="s3cret")).port
+    assert (ask(port, "/readyz").status, ask(port, "/readyz?verbose").text) == (503, "not ok\n")
+    assert ask(port, "/livez").text == "ok\n"
+    for path in ("/status", "/metrics", "/changes"):
+        found = ask(port, path)
+        assert (found.status, found.headers["WWW-Authenticate"], "gpu-13" in found.text) == (401, "Bearer", False)
+        assert ask(port, path, headers={"Authorization": "Bearer s3cre"}).status == 401
+        assert ask(port, path, headers=TOKEN).status == 200
+    assert "gpu-13 is missing" in ask(port, "/readyz", headers=TOKEN).text
+    assert "job" not in ask(port, "/").text.partition("<body>")[2].partition("<script>")[0].replace("job without", "")
+
+
+def test_verbose_probes(view, serve):
+    port = serve().port
+    assert ask(port, "/livez?verbose").text.endswith("livez check passed\n")
+    view.fault = "its thread has ended"
+    found = ask(port, "/livez?verbose")
+    assert found.status == 503
+    assert found.text.splitlines() == [
+        "[+]loop: the agent's loop turns",
+        "[-]watchdog: its thread has ended",
+        "livez check failed",
+    ]
+
+
+def test_text_that_cannot_be_written_is_shown_all_the_same(view, serve):
+    view.show(phase=AgentPhase.STOPPING, reason="lone \udce9", run_id="r\udce9")
+    port = serve().port
+    assert "lone \\udce9" in ask(port, "/readyz").text
+    assert ask(port, "/status").json["reason"] == "lone \udce9"
+    assert ask(port, "/metrics").status == 200
+
+
+def test_one_connection_brings_one_request(serve):
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    found = send(serve().port, request + request)
+    assert found.count(b"HTTP/1.1 200") == 1
+    assert b"Connection: close" in found
+
+
+def test_a_view_that_breaks_is_an_answer_too_and_told_once(view, serve, capfd):
+    class Broken(type(view)):
+        def watchdog_fault(self):
+            raise RuntimeError("no luck")
+
+    port = serve(agent=Broken()).port
+    assert [ask(port, "/livez").status for _ in range(3)] == [500, 500, 500]
+    assert ask(port, "/readyz").status == 200
+    assert capfd.readouterr().err.count("endpoint failed") == 1
+
+
+def test_a_forked_child_holds_neither_port_nor_connections(serve):
+    server = serve()
+    with socket.create_connection(("127.0.0.1", server.port), 10) as link:
+        ask(server.port, "/livez")  # the one before it has been accepted
+        context = multiprocessing.get_context("fork")
+        release, wait = context.Pipe()
+        child = context.Process(target=wait.recv)
+        child.start()
+        try:
+            server.stop()
+            assert link.recv(1) == b""
+            with socket.create_server(("127.0.0.1", server.port)):
+                pass
+        finally:
+            release.send("go")
+            child.join(10)
+    assert child.exitcode == 0
+
+
+def test_heavy_imports_wait_until_the_endpoint_is_chosen():
+    heavy = "{'asyncio', 'h11', 'prometheus_client'}"
+    code = f"import elastic_http_health.plugin, sys; print([*{heavy}.intersection(sys.modules)])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout) == []

@@ -1,0 +1,155 @@
+"""The table that tells who hangs: samples and times go in, by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.agent.hang import HangPolicy, HangTable
+from elastic_core.clock import Instant
+from elastic_core.interfaces.watchdog import Expiry
+from elastic_core.interfaces.workers import WorkerSample
+
+POLICY = HangPolicy(8.0, warmup=0.0)
+STEP = 2.0  # of POLICY
+
+
+def sample(rank=0, **done):
+    return WorkerSample(rank, 100 + rank, **done)
+
+
+def follow(policy, *looks):
+    """Look at the given times with the given samples; what the last look found, and the table after it."""
+    table, found = HangTable.starting(policy, Instant(0.0)), None
+    for now, *samples in looks:
+        table, found = table.look(samples, Instant(now))
+    return found, table
+
+
+def idle_until(now, *last, policy=POLICY):
+    """Looks every step from the first on, with the same samples each time."""
+    return [(at * policy.step, *last) for at in range(int(now / policy.step) + 1)]
+
+
+def test_a_worker_that_does_nothing_hangs_after_the_timeout():
+    assert follow(POLICY, *idle_until(6, sample()))[0] is None
+    found, _ = follow(POLICY, *idle_until(8, sample()))
+    assert found == Expiry(100, "", "no progress for 8 s (no log line, no CPU time, no beat)")
+
+
+@pytest.mark.parametrize("done", [{"written": 1}, {"beats": 1}, {"cpu": 0.05}, {"held_up": True}])
+def test_anything_is_progress(done):
+    looks = [*idle_until(6, sample()), (8.0, sample(**done))]
+    found, table = follow(POLICY, *looks)
+    assert found is None
+    assert table.next_look == 10.0
+    done.pop("held_up", None)
+    assert follow(POLICY, *looks, *((at, sample(**done)) for at in (10.0, 12.0, 14.0)))[0] is None
+    found, _ = follow(POLICY, *looks, *((at, sample(**done)) for at in (10.0, 12.0, 14.0, 16.0)))
+    assert found is not None and found.late == 0
+
+
+def test_what_idle_threads_use_is_no_progress():
+    share = 0.019
+    looks = [(at, sample(cpu=share * at)) for at in (0.0, 2.0, 4.0, 6.0, 8.0)]
+    assert follow(POLICY, *looks)[0] is not None
+    assert follow(POLICY, *[(at, sample(cpu=0.021 * at)) for at in (0.0, 2.0, 4.0, 6.0, 8.0)])[0] is None
+
+
+def test_a_single_tick_of_the_cpu_clock_proves_nothing():
+    policy = HangPolicy(0.4, warmup=0.0)
+    looks = [(0.1 * n, sample(cpu=0.01 * n)) for n in range(5)]
+    assert follow(policy, *looks)[0] is not None
+
+
+def test_cpu_time_that_shrinks_is_no_progress_and_hides_none():
+    looks = [(0.0, sample(cpu=100.0)), (2.0, sample(cpu=1.0)), (4.0, sample(cpu=2.0)), (6.0, sample(cpu=2.0))]
+    assert follow(POLICY, *looks)[0] is None
+    assert follow(POLICY, *looks, (8.0, sample(cpu=2.0)), (10.0, sample(cpu=2.0)))[0] is None  # it moved at 4
+    assert follow(POLICY, *looks, *((at, sample(cpu=2.0)) for at in (8.0, 10.0, 12.0)))[0] is not None
+
+
+def test_nobody_is_looked_at_during_the_warm_up():
+    table = HangTable.starting(HangPolicy(8.0, warmup=60.0), Instant(5.0))
+    assert table.next_look == 65.0
+    table, found = table.look([sample()], Instant(65.0))
+    assert found is None
+    assert table.next_look == 67.0
+
+
+def test_the_one_whose_progress_ended_first_is_the_cause():
+    looks = [
+        (0.0, sample(0), sample(1), sample(2)),
+        (2.0, sample(0, written=1), sample(1, written=1), sample(2, written=1)),
+        (4.0, sample(0, written=2), sample(1, written=1), sample(2, written=2)),
+        *((at, sample(0, written=2), sample(1, written=1), sample(2, written=2)) for at in (6.0, 8.0)),
+    ]
+    found, _ = follow(POLICY, *looks, (10.0, sample(0, written=2), sample(1, written=1), sample(2, written=2)))
+    assert found is not None and found.worker_pid == 101
+
+
+def test_of_several_that_stopped_within_one_step_it_is_the_one_that_did_the_least():
+    busy = (sample(0, cpu=1.5), sample(1, cpu=0.4), sample(2, cpu=1.9))
+    looks = [(0.0, sample(0), sample(1), sample(2)), *((at, *busy) for at in (2.0, 4.0, 6.0, 8.0, 10.0))]
+    found, _ = follow(POLICY, *looks)
+    assert found is not None and found.worker_pid == 101
+
+
+def test_an_agent_that_was_away_blames_nobody():
+    looks = [*idle_until(6, sample()), (600.0, sample())]
+    found, table = follow(POLICY, *looks)
+    assert found is None
+    assert table.next_look == 602.0
+    found, _ = follow(POLICY, *looks, (602.0, sample()))
+    assert found is not None
+
+
+def test_a_little_late_is_not_away():
+    found, _ = follow(POLICY, *idle_until(6, sample()), (8.9, sample()))
+    assert found is not None
+    assert found.late == pytest.approx(0.9)
+
+
+def test_a_worker_of_another_round_begins_anew():
+    other = WorkerSample(0, 999)
+    assert follow(POLICY, *idle_until(6, sample()), (8.0, other))[0] is None
+
+
+def test_one_that_has_ended_is_forgotten():
+    found, table = follow(POLICY, *idle_until(6, sample(0), sample(1)), (8.0, sample(1)))
+    assert found is not None and found.worker_pid == 101
+    assert set(table.rows) == {1}
+
+
+def test_with_nobody_to_look_at_it_looks_on():
+    assert follow(POLICY, (0.0,))[1].next_look == STEP
+
+
+def test_only_what_counts_is_named():
+    policy = HangPolicy(8.0, 0.0, ("log", "beat"))
+    found, _ = follow(policy, *idle_until(8, sample()))
+    assert found is not None and found.reason == "no progress for 8 s (no log line, no beat)"
+
+
+@given(
+    st.floats(0.1, 3600),
+    st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=30),
+)
+def test_every_hang_is_found_within_a_timeout_and_a_quarter_and_none_before_the_timeout(timeout, life):
+    """A worker moves at times of its own, and the table is looked at when it says."""
+    policy = HangPolicy(timeout, warmup=0.0)
+    moves = []
+    at = 0.0
+    for gap, _ in life:
+        at += gap * timeout * 0.99
+        moves.append(at)
+    table, found, now = HangTable.starting(policy, Instant(0.0)), None, 0.0
+    while found is None:
+        now = table.next_look
+        written = sum(moved <= now for moved in moves)
+        table, found = table.look([sample(written=written)], Instant(now))
+        assert table.next_look > now
+    last = moves[-1] if moves else 0.0
+    assert last + timeout <= now * (1 + 1e-9) + 1e-9
+    assert now <= last + 1.25 * timeout * (1 + 1e-9)

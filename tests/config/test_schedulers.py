@@ -1,0 +1,228 @@
+"""What Slurm and Kubernetes say counts where it must be meant, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.config import NodeRange, as_text
+from elastic_core.config.schedulers import READ, with_scheduler
+from elastic_core.config.settings import Settings
+from elastic_core.errors import ConfigurationError
+
+MEET = "--rdzv-endpoint node1:29400"
+ALLOCATION = {
+    "SLURM_JOB_ID": "1234",
+    "SLURM_JOB_NUM_NODES": "4",
+    "SLURM_NNODES": "4",
+    "SLURM_NODELIST": "node[1-4]",
+    "SLURM_JOB_NODELIST": "node[1-4]",
+}
+# A batch script has a rank, though it is no step; salloc's shell has not even that.
+BATCH = {**ALLOCATION, "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"}
+INTERACTIVE = {
+    **BATCH,
+    "SLURM_STEP_ID": "4294967290",
+    "SLURM_STEP_NUM_NODES": "1",
+    "SLURM_STEP_NUM_TASKS": "1",
+    "SLURM_STEP_NODELIST": "node1",
+}
+
+
+def step(nodes=4, tasks=None, task=0, **more):
+    """What a task finds whom srun started in an allocation of four nodes."""
+    tasks = tasks or nodes
+    return {
+        **ALLOCATION,
+        "SLURM_NNODES": str(nodes),
+        "SLURM_NODELIST": f"node[1-{nodes}]",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_NODES": str(nodes),
+        "SLURM_STEP_NUM_TASKS": str(tasks),
+        "SLURM_STEP_NODELIST": f"node[1-{nodes}]",
+        "SLURM_NODEID": str(task * nodes // tasks),
+        "SLURM_PROCID": str(task),
+        **more,
+    }
+
+
+def taken(reading):
+    return {name: reading.origins[name] for name in READ if "SLURM" in reading.origins[name]}
+
+
+def test_a_step_of_several_nodes_is_the_job(desk):
+    reading = desk.read(f"{MEET} train.py", step(task=2))
+    assert (reading.settings.nnodes, reading.settings.node_rank) == (NodeRange(4, 4), 2)
+    assert reading.settings.rdzv_id == "slurm-1234.0"
+    assert taken(reading) == {
+        "nnodes": "SLURM_STEP_NUM_NODES",
+        "node_rank": "SLURM_NODEID",
+        "rdzv_id": "SLURM_JOB_ID and SLURM_STEP_ID",
+    }
+
+
+def test_all_tasks_of_a_step_find_the_same_job_and_a_rank_each(desk):
+    readings = [desk.read(f"{MEET} train.py", step(task=task)) for task in range(4)]
+    assert len({(reading.settings.nnodes, reading.settings.rdzv_id) for reading in readings}) == 1
+    assert [reading.settings.node_rank for reading in readings] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("environ", [ALLOCATION, BATCH, INTERACTIVE], ids=["salloc", "sbatch", "interactive step"])
+@pytest.mark.parametrize("line", ["train.py", f"{MEET} train.py"])
+def test_without_srun_a_command_is_for_its_node_alone(desk, environ, line):
+    reading = desk.read(line, environ)
+    assert (reading.settings.nnodes, reading.settings.node_rank) == (NodeRange(1, 1), None)
+    assert reading.settings.rdzv_id == "made-up"
+    assert reading.origins["nnodes"] == "default; srun did not start this on the 4 nodes of the allocation"
+
+
+@pytest.mark.parametrize("tasks", [1, 8])
+def test_a_step_on_one_node_is_for_that_node_alone(desk, tasks):
+    reading = desk.read(f"{MEET} train.py", step(nodes=1, tasks=tasks))
+    assert (reading.settings.nnodes, reading.settings.node_rank) == (NodeRange(1, 1), None)
+    assert (reading.settings.rdzv_id, reading.origins["nnodes"]) == ("made-up", "SLURM_STEP_NUM_NODES")
+
+
+@pytest.mark.parametrize("line", ["--standalone train.py", "--rdzv-backend local train.py"])
+def test_a_job_of_this_machine_alone_asks_no_scheduler(desk, line):
+    reading = desk.read(line, step(task=2, tasks=8))
+    assert (reading.settings.nnodes, reading.settings.node_rank) == (NodeRange(1, 1), None)
+    assert taken(reading) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "environ", "file"),
+    [
+        (f"{MEET} --nnodes 2:4 --node-rank 3 --rdzv-id mine train.py", {}, ""),
+        (f"{MEET} train.py", {"ELASTIC_NNODES": "2:4", "PET_NODE_RANK": "3", "PET_RDZV_ID": "mine"}, ""),
+        (f"{MEET} train.py", {}, "nnodes = '2:4'\nnode_rank = 3\nrdzv_id = 'mine'"),
+    ],
+    ids=["flags", "environment", "file"],
+)
+def test_every_other_source_is_stronger(desk, line, environ, file):
+    desk.write(file)
+    settings = desk.read(line, {**step(), **environ}).settings
+    assert (settings.nnodes, settings.node_rank, settings.rdzv_id) == (NodeRange(2, 4), 3, "mine")
+
+
+def test_a_range_keeps_what_else_the_step_says(desk):
+    settings = desk.read(f"{MEET} --nnodes 2:4 train.py", step(task=1)).settings
+    assert (settings.nnodes, settings.node_rank, settings.rdzv_id) == (NodeRange(2, 4), 1, "slurm-1234.0")
+
+
+def test_spares_have_no_rank(desk):
+    settings = desk.read(f"{MEET} --nnodes 2 train.py", step(task=2)).settings
+    assert (settings.node_rank, settings.rdzv_id) == (None, "slurm-1234.0")
+
+
+def test_a_job_of_several_steps_must_have_a_name(desk):
+    line = f"{MEET} --nnodes 1:8 train.py"
+    assert "--rdzv-id" in desk.problems(line, step(task=1))
+    assert desk.read(f"--rdzv-id mine {line}", step(task=1)).settings.node_rank is None
+
+
+def test_a_static_job_has_the_ranks_of_the_step(desk):
+    reading = desk.read("--master-addr node1 train.py", step(task=3))
+    assert (reading.settings.rdzv_backend, reading.settings.node_rank) == ("static", 3)
+
+
+def test_steps_requeues_and_tasks_of_arrays_have_ids_of_their_own(desk):
+    array = {"SLURM_ARRAY_JOB_ID": "1234", "SLURM_ARRAY_TASK_COUNT": "2"}
+    environments = [
+        step(),
+        step(SLURM_STEP_ID="1"),
+        step(SLURM_RESTART_COUNT="1"),
+        step(SLURM_RESTART_COUNT="2"),
+        step(SLURM_JOB_ID="1235", SLURM_ARRAY_TASK_ID="1", **array),
+        step(SLURM_JOB_ID="1236", SLURM_ARRAY_TASK_ID="2", **array),
+    ]
+    readings = [desk.read(f"{MEET} train.py", environ) for environ in environments]
+    assert len({reading.settings.rdzv_id for reading in readings}) == len(environments)
+    assert readings[2].settings.rdzv_id == "slurm-1234.0-r1"
+    assert readings[2].origins["rdzv_id"] == "SLURM_JOB_ID and SLURM_STEP_ID and SLURM_RESTART_COUNT"
+
+
+def test_the_first_run_of_a_job_is_no_requeue(desk):
+    assert desk.read(f"{MEET} train.py", step(SLURM_RESTART_COUNT="0")).settings.rdzv_id == "slurm-1234.0"
+
+
+class TestTwoReadings:
+    @pytest.mark.parametrize("line", ["train.py", f"{MEET} train.py"])
+    def test_several_tasks_on_a_node(self, desk, line):
+        problems = desk.problems(line, step(nodes=2, tasks=16))
+        assert list(problems) == ["SLURM_STEP_NUM_TASKS"]
+        assert "srun --ntasks=2 --ntasks-per-node=1" in problems["SLURM_STEP_NUM_TASKS"]
+
+    def test_that_many_agents_on_purpose(self, desk):
+        reading = desk.read(f"{MEET} --nnodes 16 train.py", step(nodes=2, tasks=16, task=9))
+        assert (reading.settings.node_rank, reading.origins["node_rank"]) == (9, "SLURM_PROCID")
+
+    def test_a_heterogeneous_job(self, desk):
+        part = step(nodes=2, SLURM_HET_SIZE="2")
+        assert list(desk.problems("train.py", part)) == ["SLURM_HET_SIZE"]
+        assert list(desk.problems(f"{MEET} train.py", part)) == ["SLURM_HET_SIZE"]
+        assert set(desk.problems(f"{MEET} --nnodes 4 train.py", part)) == {"--rdzv-id"}
+        assert desk.read(f"{MEET} --nnodes 4 --rdzv-id mine train.py", part).settings.node_rank is None
+
+    def test_no_place_to_meet(self, desk):
+        problems = desk.problems("train.py", step())
+        assert set(problems) == {"--rdzv-endpoint", "SLURM_STEP_NUM_NODES"}
+        assert "on 4 nodes" in problems["SLURM_STEP_NUM_NODES"]
+        assert "--nnodes=1" in problems["SLURM_STEP_NUM_NODES"]
+        assert desk.read("--nnodes 1 train.py", step()).settings.rdzv_backend == "local"
+
+    def test_no_advice_about_slurm_where_a_flag_says_so(self, desk):
+        assert set(desk.problems("--nnodes 4 train.py", step())) == {"--rdzv-endpoint"}
+
+
+def test_the_step_in_which_sbatch_was_called_is_not_ours(desk):
+    left_over = {name: value for name, value in step(nodes=2).items() if "_STEP_" in name}
+    reading = desk.read(f"{MEET} train.py", {**left_over, **BATCH})
+    assert reading.settings.nnodes == NodeRange(1, 1)
+
+
+@pytest.mark.parametrize("name", ["SLURM_STEP_NUM_NODES", "SLURM_STEP_ID", "SLURM_JOB_ID"])
+@pytest.mark.parametrize("text", ["", "many", "-1", "²", "1" * 5000])
+def test_what_cannot_be_read_is_not_taken(desk, name, text):
+    reading = desk.read(
+        "train.py" if name != "SLURM_JOB_ID" else f"{MEET} --rdzv-id mine train.py", step(**{name: text})
+    )
+    assert name not in " ".join(reading.origins.values())
+
+
+@given(st.dictionaries(st.sampled_from(sorted(step(SLURM_HET_SIZE="", SLURM_RESTART_COUNT=""))), st.text()))
+def test_no_environment_breaks_the_reading(environ):
+    with_scheduler(Settings(), {}, environ)
+
+
+class TestIndexedJob:
+    JOB = f"{MEET} --nnodes 2:4 --rdzv-id job train.py"
+
+    def test_the_index_is_the_rank(self, desk):
+        reading = desk.read(self.JOB, {"JOB_COMPLETION_INDEX": "3"})
+        assert (reading.settings.node_rank, reading.origins["node_rank"]) == (3, "JOB_COMPLETION_INDEX")
+
+    def test_spares_have_none(self, desk):
+        assert desk.read(self.JOB, {"JOB_COMPLETION_INDEX": "4"}).settings.node_rank is None
+
+    def test_pods_that_work_alone_have_none(self, desk):
+        assert desk.read("train.py", {"JOB_COMPLETION_INDEX": "3"}).settings.node_rank is None
+
+    def test_a_flag_is_stronger(self, desk):
+        reading = desk.read(f"--node-rank 1 {self.JOB}", {"JOB_COMPLETION_INDEX": "3"})
+        assert (reading.settings.node_rank, reading.origins["node_rank"]) == (1, "--node-rank")
+
+
+def test_explain_tells_where_it_is_from(desk):
+    lines = as_text(desk.read(f"{MEET} train.py", step(task=2))).splitlines()
+    shown = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines[3:]}
+    assert shown["nnodes"] == ["4:4", "SLURM_STEP_NUM_NODES"]
+    assert shown["node_rank"] == ["2", "SLURM_NODEID"]
+    assert shown["rdzv_id"] == ["slurm-1234.0", "SLURM_JOB_ID and SLURM_STEP_ID"]
+
+
+def test_a_bad_flag_is_not_hidden_by_the_scheduler(desk):
+    with pytest.raises(ConfigurationError) as caught:
+        desk.read(f"--nnodes some {MEET} train.py", step())
+    assert [problem.origin for problem in caught.value.problems] == ["--nnodes"]

@@ -1,0 +1,139 @@
+"""The code blocks of the pages, and a shell to run them in."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path
+    for pattern in ("README.md", "docs/**/*.md", "plugins/README.md", "plugins/*/README.md", "examples/*/README.md")
+    for path in ROOT.glob(pattern)
+)
+LIMIT_S = 60
+FENCE = re.compile(r"^ *```")
+IS_ITEM = re.compile(r" *([-*+]|\d+\.) ")
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    """Its path from the root."""
+    line: int
+    language: str
+    """What stands behind the fence; `indented` for a block without one."""
+    text: str
+
+    @property
+    def id(self):
+        return f"{self.page}:{self.line}"
+
+
+def blocks_of(page, text):
+    """Fenced blocks, and those that are indented by four and follow an empty line, as Markdown has it."""
+    lines, number = text.splitlines(), 0
+    while number < len(lines):
+        start = number
+        if FENCE.match(lines[number]):
+            number = next(at for at in range(start + 1, len(lines)) if FENCE.match(lines[at]))
+            yield Block(page, start + 1, lines[start].strip(" `"), joined(lines[start + 1 : number]))
+        elif lines[number].startswith("    ") and not lines[number - 1].strip() and not IS_ITEM.match(lines[number]):
+            while number < len(lines) and (lines[number].startswith("    ") or not lines[number].strip()):
+                number += 1
+            yield Block(page, start + 1, "indented", joined(lines[start:number]).rstrip("\n") + "\n")
+            continue
+        number += 1
+
+
+def joined(lines):
+    return textwrap.dedent("".join(f"{line}\n" for line in lines))
+
+
+def all_blocks():
+    return [block for page in PAGES for block in blocks_of(str(page.relative_to(ROOT)), page.read_text())]
+
+
+def blocks_on(page, language):
+    """Texts of all blocks of a page (its path from the root) in this language."""
+    return [block.text for block in blocks_of(page, (ROOT / page).read_text()) if block.language == language]
+
+
+def block_of(page, words):
+    """The text of the one block of a page (its path from the root) that has these words."""
+    found = [block.text for block in blocks_of(page, (ROOT / page).read_text()) if words in block.text]
+    assert len(found) == 1, f"expected one block with {words!r} in {page}, found {len(found)}"
+    return found[0]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+class Shell:
+    """Runs blocks in a folder, outside the checkout. Whatever still runs is ended by `close`."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self._started = []
+
+    def start(self, script, **environ):
+        """In the background, with both streams in one file."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("ELASTIC_", "PET_", "TORCHELASTIC_"))}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        said = self.folder / f"said{len(self._started)}"
+        with open(said, "wb") as log:
+            process = subprocess.Popen(
+                ["sh", "-euc", script], cwd=self.folder, env={**kept, "PATH": path, **environ},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self._started.append(process)
+        return Started(process, said)
+
+    def run(self, script, times=1, code=0, **environ):
+        """So often at the same time; each must end with this code. What they said."""
+        started = [self.start(script, **environ) for _ in range(times)]
+        return "".join(one.ended(code) for one in started)
+
+    def close(self):
+        for process in self._started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in self._started:
+            try:
+                process.wait(LIMIT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(LIMIT_S)
+
+
+class Started:
+    def __init__(self, process, said):
+        self.process = process
+        self._said = said
+
+    @property
+    def said(self):
+        return self._said.read_text(errors="replace")
+
+    def ended(self, code=0):
+        """Wait for its end, which must be with this code. What it said."""
+        assert self.process.wait(LIMIT_S) == code, self.said
+        return self.said
+
+    def says(self, words):
+        """Wait until it does."""
+        deadline = time.monotonic() + LIMIT_S
+        while words not in self.said:
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < deadline, f"{words!r} in\n{self.said}"
+            time.sleep(0.02)

@@ -1,0 +1,105 @@
+"""The page of commands has every command, and every flag that its help has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from blocks import Shell, all_blocks, blocks_on, free_port
+
+from elastic_core.cli import main
+from elastic_core.config import SPECS, NodeRange
+from elastic_core.config.resolve import STATIC_RUN_ID
+from elastic_core.errors import ConfigurationError, ExitCode
+from elastic_core.operate.commands import DRAIN, SERVE, STATUS, backend_to_serve, room_for, target_of
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text()
+SECTIONS = dict(re.findall(r"^## `elastic (\w+)`\n((?:(?!## ).*\n?)*)", PAGE, re.M))
+
+
+def said(argv, capsys):
+    main(argv)
+    out, err = capsys.readouterr()
+    return out + err
+
+
+def flags_of(text):
+    return re.findall(r"^\| `(--[\w-]+)", text, re.M)
+
+
+def test_every_command_is_there_and_no_other(capsys):
+    (known,) = re.findall(r"expected a command \((.*?)\)", said(["nonsense"], capsys))
+    assert set(SECTIONS) | {"run"} == set(known.split(", "))
+    assert set(re.findall(r"^  (\w+)  +\w", said(["--help"], capsys), re.M)) == set(known.split(", "))
+
+
+@pytest.mark.parametrize("name", sorted(SECTIONS))
+def test_what_its_help_has_is_on_the_page_and_no_other(capsys, name):
+    text = said([name, "--help"], capsys)
+    assert flags_of(SECTIONS[name]) == re.findall(r"^  (--[\w-]+)", text, re.M)
+    codes = re.findall(r"^  (\d+)  ", text, re.M)
+    assert re.findall(r"^\| (\d+) \|", SECTIONS[name], re.M) == codes
+    assert {*map(int, codes)} <= set(ExitCode)
+    (example,) = re.findall(r"^example:\n  (.+)", text, re.M)
+    assert f"```sh\n{example}\n```" in SECTIONS[name]
+    usage, _, about = text.removeprefix("usage: ").partition("\n\nflags:")[0].partition("\n\n")
+    assert usage in SECTIONS[name]
+    assert about in SECTIONS[name]
+
+
+@pytest.fixture
+def shell(tmp_path):
+    made = Shell(tmp_path)
+    yield made
+    made.close()
+
+
+EXAMPLES = [text.strip() for text in blocks_on("docs/reference/commands.md", "sh")]
+ON_A_PAGE = {block.text.strip() for block in all_blocks() if block.page == "docs/several-nodes.md"}
+"""Run with that page: a store that is served, a job there, a look at it, a node that is taken out."""
+
+
+def test_the_examples_that_need_a_job_are_those_of_a_page_whose_blocks_are_run():
+    needing = [example for example in EXAMPLES if example.split()[1] in ("status", "drain", "serve")]
+    assert len(needing) == 3
+    assert set(needing) <= ON_A_PAGE
+    assert len(EXAMPLES) == len(SECTIONS)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("example", sorted(set(EXAMPLES) - ON_A_PAGE))
+def test_an_example_works(example, shell):
+    assert shell.run(example.replace("node0:29400", f"127.0.0.1:{free_port()}"))
+
+
+JOB = {"rdzv_backend": "", "rdzv_id": "job", "rdzv_endpoint": "", "rdzv_conf": {}}
+
+
+@pytest.mark.parametrize("command", [STATUS, DRAIN, SERVE], ids=lambda command: command.name)
+def test_flags_of_run_say_what_they_mean_to_the_command(command):
+    """The texts of `run` tell how `run` makes up what is missing, and these commands do not."""
+    same = {name for name, spec in command.specs.items() if name in SPECS and spec.help == SPECS[name].help}
+    assert same == {"config"}
+    taken = backend_to_serve(JOB) if command is SERVE else target_of(JOB).backend
+    assert command.specs["rdzv_backend"].help.endswith(f"; unset: {taken}")
+
+
+def test_the_name_of_the_job_is_needed_as_the_help_says():
+    with pytest.raises(ConfigurationError, match="expected the name of the job"):
+        target_of({**JOB, "rdzv_id": None})
+    static = target_of({**JOB, "rdzv_id": None, "rdzv_backend": "static"})
+    told = f"name of the job; needed with any backend but static, whose job without a name is '{static.run_id}'"
+    assert [command.specs["rdzv_id"].help for command in (STATUS, DRAIN)] == [told, told]
+    assert static.run_id == STATIC_RUN_ID
+
+
+def test_the_room_that_a_served_store_has_is_told():
+    (least,) = re.findall(r"never fewer than (\d+)", SERVE.specs["nnodes"].help)
+    assert [room_for(NodeRange(1, int(least) + more)) for more in (-1, 0, 1)] == [int(least)] * 2 + [int(least) + 1]
+
+
+def test_the_backend_that_is_taken_is_told():
+    assert {target_of(JOB).backend, backend_to_serve(JOB)} == set(
+        re.findall(r"Without `--rdzv-backend`, status, drain and serve\ntake (\w+)\.", PAGE)
+    )

@@ -1,0 +1,63 @@
+"""Exit codes on the pages are those of the code, the doctor's with the order in which they count."""
+
+from __future__ import annotations
+
+import re
+import signal
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from elastic_core.errors import EXIT_CODE_MEANING, ExitCode
+from elastic_core.operate.doctor.finding import Check, exit_code_of, fault, warning
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+DOCTOR, REFERENCE = ((DOCS / name).read_text() for name in ("doctor.md", "reference/doctor.md"))
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("*/*/README.md")])
+
+
+def code_of(*checks):
+    return int(exit_code_of([fault(check, "", "") for check in checks]))
+
+
+def table(text, head):
+    """First and second cell of each row of the table with this head."""
+    _, _, below = text.partition(f"\n| {head} |")
+    return re.findall(r"^\| (.+?) \| (.+?) \|", below.partition("\n\n")[0], re.M)
+
+
+def test_the_doctors_codes_are_those_that_it_can_leave_with():
+    told = {int(code) for code, _ in table(DOCTOR, "exit code | meaning") if code.isdigit()}
+    assert told == {code_of(), *map(code_of, Check)}
+
+
+def test_the_general_table_says_which_codes_the_doctor_has():
+    mine = {int(code) for code, meaning in EXIT_CODE_MEANING.items() if "doctor:" in meaning}
+    assert mine == set(map(code_of, Check))
+
+
+def test_warnings_are_no_faults():
+    (meaning,) = (meaning for code, meaning in table(DOCTOR, "exit code | meaning") if code == "0")
+    assert "there may be warnings" in meaning
+    assert exit_code_of([warning(check, "", "") for check in Check]) is ExitCode.SUCCESS
+
+
+def test_the_order_in_which_they_count_is_told():
+    (first, then, last) = map(int, re.search(r"The first of (\d), (\d) and (\d) that applies", DOCTOR).groups())
+    order = [first, then, last]
+    for one, other in combinations(Check, 2):
+        assert code_of(one, other) == min(code_of(one), code_of(other), key=order.index)
+
+
+@pytest.mark.parametrize("check", Check)
+def test_the_code_of_each_check_is_told(check):
+    (row,) = re.findall(rf"^\| `{check.value}` \| .* \| (\d+) \|$", REFERENCE, re.M)
+    assert int(row) == code_of(check)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_names_no_code_that_there_is_not(page):
+    named = {int(code) for code in re.findall(r"\b(?:exit code|exits with) (\d+)", page.read_text())}
+    assert named <= {*map(int, ExitCode), *(128 + number for number in signal.valid_signals())}

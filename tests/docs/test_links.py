@@ -1,0 +1,41 @@
+"""Links between pages lead somewhere, also those of pages that Sphinx does not see: README files, the changelog."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from blocks import PAGES, ROOT
+
+ALL = sorted({*PAGES, *ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md")})
+
+
+def anchors(text):
+    """Of the headings, as Sphinx and code hosts make them."""
+    headings = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken(page, text):
+    """The links of a page to files or headings that there are not."""
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"https?:|mailto:", link)]
+    return [link for link in links if not leads_somewhere(page, *link.partition("#")[::2])]
+
+
+def leads_somewhere(page, path, anchor):
+    there = page.parent / path if path else page
+    if not anchor or there.suffix != ".md":
+        return there.exists()
+    return there.exists() and anchor in anchors(there.read_text())
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    assert broken(page, page.read_text()) == []
+
+
+def test_what_leads_nowhere_is_found():
+    page = ROOT / "README.md"
+    good = "[a](docs/running.md#in-a-container) [b](docs) [c](https://x.y/z) [d](#use-it)"
+    bad = ["docs/no.md", "docs/running.md#no-such", "docs/no.md#a", "#no"]
+    assert broken(page, good + "".join(f" [x]({link})" for link in bad)) == bad

@@ -1,0 +1,99 @@
+"""The agent puts the metrics that the reference tells, and no other."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from elastic_core import metrics
+from elastic_core.errors import ChildFailedError
+from elastic_core.interfaces.observer import AgentFinished, RestartDecided, WorkersStarted
+from elastic_core.launch import LaunchConfig, elastic_launch
+from elastic_core.observers import MetricRecorder
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "events.md").read_text().partition("\n## Metrics\n")[2]
+FAIL = "import os; assert os.environ['RANK'] == '0', 'no samples'"
+
+
+class Listening(metrics.MetricHandler):
+    def __init__(self):
+        self.names = set()
+        self.values = {}
+
+    def emit(self, metric_data):
+        self.names.add(metric_data.name)
+        self.values.setdefault(metric_data.name, []).append(metric_data.value)
+
+
+@pytest.fixture
+def listening():
+    handler = Listening()
+    metrics.configure(handler)
+    yield handler
+    metrics.configure(metrics.NullMetricHandler())
+
+
+def told():
+    """Every name of the table, and what it says of its value."""
+    rows = re.findall(r"^\| (`.*?`) \| .* \| (.*) \|$", PAGE, re.M)
+    return {name: value for names, value in rows for name in whole(re.findall("`([^`]+)`", names))}
+
+
+def whole(names):
+    """With names that begin with a dot made whole by what stands before the first one's last dot."""
+    head = names[0].rpartition(".")[0]
+    return [head + name if name.startswith(".") else name for name in names]
+
+
+def of_calls():
+    return {name for name, value in told().items() if value == "as under `@prof`"}
+
+
+def of_workers():
+    return {name.replace("<role>", "default") for name in told() if name not in of_calls()}
+
+
+@pytest.fixture
+def failed(listening, tmp_path):
+    """A real run that restarts and fails."""
+    (tmp_path / "fail.py").write_text(FAIL)
+    config = LaunchConfig(1, 1, 2, max_restarts=1)
+    with pytest.raises(ChildFailedError):
+        elastic_launch(config, sys.executable)(str(tmp_path / "fail.py"))
+    return listening
+
+
+def test_a_run_puts_what_is_told_and_nothing_else(failed):
+    """What it cannot put as well, because it failed, is put below."""
+    calls = {name for name in failed.names if not name.startswith("workers.")}
+    assert {re.sub(r"\.(success|failure|duration\.ms)$", "", name) for name in calls} == of_calls()
+    assert {name for name in calls if name.endswith(".duration.ms")} == {f"{name}.duration.ms" for name in of_calls()}
+    assert failed.names - calls == of_workers() - {"workers.default.succeeded", "workers.default.stopped"}
+
+
+@pytest.mark.parametrize("state", ["SUCCEEDED", "STOPPED"])
+def test_the_end_of_another_run_puts_what_is_told(listening, state):
+    MetricRecorder("default", 1).agent_finished(AgentFinished("job", state, "", 0))
+    assert f"workers.default.{state.lower()}" in listening.names
+    assert listening.names <= of_workers()
+
+
+def test_the_share_of_failed_attempts_is_as_told(listening):
+    """`flakiness`: of --max-restarts + 1 attempts; 100 for a run that failed."""
+    for state, restarts in (("SUCCEEDED", 0), ("SUCCEEDED", 1), ("FAILED", 3)):
+        MetricRecorder("default", 3).agent_finished(AgentFinished("job", state, "", restarts))
+    assert listening.values["workers.default.flakiness"] == [0, 25, 100]
+    assert "in percent" in told()["workers.<role>.flakiness"]
+
+
+def test_what_is_put_when_is_as_told(listening):
+    recorder = MetricRecorder("default", 3)
+    recorder.workers_started(WorkersStarted("job", 1, {0: 1}))
+    recorder.restart_decided(RestartDecided("job", 1, "membership", "", 0, 3))
+    assert listening.names == {"workers.default.healthy", "workers.default.remaining_restarts"}
+    recorder.restart_decided(RestartDecided("job", 2, "hang", "", 1, 3))
+    assert listening.values["workers.default.failed"] == [1]
+    assert listening.values["workers.default.remaining_restarts"] == [3, 2]

@@ -1,0 +1,140 @@
+"""What pages show of the log, of the doctor and of a report has the form and the words that the tools have."""
+
+from __future__ import annotations
+
+import ast
+import io
+import itertools
+import json
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+from blocks import ROOT, Shell, block_of, free_port
+
+from elastic_core import log
+from elastic_core.config import NodeRange, Settings
+from elastic_core.operate.doctor.finding import Check, Finding, Level
+from elastic_core.operate.doctor.show import Report, as_text
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+LINE = re.compile(rf"({TIME}) (\w+) +([a-z ]+): (.*)")
+LOGS = [("docs/several-nodes.md", "run started: "), ("docs/debugging-a-hang.md", "worker hangs: ")]
+
+
+@pytest.fixture
+def shell(tmp_path):
+    made = Shell(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def written():
+    """A function that writes a line of the log and returns it without its time."""
+    stream = io.StringIO()
+    log.configure(level="debug", stream=stream)
+
+    def written(level, event, fields):
+        getattr(log.get_logger(), level)(event, **fields)
+        return stream.getvalue().splitlines()[-1].partition(" ")[2]
+
+    yield written
+    log.configure(level="warning")
+
+
+def fields_of(text):
+    """`a=1 b="two words"`, with the values as the log was given them."""
+    pairs = [word.partition("=") for word in shlex.split(text)]
+    return {name: json.loads(value) if re.match(r"[\d\[]+[\d\]]*$", value) else value for name, _, value in pairs}
+
+
+@pytest.mark.parametrize(("page", "words"), LOGS)
+def test_lines_of_the_log_are_shown_as_it_writes_them(page, words, written):
+    shown = re.findall(rf"^.*\b(?:info|warning|error) {{4,}}[a-z].*$|^{TIME}.*$", block_of(page, words), re.M)
+    assert shown
+    for line in shown:
+        assert LINE.fullmatch(line), line
+        _, level, event, pairs = LINE.fullmatch(line).groups()
+        assert written(level, event, fields_of(pairs)) == line.partition(" ")[2]
+    assert sorted(shown) == shown  # no clock goes back
+
+
+@pytest.mark.torch
+def test_the_first_lines_of_a_job_are_those_that_the_page_shows(shell):
+    """All but those about waiting, which take seconds."""
+    pytest.importorskip("elastic_c10d")
+    (shell.folder / "train.py").write_text("")
+    job = f"--nnodes=1:2 --rdzv-endpoint=127.0.0.1:{free_port()} --rdzv-id=job7 --rdzv-conf=last_call_timeout=0.1"
+    said = shell.run(f"elastic run {job} train.py")
+    there = {found[3]: list(fields_of(found[4])) for found in LINE.finditer(said)}
+    shown = {found[3]: list(fields_of(found[4])) for found in LINE.finditer(block_of(*LOGS[0]))}
+    assert shown.pop("still waiting")
+    assert shown == {event: there[event] for event in shown}
+    assert 'reason="the last call is over"' in said
+
+
+def words_of(*patterns):
+    """All fixed texts of the code in these files."""
+    files = [file for pattern in patterns for file in ROOT.glob(pattern)]
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
+    return "\0".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def said_nowhere(text, code):
+    """Runs of three words and more that the code does not say."""
+    return [run for run in re.findall(r"\b[a-z][a-z']+(?: [a-z']{2,}){2,}", text) if not is_said(run.split(), code)]
+
+
+def is_said(words, code):
+    """Whether the code has each word, plural or not, and each pair of neighbours but one, which may be of two texts."""
+    known = set(re.findall(r"[a-z']+", code))
+    has_all = all({word, word.removesuffix("s")} & known for word in words)
+    return has_all and sum(f"{one} {two}" not in code for one, two in itertools.pairwise(words)) <= 1
+
+
+def test_what_no_text_has_is_found():
+    code = "the store does\0not answer"
+    assert said_nowhere("7 the store does not answer yet, no", code) == ["the store does not answer yet"]
+    assert said_nowhere("7 the store does not answer", code) == []
+    assert said_nowhere("7 store the answer does", code) == ["store the answer does"]
+
+
+def test_the_waiting_that_is_shown_is_what_the_code_says():
+    shown = [line for line in block_of(*LOGS[0]).splitlines() if "still waiting" in line]
+    code = words_of("elastic_core/agent/agent.py", "elastic_core/rendezvous/decide.py")
+    assert [said_nowhere(re.sub(r"\w+=|\d+", "", line.partition(": ")[2]), code) for line in shown] == [[], []]
+
+
+DOCTOR = [("docs/doctor.md", "nothing listens at"), ("docs/doctor.md", "doctors met, and each reaches each")]
+ROW = re.compile(r"(\w+) +([a-z-]+)  +(\S.*)\n(?: +-> (.*)\n)?")
+
+
+@pytest.mark.parametrize(("page", "words"), DOCTOR)
+def test_findings_are_shown_as_the_doctor_prints_them(page, words):
+    block = block_of(page, words)
+    findings = [Finding(Level(level), Check(check), told, more) for level, check, told, more in ROW.findall(block)]
+    settings = replace(Settings(), nnodes=NodeRange(2, 4), rdzv_backend="c10d", rdzv_endpoint="node0:29400")
+    printed = as_text(Report("node1", settings, findings))
+    assert printed == block if block.startswith("node1: ") else block in printed
+    order = list(Check)
+    assert [item.check for item in findings] == sorted((item.check for item in findings), key=order.index)
+    code = words_of("elastic_core/operate/**/*.py", "plugins/elastic-c10d/elastic_c10d/*.py")
+    assert said_nowhere("\n".join(f"{item.told}\n{item.advice}" for item in findings), code) == []
+
+
+FAILS = """\
+import os
+if os.environ["RANK"] == "0":
+    raise SystemExit
+raise ValueError("no samples")
+"""
+
+
+def test_the_report_of_the_readme_is_what_a_job_ends_with(shell):
+    (shell.folder / "train.py").write_text(FAILS)
+    said = shell.run("elastic run --nproc-per-node=2 --max-restarts=3 --rdzv-id=digits train.py", code=1)
+    report = "elastic: the job " + said.partition("elastic: the job ")[2]
+    differs = r"pid \d+|on \S+,|File \".*train.py\""
+    assert re.sub(differs, "", report).startswith(re.sub(differs, "", block_of("README.md", "First failure:")))

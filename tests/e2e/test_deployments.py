@@ -1,0 +1,92 @@
+"""Jobs as Slurm and Kubernetes start them: no flag says how many nodes there are, which this is, or what job."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from job_of_nodes import eventually, free_port
+
+MANIFEST = Path(__file__).parents[2] / "examples" / "kubernetes" / "job.yaml"
+HELD = """
+import os, pathlib, time
+pipe = os.open({fifo!r}, os.O_WRONLY)
+os.write(pipe, "{{RANK}} of {{WORLD_SIZE}} in {{TORCHELASTIC_RUN_ID}}\\n".format(**os.environ).encode())
+while not pathlib.Path("end").exists():
+    time.sleep(0.02)
+"""
+# A process that becomes another one.
+BECOME = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+
+def listens(port):
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_the_tasks_of_a_step_are_one_job(elastic, read_fifo):
+    fifo, read = read_fifo
+    script = elastic.script("held.py", HELD.format(fifo=fifo))
+    step = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2"}
+    flags = ("run", f"--rdzv-endpoint=127.0.0.1:{free_port()}", script)
+    agents = [elastic.start_to_files(f"n{node}", *flags, **step, SLURM_NODEID=str(node)) for node in (1, 0)]
+    assert sorted(read(2, 60)) == ["0 of 2 in slurm-77.3", "1 of 2 in slurm-77.3"]
+    (elastic.cwd / "end").touch()
+    assert [agent.wait(60) for agent in agents] == [0, 0]
+
+
+class Pods:
+    """The container of the manifest, with files, ports and workers that this machine has."""
+
+    def __init__(self, elastic):
+        yaml = pytest.importorskip("yaml")
+        _, job = yaml.safe_load_all(MANIFEST.read_text())
+        (self._container,) = job["spec"]["template"]["spec"]["containers"]
+        self._elastic = elastic
+        self._become = elastic.script("become.py", BECOME)
+        self.port = free_port()
+
+    def main(self, index):
+        (self._elastic.cwd / f"tmp{index}").mkdir()
+        return self._start(f"pod{index}", index, [*self._container["command"], *self._container["args"]])
+
+    def pre_stop(self, index):
+        command = self._container["lifecycle"]["preStop"]["exec"]["command"]
+        return self._start(f"hook{index}", index, command)
+
+    def _start(self, name, index, command):
+        here = {"/tmp/": f"{self._elastic.cwd}/tmp{index}/", "=gpu": "=1", "8080": str(free_port())}
+        for theirs, ours in here.items():
+            command = [word.replace(theirs, ours) for word in command]
+        return self._elastic.start_to_files(
+            name,
+            self._become,
+            *command,
+            PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            ELASTIC_NNODES="1:2",
+            ELASTIC_RDZV_ENDPOINT=f"127.0.0.1:{self.port}",
+            ELASTIC_RDZV_ID="uid",
+            ELASTIC_NODE_ID=f"trainer-{index}-abcde",
+            JOB_COMPLETION_INDEX=str(index),
+        )
+
+
+def test_a_pod_that_must_go_is_drained_and_the_others_go_on(elastic, read_fifo):
+    fifo, read = read_fifo
+    elastic.script("train.py", HELD.format(fifo=fifo))
+    pods = Pods(elastic)
+    first = pods.main(0)
+    eventually(lambda: listens(pods.port), "the store")
+    second = pods.main(1)
+    workers = []
+    while {"0 of 2 in uid", "1 of 2 in uid"} - set(workers):  # the first may have begun alone
+        workers += read(1, 60)
+    assert pods.pre_stop(1).wait(60) == 0
+    assert second.wait(60) == 143
+    assert read(1, 60) == ["0 of 1 in uid"]
+    (elastic.cwd / "end").touch()
+    assert first.wait(60) == 0

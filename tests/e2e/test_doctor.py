@@ -1,0 +1,67 @@
+"""The real command, over torch's store: with a store of its own and a second doctor, and before there is anything."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def endpoint():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+def levels(done):
+    return {item["check"]: item["level"] for item in json.loads(done.out)["findings"]}
+
+
+def test_two_doctors_meet_at_a_store(elastic, endpoint):
+    flags = ("--nnodes=2", "--rdzv-endpoint", endpoint, "--rdzv-id=job", "--peers=2", "--json")
+    server = elastic.start("serve", "--rdzv-endpoint", endpoint, "--log-format=json")
+    assert json.loads(server.stderr.readline())["event"] == "store served"
+    both = [elastic.start("doctor", *flags) for _ in range(2)]
+    for done in [elastic.finish(doctor, 120) for doctor in both]:
+        assert done.code == 0, done.out + done.err
+        found = levels(done)
+        assert {found[check] for check in ("backend", "torch", "connection", "store", "run-id")} == {"ok"}
+        assert {found[check] for check in ("peers", "peer-versions", "clocks")} == {"ok"}
+        assert found["name"] == "warning", "nobody else reaches loopback"
+        told = {item["check"]: item["told"] for item in json.loads(done.out)["findings"]}
+        assert all(f":{doctor.pid}" in told["peers"] for doctor in both)
+    server.send_signal(signal.SIGTERM)
+    assert elastic.finish(server).code == 0
+
+
+def test_before_there_is_anything(elastic, endpoint):
+    flags = ("--rdzv-endpoint", endpoint, "train.py", "--lr=3")
+    plain, expecting = (
+        elastic.start("doctor", *words, *flags, ELASTIC_NNODES="2", ELASTIC_RDZV_ID="job")
+        for words in ((), ("--expect-store", "--json"))
+    )
+    done = elastic.finish(plain, 90)
+    assert done.code == 0, done.out + done.err
+    assert f"nothing listens at {endpoint} yet\n" in done.out
+    assert "-> this machine would host the store: start elastic run or elastic serve here\n" in done.out
+    done = elastic.finish(expecting, 90)
+    assert done.code == 4, done.out + done.err
+    assert levels(done)["store"] == "fault"
+
+
+def test_what_is_wrong_with_this_machine_or_its_flags(elastic, endpoint):
+    missing, unreadable = (
+        elastic.start("doctor", "--rdzv-endpoint", endpoint, "--rdzv-id=job", *words, "--json")
+        for words in (("--rdzv-backend=etcd-v4",), ("--nnodes=0",))
+    )
+    done = elastic.finish(missing, 90)
+    assert done.code == 2, done.out + done.err
+    assert levels(done)["backend"] == "fault"
+    done = elastic.finish(unreadable, 90)
+    assert (done.code, done.out) == (2, "")
+    assert "--nnodes" in done.err

@@ -1,0 +1,231 @@
+"""Workers that hang, under the real command: who is killed, what is told, and that the job goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from datetime import datetime
+
+import pytest
+
+# In the first round rank 1 hangs, with a child of its own, and rank 0 waits for it, as in a collective. Rank 0 says
+# what it was told at its end. {hang} is the code that hangs.
+SCRIPT = """
+import os, signal, subprocess, sys, time
+
+def told(signum, frame):
+    print("told", signal.Signals(signum).name, flush=True)
+    sys.exit(1)
+
+def train_step():
+    {hang}
+
+print("round", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if os.environ["RANK"] == "1":
+        subprocess.Popen(["sleep", "600"])
+        print("hangs from", time.time(), flush=True)
+        train_step()
+    signal.signal(signal.SIGTERM, told)
+    while True:
+        print("waiting", flush=True)
+        time.sleep({pause})
+"""
+BY_TIMER = """from elastic_core.watchdog import expires
+    with expires(after=0.5, scope="step"):
+        time.sleep(600)"""
+FLAGS = ("--nproc-per-node=2", "--max-restarts=1", "--result-file=result.json", "--log-format=json", "--rdzv-id=job7")
+BY_PROGRESS = ("--hang-timeout=3", "--hang-warmup=0")
+
+
+@pytest.fixture
+def run(elastic):
+    """A function that runs a script in which rank 1 hangs: what came of it, its result file, its events."""
+
+    def run(hang, *flags, pause=0.1, **environment):
+        script = elastic.script("train.py", SCRIPT.replace("{hang}", hang).replace("{pause}", str(pause)))
+        done = elastic.run(*FLAGS, *flags, script, **environment)
+        result = json.loads((elastic.cwd / "result.json").read_text())
+        events = [json.loads(line) for line in done.err.splitlines() if line.startswith("{")]
+        return done, result, events
+
+    return run
+
+
+def seconds_to_kill(done, events, timeout):
+    """From the moment at which the worker should have moved on."""
+    began = next(float(line.split()[-1]) for line in done.out.splitlines() if line.startswith("hangs from"))
+    killed = next(event for event in events if event["event"] == "worker hangs")
+    return datetime.fromisoformat(killed["timestamp"].replace("Z", "+00:00")).timestamp() - began - timeout
+
+
+def seconds_told(text):
+    """How long there was no progress, as a reason has it."""
+    return float(re.search(r"hang: no progress for (\d+(?:\.\d)?) s \(", text)[1])
+
+
+def check_healed(done, result, events):
+    """The job went on after one restart for a hang; the other worker was stopped in the usual way."""
+    assert done.code == 0, done.err
+    assert (result["state"], result["restart_count"]) == ("SUCCEEDED", 1)
+    assert [restart["cause"] for restart in result["restarts"]] == ["hang"]
+    assert [fact["round"] for fact in result["rounds"]] == [1, 2]
+    assert [event["local_rank"] for event in events if event["event"] == "worker hangs"] == [1]
+    assert done.out.count("told SIGTERM") == 1
+    assert done.out.count("round 1") == 2
+    first = result["failures"][0]
+    assert (first["global_rank"], first["caused_by"], first["signal"]) == (1, None, "SIGABRT")
+    assert [failure["caused_by"] for failure in result["failures"][1:]] in ([], [1])
+    assert " in train_step" in first["stack"]
+    return first
+
+
+def check_soon(late):
+    """What `late` returns, seconds after the time to kill, is never less than 0, and small in one of up to three tries:
+    a machine that stalls makes some late, a fault all. A hang is found a quarter of the timeout late at most."""
+    for _ in range(3):
+        found = late()
+        assert 0 <= found < 60, "it would hang for ten minutes"
+        if found < 2:
+            return
+    raise AssertionError("expected the worker to be killed within 2 s of its time in one of three tries, found none")
+
+
+def test_a_timer_that_is_not_released(run):
+    def late():
+        done, result, events = run(BY_TIMER, "--watchdog=file")
+        first = check_healed(done, result, events)
+        assert first["reason"] == "hang: the watchdog timer 'step' was not released in time"
+        return seconds_to_kill(done, events, 0.5)
+
+    check_soon(late)
+
+
+@pytest.mark.parametrize(
+    ("hang", "flags", "missing"),
+    [
+        ("time.sleep(600)", (), "no log line, no CPU time, no beat"),
+        ("import ctypes; ctypes.PyDLL(None).pause()", (), "no log line, no CPU time, no beat"),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", (), "no log line, no CPU time, no beat"),
+        ("while True: pass", ("--hang-progress=log,beat",), "no log line, no beat"),
+    ],
+    ids=["sleeps", "in C with the lock of the interpreter", "stopped", "spins where CPU time is no progress"],
+)
+def test_a_script_that_knows_nothing_of_it(run, hang, flags, missing):
+    def late():
+        done, result, events = run(hang, *BY_PROGRESS, *flags)
+        first = check_healed(done, result, events)
+        assert first["reason"].endswith(f" s ({missing})")
+        told = seconds_told(first["reason"]) - 3
+        assert told >= 0
+        return max(told, seconds_to_kill(done, events, 3.0))
+
+    check_soon(late)
+
+
+def test_a_budget_that_is_used_up_ends_the_job_with_the_stack_in_the_report(elastic):
+    script = elastic.script("train.py", "import time\ndef train_step():\n    time.sleep(600)\ntrain_step()\n")
+
+    def late():
+        done = elastic.run("--hang-timeout=2", "--hang-warmup=0", script)
+        assert done.code == 1
+        reports.append(done.err[done.err.index("elastic: ") :])
+        return seconds_told(reports[-1]) - 2
+
+    reports = []
+    check_soon(late)
+    report = reports[-1]
+    assert "no restart is allowed (--max-restarts=0)" in report
+    assert "  what its threads were doing at the end:\n    Current thread 0x" in report
+    assert " in train_step\n" in report
+
+
+def test_beats_and_output_without_a_line_and_work_are_progress(elastic):
+    """Each worker makes progress in a way of its own for longer than the timeout, the first without a word."""
+    script = elastic.script(
+        "train.py",
+        """
+        import os, sys, time
+        from elastic_core.watchdog import beat
+        rank = int(os.environ["RANK"])
+        for _ in range(60):
+            if rank == 0:
+                beat()
+            elif rank == 1:
+                print(end=".", flush=True)
+            else:
+                end = time.process_time() + 0.02
+                while time.process_time() < end:
+                    pass
+            time.sleep(0.07)
+        """,
+    )
+    done = elastic.run("--nproc-per-node=3", "--hang-timeout=3", "--hang-warmup=0.5", script)
+    assert done.code == 0, done.err
+    assert "worker hangs" not in done.err
+
+
+def test_an_agent_that_was_stopped_for_long_blames_nobody(elastic, read_fifo):
+    fifo, read = read_fifo
+    script = elastic.script(
+        "train.py",
+        f"""
+        import time
+        with open({fifo!r}, "w") as fifo:
+            for step in range(28):
+                print("step", step, flush=True)
+                print("step", step, file=fifo, flush=True)
+                time.sleep(0.15)
+        """,
+    )
+    process = elastic.start("run", "--hang-timeout=2", "--hang-warmup=0", script)
+    read(2)
+    process.send_signal(signal.SIGSTOP)
+    read(20)  # 3 s
+    process.send_signal(signal.SIGCONT)
+    done = elastic.finish(process)
+    assert done.code == 0, done.err
+    assert "worker hangs" not in done.err
+
+
+# Two ranks that meet in a collective; in each round rank 1 does not come to the third step.
+GLOO = """
+import os, time
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+
+def load_batch():
+    time.sleep(600)
+
+dist.init_process_group("gloo")
+for step in range(5):
+    print("round", os.environ["TORCHELASTIC_RESTART_COUNT"], "step", step, flush=True)
+    if step == 3 and os.environ["RANK"] == "1":
+        load_batch()
+    dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.torch
+def test_every_agent_restarts_for_the_hang_and_at_the_end_tells_which_rank_hung_and_where(job, elastic):
+    """The node of rank 0, which waits in the collective for it, is patient; else it would be a race of the two."""
+    script = elastic.script("train.py", GLOO)
+    flags = ("--nnodes=2", "--max-restarts=1")
+    host = job.agent("a", *flags, "--node-rank=0", "--hang-timeout=60", "--result-file=a.json", script=script)
+    host.says("store hosted")
+    patience = ("--hang-timeout=4", "--hang-warmup=0")
+    hangs = job.agent("b", *flags, "--node-rank=1", *patience, "--result-file=b.json", script=script)
+    assert [hangs.code(), host.code()] == [1, 5]
+    for agent in (host, hangs):
+        result = json.loads((elastic.cwd / f"{agent.name}.json").read_text())
+        assert (result["restart_count"], [fact["cause"] for fact in result["restarts"]]) == (1, ["hang"])
+        assert [fact["round"] for fact in result["rounds"]] == [1, 2]
+        assert "round 1 step 3" in agent.out
+        assert "First failure: rank 1 (local rank 0, pid " in agent.report
+        assert " on b, round 2: hang: no progress for " in agent.report
+        told = [seconds_told(result["restarts"][0]["reason"]), seconds_told(result["first_failure"]["reason"])]
+        assert seconds_told(agent.report) == told[1]
+        assert 4 <= min(told) < 6 and max(told) < 60  # by the patience of b; a machine that stalls makes one late
+        assert " in load_batch\n" in agent.report
+    assert "failed after it" not in hangs.report.lower()

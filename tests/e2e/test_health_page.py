@@ -1,0 +1,53 @@
+"""The page in a real browser, while a real job loses a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import pytest
+from chromium import a_browser
+from job_of_nodes import free_port, kill
+
+pytest.importorskip("selenium", reason="the tests on other Pythons run without a browser")
+
+pytestmark = pytest.mark.timeout(600)  # chromium may have to be installed first
+
+WORK = """
+import os, signal
+os.write(os.open({fifo!r}, os.O_WRONLY), b"%s %d\\n" % (os.environ["RANK"].encode(), os.getpid()))
+signal.pause()
+"""
+
+
+def test_a_worker_is_killed_and_the_page_tells_why_there_is_a_new_round(elastic, read_fifo):
+    fifo, read = read_fifo
+    script = elastic.script("work.py", WORK.format(fifo=fifo))
+    port = free_port()
+    flags = ("--nproc-per-node=2", "--max-restarts=2", "--rdzv-id=a-job", f"--health-port={port}")
+    agent = elastic.start_to_files("agent", "run", *flags, script)
+    first = dict(line.split() for line in read(2))
+    with contextlib.ExitStack() as stack:
+        page = stack.enter_context(a_browser())
+        page.open(f"http://127.0.0.1:{port}/")
+        page.shows("#run", "a-job")
+        page.shows("#phase", "Running")
+        page.shows("#rounds > li[data-round='1']", "running")
+        assert {row.get_attribute("data-pid") for row in page.all("#workers tbody tr")} == set(first.values())
+
+        kill(int(first["1"]))
+        second = dict(line.split() for line in read(2))
+        page.shows("#rounds > li[data-round='2']", "running")
+        ended = page.shows("#rounds > li[data-round='1']", "failure")
+        assert "Ended: rank 1: killed by SIGKILL" in ended
+        assert "Took over within" in page.shows("#rounds > li[data-round='2']", "rendezvous")
+        assert "Rank 1: killed by SIGKILL" in page.shows("#failure", "round 1")
+        assert "1 of 2" in page.shows("#tiles", "Restart budget")
+        for rank, pid in second.items():
+            assert page.shows(f"#workers tr[data-pid='{pid}']", "running").startswith(rank)
+
+        os.kill(agent.pid, signal.SIGTERM)
+        agent.wait(60)
+        page.shows("#banner", "gone", "does not answer")
+        assert page.faults() == []

@@ -1,0 +1,130 @@
+"""A rendezvous that a stranger wrote for torchrun, around torch's own one: `elastic run` finds it and runs jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from job_of_nodes import Job, kill
+
+pytestmark = pytest.mark.torch
+
+NAME = "acme-meeting"
+HANDLER = """
+import torch  # at the top, as such modules have it
+from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+
+
+def handler():
+    return create
+
+
+def create(params):
+    backend, store = c10d_rendezvous_backend.create_backend(params)
+    nodes = (params.min_nodes, params.max_nodes)
+    return DynamicRendezvousHandler.from_backend(params.run_id, store, backend, *nodes, params.local_addr)
+"""
+MOODY = """
+def handler():
+    return create
+
+
+def create(params):
+    raise LookupError(f"expected a good mood, found {params.get('mood')}")
+"""
+WITHOUT_THE_VARIABLE = """
+import os
+assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in os.environ
+"""
+ENTRY_POINTS = """
+[torchrun.handlers]
+acme = acme_meeting:handler
+moody = acme_moody:handler
+gone = acme_gone:handler
+"""
+
+
+@pytest.fixture
+def site(tmp_path):
+    """The folder that the package is installed in, for PYTHONPATH."""
+    folder = tmp_path / "site"
+    info = folder / "acme_meeting-2.1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 2.1\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    (folder / "acme_meeting.py").write_text(HANDLER)
+    (folder / "acme_moody.py").write_text(MOODY)
+    return str(folder)
+
+
+@pytest.fixture
+def acme(elastic):
+    job = Job(elastic.start_to_files, elastic.cwd, "acme")
+    job.conf = {"read_timeout": "60"}
+    return job
+
+
+def test_a_job_gets_over_a_failed_worker(acme, site):
+    """A plain DDP loop over two nodes. torch's handler would hand its one store to the workers of all rounds, who would
+    then look for the peers of the round before; here each round has a new one. What asks it for that stays in the
+    agent."""
+    flags = ("--nnodes=2", "--max-restarts=1")
+    script = Path(acme.trainer)
+    script.write_text(WITHOUT_THE_VARIABLE + script.read_text())
+    agents = acme.agents("a b", *flags, script=acme.trainer, PYTHONPATH=site)
+    first = acme.round(2)
+    assert first.all("saw") == [2, 2]  # they met in a collective
+    assert first.restarts == {"0"}
+    kill(first.pid("b"))
+    second = acme.round(2, after=first)
+    assert second.all("saw") == [2, 2]
+    assert second.restarts == {"1"}
+    assert second.port != first.port
+    assert set(first.all("TORCHELASTIC_USE_AGENT_STORE") + second.all("TORCHELASTIC_USE_AGENT_STORE")) == {"False"}
+    acme.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+    for agent in agents:
+        assert "restarts=1" in agent.err
+
+
+def test_the_end_of_the_node_that_hosts_the_store_ends_no_healthy_workers(acme, site):
+    host = acme.agent("a", "--nnodes=2", "--rdzv-conf=is_host=true", PYTHONPATH=site)
+    other = acme.agent("b", "--nnodes=2", "--rdzv-conf=is_host=false", PYTHONPATH=site)
+    acme.round(2)
+    acme.end("a")
+    assert host.code() == 0
+    other.says("rendezvous out of reach")
+    acme.end("b")
+    assert other.code() == 0
+    assert other.err.count("rendezvous out of reach") == 1
+
+
+def told(elastic, backend, **environment):
+    """What a run says that cannot be."""
+    where = (f"--rdzv-backend={backend}", "--rdzv-endpoint=127.0.0.1:29400", "--rdzv-id=job", "--nnodes=2")
+    done = elastic.run(*where, "--rdzv-conf=mood=bad", elastic.script("train.py", ""), **environment)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    return done.err
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        ("moody", "acme_moody:handler of acme-meeting 2.1 failed to make a handler: LookupError: expected a good mood"),
+        ("gone", "acme_gone:handler of acme-meeting 2.1 failed to load: ModuleNotFoundError: No module named"),
+        ("acne", "there is no rendezvous backend 'acne' here; did you mean 'acme'?\n  installed: acme (acme-meeting 2"),
+    ],
+)
+def test_what_is_wrong_names_the_package(elastic, site, backend, words):
+    assert words in told(elastic, backend, PYTHONPATH=site)
+
+
+def test_what_is_not_installed_is_told(elastic):
+    assert "there is no rendezvous backend 'acme' here\n  installed: " in told(elastic, "acme")
+
+
+def test_it_is_listed_with_its_package(elastic, site):
+    done = elastic.finish(elastic.start("plugins", PYTHONPATH=site))
+    assert "\n  acme: acme_meeting:handler (acme-meeting 2.1)\n" in done.out

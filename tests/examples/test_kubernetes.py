@@ -1,0 +1,166 @@
+"""The manifest is one that Kubernetes takes, and its container makes of it what is meant."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elastic_core.errors import ExitCode
+
+yaml = pytest.importorskip("yaml")
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
+
+MANIFEST = Path(__file__).parents[2] / "examples" / "kubernetes" / "job.yaml"
+SERVICE, JOB = yaml.safe_load_all(MANIFEST.read_text())
+TEMPLATE = JOB["spec"]["template"]["spec"]
+(CONTAINER,) = TEMPLATE["containers"]
+FIELDS = {"metadata.name": "trainer-2-x7k2p", "metadata.labels['batch.kubernetes.io/controller-uid']": "e2f5-uid"}
+LIMIT_S = 30
+EXPLAINS = f"""\
+#!/bin/sh
+shift
+exec {sys.executable} -m elastic_core explain --json "$@"
+"""
+RUNS = """\
+#!/bin/sh
+echo "$@" >> commands.txt
+case $1 in
+  run) trap 'exit 143' TERM; echo runs; while [ ! -e drained ]; do sleep 0.05; done; exit "$RUN_EXITS" ;;
+  drain) [ -z "$DRAINS" ] || touch drained; exit "$DRAIN_EXITS" ;;
+esac
+"""
+
+
+class Pod:
+    """What the kubelet does with the container, with /tmp and `elastic` in a folder of its own."""
+
+    def __init__(self, folder, elastic):
+        self.folder = folder
+        (folder / "elastic.toml").touch()
+        (folder / "elastic").write_text(elastic)
+        (folder / "elastic").chmod(0o755)
+        self.environ = {"PATH": f"{folder}:{os.environ['PATH']}", "JOB_COMPLETION_INDEX": "2"}
+        for entry in CONTAINER["env"]:
+            field = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+            self.environ[entry["name"]] = entry["value"] if field is None else FIELDS[field]
+
+    def start(self, command, **environ):
+        command = [word.replace("/tmp/", f"{self.folder}/") for word in command]
+        environ = {**self.environ, **environ}
+        return subprocess.Popen(command, cwd=self.folder, env=environ, stdout=subprocess.PIPE, text=True)
+
+    def main(self, **environ):
+        return self.start([*CONTAINER["command"], *CONTAINER["args"]], **environ)
+
+    def pre_stop(self, **environ):
+        return self.start(CONTAINER["lifecycle"]["preStop"]["exec"]["command"], **environ)
+
+    def commands(self):
+        return (self.folder / "commands.txt").read_text().splitlines()
+
+
+def probe(name):
+    return CONTAINER[name]["httpGet"]
+
+
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory):
+    """What `elastic explain` makes of the container."""
+    with Pod(tmp_path_factory.mktemp("pod"), EXPLAINS).main() as main:
+        output, _ = main.communicate(timeout=LIMIT_S)
+    assert main.returncode == 0
+    return json.loads(output)
+
+
+# The last parts of it that were new, rules for failed pods, are stable since 1.31.
+@pytest.mark.parametrize("version", ["1.31", kubernetes_validate.latest_version()])
+@pytest.mark.parametrize("document", [SERVICE, JOB], ids=["service", "job"])
+def test_kubernetes_takes_it(document, version):
+    kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("change", [{"completionsMode": "Indexed"}, {"parallelism": "four"}])
+def test_a_mistake_would_be_found(change):
+    broken = {**JOB, "spec": {**JOB["spec"], **change}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_container_finds_its_place_in_the_job(explained):
+    settings = explained["settings"]
+    assert settings["node_rank"] == {"value": 2, "unit": "", "origin": "JOB_COMPLETION_INDEX"}
+    assert settings["nnodes"] == {"value": "3:4", "unit": "", "origin": "ELASTIC_NNODES"}
+    assert settings["rdzv_id"] == {"value": "e2f5-uid", "unit": "", "origin": "ELASTIC_RDZV_ID"}
+    assert settings["node_id"]["value"] == "trainer-2-x7k2p"
+    assert settings["rdzv_backend"]["value"] == "c10d"
+    assert (explained["script"], explained["script_args"]) == ("train.py", [])
+
+
+def test_there_is_a_pod_for_each_node(explained):
+    spec = JOB["spec"]
+    assert spec["completionMode"] == "Indexed"
+    assert explained["settings"]["nnodes"]["value"].split(":")[1] == str(spec["completions"])
+    assert spec["completions"] == spec["parallelism"]
+
+
+def test_the_pods_meet_at_the_name_of_the_first_before_they_are_ready(explained):
+    host, _, port = explained["settings"]["rdzv_endpoint"]["value"].partition(":")
+    job, service = JOB["metadata"]["name"], SERVICE["metadata"]["name"]
+    assert (host, TEMPLATE["subdomain"]) == (f"{job}-0.{service}", service)
+    assert SERVICE["spec"]["selector"] == {"batch.kubernetes.io/job-name": job}
+    assert (SERVICE["spec"]["clusterIP"], SERVICE["spec"]["publishNotReadyAddresses"]) == ("None", True)
+    assert int(port) in [entry["port"] for entry in SERVICE["spec"]["ports"]]
+    assert int(port) in [entry["containerPort"] for entry in CONTAINER["ports"]]
+
+
+def test_the_probes_ask_where_the_endpoint_answers(explained):
+    assert explained["settings"]["health"]["value"] == "http"
+    assert explained["settings"]["health_conf"]["value"] == {"host": "0.0.0.0"}
+    ports = {entry["name"]: entry["containerPort"] for entry in CONTAINER["ports"]}
+    for name, path in {"livenessProbe": "/livez", "readinessProbe": "/readyz"}.items():
+        assert probe(name)["path"] == path
+        assert ports[probe(name)["port"]] == explained["settings"]["health_port"]["value"]
+
+
+def test_there_is_time_to_leave(explained):
+    settings = explained["settings"]
+    stopping = settings["shutdown_timeout"]["value"] + settings["kill_timeout"]["value"]
+    hook = CONTAINER["lifecycle"]["preStop"]["exec"]["command"][-1]
+    drain = float(re.search(r"--timeout=(\d+)", hook)[1])
+    assert stopping < drain < TEMPLATE["terminationGracePeriodSeconds"]
+
+
+def test_what_a_restart_cannot_cure_ends_the_job():
+    lost, hopeless = JOB["spec"]["podFailurePolicy"]["rules"]
+    assert [pattern["type"] for pattern in lost["onPodConditions"]] == ["DisruptionTarget"]
+    assert lost["action"] == "Ignore"
+    assert hopeless["onExitCodes"]["containerName"] == CONTAINER["name"]
+    assert hopeless["onExitCodes"]["values"] == [ExitCode.WORKER_FAILED, ExitCode.BAD_CONFIGURATION]
+
+
+@pytest.mark.parametrize("code", [0, 1, 4])
+def test_the_outcome_is_the_agents(tmp_path, code):
+    (tmp_path / "drained").touch()  # the stand-in ends at once
+    with Pod(tmp_path, RUNS).main(RUN_EXITS=str(code)) as main:
+        assert main.wait(LIMIT_S) == code
+
+
+@pytest.mark.parametrize(
+    ("drains", "code"),
+    [("yes", 0), ("yes", 4), ("", 4), ("", 8)],
+    ids=["drained", "drained, with the store", "no store", "not in a round yet"],
+)
+def test_a_pod_that_must_go_leaves_and_comes_back(tmp_path, drains, code):
+    pod = Pod(tmp_path, RUNS)
+    with pod.main(RUN_EXITS="0") as main:
+        assert main.stdout.readline() == "runs\n"
+        with pod.pre_stop(DRAINS=drains, DRAIN_EXITS=str(code)) as hook:
+            assert hook.wait(LIMIT_S) == 0
+        assert main.wait(LIMIT_S) == 143
+    assert pod.commands()[1:] == ["drain --timeout=80 trainer-2-x7k2p"]

@@ -1,0 +1,182 @@
+"""The batch scripts, run as Slurm would run them: what the agents make of it, and what a signal does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from blocks import block_of
+
+from elastic_core.config import read
+from elastic_core.config.settings import Settings
+
+FOLDER = Path(__file__).parents[2] / "examples" / "slurm"
+SCRIPTS = sorted(FOLDER.glob("*.sbatch"))
+LIMIT_S = 30
+ALLOCATION = {
+    "SLURM_JOB_ID": "123456",
+    "SLURM_JOB_NUM_NODES": "4",
+    "SLURM_NNODES": "4",
+    "SLURM_JOB_NODELIST": "gpu[07-10]",
+    "SLURM_NODELIST": "gpu[07-10]",
+    "SLURM_NODEID": "0",
+    "SLURM_PROCID": "0",
+}
+SCONTROL = """\
+#!/bin/bash
+case $1 in
+  show) printf '%s\\n' gpu07 gpu08 gpu09 gpu10 ;;
+  *) echo "$@" >> scontrol.txt ;;
+esac
+"""
+SBATCH = """\
+#!/bin/bash
+exec bash "$1"
+"""
+RECORDS = """\
+#!/bin/bash
+printf '%s\\n' "$@" > srun.txt
+exit ${SRUN_EXITS:-0}
+"""
+WAITS = """\
+#!/bin/bash
+trap 'kill %1; echo TERM > srun.txt; exit ${SRUN_EXITS:-143}' TERM
+sleep 60 &
+echo runs
+wait
+"""
+
+pytestmark = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+
+
+class Cluster:
+    """A folder with a sbatch, a scontrol and a srun; there the page's command is given, for either script."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "elastic.toml").touch()
+
+    def start(self, script, srun, **environ):
+        for name, text in {"sbatch": SBATCH, "scontrol": SCONTROL, "srun": srun}.items():
+            (self.folder / name).write_text(text)
+            (self.folder / name).chmod(0o755)
+        path = f"{self.folder}:{os.environ['PATH']}"
+        command = block_of("docs/slurm.md", "sbatch").strip()
+        shutil.copyfile(script, self.folder / script.name)
+        assert command.endswith(" train.sbatch")
+        return subprocess.Popen(
+            ["bash", "-c", f"exec {command.replace('train.sbatch', script.name)}"],
+            cwd=self.folder,
+            env={"PATH": path, **ALLOCATION, **environ},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def told(self, name):
+        path = self.folder / f"{name}.txt"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def agents(self, script):
+        """What the agents read that srun starts, one for each node."""
+        with self.start(script, RECORDS) as shell:
+            assert shell.wait(LIMIT_S) == 0
+        words = self.told("srun")
+        flags = words[words.index("elastic") + 2 :]
+        return [read(flags, self.step(node), self.folder, require_script=False) for node in range(4)]
+
+    def step(self, node, **more):
+        of_step = {"NUM_NODES": "4", "NUM_TASKS": "4", "NODELIST": "gpu[07-10]", "ID": "0"}
+        mine = {f"SLURM_STEP_{name}": value for name, value in of_step.items()}
+        return {**ALLOCATION, **mine, "SLURM_NODEID": str(node), "SLURM_PROCID": str(node), **more}
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    return Cluster(tmp_path)
+
+
+def directives(script):
+    return dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(\S+))?$", script.read_text(), re.M))
+
+
+def test_the_shell_and_its_critic_find_nothing(script):
+    subprocess.run(["bash", "-n", script], check=True, timeout=LIMIT_S)
+    critic = shutil.which("shellcheck", path=Path(sys.executable).parent)
+    if critic is None:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run([critic, script], capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.stdout == ""
+
+
+def test_all_agents_find_one_job_and_a_rank_each(cluster, script):
+    readings = cluster.agents(script)
+    jobs = {(str(r.settings.nnodes), r.settings.rdzv_endpoint, r.settings.rdzv_id) for r in readings}
+    assert len(jobs) == 1
+    assert [reading.settings.node_rank for reading in readings] == [0, 1, 2, 3]
+    assert readings[0].settings.nnodes.max == int(directives(script)["nodes"])
+    assert readings[0].settings.rdzv_id == "slurm-123456.0"
+    assert readings[0].origins["node_rank"] == "SLURM_NODEID"
+    assert (readings[0].script, readings[0].script_args) == ("train.py", ())
+
+
+def test_the_agents_meet_where_all_of_them_can(cluster, script):
+    settings = cluster.agents(script)[3].settings
+    met = {"c10d": "gpu07:29856", "etcd": "etcd0:2379,etcd1:2379,etcd2:2379"}
+    assert settings.rdzv_endpoint == met[settings.rdzv_backend]
+    assert settings.rdzv_backend == ("etcd" if "etcd" in script.stem else "c10d")
+
+
+def test_explain_shows_what_is_slurms(cluster, script):
+    cluster.agents(script)
+    words = cluster.told("srun")
+    done = subprocess.run(
+        [sys.executable, "-m", "elastic_core", "explain", "--json", *words[words.index("elastic") + 2 :]],
+        cwd=cluster.folder,
+        env={"PATH": os.environ["PATH"], **cluster.step(2, SLURM_RESTART_COUNT="1")},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    shown = json.loads(done.stdout)["settings"]
+    assert shown["node_rank"] == {"value": 2, "unit": "", "origin": "SLURM_NODEID"}
+    assert shown["rdzv_id"]["value"] == "slurm-123456.0-r1"
+    assert shown["nnodes"]["origin"] == ("--nnodes" if "etcd" in script.stem else "SLURM_STEP_NUM_NODES")
+
+
+def test_there_is_time_to_stop(cluster, script):
+    settings: Settings = cluster.agents(script)[0].settings
+    before = int(directives(script)["signal"].rpartition("@")[2])
+    assert settings.shutdown_timeout + settings.kill_timeout < before
+    assert directives(script)["signal"].startswith("B:TERM")
+
+
+def test_srun_starts_one_agent_on_a_node_and_ends_none(cluster, script):
+    cluster.agents(script)
+    assert {"--ntasks=4", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0"} <= set(cluster.told("srun"))
+    assert directives(script)["ntasks-per-node"] == "1"
+    assert ("no-kill" in directives(script)) == ("--no-kill" in cluster.told("srun"))
+
+
+@pytest.mark.parametrize("code", [0, 1, 5])
+def test_the_outcome_is_the_agents(cluster, script, code):
+    with cluster.start(script, RECORDS, SRUN_EXITS=str(code)) as shell:
+        assert shell.wait(LIMIT_S) == code
+    assert cluster.told("scontrol") == []
+
+
+@pytest.mark.parametrize(("code", "requeued"), [(143, ["requeue 123456"]), (0, [])])
+def test_out_of_time_the_agents_are_told_and_the_job_is_queued_again(cluster, script, code, requeued):
+    with cluster.start(script, WAITS, SRUN_EXITS=str(code)) as shell:
+        assert shell.stdout.readline() == "runs\n"
+        shell.send_signal(signal.SIGTERM)
+        assert shell.wait(LIMIT_S) == code
+    assert cluster.told("srun") == ["TERM"]
+    assert cluster.told("scontrol") == requeued

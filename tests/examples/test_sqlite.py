@@ -1,0 +1,144 @@
+"""The example of a stranger's backend: its README is followed word by word, in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "elastic-sqlite"
+README = (EXAMPLE / "README.md").read_text()
+PACKAGE = [f"elastic_sqlite/{path.name}" for path in sorted((EXAMPLE / "elastic_sqlite").glob("*.py"))]
+SHOWN = dict(re.findall(r"`([\w/.]+)`:\n\n```\w+\n(.*?)^```", README, re.S | re.M))
+FILES = ["pyproject.toml", *PACKAGE, "tests/test_contract.py"]
+LIMIT_S = 60
+
+
+def blocks(language):
+    """What the README shows in this language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.S | re.M)
+
+
+def shell_block(words):
+    """The one that contains these words."""
+    (block,) = [block for block in blocks("sh") if words in block]
+    return block
+
+
+class Environment:
+    """The folder that the first block makes, with its virtual environment, which sees what is installed here as well:
+    pip, and what is to be installed from the network."""
+
+    def __init__(self, root):
+        self.root = root
+        self.folder = root
+        make, install = shell_block("venv").split("\n. .venv/bin/activate\n")
+        self.run(make.replace("venv .venv", "venv --without-pip .venv"), root)
+        self.folder = root / "elastic-sqlite"
+        (own,) = self.folder.glob(".venv/lib/python*/site-packages")
+        here = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+        lines = [f"import site; site.addsitedir({path!r})\n" for path in here]  # with the .pth files that are in there
+        (own / "here.pth").write_text("".join(lines))
+        (root / "elastic-core").symlink_to(EXAMPLE.parents[1])
+        self.run(install, self.folder)
+
+    def start(self, script, cwd):
+        """Run the lines of `script`, in a shell that ends with the first that fails, with the environment activated."""
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_", "PYTHON"))
+        }
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {
+            **kept, "PATH": path, "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0",  # 0: without isolation
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1", "RES_OPTIONS": "timeout:1 attempts:1", "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
+        activate = self.folder / ".venv/bin/activate"
+        return subprocess.Popen(
+            ["sh", "-euc", f". '{activate}'\n{script}" if activate.exists() else script], cwd=cwd, env=environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, script, cwd, times=1):
+        """Run it so often at the same time, each to a good end. What they printed."""
+        running = [self.start(script, cwd) for _ in range(times)]
+        try:
+            printed = [process.communicate(timeout=LIMIT_S)[0] for process in running]
+        finally:
+            for process in running:
+                end(process)
+        assert [process.returncode for process in running] == [0] * times, "\n".join(printed)
+        return "".join(printed)
+
+
+def end(process):
+    """Whatever of it still runs. Nothing does, unless it hung."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate(timeout=LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The environment after step 5, made of nothing but what the README shows, and what that step printed."""
+    environment = Environment(tmp_path_factory.mktemp("sqlite"))
+    for name, text in SHOWN.items():
+        (environment.folder / name).write_text(text)
+    return environment, environment.run(shell_block("pip wheel"), environment.folder)
+
+
+def test_the_readme_shows_the_files_as_they_are():
+    assert {name: (EXAMPLE / name).read_text() for name in FILES} == SHOWN
+
+
+def test_the_contract_fits_on_a_page():
+    assert len((EXAMPLE / "tests" / "test_contract.py").read_text().splitlines()) < 30
+
+
+def test_its_wheel_is_built_installed_and_tested(installed):
+    environment, printed = installed
+    assert "Successfully installed elastic-sqlite-0.1.0" in printed
+    assert re.search(r"\d+ passed", printed)
+    assert not re.search(r"\d+ (failed|error)", printed)
+    plugins = printed.partition("passed")[2]
+    assert "elastic-sqlite 0.1.0" in plugins
+    assert "nodes meet in a SQLite file" in plugins
+    where = environment.run("python -c 'import elastic_sqlite; print(elastic_sqlite.__file__)'", environment.folder)
+    assert Path(where).is_relative_to(environment.folder)
+    assert (Path(where.strip()).parent / "py.typed").exists()
+
+
+def test_its_other_tests_pass(installed, tmp_path):
+    environment, _ = installed
+    for name in ("test_bad_input.py", "test_processes.py"):
+        shutil.copy(EXAMPLE / "tests" / name, tmp_path)
+    printed = environment.run("python -m pytest -p no:cacheprovider .", tmp_path)
+    assert re.search(r"\d+ passed", printed)
+
+
+@pytest.mark.torch
+def test_two_agents_train_and_are_seen_from_outside(installed, tmp_path):
+    environment, _ = installed
+    (settings,) = [block for block in blocks("toml") if "backend" in block and "endpoint" in block]
+    (environment.folder / "elastic.toml").write_text(settings.replace("/shared", str(tmp_path)))
+    environment.run(shell_block("train.py ."), environment.folder)
+    printed = environment.run(shell_block("elastic run"), environment.folder, times=2)
+    assert "epoch 4/4" in printed
+    assert "world size 2" in printed
+    assert (environment.folder / "digits.pt").exists()
+    assert "succeeded" in environment.run(shell_block("elastic status"), environment.folder)
+
+
+def test_every_block_is_used():
+    assert len(blocks(r"\w+")) == len(FILES) + len(("venv", "pip wheel", "train.py .", "toml", "elastic run", "status"))

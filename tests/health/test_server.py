@@ -1,0 +1,108 @@
+"""Health check servers under torch's names, over an endpoint that a distribution in a folder brings."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from elastic_core.clock import SystemClock
+from elastic_core.errors import PluginError
+from elastic_core.health import HealthCheckServer, create_healthcheck_server, live, ready
+from elastic_core.interfaces import health
+
+PLUGIN = """
+from elastic_core.hooks import HealthEndpointRecord, Option, hookimpl
+from elastic_core.interfaces.health import HealthCheckServer
+
+made = []
+
+
+class Server(HealthCheckServer):
+    def __init__(self, *given):
+        self.given, self.did = given, []
+        made.append(self)
+
+    def start(self):
+        self.did.append("start")
+
+    def stop(self):
+        self.did.append("stop")
+
+
+@hookimpl
+def elastic_health_endpoints():
+    return [HealthEndpointRecord("http", "a test", Server, (Option("host", str, "127.0.0.1", "the address"),))]
+"""
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch):
+    """As far as endpoints of ours go."""
+    monkeypatch.setenv("ELASTIC_DISABLE_PLUGINS", "elastic-http-health")
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch, nothing_installed):
+    """What an installed endpoint `http` has made."""
+    (tmp_path / "folder_endpoint.py").write_text(PLUGIN)
+    info = tmp_path / "folder_endpoint-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: folder-endpoint\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[elastic]\nendpoint = folder_endpoint\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import folder_endpoint
+
+    yield folder_endpoint.made
+    del sys.modules["folder_endpoint"]
+
+
+@pytest.mark.parametrize("kind", [HealthCheckServer, create_healthcheck_server])
+def test_the_installed_endpoint_answers(kind, made):
+    server = kind(lambda: 12.5, 8080, 60)
+    assert isinstance(server, HealthCheckServer)
+    assert isinstance(server, health.HealthCheckServer)
+    server.stop()
+    server.start()
+    server.stop()
+    (endpoint,) = made
+    view, *rest = endpoint.given
+    assert rest == [8080, 60, {"host": "127.0.0.1"}]
+    assert endpoint.did[-2:] == ["start", "stop"]
+    assert (view.alive_at(), view.watchdog_fault()) == (12.5, "")
+
+
+def test_what_it_sees_of_a_program_is_whether_it_is_alive(made):
+    now = SystemClock().timestamp()
+    seen = [now]
+    create_healthcheck_server(lambda: seen[0], 8080, 60)
+    (view, *_) = made[0].given
+    assert live(view.alive_at(), now, 60).ok
+    assert ready(view.status()) == (True, "running")
+    view.subscribe(lambda: None)()
+    seen[0] = now - 61
+    assert not live(view.alive_at(), now, 60).ok
+
+
+def test_without_an_endpoint(nothing_installed):
+    with pytest.raises(PluginError, match="http"):
+        create_healthcheck_server(lambda: 0.0, 8080, 60)
+    server = HealthCheckServer(lambda: 0.0, 8080, 60)
+    with pytest.raises(PluginError, match="http"):
+        server.start()
+    server.stop()
+
+
+def test_a_server_of_ones_own(nothing_installed):
+    class Own(HealthCheckServer):
+        def start(self):
+            self.started = True
+
+        def stop(self):
+            self.started = False
+
+    server = Own(lambda: 0.0, 8080, 60)
+    server.start()
+    assert server.started
+    server.stop()
+    assert not server.started

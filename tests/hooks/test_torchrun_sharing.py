@@ -1,0 +1,202 @@
+"""The workers' store under handlers of torch's own: every member of a round is told the same place, a new one each."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from elastic_core.hooks.torchrun_handlers import TorchrunHandler
+from elastic_core.hooks.torchrun_sharing import VARIABLE, HeldVariable, store_not_shared
+
+LONG = 60.0
+
+
+def environment():
+    return os.environ.get(VARIABLE)
+
+
+class Looks:
+    """Notes what the variable is at each call."""
+
+    def __init__(self):
+        self.seen = []
+
+    def next_rendezvous(self):
+        self.seen.append(environment())
+        return "round"
+
+    @property
+    def use_agent_store(self):
+        self.seen.append(environment())
+        return False
+
+
+def test_it_is_set_only_while_the_handler_decides():
+    foreign = Looks()
+    handler = TorchrunHandler(foreign)
+    before = environment()
+    assert (handler.next_rendezvous(), handler.use_agent_store) == ("round", False)
+    assert (before, foreign.seen, environment()) == (None, ["1", "1"], None)
+
+
+def test_an_error_takes_it_away_too():
+    with pytest.raises(ZeroDivisionError), store_not_shared():
+        raise ZeroDivisionError
+    assert environment() is None
+
+
+@pytest.mark.parametrize("value", ["0", "1", ""])
+def test_what_the_user_has_set_stays(value):
+    environ = {"NAME": value}
+    with HeldVariable("NAME", "1", environ).held():
+        assert environ == {"NAME": value}
+    assert environ == {"NAME": value}
+
+
+def test_the_last_of_calls_that_overlap_takes_it_away():
+    environ: dict[str, str] = {}
+    variable = HeldVariable("NAME", "1", environ)
+    first, second = variable.held(), variable.held()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert environ == {"NAME": "1"}
+    second.__exit__(None, None, None)
+    assert environ == {}
+
+
+def test_many_threads_leave_nothing_behind():
+    environ: dict[str, str] = {}
+    variable = HeldVariable("NAME", "1", environ)
+    begin = threading.Barrier(8)
+
+    def hold():
+        begin.wait(LONG)
+        for _ in range(200):
+            with variable.held():
+                assert environ == {"NAME": "1"}
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(hold) for _ in range(8)]:
+            done.result(LONG)
+    assert environ == {}
+
+
+@pytest.fixture
+def torchs():
+    """torch's classes, which take seconds to import."""
+    from torch.distributed import TCPStore
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError, c10d_rendezvous_backend
+    from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
+    from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+
+    return SimpleNamespace(
+        TCPStore=TCPStore,
+        ConnectionError=RendezvousConnectionError,
+        Backend=c10d_rendezvous_backend.C10dRendezvousBackend,
+        Handler=dynamic.DynamicRendezvousHandler,
+        Timeout=dynamic.RendezvousTimeout,
+        Static=StaticTCPRendezvous,
+    )
+
+
+class Line:
+    """A backend of torch's that can be cut off, as by the loss of its node."""
+
+    def __init__(self, backend, error):
+        self.name = backend.name
+        self.cut = False
+        self._backend = backend
+        self._error = error
+
+    def get_state(self):
+        self._check()
+        return self._backend.get_state()
+
+    def set_state(self, *args):
+        self._check()
+        return self._backend.set_state(*args)
+
+    def _check(self):
+        if self.cut:
+            raise self._error("the node is lost")
+
+
+class Nodes:
+    """Nodes of one job in one process, each with an address of its own and torch's dynamic handler."""
+
+    def __init__(self, torchs):
+        self._torchs = torchs
+        self._server = self._store(0, is_master=True)
+        self._pool = ThreadPoolExecutor(8)
+        self._foreign = []
+        self.lines = {}
+        self.handlers = {}
+
+    def _store(self, port, is_master=False):
+        return self._torchs.TCPStore("127.0.0.1", port, None, is_master, wait_for_workers=False)
+
+    def add(self, address):
+        store = self._store(self._server.port)
+        line = self.lines[address] = Line(self._torchs.Backend(store, "job"), self._torchs.ConnectionError)
+        timeout = self._torchs.Timeout(join=timedelta(seconds=LONG), last_call=timedelta(seconds=0.5))
+        # Who is silent for three seconds is lost.
+        foreign = self._torchs.Handler.from_backend("job", store, line, 2, 3, address, timeout, 1, 3)
+        self._foreign.append(foreign)
+        self.handlers[address] = TorchrunHandler(foreign)
+
+    def form(self, *addresses):
+        """Their next round; the places that they are told, in rank order."""
+        joining = [self._pool.submit(self.handlers[address].next_rendezvous) for address in addresses]
+        infos = sorted((future.result(LONG) for future in joining), key=lambda info: info.rank)
+        assert [info.world_size for info in infos] == [len(addresses)] * len(addresses)
+        return [(info.bootstrap_store_info.master_addr, info.bootstrap_store_info.master_port) for info in infos]
+
+    def end(self):
+        for foreign in self._foreign:
+            foreign.shutdown()
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def nodes(torchs):
+    nodes = Nodes(torchs)
+    yield nodes
+    nodes.end()
+
+
+@pytest.mark.torch
+def test_all_members_are_told_the_same_place_in_every_round(nodes):
+    """Also when rank 0 is lost, and when a node comes in."""
+    a, b, c, d = (f"127.0.0.{last}" for last in range(1, 5))
+    for address in (a, b, c):
+        nodes.add(address)
+    first = nodes.form(a, b, c)
+    assert first == [(a, first[0][1])] * 3
+    nodes.lines[a].cut = True
+    second = nodes.form(b, c)
+    assert second == [(b, second[0][1])] * 2
+    nodes.add(d)
+    third = nodes.form(b, c, d)
+    assert third == [(b, third[0][1])] * 3
+    assert second[0][1] != third[0][1]
+    assert [handler.use_agent_store for handler in nodes.handlers.values()] == [False] * 4
+    assert environment() is None
+
+
+@pytest.mark.torch
+def test_torchs_static_handler_shares_its_store_and_says_so(torchs):
+    server = torchs.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, multi_tenant=True)
+    members = [TorchrunHandler(torchs.Static("127.0.0.1", server.port, rank, 2, "job", int(LONG))) for rank in (0, 1)]
+    assert [member.use_agent_store for member in members] == [True, True]
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(2):
+            infos = list(pool.map(TorchrunHandler.next_rendezvous, members, timeout=LONG))
+            places = [info.bootstrap_store_info for info in infos]
+            assert [(place.master_addr, place.master_port) for place in places] == [("127.0.0.1", server.port)] * 2
+            assert [info.rank for info in infos] == [0, 1]

@@ -1,0 +1,180 @@
+"""What the doctor says of this machine and of what is installed on it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from elastic_core.config import settings_from
+from elastic_core.errors import ExitCode
+from elastic_core.hooks import RendezvousBackendRecord, hookimpl
+from elastic_core.hooks.discovery import BlockList, Candidate, Source
+from elastic_core.hooks.manager import PluginManager
+from elastic_core.operate.doctor import machine as m
+from elastic_core.operate.doctor.finding import Check, Finding, Level, exit_code_of, fault, note, ok, warning
+from elastic_core.operate.doctor.software import judged_choices, judged_plugins, judged_versions, versions_of
+from elastic_core.operate.doctor.torch_probe import Torch, judged_torch, probed_torch, read_answer
+
+FIT = m.Machine("CPython 3.11.2", "Linux 6.1.0-9", 8, m.Limit(1024, 4096), m.Limit(9999, 9999), 1 << 30)
+
+
+def levels(findings):
+    return [(item.level.value, item.check.value) for item in findings]
+
+
+def test_the_exit_code_is_that_of_what_is_to_be_cured_first():
+    fine = [ok(Check.NAME, "x"), note(Check.STORE, "x"), warning(Check.TORCH, "x", "y")]
+    store, peers, here = (fault(check, "x", "y") for check in (Check.STORE, Check.PEERS, Check.PORT))
+    assert exit_code_of(fine) == ExitCode.SUCCESS
+    assert exit_code_of([*fine, peers]) == ExitCode.RENDEZVOUS_TIMEOUT
+    assert exit_code_of([*fine, peers, store]) == ExitCode.STORE_UNREACHABLE
+    assert exit_code_of([*fine, peers, store, here]) == ExitCode.BAD_CONFIGURATION
+
+
+def test_a_machine_that_is_fit():
+    found = list(m.judged_machine(FIT, 4, 8, may_host=True))
+    assert {item.level for item in found} == {Level.OK}
+    assert found[2].told == "open files: 1024, can be raised to 4096; this run needs 272"
+    assert {item.advice for item in found} == {""}
+
+
+@pytest.mark.parametrize(
+    ("changed", "level", "advice"),
+    [
+        ({"kernel": "Darwin 23.1"}, "warning", "made for Linux"),
+        ({"kernel": "Linux 4.18.0-553.el8"}, "note", "Linux 5.3"),
+        ({"files": m.Limit(256, 1000)}, "warning", "ulimit -Hn 4256"),
+        ({"processes": m.Limit(500, 9999)}, "warning", "ulimit -u 1280"),
+        ({"shared_memory": 64 << 20}, "warning", "--shm-size"),
+        ({"shared_memory": None}, "warning", "tmpfs"),
+    ],
+)
+def test_a_machine_that_is_not(changed, level, advice):
+    found = m.judged_machine(replace(FIT, **changed), 1000 if "files" in changed else 4, 8, may_host=True)
+    (bad,) = [item for item in found if item.level is not Level.OK]
+    assert bad.level.value == level
+    assert advice in bad.advice
+
+
+def test_who_does_not_host_the_store_needs_few_files():
+    assert m.judged_files(m.Limit(256, 1000), 0).level is Level.OK
+    assert m.judged_files(m.Limit(None, None), 10**6).told.startswith(
+        "open files: unlimited, can be raised to unlimited"
+    )
+    assert m.judged_processes(m.Limit(None, None), 8).level is Level.OK
+
+
+def test_this_machine_can_be_measured(tmp_path):
+    found = m.measured_machine(str(tmp_path))
+    assert found.python.endswith(".".join(map(str, sys.version_info[:3])))
+    assert found.cpus >= 1
+    assert found.shared_memory > 0
+    assert found.files.soft is None or found.files.soft > 0
+    assert m.measured_machine(str(tmp_path / "none")).shared_memory is None
+
+
+@pytest.mark.parametrize(
+    ("torch", "needed", "wanted", "expected"),
+    [
+        (Torch(), False, 1, [("note", "torch")]),
+        (Torch(), True, 1, [("fault", "torch")]),
+        (Torch(problem="ImportError: libcuda"), False, 1, [("warning", "torch")]),
+        (Torch(problem="ImportError: libcuda"), True, 1, [("fault", "torch")]),
+        (Torch("2.13", ("gloo",)), True, 2, [("ok", "torch"), ("ok", "accelerators")]),
+        (Torch("2.13", ("gloo",)), True, "auto", [("ok", "torch"), ("ok", "accelerators")]),
+        (Torch("2.13", ("gloo",)), True, "gpu", [("ok", "torch"), ("fault", "accelerators")]),
+        (Torch("2.13", ()), True, 2, [("warning", "torch"), ("ok", "accelerators")]),
+        (Torch("2.13", ("gloo",), 8), True, 8, [("warning", "torch"), ("ok", "accelerators")]),
+        (Torch("2.13", ("gloo", "nccl"), 8), True, "gpu", [("ok", "torch"), ("ok", "accelerators")]),
+        (Torch("2.13", ("gloo", "nccl"), 4), True, 8, [("ok", "torch"), ("warning", "accelerators")]),
+    ],
+)
+def test_torch(torch, needed, wanted, expected):
+    found = list(judged_torch(torch, needed, wanted))
+    assert levels(found) == expected
+    assert all(item.advice for item in found if item.level is not Level.OK)
+
+
+def test_what_the_program_that_asks_torch_prints():
+    good = '{"version": "2.13.0", "backends": {"gloo": true, "nccl": false, "mpi": true}, "devices": 2}'
+    assert read_answer(0, f"a driver that talks\n{good}\n", "") == Torch("2.13.0", ("gloo", "mpi"), 2)
+    assert read_answer(1, "", "Traceback\nModuleNotFoundError: No module named 'torch'\n") == Torch()
+    assert read_answer(1, "", "Traceback\nImportError: libx") == Torch(problem="ImportError: libx")
+    assert read_answer(-11, "", "").problem == "exit code -11"
+    for nonsense in ("", "4", "{}", '{"version": 1, "backends": []}'):
+        assert read_answer(0, nonsense, "").problem.startswith("its answer cannot be read")
+
+
+def program(tmp_path, code):
+    path = tmp_path / "python"
+    path.write_text(f"#!{sys.executable}\n{code}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_an_interpreter_that_does_not_answer_or_is_not_there(tmp_path):
+    hangs = program(tmp_path, "import sys; sys.stdin.read()")
+    assert probed_torch("auto", 0.2, hangs).problem == "it did not answer in 0.2 s"
+    assert "No such file" in probed_torch("auto", 1.0, str(tmp_path / "none")).problem
+
+
+@pytest.mark.torch
+def test_the_real_torch_has_gloo():
+    found = probed_torch("auto", 60.0)
+    assert found.problem == ""
+    assert "gloo" in found.backends
+
+
+class Toy:
+    @hookimpl
+    def elastic_rendezvous_backends(self):
+        return [RendezvousBackendRecord("toy", "a test", print)]
+
+
+def manager(*candidates, blocked=""):
+    return PluginManager(candidates, block_list=BlockList.of({"ELASTIC_DISABLE_PLUGINS": blocked}))
+
+
+def toy(distribution="toys", version="1.0", load=Toy, plugin="toy"):
+    return Candidate(Source(distribution, plugin, version), "toys", load)
+
+
+def test_our_distributions_are_of_one_version():
+    here = manager(toy(), toy("elastic-etcd", "0.1.0", plugin="etcd"))
+    assert versions_of(here, "0.1.0") == {"elastic-core": "0.1.0", "elastic-etcd": "0.1.0"}
+    assert judged_versions(versions_of(here, "0.1.0")) == Finding(
+        Level.OK, Check.VERSIONS, "elastic-core 0.1.0, elastic-etcd 0.1.0"
+    )
+    torn = judged_versions(versions_of(here, "0.2.0"))
+    assert (torn.level, torn.advice) == (Level.WARNING, "pip install elastic-etcd==0.2.0, on every node")
+
+
+def test_plugins_that_failed_are_blocked_or_contradict_each_other():
+    def broken():
+        raise ImportError("no module named grpc")
+
+    assert levels(judged_plugins(manager(toy()))) == [("ok", "plugins")]
+    (failed,) = judged_plugins(manager(toy(load=broken)))
+    assert (failed.level, "no module named grpc" in failed.told) == (Level.WARNING, True)
+    assert "pip uninstall toys" in failed.advice
+    (twice,) = judged_plugins(manager(toy(), toy("more-toys")))
+    assert "is provided by" in twice.told
+    assert "ELASTIC_DISABLE_PLUGINS=" in twice.advice
+    assert levels(judged_plugins(manager(toy(), blocked="toys"))) == [("note", "plugins")]
+
+
+def test_what_the_flags_select():
+    def judged(here, **values):
+        return list(judged_choices(settings_from(values), here))
+
+    assert levels(judged(manager(toy()), rdzv_backend="toy")) == [("ok", "backend")]
+    (missing,) = judged(manager(toy()), rdzv_backend="etcd", rdzv_endpoint="h")
+    assert (missing.level, missing.advice) == (Level.FAULT, "pip install elastic-etcd")
+    (unknown,) = judged(manager(toy()), rdzv_backend="tyo")
+    assert "elastic plugins" in unknown.advice
+    (option,) = judged(manager(toy()), rdzv_backend="toy", rdzv_conf="volume=3")
+    assert (option.level, "volume" in option.told) == (Level.FAULT, True)
+    found = judged(manager(toy()), rdzv_backend="toy", watchdog="file", health="http", health_port=1234)
+    assert [item.advice for item in found][1:] == ["pip install elastic-file-timer", "pip install elastic-http-health"]

@@ -1,0 +1,223 @@
+"""What the doctor says of names, addresses, the way to the store, and ports: judged alone, measured on loopback."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import replace
+
+import pytest
+
+from elastic_core.clock import SystemClock
+from elastic_core.config import settings_from
+from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.operate.doctor import judged_network as j
+from elastic_core.operate.doctor import network as n
+from elastic_core.operate.doctor.finding import Check, Level
+from elastic_core.operate.doctor.places import Place, places_of
+from elastic_core.operate.doctor.surroundings import surroundings_of
+
+CLOCK = SystemClock()
+PLACE = Place("node0", 29400)
+INET, INET6 = int(socket.AF_INET), int(socket.AF_INET6)
+FAR = n.Address(INET, ("10.0.0.1", 29400), local=False)
+NEAR = n.Address(INET, ("10.0.0.2", 29400), local=True)
+LOOPBACK = n.Address(INET, ("127.0.1.1", 29400), local=True)
+
+
+@pytest.fixture
+def never():
+    """A function that does not come back before the test ends, whatever its arguments."""
+    over = threading.Event()
+    yield lambda *_, **__: over.wait(60)
+    over.set()
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield sock
+
+
+@pytest.mark.parametrize(
+    ("backend", "endpoint", "conf", "places"),
+    [
+        ("c10d", "node0", {}, [("node0", 29400)]),
+        ("c10d", "[fe80::1]:5", {}, [("fe80::1", 5)]),
+        ("static", "node0", {}, [("node0", 29500)]),
+        ("etcd", "https://a:1, https://b/", {}, [("a", 1), ("b", 2379)]),
+        ("c10d", "/shared/file", {"store_type": "file"}, []),
+        ("c10d", "/shared/file", {"store-type": "file"}, []),
+        ("local", "", {}, []),
+        ("sqlite", "/shared/file.db", {}, []),
+        ("sqlite", "file.db", {}, []),
+        ("zookeeper", "a:2181,b:2181", {}, [("a", 2181), ("b", 2181)]),
+    ],
+)
+def test_the_hosts_of_an_endpoint(backend, endpoint, conf, places):
+    assert places_of(backend, endpoint, conf) == tuple(Place(*place) for place in places)
+
+
+def test_an_endpoint_that_cannot_be_one():
+    with pytest.raises(ValueError, match="several colons"):
+        places_of("c10d", "a:b:c", {})
+
+
+@pytest.mark.parametrize(
+    ("found", "nodes", "level", "words"),
+    [
+        (n.Resolved(PLACE, (FAR,), 0.1), 4, "ok", "node0 is 10.0.0.1"),
+        (n.Resolved(PLACE, (NEAR,), 0.1), 4, "ok", "10.0.0.2 (this machine)"),
+        (n.Resolved(PLACE, problem="no answer within 1 s"), 1, "fault", "/etc/hosts"),
+        (n.Resolved(PLACE, (FAR,), 3.0), 4, "warning", "it took 3.0 s"),
+        (n.Resolved(PLACE, (LOOPBACK,), 0.1), 4, "note", "getent hosts node0"),
+        (n.Resolved(PLACE, (LOOPBACK,), 0.1), 1, "ok", "127.0.1.1"),
+        (n.Resolved(Place("localhost", 1), (LOOPBACK,), 0.1), 4, "warning", "no other machine"),
+        (n.Resolved(Place("localhost", 1), (LOOPBACK,), 0.1), 1, "ok", "localhost"),
+        (n.Resolved(PLACE, (FAR, NEAR), 0.1), 4, "warning", "several machines"),
+        (n.Resolved(PLACE, (FAR, replace(FAR, sockaddr=("10.0.0.3", 1))), 0.1), 4, "note", "several addresses"),
+        (n.Resolved(PLACE, (FAR, replace(FAR, family=INET6)), 0.1), 4, "ok", "node0"),
+    ],
+)
+def test_a_name(found, nodes, level, words):
+    said = j.judged_name(found, nodes)
+    assert said.level.value == level
+    assert words in said.told + said.advice
+
+
+def test_an_address_backwards():
+    assert j.judged_reverse(n.Reversed("::ffff:10.0.0.1", "node0", 0.002), "ours").level is Level.OK
+    assert "no name, in 2.0 ms" in j.judged_reverse(n.Reversed("::ffff:10.0.0.1", "", 0.002), "ours").told
+    slow = j.judged_reverse(n.Reversed("::ffff:10.0.0.1", "", 5.0), "ours")
+    assert (slow.level, "after 5.0 s" in slow.told) == (Level.WARNING, True)
+    assert "'::ffff:10.0.0.1 NAME' to /etc/hosts" in slow.advice
+    assert "RES_OPTIONS" in slow.advice
+    assert "no answer in time" in j.judged_reverse(n.Reversed("::ffff:10.0.0.1"), "ours").told
+
+
+@pytest.mark.parametrize(
+    ("advertised", "addresses", "nodes", "at_loopback", "level"),
+    [
+        ("10.0.0.2", (NEAR,), 4, False, "ok"),
+        (None, (), 4, False, "warning"),
+        ("nobody", (), 4, False, "fault"),
+        ("10.0.0.1", (FAR,), 4, False, "warning"),
+        ("127.0.1.1", (LOOPBACK,), 4, False, "warning"),
+        ("127.0.1.1", (LOOPBACK,), 4, True, "ok"),
+        ("127.0.1.1", (LOOPBACK,), 1, False, "ok"),
+    ],
+)
+def test_the_address_for_the_others(advertised, addresses, nodes, at_loopback, level):
+    said = j.judged_address(advertised, addresses, True, nodes, at_loopback)
+    assert said.level.value == level
+    assert bool(said.advice) == (level != "ok")
+
+
+def connections(*found, is_hosted=True):
+    return [(item.level.value, item.advice) for item in j.judged_connections(found, is_hosted)]
+
+
+def test_the_way_to_the_store():
+    up, refused, lost = (n.Connected(FAR, problem) for problem in ("", "connection refused", "timed out"))
+    assert connections(up, replace(refused, address=NEAR), lost)[0] == ("ok", "")
+    assert [level for level, _ in connections(up, refused, lost)] == ["ok", "note", "note"]
+    assert connections(refused)[0] == ("note", "the machine answers; start elastic run, or elastic serve, there")
+    assert "this machine would host" in connections(replace(refused, address=NEAR))[0][1]
+    assert connections(refused, is_hosted=False)[0][0] == "warning"
+    ((level, advice),) = connections(lost)
+    assert (level, "firewall" in advice) == ("warning", True)
+
+
+def test_a_store_that_is_not_there():
+    assert j.judged_store_absence(False, "h:1", True).level is Level.NOTE
+    assert "elastic serve --rdzv-endpoint h:1" in j.judged_store_absence(True, "h:1", True).advice
+    assert j.judged_store_absence(True, "h:1", False).level is Level.FAULT
+    service = j.judged_store_absence(False, "h:1", False)
+    assert (service.level, service.advice) == (Level.WARNING, "start the service before the job")
+
+
+def test_ports():
+    assert j.judged_port(Check.PORT, "it", 29400, "").level is Level.OK
+    assert "ss -ltnp" in j.judged_port(Check.PORT, "it", 29400, "somebody has it").advice
+    assert "root's" in j.judged_port(Check.PORT, "it", 80, "not allowed").advice
+
+
+def test_names_are_resolved_within_a_bound(never):
+    found = n.resolved(Place("localhost", 29400), 5.0, CLOCK)
+    assert "127.0.0.1:29400" in map(str, found.addresses)
+    assert all(address.local and address.is_loopback for address in found.addresses)
+    assert n.resolved(PLACE, 0.05, CLOCK, never).problem == "no answer within 0.05 s"
+
+    def unknown(*_, **__):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    assert n.resolved(PLACE, 5.0, CLOCK, unknown).problem == "Name or service not known"
+    assert n.resolved(Place("a..b", 1), 5.0, CLOCK).problem
+
+
+def test_addresses_are_looked_up_backwards_within_a_bound(never):
+    asked = []
+
+    def answer(sockaddr, flags):
+        asked.append(sockaddr[0])
+        return ("node0", "0") if len(asked) == 1 else (sockaddr[0], "0")
+
+    assert n.looked_up_backwards("10.0.0.1", 5.0, CLOCK, answer).name == "node0"
+    assert n.looked_up_backwards("fe80::1", 5.0, CLOCK, answer).name == ""
+    assert asked == ["::ffff:10.0.0.1", "fe80::1"]
+    assert n.looked_up_backwards("10.0.0.1", 0.05, CLOCK, never) == n.Reversed("::ffff:10.0.0.1")
+    assert n.looked_up_backwards("127.0.0.1", 20.0, CLOCK).address == "::ffff:127.0.0.1"
+
+
+def test_connections_and_ports_of_this_machine(listener):
+    address = n.Address(INET, listener.getsockname(), True)
+    found = n.connected(address, 5.0, CLOCK)
+    assert (found.problem, found.ours) == ("", "127.0.0.1")
+    assert n.cannot_bind(INET, address.sockaddr) == "somebody has it"
+    listener.close()
+    assert n.connected(address, 5.0, CLOCK).refused
+    assert n.cannot_bind(INET, address.sockaddr) == ""
+    assert not n.is_local(INET, ("192.0.2.1", 1))
+    assert n.plain(TimeoutError()) == "timed out"
+    with n.listening(4) as port:
+        assert not n.connected(n.Address(INET, ("127.0.0.1", port), True), 5.0, CLOCK).problem
+        assert n.cannot_bind(INET, ("127.0.0.1", port))
+    assert n.connected(n.Address(INET, ("127.0.0.1", port), True), 5.0, CLOCK).refused
+
+
+def around(listener, backend="c10d", **values):
+    host, port = listener.getsockname()
+    endpoint = {"rdzv_backend": backend, "rdzv_endpoint": f"{host}:{port}", "rdzv_id": "j", "nnodes": "2"}
+    record = RendezvousBackendRecord(backend, "a test", print, serve=print)
+    return surroundings_of(settings_from({**endpoint, **values}), record, 2, 5.0, CLOCK)
+
+
+def levels(found):
+    return {(item.check.value, item.level.value) for item in found.findings}
+
+
+def test_the_surroundings_of_a_run(listener):
+    here = around(listener)
+    assert (here.somebody, here.may_host, here.advertised) == (True, True, "127.0.0.1")
+    assert {("connection", "ok"), ("address", "ok"), ("name", "warning")} <= levels(here)
+    assert "port" not in dict(levels(here))
+    listener_of_health = {"health": "http", "health_port": listener.getsockname()[1]}
+    assert ("health-port", "fault") in levels(around(listener, **listener_of_health))
+    port = listener.getsockname()[1]
+    local = surroundings_of(settings_from({"master_port": port}), None, 1, 5.0, CLOCK)
+    assert levels(local) == {("port", "fault")}
+
+
+def test_nobody_there_yet(listener):
+    where = listener.getsockname()
+    listener.close()
+    with socket.socket() as again:
+        again.bind(where)
+        here = around(again, local_addr="192.0.2.7")
+    assert (here.somebody, here.may_host, here.advertised) == (False, True, "192.0.2.7")
+    assert {("connection", "note"), ("address", "warning")} <= levels(here)
+
+
+def test_an_endpoint_that_is_wrong(listener):
+    assert levels(around(listener, rdzv_endpoint="a:b:c")) == {("name", "fault")}
+    assert around(listener, "sqlite", rdzv_endpoint="/f.db").places == ()

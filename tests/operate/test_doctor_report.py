@@ -1,0 +1,181 @@
+"""The whole examination over toy backends, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from elastic_core.config import settings_from
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.interfaces.server import StoreServer
+from elastic_core.operate.doctor.examine import Wish, examined
+from elastic_core.operate.doctor.finding import Check, Level, fault, note, ok, warning
+from elastic_core.operate.doctor.show import Report, as_dict, as_text
+from elastic_core.operate.doctor.store import Answered, judged_store
+from elastic_core.operate.doctor.torch_probe import Torch
+from elastic_core.rendezvous import OPTIONS
+from elastic_core.rendezvous.codec import encoded_state
+from elastic_core.rendezvous.state import State, closed
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "doctor.md"
+TORCH = Torch("2.13", ("gloo",))
+SETTINGS = settings_from({"nnodes": "2:4", "rdzv_endpoint": "h:1", "rdzv_id": "job"})
+
+
+def documented(text):
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {word for row in rows for word in re.findall(r"`([\w-]+)`", row)}
+
+
+def test_what_people_read():
+    found = [ok(Check.NAME, "h is 10.0.0.1"), warning(Check.PORT, "it is slow", "make it fast")]
+    assert as_text(Report("node0", SETTINGS, found)) == (
+        "node0: a run with c10d at h:1, nodes 2:4\n"
+        "\n"
+        "ok       name  h is 10.0.0.1\n"
+        "warning  port  it is slow\n"
+        "               -> make it fast\n"
+        "\n"
+        "1 warning and no fault\n"
+    )
+    assert as_text(Report("n", SETTINGS, [*found, fault(Check.PORT, "x", "y")])).endswith(
+        "\n1 fault, 1 warning: the run would not work like this\n"
+    )
+    assert as_text(Report("n", SETTINGS, [note(Check.PORT, "x")])).endswith("\nnothing is wrong\n")
+
+
+def test_what_programs_read_is_documented_and_nothing_else():
+    content = as_dict(Report("node0", SETTINGS, [fault(Check.STORE, "none", "start it")]))
+    assert json.loads(json.dumps(content)) == content
+    assert (content["version"], content["exit_code"], content["max_nodes"]) == (1, 4, 4)
+    fields, findings, levels, checks = re.split(r"\nA finding:\n|\n\| level |\n\| check ", REFERENCE.read_text())
+    assert documented(fields) == set(content)
+    assert documented(findings) == set(content["findings"][0])
+    assert documented(levels) == {level.value for level in Level}
+    assert documented(checks) == {check.value for check in Check}
+
+
+def test_how_the_store_answers():
+    def levels(answered):
+        return [item.level.value for item in judged_store(answered, "job")]
+
+    assert levels(Answered((0.001,) * 10)) == ["ok", "ok"]
+    assert levels(Answered((0.001, 0.5))) == ["warning", "ok"]
+    assert levels(Answered((0.001,), State(round=2))) == ["ok", "note"]
+    assert levels(Answered((0.001,), closed(State(), "a", "over", True))) == ["ok", "fault"]
+    assert levels(Answered((0.001,), unreadable="version 9")) == ["ok", "fault"]
+
+
+@pytest.fixture
+def found(plugins):
+    """A function that examines a run with the toy backend, and gives level and words by check."""
+
+    def found(opened, wish=None, serve=None, **values):
+        record = RendezvousBackendRecord("toy", "a test", print, options=OPTIONS, open_backend=opened, serve=serve)
+        settings = settings_from({"rdzv_backend": "toy", "rdzv_endpoint": "/f.db", "rdzv_id": "job", **values})
+        findings = examined(settings, plugins(record), wish or Wish(timeout=5.0), ask_torch=lambda *_: TORCH)
+        return {item.check.value: (item.level.value, item.told) for item in findings}
+
+    return found
+
+
+def test_a_store_that_is_there(found, memory_backend):
+    backend = memory_backend()
+    said = found(lambda params: backend)
+    assert said["store"][0] == "ok"
+    assert said["run-id"] == ("ok", "no job 'job' has met there yet")
+    assert {"versions", "plugins", "backend", "python", "kernel", "torch"} <= set(said)
+    assert backend.writes == 0
+
+
+def test_a_store_that_holds_something_else(found, memory_backend):
+    backend = memory_backend()
+    backend.set_state(b"something else")
+    level, told = found(lambda params: backend)["store"]
+    assert level == "fault"
+    assert told
+
+
+def test_a_store_that_is_not_there(found):
+    def away(params):
+        raise RendezvousConnectionError("no file /f.db")
+
+    assert found(away)["store"] == ("note", "no file /f.db")
+    assert found(away, Wish(expect_store=True))["store"] == ("fault", "no file /f.db")
+
+    def broken(params):
+        raise KeyError("dsn")
+
+    assert found(broken)["store"] == ("fault", "KeyError: 'dsn'")
+    assert "store" not in found(None)
+    assert found(None, Wish(peers=2))["store"][0] == "fault"
+
+
+def test_nobody_listens(found):
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
+        refuse = RendezvousConnectionError("never asked")
+
+        def opened(params):
+            raise refuse
+
+        said = found(opened, rdzv_endpoint=endpoint)
+        assert said["connection"] == ("warning", f"nothing listens at {endpoint} yet")
+        assert said["store"][0] == "warning"
+        assert found(opened, Wish(expect_store=True), rdzv_endpoint=endpoint)["store"][0] == "fault"
+
+
+def test_doctors_that_do_not_come(found, memory_backend):
+    backend = memory_backend()
+    said = found(lambda params: backend, Wish(peers=2, peers_timeout=0.2))
+    assert said["peers"][0] == "fault"
+    assert said["peers"][1].startswith("1 of 2 doctors met within 0.2 s: ")
+
+
+class Server(StoreServer):
+    """Notes what becomes of it, in memory."""
+
+    def __init__(self, endpoint, told):
+        self._endpoint, self.told = endpoint, told
+
+    @property
+    def endpoint(self):
+        return self._endpoint
+
+    def start(self):
+        self.told.append(f"serves at {self._endpoint}")
+
+    def stop(self):
+        self.told.append("serves no more")
+
+
+def test_the_doctor_whose_machine_would_host_the_store_does_for_its_peers(found, memory_backend):
+    backend, told = memory_backend(), []
+
+    def opened(params):
+        told.append(params.run_id)
+        return backend
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
+        wish = Wish(peers=1, timeout=5.0)
+        said = found(opened, wish, lambda endpoint, nodes: Server(endpoint, told), rdzv_endpoint=endpoint)
+    assert told == [f"serves at {endpoint}", "job", "job.doctor", "serves no more"]
+    assert said["peers"][1].startswith("1 doctor met")
+    assert "connection" not in said, "what nobody answered before is outdated"
+
+
+def test_a_job_that_is_over(found, memory_backend):
+    from elastic_core.clock import SystemClock
+    from elastic_core.rendezvous.state_entries import StateEntries
+
+    backend = memory_backend()
+    StateEntries(backend, SystemClock()).set_state(encoded_state(closed(State(), "a", "all done", True)))
+    assert found(lambda params: backend)["run-id"] == ("fault", "the job 'job' is over, closed by a: all done")

@@ -1,0 +1,37 @@
+"""The core and a plugin can be installed from the checkout, by the command of the README."""
+
+from __future__ import annotations
+
+import sysconfig
+import venv
+
+import pytest
+from blocks import ROOT, Shell, block_of
+
+
+@pytest.fixture
+def shell(tmp_path):
+    made = Shell(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.torch
+def test_the_command_of_the_readme_installs(shell):
+    """Into a fresh environment, in which what they need is there already; nothing is fetched."""
+    environment = shell.folder / "environment"
+    venv.create(environment, with_pip=False)
+    (own,) = environment.glob("lib/python*/site-packages")
+    here = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    (own / "here.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in here))
+    install = block_of("README.md", "python -m pip install . ")
+    said = shell.run(
+        f". '{environment}/bin/activate'\ncd '{ROOT}'\n{install}\ncd /\nelastic plugins\n",
+        PIP_NO_INDEX="1", PIP_NO_BUILD_ISOLATION="0", PIP_DISABLE_PIP_VERSION_CHECK="1",  # 0: without isolation
+        PYTHONDONTWRITEBYTECODE="1",
+    )  # fmt: skip
+    assert "Successfully installed elastic-c10d-" in said
+    assert "elastic-c10d 0." in said.partition("Successfully installed")[2]  # what `elastic plugins` says
+    assert (environment / "bin" / "elastic").exists()
+    assert (own / "elastic_c10d").is_dir()
+    assert (own / "elastic_core").is_dir()

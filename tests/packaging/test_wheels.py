@@ -1,0 +1,88 @@
+"""What is in the wheels: the package, its types, its license and its entry points, and nothing else."""
+
+from __future__ import annotations
+
+import configparser
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+import version
+
+ROOT = Path(__file__).parents[2]
+VERSION = version.versions()["core"]
+ENTRY_POINTS = {
+    "elastic-core": {
+        ("console_scripts", "elastic", "elastic_core.cli:entry_point"),
+        ("elastic", "local", "elastic_core.builtin.local"),
+    },
+    "elastic-c10d": {("elastic", "c10d", "elastic_c10d.plugin")},
+    "elastic-etcd": {
+        ("elastic", "etcd", "elastic_etcd.plugin"),
+        ("torchrun.handlers", "etcd-v3", "elastic_etcd.torchrun:handler"),
+    },
+    "elastic-etcd-legacy": {("elastic", "etcd-legacy", "elastic_etcd_legacy.plugin")},
+    "elastic-file-timer": {("elastic", "file", "elastic_file_timer.plugin")},
+    "elastic-http-health": {("elastic", "http", "elastic_http_health.plugin")},
+}
+NAMES = sorted(ENTRY_POINTS)
+
+
+class Wheel:
+    def __init__(self, path, name):
+        self.package = name.replace("-", "_")
+        self._archive = zipfile.ZipFile(path)
+        self._info = f"{self.package}-{VERSION}.dist-info"
+        self.files = set(self._archive.namelist())
+        self.code = {name for name in self.files if name.startswith(f"{self.package}/")}
+        self.metadata = HeaderParser().parsestr(self.info("METADATA"))
+
+    def info(self, name):
+        """The text of a file beside the code."""
+        return self._archive.read(f"{self._info}/{name}").decode()
+
+    def entry_points(self):
+        parser = configparser.ConfigParser(delimiters=["="])
+        parser.read_string(self.info("entry_points.txt"))
+        return {(group, name, target) for group in parser.sections() for name, target in parser[group].items()}
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def wheel(wheels, name):
+    return Wheel(wheels[name], name)
+
+
+def test_there_is_a_row_for_every_distribution(wheels):
+    assert sorted(wheels) == NAMES
+
+
+def test_it_is_for_every_platform_and_of_this_version(wheels, wheel, name):
+    assert wheels[name].name == f"{wheel.package}-{VERSION}-py3-none-any.whl"
+    assert (wheel.metadata["Name"], wheel.metadata["Version"]) == (name, VERSION)
+    assert wheel.metadata["Requires-Python"] == ">=3.10"
+
+
+def test_it_has_its_package_and_types_and_no_tests(wheel, checkout, name):
+    source = checkout[name]
+    there = [path for path in (source / wheel.package).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert wheel.code == {str(path.relative_to(source)) for path in there}
+    assert f"{wheel.package}/py.typed" in wheel.code
+    assert {file.split("/")[0] for file in wheel.files - wheel.code} == {f"{wheel.package}-{VERSION}.dist-info"}
+    assert not [file for file in wheel.files if Path(file).name.startswith(("test_", "conftest"))]
+
+
+def test_it_has_its_license(wheel):
+    assert wheel.metadata["License-Expression"] == "BSD-3-Clause"
+    assert wheel.info("licenses/LICENSE") == (ROOT / "LICENSE").read_text()
+
+
+def test_its_entry_points_lead_to_what_is_in_it(wheel, name):
+    assert wheel.entry_points() == ENTRY_POINTS[name]
+    for _, _, target in ENTRY_POINTS[name]:
+        assert f"{target.partition(':')[0].replace('.', '/')}.py" in wheel.files

@@ -1,0 +1,67 @@
+"""A store made of a backend of two methods keeps the contract of stores."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
+from elastic_core.rendezvous import PrefixedStore, StateStore
+from elastic_core.testing import Background, MemoryBackend, SharedMemory, StoreContract
+
+
+class TestStateStore(StoreContract):
+    extended = False
+
+    @pytest.fixture
+    def store(self):
+        self.memory = SharedMemory()
+        return StateStore(MemoryBackend(self.memory))
+
+    def peer(self, store):
+        return StateStore(MemoryBackend(self.memory))
+
+
+class Silent(MemoryBackend):
+    def set_state(self, state, token=None):
+        super().set_state(state, token)
+
+
+def test_a_backend_that_does_not_tell_is_asked():
+    store = StateStore(Silent(SharedMemory()))
+    assert [store.add("n", 1), store.add("n", 1)] == [1, 2]
+    assert store.compare_set("k", "", "v") == b"v"
+
+
+@pytest.mark.parametrize(
+    "found", [b"", b"hello", b"[]", b'{"version":2,"values":{}}', b'{"version":1,"values":{"k":1}}']
+)
+def test_a_foreign_state_is_named(found):
+    backend = MemoryBackend(SharedMemory(state=(found, 1)))
+    with pytest.raises(RendezvousStateError, match="no other program may use the same endpoint"):
+        StateStore(backend).get("k")
+
+
+def test_an_outage_is_told():
+    backend = MemoryBackend(SharedMemory())
+    backend.reachable = False
+    store = StateStore(backend)
+    for call in (lambda: store.get("k"), lambda: store.set("k", "v"), lambda: store.add("k", 1), store.num_keys):
+        with pytest.raises(RendezvousConnectionError):
+            call()
+
+
+def test_a_key_that_never_comes_is_named():
+    store = StateStore(MemoryBackend(SharedMemory()), timeout=timedelta(milliseconds=30))
+    with pytest.raises(TimeoutError, match=r"\['k'\] to be set within 0.03 s"):
+        store.get("k")
+
+
+def test_rounds_are_kept_apart_by_their_prefix():
+    memory = SharedMemory()
+    one, two = (PrefixedStore(f"elastic/job/{n}", StateStore(MemoryBackend(memory))) for n in (1, 2))
+    waiting = Background(lambda: two.get("k"))
+    one.set("k", "1")
+    two.set("k", "2")
+    assert (one.get("k"), waiting.result()) == (b"1", b"2")

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from elastic_core.quiet_import import import_with
+
+SAYS = """
+import os
+level = os.environ.get("READ_AT_IMPORT")
+"""
+
+
+@pytest.fixture
+def says(tmp_path):
+    """What a process of its own prints, which can import `reader`, and its submodule `reader.part`."""
+    package = tmp_path / "reader"
+    package.mkdir()
+    (package / "__init__.py").write_text(SAYS)
+    (package / "part.py").write_text("from reader import level")
+    (tmp_path / "broken_reader.py").write_text("1 / 0")
+
+    def run(code, **environment):
+        code = f"import os, sys; from elastic_core.quiet_import import import_with\n{code}"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": str(tmp_path), **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    return run
+
+
+ASK = 'print(import_with("reader.part", "READ_AT_IMPORT", "quiet").level, os.environ.get("READ_AT_IMPORT"))'
+
+
+def test_the_variable_is_set_for_the_import_alone(says):
+    assert says(ASK) == ["quiet", "None"]
+
+
+def test_what_the_user_has_set_stands(says):
+    assert says(ASK, READ_AT_IMPORT="loud") == ["loud", "loud"]
+
+
+def test_what_was_imported_before_stands(says):
+    assert says(f"import reader\n{ASK}") == ["None", "None"]
+
+
+def test_an_import_that_fails_leaves_nothing_behind(says):
+    code = (
+        "try:\n    import_with('broken_reader', 'READ_AT_IMPORT', 'quiet')\n"
+        "except ZeroDivisionError:\n    print(os.environ.get('READ_AT_IMPORT'))"
+    )
+    assert says(code) == ["None"]
+
+
+def test_a_module_that_is_not_there():
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        import_with("no_such_module.part", "READ_AT_IMPORT", "quiet")
+    assert "READ_AT_IMPORT" not in os.environ

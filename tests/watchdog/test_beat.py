@@ -1,0 +1,170 @@
+"""A worker beats, and its agent sees it."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from elastic_core.watchdog import beat
+from elastic_core.watchdog.beat import BEAT_FILE, BeatFile
+
+LIMIT_S = 30
+
+
+@pytest.fixture
+def beats(tmp_path):
+    file = BeatFile(tmp_path / "beats")
+    yield file
+    file.close()
+
+
+def run(script, path, **environ):
+    named = {BEAT_FILE: str(path)} if path else {}
+    plain = {name: value for name, value in os.environ.items() if name != BEAT_FILE}
+    command = [sys.executable, "-c", "from elastic_core.watchdog import beat\n" + script]
+    return subprocess.run(command, env={**plain, **named, **environ}, timeout=LIMIT_S, capture_output=True, text=True)
+
+
+def run_well(script, path):
+    done = run(script, path)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_no_beat_is_no_change(beats):
+    assert not beats.changed()
+    run_well("", beats.path)
+    assert not beats.changed()
+
+
+def test_a_beat_is_seen_once(beats):
+    run_well("beat()", beats.path)
+    assert beats.changed()
+    assert not beats.changed()
+
+
+def test_every_beat_is_a_change(beats):
+    for _ in range(2):
+        run_well("beat()", beats.path)
+        assert beats.changed()
+
+
+def test_the_worker_beats_while_the_agent_looks(beats):
+    script = "for line in open(0): beat(); print('beaten', flush=True)"
+    command = [sys.executable, "-c", "from elastic_core.watchdog import beat\n" + script]
+    environ = {**os.environ, BEAT_FILE: str(beats.path)}
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        for _ in range(5):
+            assert not beats.changed()
+            worker.stdin.write(b"beat\n")
+            worker.stdin.flush()
+            assert worker.stdout.readline() == b"beaten\n"
+            assert beats.changed()
+
+
+def test_without_an_agent_nothing_happens():
+    run_well("beat(); beat()", None)
+    beat()
+
+
+@pytest.mark.parametrize("path", ["missing", "folder", "empty", "large", "link", "pipe"])
+def test_what_is_no_file_for_beats_is_left_alone(path, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "large").write_bytes(b"somebody's work")
+    (tmp_path / "link").symlink_to("large")
+    os.mkfifo(tmp_path / "pipe")
+    run_well("beat(); beat()", tmp_path / path)
+    assert (tmp_path / "empty").read_bytes() == b""
+    assert (tmp_path / "large").read_bytes() == b"somebody's work"
+
+
+def test_children_of_a_worker_beat_for_it(beats):
+    run_well("import os\nif os.fork() == 0:\n  beat(); os._exit(0)\nos.wait()", beats.path)
+    assert beats.changed()
+
+
+def test_a_forked_worker_has_a_file_of_its_own(beats, tmp_path):
+    other = BeatFile(tmp_path / "other")
+    here = f"os.environ[{BEAT_FILE!r}] = {str(other.path)!r}"
+    script = f"import os\nbeat()\nif os.fork() == 0:\n  {here}; beat(); os._exit(0)"
+    run_well("beat()", beats.path)
+    assert beats.changed()
+    run_well(script + "\nos.wait()", beats.path)
+    assert beats.changed()
+    assert other.changed()
+    other.close()
+
+
+def test_a_script_that_closes_all_descriptors_keeps_its_own_files(beats, tmp_path):
+    script = """
+import os, sys
+beat()
+os.closerange(3, 100)
+files = [open(sys.argv[0] + str(number), 'wb') for number in range(5)]
+beat()
+"""
+    work = tmp_path / "work"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys\nfrom elastic_core.watchdog import beat\nsys.argv[0] = sys.argv[1]" + script,
+            work,
+        ],
+        env={**os.environ, BEAT_FILE: str(beats.path)},
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0
+    assert beats.changed()
+    assert [path.read_bytes() for path in tmp_path.glob("work*")] == [b""] * 5
+
+
+def test_threads_beat_without_a_lock(beats):
+    script = """
+import threading
+threads = [threading.Thread(target=lambda: [beat() for _ in range(1000)]) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    run_well(script, beats.path)
+    assert beats.changed()
+
+
+def test_importing_it_loads_nothing_that_is_installed():
+    heavy = "{'psutil', 'structlog', 'torch', 'pluggy', 'grpc'}"
+    assert run_well(f"import sys; print({heavy} & set(sys.modules))", None) == "set()\n"
+
+
+def test_a_beat_survives_the_deletion_of_the_file(beats):
+    beats.path.unlink()
+    assert not beats.changed()
+    run_well("beat()", beats.path)
+    assert not beats.changed()
+
+
+def test_the_file_is_private_and_removed(tmp_path):
+    file = BeatFile(tmp_path / "beats")
+    assert file.path.stat().st_mode & 0o777 == 0o600
+    file.close()
+    file.close()
+    assert not file.path.exists()
+
+
+def test_it_takes_no_file_that_is_there(tmp_path):
+    (tmp_path / "beats").write_text("work")
+    with pytest.raises(FileExistsError):
+        BeatFile(tmp_path / "beats")
+    assert (tmp_path / "beats").read_text() == "work"
+
+
+def test_no_descriptor_and_no_thread_stays(tmp_path):
+    def count():
+        return len(os.listdir("/proc/self/fd"))
+
+    before, threads = count(), threading.active_count()
+    for number in range(20):
+        BeatFile(tmp_path / str(number)).close()
+    assert (count(), threading.active_count()) == (before, threads)

@@ -1,0 +1,118 @@
+"""The table of timers, and the dumb version of it."""
+
+import tracemalloc
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic_core.clock import Instant
+from elastic_core.watchdog.deadlines import Deadlines, Timer
+
+
+class DumbDeadlines:
+    """A list that is looked through each time."""
+
+    def __init__(self):
+        self.timers = []
+
+    def acquire(self, timer):
+        self.release(timer.pid, timer.scope)
+        self.timers.append(timer)
+
+    def release(self, pid, scope):
+        before = len(self.timers)
+        self.timers = [timer for timer in self.timers if (timer.pid, timer.scope) != (pid, scope)]
+        return len(self.timers) < before
+
+    def forget(self, unwanted):
+        self.timers = [timer for timer in self.timers if timer.pid not in unwanted]
+
+    def expired(self, now):
+        due = sorted((timer for timer in self.timers if timer.deadline <= now), key=lambda timer: timer.deadline)
+        self.timers = [timer for timer in self.timers if timer.deadline > now]
+        return due
+
+    def next_deadline(self):
+        return min((timer.deadline for timer in self.timers), default=None)
+
+
+def timer(pid=1, scope="a", deadline=10.0, about=None):
+    return Timer(pid, scope, Instant(deadline), about)
+
+
+PIDS = st.integers(1, 3)
+SCOPES = st.sampled_from("ab")
+STEPS = st.one_of(
+    st.tuples(st.just("acquire"), PIDS, SCOPES, st.integers(0, 20)),
+    st.tuples(st.just("release"), PIDS, SCOPES),
+    st.tuples(st.just("forget"), st.sets(PIDS)),
+    st.tuples(st.just("expired"), st.integers(0, 20)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(STEPS, max_size=40))
+def test_it_does_what_the_dumb_version_does(steps):
+    table, dumb = Deadlines(), DumbDeadlines()
+    for number, (step, *arguments) in enumerate(steps):
+        if step == "acquire":
+            pid, scope, deadline = arguments
+            # Deadlines of their own, so that the order is one only.
+            arguments = [Timer(pid, scope, Instant(deadline + number / 100), number)]
+        assert getattr(table, step)(*arguments) == getattr(dumb, step)(*arguments)
+        assert table.next_deadline() == dumb.next_deadline()
+        assert len(table) == len(dumb.timers)
+        assert table.pids() == {timer.pid for timer in dumb.timers}
+
+
+def test_nothing_runs_at_first():
+    table = Deadlines()
+    assert table.next_deadline() is None
+    assert table.expired(Instant(1e9)) == []
+    assert not table.release(1, "a")
+
+
+def test_a_timer_expires_at_its_deadline_and_once():
+    table = Deadlines()
+    table.acquire(timer(deadline=10.0))
+    assert table.expired(Instant(9.9)) == []
+    assert table.expired(Instant(10.0)) == [timer(deadline=10.0)]
+    assert table.expired(Instant(11.0)) == []
+    assert not table.release(1, "a")
+
+
+def test_acquiring_again_replaces_the_deadline():
+    table = Deadlines()
+    table.acquire(timer(deadline=10.0))
+    table.acquire(timer(deadline=5.0))
+    table.acquire(timer(deadline=20.0))
+    assert table.next_deadline() == 20.0
+    assert table.expired(Instant(10.0)) == []
+    assert [due.deadline for due in table.expired(Instant(20.0))] == [20.0]
+
+
+def test_equal_timers_may_come_and_go():
+    table = Deadlines()
+    for _ in range(3):
+        table.acquire(timer())
+        assert table.release(1, "a")
+    table.acquire(timer())
+    assert len(table.expired(Instant(10.0))) == 1
+
+
+def test_the_earliest_comes_first():
+    table = Deadlines()
+    for deadline in (3.0, 1.0, 2.0):
+        table.acquire(timer(scope=str(deadline), deadline=deadline))
+    assert [due.deadline for due in table.expired(Instant(5.0))] == [1.0, 2.0, 3.0]
+
+
+def test_released_timers_need_no_room():
+    table = Deadlines()
+    tracemalloc.start()
+    for number in range(100_000):
+        table.acquire(timer(scope="step", deadline=1e9 + number))
+        table.release(1, "step")
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 200_000

@@ -1,0 +1,371 @@
+"""Real workers that hang, each in its own way: what is noted of them, and who is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from elastic_core.workers.stacks import NO_STACK, PATIENCE
+from elastic_core.workers.starters import CommandStarter
+
+WAIT = """
+    import os, sys, time
+    def train_step():
+        os.write(2, b"ready\\n")
+        {hang}
+    train_step()
+"""
+SLEEP = WAIT.format(hang="time.sleep(600)")
+
+
+@pytest.fixture
+def hang(local_workers, plan, until):
+    """A function that runs workers until all have said that they are ready; returns rounds and process ids."""
+
+    def hang(starter, workers=1, faulthandler=True, ready="ready", **more):
+        rounds = local_workers(starter, faulthandler=faulthandler, redirects=lambda rank: 2, **more)
+        pids = rounds.start(plan(workers))
+
+        def said(rank):
+            # What a worker has written is known when it has come through its pipe.
+            return any(ready in path.read_text() for path in more["log_dir"].rglob(f"rank-{rank}.err"))
+
+        for rank in pids:
+            until(lambda rank=rank: said(rank), "the worker to be ready")
+        return rounds, pids
+
+    return hang
+
+
+def failure_of(rounds, rank=0):
+    rounds.workers.send_signal(signal.SIGKILL)
+    while rounds.workers.running():
+        rounds.wait_for_exits(1)
+    rounds.finish()
+    return rounds.workers.failures()[rank]
+
+
+def killed(rounds, pid, rank=0):
+    assert rounds.workers.kill(pid, "hang: it hangs") == rank
+    failure = failure_of(rounds, rank)
+    assert failure.reason == "hang: it hangs"
+    assert failure.hung and failure.curable
+    return failure
+
+
+def test_a_sleeping_worker_leaves_its_stack(hang, python, tmp_path):
+    rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
+    failure = killed(rounds, pids[0])
+    lines = failure.stack.splitlines()
+    assert lines[0].startswith("Current thread 0x")
+    assert [line.rpartition(" in ")[2] for line in lines[1:]] == ["train_step", "<module>"]
+    assert failure.signal_name() == "SIGABRT"
+    assert failure.stderr_tail == ("ready",)
+
+
+def test_a_worker_that_holds_the_lock_of_the_interpreter_in_c_leaves_its_stack(hang, python, tmp_path):
+    rounds, pids = hang(python(WAIT.format(hang="import ctypes; ctypes.PyDLL(None).pause()")), log_dir=tmp_path)
+    assert " in train_step" in killed(rounds, pids[0]).stack
+
+
+@pytest.mark.parametrize("hangs", ["time.sleep(600)", "import ctypes; ctypes.PyDLL(None).pause()"])
+def test_one_that_dies_of_it_is_not_waited_for_any_longer(hangs, hang, python, tmp_path):
+    rounds, pids = hang(python(WAIT.format(hang=hangs)), workers=4, log_dir=tmp_path)
+
+    def seconds(pid):
+        begun = time.monotonic()
+        rounds.workers.kill(pid, "hang: it hangs")
+        return time.monotonic() - begun
+
+    assert any(seconds(pid) < PATIENCE for pid in pids.values())  # a machine that stalls slows some, a fault all
+
+
+def test_a_stopped_worker_leaves_its_stack(hang, python, tmp_path):
+    rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
+    os.kill(pids[0], signal.SIGSTOP)
+    assert " in train_step" in killed(rounds, pids[0]).stack
+
+
+def test_all_threads_are_there_whole_after_much_else_and_the_main_one_first(hang, python, tmp_path):
+    code = """
+        import os, threading, time
+        for _ in range(1000):
+            os.write(2, b"noise " * 20 + b"\\n")
+        there = threading.Barrier(3)
+        def fetch(depth):
+            if depth:
+                fetch(depth - 1)
+            there.wait()
+            time.sleep(600)
+        for _ in range(2):
+            threading.Thread(target=fetch, args=(30,), daemon=True).start()
+        def train_step():
+            there.wait()
+            os.write(2, b"ready\\n")
+            time.sleep(600)
+        train_step()
+    """
+    rounds, pids = hang(python(code), log_dir=tmp_path)
+    stack = killed(rounds, pids[0]).stack
+    assert [thread.count(" in fetch") for thread in stack.split("\n\n")] == [0, 31, 31]
+    assert " in train_step" in stack.splitlines()[1]
+    assert "noise" not in stack
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("signal.signal(signal.SIGABRT, signal.SIG_IGN)", "the worker has no handler for SIGABRT"),
+        ("signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGABRT})", "it did not react to SIGABRT for 0.5 s"),
+        ("signal.signal(signal.SIGABRT, lambda *_: os._exit(3))", "it died of SIGABRT, and no stack came"),
+        ("os.dup2(os.open(os.devnull, os.O_WRONLY), 2)", "stderr, which it may have sent elsewhere"),
+    ],
+    ids=["ignored", "blocked", "handled", "stderr elsewhere"],
+)
+def test_why_there_is_no_stack(code, why, hang, python, tmp_path):
+    script = f"""
+        import os, signal, sys, time
+        terminal = os.dup(2)
+        {code}
+        os.write(terminal, b"ready\\n")
+        time.sleep(600)
+    """
+    rounds, pids = hang(python(script), workers=3, log_dir=tmp_path, environment={"PATH": "/nowhere"})
+    seconds = []
+    for rank, pid in pids.items():
+        begun = time.monotonic()
+        assert rounds.workers.kill(pid, "hang: it hangs") == rank
+        seconds.append(time.monotonic() - begun)
+    failure_of(rounds)
+    for failure in rounds.workers.failures().values():
+        assert failure.reason == "hang: it hangs"
+        assert failure.hung and failure.curable
+        assert failure.stack.startswith(NO_STACK)
+        assert why in failure.stack
+    assert len(rounds.workers.failures()) == 3
+    assert min(seconds) < 2 * PATIENCE  # a machine that stalls slows some, a fault all
+
+
+def test_a_program_that_is_not_python(hang, tmp_path):
+    starter = CommandStarter(("/bin/sh", "-c", "echo ready >&2; exec sleep 600"))
+    rounds, pids = hang(starter, log_dir=tmp_path, environment={"PATH": "/usr/bin:/bin"})
+    failure = killed(rounds, pids[0])
+    assert failure.signal_name() == "SIGKILL"
+    assert failure.stack == (
+        "no stack: the worker has no handler for SIGABRT: it is not Python, or runs without faulthandler; "
+        "py-spy, which could ask from outside, is not installed"
+    )
+
+
+def test_a_python_that_a_shell_has_started(hang, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SLEEP))
+    starter = CommandStarter(("/bin/sh", "-c", f"{sys.executable} -S {script}; echo never >&2"))
+    rounds, pids = hang(starter, log_dir=tmp_path)
+    failure = killed(rounds, pids[0])
+    assert " in train_step" in failure.stack
+    assert failure.signal_name() == "SIGKILL"
+    assert not any("never" in path.read_text() for path in tmp_path.rglob("rank-0.*"))
+
+
+def test_one_that_takes_it_for_a_reason_to_end_well_has_failed(hang, call, function_module, tmp_path):
+    module = function_module(
+        """
+        import os, signal, time
+        def train_step():
+            signal.signal(signal.SIGABRT, lambda *_: os._exit(0))
+            os.write(2, b"ready\\n")
+            time.sleep(600)
+        """
+    )
+    rounds, pids = hang(call(module.train_step), log_dir=tmp_path)
+    failure = killed(rounds, pids[0])
+    assert failure.exitcode == 0
+    assert rounds.workers.return_values() == {}
+
+
+def test_py_spy_is_asked_where_the_worker_does_not_answer(hang, python, tmp_path):
+    spy = tmp_path / "py-spy"
+    spy.write_text('#!/bin/sh\necho "Thread $3 (idle)"\n')
+    spy.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONFAULTHANDLER": ""}  # turned off by the user
+    rounds, pids = hang(python(SLEEP), log_dir=tmp_path, environment=environment)
+    assert killed(rounds, pids[0]).stack == f"Thread {pids[0]} (idle)"
+
+
+def test_what_it_started_goes_with_it_and_nobody_else(hang, python, tmp_path, running, until):
+    code = """
+        import os, subprocess, sys, time
+        child = subprocess.Popen(["sleep", "600"])
+        os.write(2, b"ready %d\\n" % child.pid)
+        time.sleep(600)
+    """
+    rounds, pids = hang(python(code), workers=2, ready="ready", log_dir=tmp_path)
+    children = [int(path.read_text().split()[1]) for rank in (0, 1) for path in tmp_path.rglob(f"rank-{rank}.err")]
+    assert rounds.workers.kill(pids[1], "hang: it hangs") == 1
+    until(lambda: not running(children[1]), "the end of the child")
+    assert running(children[0]) and running(pids[0])
+    assert [ended.local_rank for ended in rounds.wait_for_exits(1)] == [1]
+    assert rounds.workers.running() == [0]
+    assert failure_of(rounds, 1).caused_by is None
+
+
+def test_a_timer_of_a_child_hits_its_worker_and_shows_both(hang, python, tmp_path, running):
+    code = """
+        import os, time
+        reader, writer = os.pipe()
+        def fetch():
+            os.write(writer, b"!")
+            time.sleep(600)
+        def train_step():
+            os.read(reader, 1)
+            os.write(2, b"ready %d\\n" % child)
+            time.sleep(600)
+        child = os.fork()
+        fetch() if child == 0 else train_step()
+    """
+    rounds, _ = hang(python(code), log_dir=tmp_path)
+    child = int(next(tmp_path.rglob("rank-0.err")).read_text().split()[1])
+    failure = killed(rounds, child)
+    assert " in fetch" in failure.stack and " in train_step" in failure.stack
+    assert not running(child)
+
+
+def test_processes_of_others_are_nobodys_business(hang, python, tmp_path):
+    rounds, _ = hang(python(SLEEP), log_dir=tmp_path)
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        for pid in (stranger.pid, os.getpid(), 2**22 + 1):
+            assert rounds.workers.kill(pid, "hang: it hangs") is None
+        assert stranger.poll() is None
+        assert rounds.workers.running() == [0]
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_process_of_the_last_round_is_nobodys_business(hang, python, plan, tmp_path):
+    rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
+    failure_of_last = killed(rounds, pids[0])
+    again = rounds.start(plan(round=2))
+    assert rounds.workers.kill(pids[0], "hang: stale") is None
+    assert failure_of_last.pid == pids[0] != again[0]
+
+
+def test_it_is_the_first_of_all_failures(hang, python, tmp_path):
+    """Its peers fail because it went, and may be noticed at the same instant."""
+    code = """
+        import os, select, signal, time
+        if os.environ["RANK"] == "0":  # aborts, as collectives do, when the other one has gone
+            there = os.pidfd_open(int(open(os.environ["PEER"]).read()))
+            os.write(2, b"ready\\n")
+            select.select([there], [], [])
+            os.kill(os.getpid(), signal.SIGABRT)
+        with open(os.environ["PEER"], "w") as file:
+            file.write(str(os.getpid()))
+        os.write(2, b"ready\\n")
+        time.sleep(600)
+    """
+    peer = tmp_path / "peer"
+    os.mkfifo(peer)
+    rounds, pids = hang(python(code), workers=2, log_dir=tmp_path, environment={**os.environ, "PEER": str(peer)})
+    rounds.workers.kill(pids[1], "hang: it hangs")
+    rounds.wait_for_exits(2)
+    rounds.finish()
+    failures = rounds.workers.failures()
+    assert (failures[1].caused_by, failures[0].caused_by) == (None, 1)
+    assert failures[1].stack != failures[0].stack
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_function_leaves_its_stack(method, hang, call, function_module, tmp_path):
+    module = function_module(
+        """
+        import os, time
+        def train_step():
+            os.write(2, b"ready\\n")
+            time.sleep(600)
+        """
+    )
+    rounds, pids = hang(call(module.train_step, method=method), log_dir=tmp_path)
+    assert " in train_step" in killed(rounds, pids[0]).stack
+
+
+def test_the_stack_is_there_before_the_round_ends(hang, python, tmp_path):
+    """Other nodes are told at once, and only once if the job is over with it."""
+    rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
+    rounds.workers.kill(pids[0], "hang: it hangs")
+    failure = rounds.workers.failures_so_far()[0]
+    assert failure.hung and " in train_step" in failure.stack
+    assert rounds.workers.kill(pids[0], "hang: once more") is None
+
+
+def test_one_that_is_not_asked_is_only_killed(hang, python, tmp_path):
+    rounds, pids = hang(python(SLEEP), log_dir=tmp_path)
+    assert rounds.workers.kill(pids[0], "hang: it hangs", ask=False) == 0
+    failure = failure_of(rounds)
+    assert failure.stack.startswith("no stack: it was one of many")
+    assert failure.signal_name() == "SIGKILL"
+
+
+def test_many_that_hang_in_the_kernel_do_not_hold_up_the_agent(hang, python, tmp_path):
+    """Those whose end does not show: each would be waited for, one after the other."""
+    pipes = []
+
+    def never(pid):
+        pipes.append(os.pipe())
+        return pipes[-1][0]
+
+    rounds, pids = hang(python(SLEEP), workers=8, log_dir=tmp_path, sentinel=never)
+    begun = time.monotonic()
+    for rank, pid in pids.items():
+        assert rounds.workers.kill(pid, "hang: it hangs", ask=False) == rank
+    assert time.monotonic() - begun < 7.0  # each of them would take a second
+    assert rounds.workers.running() == list(range(8))
+    assert all(failure.hung for failure in rounds.workers.failures_so_far().values())
+    for _, writer in pipes:
+        os.close(writer)
+    rounds.wait_for_exits(8)
+    rounds.finish()
+    assert len(rounds.workers.failures()) == 8
+
+
+def test_one_that_crashes_leaves_its_stack_and_its_last_words(hang, python, tmp_path):
+    rounds, _ = hang(python(WAIT.format(hang="os.write(2, b'terminate called\\n'); os.abort()")), log_dir=tmp_path)
+    rounds.wait_for_exits(1)
+    failure = failure_of(rounds)
+    assert not failure.hung
+    assert failure.stderr_tail == ("ready", "terminate called")
+    assert " in train_step" in failure.stack
+
+
+def test_after_a_child_that_crashed_the_last_words_of_the_worker_are_whole_and_a_restart_may_cure_it(
+    hang, python, tmp_path
+):
+    code = """
+        import os
+        os.write(2, b"ready\\n")
+        child = os.fork()
+        if child == 0:
+            os.abort()
+        os.waitpid(child, 0)
+        def load_config():
+            eval("1 +")
+        load_config()
+    """
+    rounds, _ = hang(python(code), log_dir=tmp_path)
+    rounds.wait_for_exits(1)
+    failure = failure_of(rounds)
+    frames = [
+        line.rpartition(", in ")[2] for line in failure.stderr_tail if line.startswith("  File ") and ", in " in line
+    ]
+    assert frames == ["<module>", "load_config"]
+    assert failure.stderr_tail[-1].startswith("SyntaxError: ")
+    assert failure.curable
+    assert "Traceback" not in failure.stack

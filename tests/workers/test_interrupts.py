@@ -1,0 +1,499 @@
+"""Interrupts in the instant in which a process starts."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import inspect
+import itertools
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from elastic_core.workers import interrupts
+from elastic_core.workers.interrupts import interrupts_held, interrupts_let_in
+from elastic_core.workers.stacks import spied
+
+LONG = 30.0
+SLEEP = "import time; time.sleep(600)"
+
+
+class Rang(Exception):
+    """What a handler of these tests raises."""
+
+
+@pytest.fixture
+def handle():
+    """A function that installs a handler; the former ones are back at the end."""
+    before = {}
+
+    def handle(signum, handler):
+        before.setdefault(signum, signal.getsignal(signum))
+        signal.signal(signum, handler)
+
+    yield handle
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+@pytest.fixture
+def interruptible(handle):
+    """Also where this process was started in the background, by a shell that has it ignore the keyboard."""
+    handle(signal.SIGINT, signal.default_int_handler)
+
+
+class InterruptedAtTheFork:
+    """A starter to which Ctrl-C comes when its process has just started, and nobody else knows of it."""
+
+    def __init__(self, starter, started):
+        self._starter = starter
+        self._started = started
+
+    def start(self, launch):
+        child = self._starter.start(launch)
+        self._started.append(child.pid)
+        signal.raise_signal(signal.SIGINT)
+        return child
+
+    def result(self, launch):
+        return self._starter.result(launch)
+
+
+@pytest.fixture(params=["subprocess", "fork", "spawn", "forkserver"])
+def sleeping(request, python, call):
+    """A starter of workers that do not end by themselves."""
+    return python(SLEEP) if request.param == "subprocess" else call(time.sleep, 600, method=request.param)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_worker_that_starts_while_the_keyboard_interrupts_is_ended(sleeping, local_workers, plan, running, clean_up):
+    rounds = local_workers(InterruptedAtTheFork(sleeping, clean_up))
+    with pytest.raises(KeyboardInterrupt):
+        rounds.start(plan(2))
+    assert len(clean_up) == 1  # the second is not started any more
+    assert not running(clean_up[0])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class SignalledAtTheFork:
+    """A starter that tells its process id, and is sent a signal before anybody else knows of it."""
+
+    def __init__(self, starter, writer):
+        self._starter = starter
+        self._writer = writer
+
+    def start(self, launch):
+        child = self._starter.start(launch)
+        os.write(self._writer, b"%d\n" % child.pid)
+        signal.raise_signal(signal.SIGTERM)
+        return child
+
+
+def test_the_guardian_knows_a_worker_when_handlers_run_again(
+    python, local_workers, plan, pipe, lines_of, running, until, clean_up
+):
+    """An agent that ends there and then, with no step of its own any more, leaves no worker."""
+    rounds = local_workers(SignalledAtTheFork(python(SLEEP), pipe[1]))
+    agent = os.fork()
+    if agent == 0:
+        signal.signal(signal.SIGTERM, lambda number, frame: os.kill(os.getpid(), signal.SIGKILL))
+        try:
+            rounds.start(plan(1))
+        finally:
+            os._exit(1)
+    [worker] = map(int, lines_of(pipe[0]))
+    clean_up.append(worker)
+    assert os.waitpid(agent, 0)[1] == signal.SIGKILL
+    until(lambda: not running(worker), "the end of the worker")
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_py_spy_is_ended_when_the_keyboard_interrupts(tmp_path, until, running):
+    path = tmp_path / "py-spy"
+    path.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nkill -INT $PPID\nexec sleep 600\n")
+    path.chmod(0o755)
+    with pytest.raises(KeyboardInterrupt):
+        spied(77, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not running(pid), "the end of py-spy")
+
+
+def test_what_came_meanwhile_is_handled_on_the_way_out_in_its_order(handle):
+    seen = []
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        handle(signum, lambda number, frame: seen.append(number))
+    with interrupts_held():
+        for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+            signal.raise_signal(signum)
+        assert seen == []
+    assert seen == [signal.SIGHUP, signal.SIGTERM]  # one of each, as of signals that are blocked
+
+
+def test_one_that_raises_does_not_keep_the_others_from_it(handle):
+    seen = []
+
+    def ring(number, frame):
+        raise Rang
+
+    ringing = [signal.SIGTERM, signal.SIGALRM, signal.SIGINT]
+    for signum in ringing:
+        handle(signum, ring)
+    handle(signal.SIGHUP, lambda number, frame: seen.append(number))
+    with pytest.raises(Rang), interrupts_held():
+        for signum in (*ringing, signal.SIGHUP):
+            signal.raise_signal(signum)
+    assert seen == [signal.SIGHUP]
+    assert [signal.getsignal(signum) for signum in ringing] == [ring] * 3
+
+
+def test_an_error_inside_is_not_lost(handle):
+    def ring(number, frame):
+        raise Rang
+
+    handle(signal.SIGTERM, ring)
+    with pytest.raises(Rang) as raised, interrupts_held():
+        signal.raise_signal(signal.SIGTERM)
+        raise OSError("no process left")
+    assert isinstance(raised.value.__context__, OSError)
+
+
+def test_one_inside_another(handle):
+    seen = []
+    handle(signal.SIGTERM, lambda number, frame: seen.append(number))
+    with interrupts_held():
+        with interrupts_held():
+            signal.raise_signal(signal.SIGTERM)
+        assert seen == []
+    assert seen == [signal.SIGTERM]
+
+
+def test_a_handler_that_is_installed_inside_stays(handle):
+    def new(number, frame):
+        pass
+
+    handle(signal.SIGTERM, lambda number, frame: None)
+    with interrupts_held():
+        signal.signal(signal.SIGTERM, new)
+    assert signal.getsignal(signal.SIGTERM) is new
+
+
+def test_what_is_ignored_or_left_to_the_system_stays_so(handle):
+    handle(signal.SIGTERM, signal.SIG_IGN)
+    with interrupts_held():
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
+
+
+def test_a_handler_may_wait_for_what_another_raises(handle):
+    """Such as for a bound that it sets to what it does."""
+    went_on = []
+
+    def ring(number, frame):
+        raise Rang
+
+    def end(number, frame):
+        signal.raise_signal(signal.SIGALRM)
+        went_on.append(number)
+
+    handle(signal.SIGALRM, ring)
+    handle(signal.SIGTERM, end)
+    with pytest.raises(Rang), interrupts_held():
+        signal.raise_signal(signal.SIGTERM)
+    assert went_on == []
+
+
+def test_what_c_code_has_set_up_over_a_handler_of_another_signal_stays(handle, tmp_path):
+    """The stacks on demand, such as torchrun's users have them, with the handler called as well."""
+    seen = []
+    handle(signal.SIGUSR1, lambda number, frame: seen.append(number))
+    with open(tmp_path / "stacks", "w+") as file:
+        faulthandler.register(signal.SIGUSR1, file=file, chain=True)
+        try:
+            with interrupts_held():
+                signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+        file.seek(0)
+        assert file.read().count("Current thread") == 2
+    assert seen == [signal.SIGUSR1] * 2
+
+
+def test_a_long_step_may_let_them_in(handle):
+    seen = []
+    handle(signal.SIGTERM, lambda number, frame: seen.append("SIGTERM"))
+    with interrupts_held():
+        signal.raise_signal(signal.SIGTERM)
+        with interrupts_let_in():
+            assert seen == ["SIGTERM"]
+            signal.raise_signal(signal.SIGTERM)
+            assert seen == ["SIGTERM"] * 2
+        signal.raise_signal(signal.SIGTERM)
+        assert seen == ["SIGTERM"] * 2
+    assert seen == ["SIGTERM"] * 3
+
+
+def test_another_thread_lets_nothing_in(handle):
+    seen = []
+    handle(signal.SIGTERM, lambda number, frame: seen.append(number))
+
+    def let_in():
+        with interrupts_let_in():
+            pass
+
+    with interrupts_held():
+        signal.raise_signal(signal.SIGTERM)
+        in_a_thread(let_in)
+        assert seen == []
+
+
+class Interrupting:
+    """An argument that is interrupted while it is pickled, and would take long."""
+
+    def __init__(self, went_on):
+        self._went_on = went_on
+
+    def __reduce__(self):
+        signal.raise_signal(signal.SIGINT)
+        self._went_on.append("pickled")
+        return list, ()
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_an_interrupt_does_not_wait_for_arguments_to_be_pickled(method, call, local_workers, plan):
+    went_on, others = [], multiprocessing.active_children()
+    rounds = local_workers(call(print, Interrupting(went_on), method=method))
+    with pytest.raises(KeyboardInterrupt):
+        rounds.start(plan(1))
+    assert went_on == []
+    assert set(multiprocessing.active_children()) <= set(others)
+
+
+def in_a_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join(LONG)
+    assert not thread.is_alive()
+
+
+def exit_code(pid, running, until):
+    until(lambda: not running(pid), "the end of the child")
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_that_another_thread_forks_meanwhile_holds_nothing(handle, running, until, clean_up):
+    ours, seen = os.getpid(), []
+
+    def end(number, frame):
+        os._exit(number)
+
+    def hang_up(number, frame):
+        seen.append(number) if os.getpid() == ours else os._exit(number)
+
+    def fork():
+        if (pid := os.fork()) == 0:
+            if signal.getsignal(signal.SIGTERM) is end:
+                signal.raise_signal(signal.SIGTERM)
+            os._exit(0)
+        clean_up.append(pid)
+
+    handle(signal.SIGTERM, end)
+    handle(signal.SIGHUP, hang_up)
+    with interrupts_held(), interrupts_held():
+        signal.raise_signal(signal.SIGHUP)  # which came to this process, and not to the child
+        in_a_thread(fork)
+        assert exit_code(clean_up[0], running, until) == signal.SIGTERM
+        assert seen == []
+    assert seen == [signal.SIGHUP]
+
+
+in_children: list = []  # what a child does first; a hook cannot be taken out again
+os.register_at_fork(after_in_child=lambda: [act() for act in in_children])
+
+
+def test_a_signal_that_comes_to_a_forked_worker_before_it_has_left_our_handlers_ends_it(
+    handle, call, local_workers, plan
+):
+    handle(signal.SIGTERM, lambda number, frame: os._exit(1))
+    in_children.append(lambda: signal.raise_signal(signal.SIGTERM))
+    try:
+        [ended] = local_workers(call(time.sleep, 600)).run(plan(1))
+    finally:
+        in_children.clear()
+    assert ended.exitcode == -signal.SIGTERM
+
+
+def test_another_thread_leaves_the_handlers_alone(handle):
+    def handler(number, frame):
+        pass
+
+    handle(signal.SIGTERM, handler)
+    found = []
+
+    def look():
+        with interrupts_held():
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    in_a_thread(look)
+    assert found == [handler]
+
+
+@pytest.fixture
+def only_this_code():
+    """What a handler raises while the garbage collector calls Python code is lost, and what it raises while coverage
+    does leaves its lock taken: neither is called between the lines of such a test."""
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    gc.disable()
+    yield
+    gc.enable()
+    sys.settrace(tracer)
+
+
+def spin():
+    """Until the alarm comes. A call that blocks may miss a signal that comes just before it. A function: what is raised
+    in a loop right inside a `with` goes past its end in Python 3.13.0."""
+    until = time.monotonic() + LONG
+    while time.monotonic() < until:
+        pass
+
+
+@pytest.mark.usefixtures("only_this_code")
+def test_whenever_the_signal_comes_the_block_is_whole_and_the_handler_back(handle):
+    """The alarm strikes at every point, on the way in and out too."""
+
+    def ring(number, frame):
+        raise Rang
+
+    handle(signal.SIGALRM, ring)
+    for turn in range(1000):
+        steps = []
+        with pytest.raises(Rang):
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + turn % 200))
+            with interrupts_held():
+                steps.append("first")
+                steps.append("last")
+            spin()
+        assert steps in ([], ["first", "last"])
+        assert signal.getsignal(signal.SIGALRM) is ring
+
+
+@contextlib.contextmanager
+def struck_at(step, signum, struck):
+    """Raises the signal at one step: when a line of the code that holds is about to run, or a function of it begins or
+    is about to return. `struck` gets it, if it comes to that."""
+    steps = itertools.count()
+
+    def trace(frame, event, arg):
+        if frame.f_code.co_filename not in (interrupts.__file__, contextlib.__file__, signal.__file__):
+            return None
+        if event != "line" and frame.f_code.co_flags & inspect.CO_GENERATOR:
+            return trace  # what a tracer raises then ends a generator on the spot, which no signal does
+        if next(steps) == step:
+            struck.append(signum)
+            signal.raise_signal(signum)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+
+
+def strikes(signum):
+    """For every step one that strikes there, until one is too late for all."""
+    for step in itertools.count():
+        struck = []
+        yield struck_at(step, signum, struck)
+        if not struck:
+            assert step > 50
+            return
+
+
+BOTH_ENDS = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGALRM])  # replaced first, and last
+
+
+@BOTH_ENDS
+@pytest.mark.usefixtures("only_this_code")
+def test_at_every_step_the_handlers_come_back_and_what_was_noted_is_handled(handle, signum):
+    """Those of other signals too, when one raises."""
+    seen = []
+
+    def ring(number, frame):
+        raise Rang
+
+    def note(number, frame):
+        seen.append(number)
+
+    def note_and_ring(number, frame):
+        seen.append(number)
+        raise Rang
+
+    handle(signum, ring)
+    handle(signal.SIGTERM, note_and_ring)
+    handle(signal.SIGHUP, note)
+    for strike in strikes(signum):
+        steps = []
+        seen.clear()
+        with contextlib.suppress(Rang), strike, interrupts_held():
+            for other in (signal.SIGTERM, signal.SIGHUP):
+                signal.raise_signal(other)
+                steps.append(other)
+        assert steps in ([], [signal.SIGTERM, signal.SIGHUP])
+        assert seen == steps
+        found = [signal.getsignal(number) for number in (signum, signal.SIGTERM, signal.SIGHUP)]
+        assert found == [ring, note_and_ring, note]
+
+
+@BOTH_ENDS
+@pytest.mark.parametrize("given_up", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
+@pytest.mark.usefixtures("only_this_code")
+def test_at_every_step_a_handler_may_give_up_its_signal_or_another(handle, signum, given_up):
+    """As a program does that is ended by the second Ctrl-C."""
+    seen = []
+
+    def give_up(number, frame):
+        seen.append(number)
+        signal.signal(given_up, signal.SIG_IGN)
+
+    def other(number, frame):
+        pass
+
+    handle(given_up, other)
+    for strike in strikes(signum):
+        seen.clear()
+        handle(given_up, other)
+        handle(signum, give_up)
+        with strike, interrupts_held():
+            pass
+        assert len(seen) <= 1
+        if seen:
+            assert signal.getsignal(given_up) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("only_this_code")
+def test_at_every_step_one_that_is_not_held_leaves_the_handlers_in_place(handle):
+    def ring(number, frame):
+        raise Rang
+
+    def note(number, frame):
+        pass
+
+    handle(signal.SIGUSR1, ring)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        handle(signum, note)
+    for strike in strikes(signal.SIGUSR1):
+        with contextlib.suppress(Rang), strike, interrupts_held():
+            pass
+        if signal.getsignal(signal.SIGINT) is not note:
+            gc.collect()  # it rang before the way out began, which is then gone with the traceback
+        assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)] == [note] * 3
