@@ -45,6 +45,13 @@ RECORDS = """\
 printf '%s\\n' "$@" > srun.txt
 exit ${SRUN_EXITS:-0}
 """
+ENDS_AT_ONCE = """\
+#!/bin/bash
+trap 'kill %1; echo TERM > srun.txt; exit 143' TERM
+kill -TERM $PPID
+sleep 60 &
+wait
+"""
 WAITS = """\
 #!/bin/bash
 trap 'kill %1; echo TERM > srun.txt; exit ${SRUN_EXITS:-143}' TERM
@@ -180,3 +187,10 @@ def test_out_of_time_the_agents_are_told_and_the_job_is_queued_again(cluster, sc
         assert shell.wait(LIMIT_S) == code
     assert cluster.told("srun") == ["TERM"]
     assert cluster.told("scontrol") == requeued
+
+
+def test_out_of_time_in_the_moment_of_the_start_the_agents_are_told_too(cluster, script):
+    with cluster.start(script, ENDS_AT_ONCE) as shell:
+        assert shell.wait(LIMIT_S) == 143
+    assert cluster.told("srun") == ["TERM"]
+    assert cluster.told("scontrol") == ["requeue 123456"]
