@@ -96,14 +96,18 @@ class Job:
 
     def wait_line(self, accept: Callable[[str], bool], deadline: float) -> Line | None:
         """The next line that is accepted; None if the job ended, or the deadline passed, without it."""
+        ended = False
         while True:
             with suppress(queue.Empty):
-                line = self._lines.get(timeout=0.05)
+                line = self._lines.get(not ended, timeout=0.05)
                 if accept(line.text):
                     return line
                 continue
-            if self.process.poll() is not None or now() > deadline:
+            if ended or now() > deadline:
                 return None
+            if self.process.poll() is not None:
+                self.wait_output_end()  # its last lines may not have been read yet
+                ended = True
 
     def wait_workers(self, count: int, deadline: float, other_than: Sequence[int] = ()) -> dict[int, int]:
         """Wait until `count` workers run that are not `other_than`; returns process ids by rank."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import select
@@ -109,15 +110,22 @@ def test_a_torch_that_does_not_answer(torch_is):
         probe_torch("gpu", timeout=0.5)
 
 
-def test_a_slow_answer_is_waited_for_with_a_line(torch_is, capfd):
-    torch_is(FOUR_GPUS + "import time; time.sleep(4.5)")
-    log.configure("human", "info")
+def test_a_slow_answer_is_waited_for_with_a_line(torch_is, tmp_path):
+    seen = tmp_path / "seen"
+
+    class Seen(io.StringIO):
+        def write(self, text):
+            seen.touch()
+            return super().write(text)
+
+    told = Seen()
+    torch_is(f"{FOUR_GPUS}\nimport os, time\nwhile not os.path.exists({str(seen)!r}): time.sleep(0.05)")
+    log.configure("human", "info", told)
     try:
         assert probe_torch("gpu", timeout=60) == 4
     finally:
         log.configure("human", "warning")
-    told = capfd.readouterr().err
-    assert re.search(r'still waiting: waiting_for="torch to count its devices" seconds=\d', told)
+    assert re.search(r'still waiting: waiting_for="torch to count its devices" seconds=\d', told.getvalue())
 
 
 def test_the_probe_ends_when_who_asked_is_killed(torch_is, tmp_path):

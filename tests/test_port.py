@@ -77,14 +77,17 @@ def test_two_reservations_have_two_ports(reservation):
     other.release()
 
 
-def test_a_wanted_port_is_taken_and_given_back(reservation):
-    port = reservation.port
+def test_a_wanted_port_is_taken_and_given_back(quiet_port):
+    reservation = PortReservation(quiet_port)
+    assert reservation.port == quiet_port
+    with pytest.raises(OSError, match="Address already in use"):
+        listener(quiet_port, reuse=False)
     reservation.release()
     reservation.release()
-    again = PortReservation(port)
-    assert again.port == port
+    again = PortReservation(quiet_port)
+    assert again.port == quiet_port
     again.release()
-    listener(port, reuse=False).close()
+    listener(quiet_port, reuse=False).close()
 
 
 def test_a_busy_port_is_a_configuration_error():

@@ -22,9 +22,11 @@ _LONGEST_WAIT = 3600.0  # seconds; a bound, so that a lost wake-up costs an hour
 
 @dataclass(frozen=True)
 class Signalled:
-    """The agent's process received a signal that asks it to leave."""
+    """The agent's process received a signal that asks it to leave. `at`: when it came; the agent may take it long after
+    that."""
 
     signum: signal.Signals
+    at: Instant
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,12 @@ Item = Signalled | Joined | TimerExpired | RoundChanged
 
 
 class Inbox:
-    """`post` from any thread or signal handler; `wait` from the agent's thread."""
+    """`post` from any thread or signal handler; `wait` from the agent's thread.
+
+    Attributes:
+        waiting: whether somebody waits.
+        waited_at: when the last wait ended, or this object was made; seconds since the epoch.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -61,6 +68,7 @@ class Inbox:
         # Between looking at the descriptor and writing to it, `close` could run and the number become another
         # file's. Reentrant, for a signal handler posts in the thread that may be posting or closing.
         self._lock = threading.RLock()
+        self.waited_at = clock.timestamp()
         self.waiting = False
 
     def post(self, item: Item) -> None:
@@ -90,6 +98,8 @@ class Inbox:
         try:
             poll.poll(self._milliseconds(until))
         finally:
+            # In this order: another thread that finds nobody waiting must not find the end of the wait before.
+            self.waited_at = self._clock.timestamp()
             self.waiting = False
         return self._drain()
 

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 _CONSOLE_PATIENCE: Duration = 30.0  # seconds that a console may take nothing before the rest of the output is given up
 _HURRIED_PATIENCE: Duration = 2.0  # the same when a signal has asked the agent to leave
-_AFTERGLOW: Duration = (
-    0.3  # seconds for helpers of ended workers (multiprocessing's tracker) to notice and end themselves
-)
+_AFTERGLOW: Duration = 2.0  # seconds for helpers of ended workers (multiprocessing's tracker) to notice, and to end
 _ASKING: Duration = 2.0  # seconds in which workers that hang together are asked for their stacks
 _LOOK_AGAIN: Duration = 0.05  # only where the platform cannot tell of the end of a process that is not our child
 

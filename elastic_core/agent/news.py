@@ -33,14 +33,13 @@ class News:
         self._asked_at = Instant(0.0)
         self._joined: Joined | None = None
         self._expired: list[Expiry] = []
-        self._last_turn = clock.timestamp()
         self._came_at = Instant(0.0)
         self._hangs_since: Instant | None = None
         self.signals: list[signal.Signals] = []
         self.urged = False
 
     def signalled(self, signum: signal.Signals) -> None:
-        self._inbox.post(Signalled(signum))
+        self._inbox.post(Signalled(signum, self._clock.now()))
 
     def expired(self, expiry: Expiry) -> None:
         self._inbox.post(TimerExpired(expiry))
@@ -57,7 +56,6 @@ class News:
         self._came_at = self._clock.now()
         for item in items:
             self._take(item)
-        self._last_turn = self._clock.timestamp()
 
     def take_joined(self) -> RendezvousInfo | BaseException | None:
         """How the join ended that was waited for; None while it has not. Each one comes once."""
@@ -85,7 +83,7 @@ class News:
 
     def alive_at(self) -> float:
         """When the agent last turned to its news, seconds since the epoch; one that waits for them is alive now."""
-        return self._clock.timestamp() if self._inbox.waiting else self._last_turn
+        return self._clock.timestamp() if self._inbox.waiting else self._inbox.waited_at
 
     def close(self) -> None:
         """Later news are dropped. Idempotent."""
@@ -93,17 +91,16 @@ class News:
 
     def _take(self, item: Item) -> None:
         if isinstance(item, Signalled):
-            self._take_signal(item.signum)
+            self._take_signal(item)
         elif isinstance(item, Joined):
             self._joined = item
         elif isinstance(item, TimerExpired):
             self._expired.append(item.expiry)
 
-    def _take_signal(self, signum: signal.Signals) -> None:
-        get_logger().warning("signal received", signal=signum.name)
-        now = self._clock.now()
+    def _take_signal(self, item: Signalled) -> None:
+        get_logger().warning("signal received", signal=item.signum.name)
         if not self.signals:
-            self._asked_at = now
-        elif signum != self.signals[0] or now - self._asked_at >= _SAME_REQUEST:
+            self._asked_at = item.at
+        elif item.signum != self.signals[0] or item.at - self._asked_at >= _SAME_REQUEST:
             self.urged = True
-        self.signals.append(signum)
+        self.signals.append(item.signum)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from elastic_core.log import get_logger
@@ -25,19 +25,18 @@ def serve(server: StoreServer) -> None:
     Raises:
         ConfigurationError: the endpoint is not this machine's, or its port is taken.
     """
-    asked = threading.Event()
-    received: list[int] = []
+    # Not an Event: a handler that interrupts the wait for one at its beginning would wait for the lock held there.
+    asked: SimpleQueue[int] = SimpleQueue()
 
     def end(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        asked.set()
+        asked.put(number)
 
     with _handling(end):  # before the start, so that no signal finds the server half made
         server.start()
         try:
             get_logger().info("store served", endpoint=server.endpoint)
-            asked.wait()
-            get_logger().info("store served no more", signal=signal.Signals(received[0]).name)
+            received = asked.get()
+            get_logger().info("store served no more", signal=signal.Signals(received).name)
         finally:
             server.stop()
 

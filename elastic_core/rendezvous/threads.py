@@ -26,6 +26,7 @@ _AFTER_ERROR: Duration = 1.0  # a watcher whose connection fails leaves it to th
 _FIRST_PAUSE: Duration = 0.01  # after news that brought nothing new; twice as long each time, up to _AFTER_ERROR
 _MANY = 20
 _ENDING: Duration = 2.0
+_BREATH: Duration = 0.1  # for each that ends, also when time has run out: this process may have slept, and they with it
 _SETTLING: Duration = 0.001  # for each node of a round that has just formed
 
 
@@ -81,7 +82,7 @@ class KeeperThreads:
         until = later(self._clock.now(), _ENDING)
         for thread in threads:
             if thread is not threading.current_thread():
-                thread.join(max(until - self._clock.now(), 0.0))
+                thread.join(max(until - self._clock.now(), _BREATH))
         return not any(thread.is_alive() for thread in threads)
 
     def wait_for_roster(self, until: Instant) -> None:
@@ -215,8 +216,10 @@ class KeeperThreads:
             return False
 
     def _tell(self, error: Exception) -> None:
-        if type(error) not in self._told:
+        with self._condition:
+            known = type(error) in self._told
             self._told.add(type(error))
+        if not known:
             get_logger().warning("rendezvous fault", reason=f"{type(error).__name__}: {error}", exc_info=error)
 
     def _pause(self, useless: int) -> None:

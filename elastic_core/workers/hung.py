@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from elastic_core.workers.process import WorkerProcess
     from elastic_core.workers.round_output import RoundOutput
 
-_CONSOLE_PATIENCE: Duration = 0.25  # seconds for the dump to come through the pipe; it takes them if the console stalls
-_END_PATIENCE: Duration = 1.0  # seconds for a killed worker to be gone
+CONSOLE_PATIENCE: Duration = 0.25  # seconds for the dump to come through the pipe; it takes them if the console stalls
+END_PATIENCE: Duration = 1.0  # seconds for a killed worker to be gone
 _MOST_BELOW = 3  # processes that are asked in place of the one that started them
 _NOT_PYTHON = "the worker has no handler for SIGABRT: it is not Python, or runs without faulthandler"
 NOT_ASKED = stacks.explained(["it was one of many that hung, and others took long to be asked"])
@@ -59,7 +59,7 @@ class End:
         """Whatever is left of it. Of many that hang in the kernel, waiting for each would hold up the agent."""
         sessions.send_all({self.worker.pid: self.worker.start}, signal.SIGKILL)
         if wait:
-            wait_readable(self.worker.sentinel, _END_PATIENCE)
+            wait_readable(self.worker.sentinel, END_PATIENCE)
 
     def _who_can_tell(self, pid: int) -> list[int]:
         """The process that hangs, if it is another one, and the worker's. Where that is no Python but a program that
@@ -84,7 +84,7 @@ class End:
                 wait_readable(self.worker.sentinel, left)
             else:
                 _wait_for_end(pid, left)
-        self.output.catch_up(_CONSOLE_PATIENCE)
+        self.output.catch_up(CONSOLE_PATIENCE)
 
 
 def _runs(pid: int) -> bool:

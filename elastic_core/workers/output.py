@@ -16,6 +16,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from elastic_core.log import get_logger
+from elastic_core.workers.sentinels import wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,8 +92,10 @@ class OutputPump:
             self._run()
         else:
             self._thread.join(_LAST_MOMENT)
+        # And not whether the thread still lives: a machine that stalls may keep it from its very last step.
+        delivered = wait_readable(self.done, 0)
         os.close(self.done)
-        if self._thread.is_alive():
+        if not delivered:
             return Delivery.STALLED
         return Delivery.HELD if self._held else Delivery.COMPLETE
 
@@ -105,9 +108,9 @@ class OutputPump:
             pass
         for fd in list(self._channels):
             self._drain(fd)
-        self._answer()
         self._selector.close()
         os.close(self._wake_reader)
+        self._answer()  # after that: who asks later finds no reader, and nobody is left to wait for an answer
         os.close(self._done_writer)
 
     def _turn(self) -> bool:

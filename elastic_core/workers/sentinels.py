@@ -24,7 +24,8 @@ def pidfd_sentinel(pid: int) -> int:
 
 
 def thread_sentinel(pid: int) -> int:
-    """The same by a thread that waits for the child without reaping it; works for children only."""
+    """The same by a thread that waits for the child without reaping it; works for children only. Raises RuntimeError
+    when no thread is left."""
     readable, writable = os.pipe()
 
     def wait() -> None:
@@ -39,7 +40,12 @@ def thread_sentinel(pid: int) -> int:
         finally:
             os.close(writable)
 
-    threading.Thread(target=wait, name=f"wait-{pid}", daemon=True).start()
+    try:
+        threading.Thread(target=wait, name=f"wait-{pid}", daemon=True).start()
+    except RuntimeError:
+        os.close(readable)
+        os.close(writable)
+        raise
     return readable
 
 

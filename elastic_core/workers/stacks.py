@@ -77,7 +77,7 @@ class DumpSink:
 
     def text(self) -> str:
         """The dumps as one text, see `arranged`; empty when there were none."""
-        dumps = [tuple(dump) for dump in self._dumps]
+        dumps = [tuple(dump) for dump in tuple(self._dumps)]  # each in one step: more may come meanwhile
         told = (arranged([line.decode(errors="replace") for line in dump]) for dump in dumps if dump)
         return bounded("\n\n".join(told))
 

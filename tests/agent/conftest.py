@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+from elastic_core import log
 from elastic_core.agent import LocalElasticAgent, WorkerSpec
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from elastic_core.testing import FakeWorkers, RecordingObserver
+
+sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
+
+from round_of_two import Ordered, OrderedRounds, pair_then
 
 
 class ScriptedHandler(RendezvousHandler):
@@ -124,3 +131,30 @@ def make_node(scripted_handler):
     for node in made:
         node.agent.close()
         node.workers.close()
+
+
+@pytest.fixture
+def make(make_node):
+    """A node of a round of two, with a handler of rounds. Fields of `FakeRounds`, `FakeWorkers` and `WorkerSpec`."""
+    made = []
+
+    def make(on_start, rounds=None, on_failure=None, on_success=None, can_tell=True, workers=Ordered, **kwargs):
+        order = []
+        handler = OrderedRounds(order, pair_then() if rounds is None else rounds, on_failure, on_success, can_tell)
+        made.append(handler)
+        fakes = {name: kwargs.pop(name) for name in ("deaf", "immortal") if name in kwargs}
+        node = make_node(handler=handler, workers=workers(on_start, order, **fakes), **kwargs)
+        node.order = order
+        return node
+
+    yield make
+    for handler in made:
+        handler.shutdown()
+
+
+@pytest.fixture
+def said(capsys):
+    """What the log says so far, from the level info on."""
+    log.configure(level="info")
+    yield lambda: capsys.readouterr().err
+    log.configure(level="warning")

@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from elastic_core.agent.inbox import Inbox, Joined, Signalled, TimerExpired
-from elastic_core.clock import SystemClock, later
+from elastic_core.clock import Instant, SystemClock, later
 from elastic_core.interfaces.watchdog import Expiry
-from elastic_core.testing import FakeClock
+from elastic_core.testing import Background, FakeClock, eventually
 
-TERM = Signalled(signal.SIGTERM)
+TERM = Signalled(signal.SIGTERM, Instant(0.0))
 
 
 @pytest.fixture
@@ -111,15 +111,10 @@ def test_a_deadline_ends_the_wait(inbox):
 
 
 def test_it_says_whether_somebody_waits(inbox):
-    seen = []
-    before = signal.signal(signal.SIGALRM, lambda number, frame: (seen.append(inbox.waiting), inbox.post(TERM)))
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        inbox.wait((), in_a_minute())
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert (seen, inbox.waiting) == ([True], False)
+    before = inbox.waiting
+    seen = Background(lambda: (eventually(lambda: inbox.waiting), inbox.post(TERM)))
+    inbox.wait((), in_a_minute())
+    assert (before, seen.result()[0], inbox.waiting) == (False, True, False)
 
 
 def test_after_close_posts_are_dropped_and_touch_no_file():

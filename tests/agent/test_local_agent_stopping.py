@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from elastic_core import log, report
+from elastic_core import report
 from elastic_core.clock import SystemClock
 from elastic_core.errors import (
     ConfigurationError,
@@ -54,7 +54,10 @@ def test_the_workers_get_the_signal_that_the_agent_got(make_node):
 
 
 def test_a_signal_while_the_agent_joins_is_answered_at_once(make_node, scripted_handler):
+    joined = []
+
     def join():
+        joined.append(threading.current_thread())
         node.agent.receive_signal(TERM)
         handler.released.wait(FOR_EVER)
 
@@ -67,7 +70,7 @@ def test_a_signal_while_the_agent_joins_is_answered_at_once(make_node, scripted_
     assert node.facts == ["AgentFinished"]
     assert not handler.closed
     # The thread that joins ends with the handler, and what it brings then is dropped.
-    (joining,) = [thread for thread in threading.enumerate() if thread.name == "rendezvous"]
+    (joining,) = joined
     handler.shutdown()
     joining.join(30)
     assert not joining.is_alive()
@@ -241,26 +244,31 @@ def test_a_worker_that_would_not_die_after_a_signal(make_node):
 
 
 class LateDeath(FakeWorkers):
-    """The last worker goes in the very moment in which the agent gives up."""
+    """The last worker goes in the very moment in which the agent gives up: after SIGKILL it is patient for as long as
+    it is to be, and when the agent then looks whom to name, nobody is left."""
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.looks = 0
+    def __init__(self, on_start, clock, **kwargs):
+        super().__init__(on_start, **kwargs)
+        self.clock = clock
+        self.looks = []
 
-    def running(self):
-        return []
+    def send_signal(self, signum):
+        super().send_signal(signum)
+        if signum == KILL:
+            self.clock.advance(5.0)
 
     def leftovers(self):
-        self.looks += 1
-        return super().leftovers() if self.looks < 4 else []
+        self.looks.append([] if KILL in self.signals else super().leftovers())
+        return self.looks[-1]
 
 
 def test_a_worker_that_goes_while_the_agent_gives_up_is_gone(make_node):
-    # The looks: anything to stop, still there before and after SIGKILL, and the last one, whom to name.
-    workers = LateDeath(fails, immortal=[1])
-    node = make_node(workers=workers, shutdown_timeout=0.0, kill_timeout=0.01, max_restarts=0)
+    clock = FakeClock()
+    workers = LateDeath(fails, clock, immortal=[1])
+    node = make_node(workers=workers, clock=clock, shutdown_timeout=0.0, kill_timeout=5.0, max_restarts=0)
     assert node.run().is_failed()
-    assert workers.looks >= 4
+    assert workers.signals == [TERM, CONT, KILL]
+    assert [len(look) for look in workers.looks[:2]] == [1, 0]  # whether there is anybody to stop, and whom to name
 
 
 class SlowToDie(FakeWorkers):
@@ -295,14 +303,6 @@ class Reluctant(FakeWorkers):
             super().send_signal(signum)
         else:
             self.signals.append(signum)
-
-
-@pytest.fixture
-def said(capsys):
-    """What the log says so far, from the level info on."""
-    log.configure(level="info")
-    yield lambda: capsys.readouterr().err
-    log.configure(level="warning")
 
 
 def test_long_stops_are_told_of(make_node, said):

@@ -42,7 +42,8 @@ def two_nodes(number):
 @pytest.fixture
 def make(make_node):
     """A node of a round of two, and a story: what its workers do in the first, second, ... round. Each of them is given
-    the node; the last one stays."""
+    the node; the last one stays. On its clock no time passes that is not told to: a phase has another reason after
+    three seconds."""
     made = []
 
     def make(*story, on_success=lambda rounds: rounds.give(WELL), rounds=None, clock=None, **spec):
@@ -52,7 +53,7 @@ def make(make_node):
         left = list(story)
         handler = FakeRounds(rounds or [two_nodes(1), two_nodes(2), two_nodes(3)], on_success=on_success)
         made.append(handler)
-        node = make_node(handler=handler, workers=Slow(on_start, clock), clock=clock, **spec)
+        node = make_node(handler=handler, workers=Slow(on_start, clock), clock=clock or FakeClock(), **spec)
         return node
 
     yield make

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import socket
 import threading
 import time
 
@@ -11,7 +10,8 @@ import pytest
 
 from elastic_core.agent import WorkerState
 from elastic_core.health import create_healthcheck_server
-from elastic_core.testing import RecordingObserver
+from elastic_core.port import PortReservation
+from elastic_core.testing import Background, RecordingObserver, eventually
 
 pytest.importorskip("elastic_http_health")
 ALLOWED = 0.3  # seconds without a turn of the loop
@@ -34,22 +34,21 @@ class Blocking(RecordingObserver):
 @pytest.fixture
 def livez():
     """A function that starts an endpoint for an agent, and returns one that asks it."""
-    servers = []
+    servers, ports = [], []
 
     def livez(agent):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        servers.append(create_healthcheck_server(agent.alive_at, port, ALLOWED))
+        ports.append(PortReservation())  # held to the end, so that nobody else gets it before the server listens
+        servers.append(create_healthcheck_server(agent.alive_at, ports[-1].port, ALLOWED))
         servers[-1].start()
-        return lambda: answer(port)
+        return lambda: answer(ports[-1].port)
 
     yield livez
-    for server in servers:
-        server.stop()
+    for ending in (*(server.stop for server in servers), *(port.release for port in ports)):
+        ending()
 
 
 def answer(port):
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         link.request("GET", "/livez")
         found = link.getresponse()
@@ -58,32 +57,25 @@ def answer(port):
         link.close()
 
 
-def eventually(ask, status):
+def first(ask, status):
     """The text of the first answer with this status."""
-    deadline = time.monotonic() + 20
-    while (found := ask())[0] != status:
-        assert time.monotonic() < deadline, f"expected {status}, found {found}"
-        time.sleep(0.02)
-    return found[1]
+    return eventually(lambda: next((text for found, text in [ask()] if found == status), None), 30, f"status {status}")
 
 
 def test_an_observer_that_blocks_turns_livez_red_until_it_comes_back(make_node, livez):
     observer = Blocking()
-    node = make_node(observer=observer)
+    node = make_node(observer=observer, monitor_interval=3600.0)  # so that nothing wakes it while it waits
     ask = livez(node.agent)
-    results = []
-    loop = threading.Thread(target=lambda: results.append(node.run()))
-    loop.start()
+    loop = Background(node.run)
     try:
         assert observer.holds.wait(30)
-        assert eventually(ask, 503).startswith("stuck: the agent's loop has not turned for ")
+        assert first(ask, 503).startswith("stuck: the agent's loop has not turned for ")
     finally:
         observer.let_go.set()
-    eventually(ask, 200)  # it waits for its workers now, which is no way to be stuck
+    first(ask, 200)  # it waits for its workers now, which is no way to be stuck
     until = time.monotonic() + ALLOWED * 2
     while time.monotonic() < until:
         assert ask()[0] == 200
     for rank in node.workers.running():
         node.workers.end(rank, 0)
-    loop.join(30)
-    assert [result.state for result in results] == [WorkerState.SUCCEEDED]
+    assert loop.result(30).state is WorkerState.SUCCEEDED

@@ -1,4 +1,5 @@
-"""A job under watch is asked to leave before it is killed, so that it leaves nothing behind."""
+"""A job under watch: all that it prints is seen, and it is asked to leave before it is killed, so that it leaves
+nothing behind."""
 
 from __future__ import annotations
 
@@ -6,7 +7,11 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
+
+from benchmarks.job import Job
+from benchmarks.processes import now
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,3 +60,18 @@ def test_a_launcher_that_will_not_leave_is_killed_with_all_that_it_started(tmp_p
     helper = run(tmp_path / "scratch", "ignores", 0.2)
     assert (tmp_path / "scratch").exists()
     assert not os.path.exists(f"/proc/{helper}")
+
+
+class ReadLate(Job):
+    """Its output is read when it has ended."""
+
+    def _read(self):
+        self.process.wait()
+        time.sleep(0.5)
+        super()._read()
+
+
+def test_the_last_words_of_a_job_that_has_ended_are_waited_for(tmp_path):
+    job = ReadLate([sys.executable, "-S", "-c", "print('one'); print('two')"], tmp_path)
+    assert job.wait_line(lambda line: line == "two\n", now() + 60).text == "two\n"
+    assert job.wait_line(lambda line: True, now() + 60) is None

@@ -133,6 +133,7 @@ def test_the_steps_are_in_order(traced):
 def test_the_log_says_what_the_steps_say(traced):
     _, log, done = traced
     told = [told_in(step) for step in STEPS]
+    log = [event for event in log if event != "still waiting"]  # said where a machine is slow
     again = [*told[2], *told[3], *told[4]]  # step 6 goes back to 3, and the second time on to 7
     assert [*told[0], *told[1], *again, told[5][0], *again, *told[5][1:], *told[6]] == log
     assert done.returncode == int(re.search(r"exits with (\d+)", STEPS[-1])[1])

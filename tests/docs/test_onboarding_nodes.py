@@ -38,7 +38,7 @@ def traced(folder):
     (folder / "train.py").write_text(TRAIN)
     shell = Shell(folder)
     words = COMMAND.replace("node0:29400", f"127.0.0.1:{free_port()}")
-    environ = {"ELASTIC_RDZV_CONF": "last_call_timeout=120,keep_alive_interval=0.5", "ELASTIC_LOG_FORMAT": "json"}
+    environ = {"ELASTIC_RDZV_CONF": "last_call_timeout=120,keep_alive_interval=2", "ELASTIC_LOG_FORMAT": "json"}
     try:
         agents = {
             name: shell.start(f"exec '{sys.executable}' '{tracing.__file__}' {name} {words}", **environ)
@@ -57,6 +57,7 @@ def traced(folder):
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(400)
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="calls have no qualified names there")
 def test_the_run_is_as_told(tmp_path):
     calls, log = traced(tmp_path)

@@ -6,20 +6,26 @@ Nothing is synchronised by sleeping: whoever waits polls a condition, with a dea
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastic_core.port import PortReservation
+
 LONG = 90.0
-SOON = {"keep_alive_max_attempt": "10"}
-"""For jobs in which a node falls silent, or the store: that is noticed after 3 seconds. Else after 30, so that nobody
-is called gone because the machine stalls."""
+SOON = {"keep_alive_max_attempt": "30"}
+"""For jobs in which a node falls silent, or the store: that is noticed after 9 seconds. Else after 30. Not sooner, so
+that nobody is called gone because the machine stalls."""
+
+_MOST_HELD = 100
+_held: deque[PortReservation] = deque()
 
 # Without torch, so that only agents have to import it. Ends when a file says so, with the code that it says.
 WORKER = """
@@ -50,7 +56,8 @@ SLEEPER = (
     WORKER.replace("SAW", "None")
     + """
 def all_have_written():
-    lines = [json.loads(line) for line in pathlib.Path("records").read_text().splitlines()]
+    whole, _, _ = pathlib.Path("records").read_text().rpartition("\\n")  # the last line may be on its way
+    lines = [json.loads(line) for line in whole.splitlines()]
     ports = [line["MASTER_PORT"] for line in lines]
     return ports.count(os.environ["MASTER_PORT"]) >= int(os.environ["WORLD_SIZE"])
 
@@ -104,9 +111,12 @@ def eventually(condition: Callable[[], object], what: str, timeout: float = LONG
     return value
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    with socket.create_server((host, 0)) as server:
-        return int(server.getsockname()[1])
+def free_port() -> int:
+    """A port at which nothing listens. It is held for a while, so that nobody who asks for any gets it meanwhile."""
+    _held.append(PortReservation())
+    if len(_held) > _MOST_HELD:
+        _held.popleft().release()
+    return _held[-1].port
 
 
 class Agent:
@@ -255,7 +265,8 @@ class Job:
     def rounds(self) -> list[Round]:
         """All rounds whose workers have written, in order."""
         path = self._folder / "records"
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")  # the last may be unfinished
+        lines = [json.loads(line) for line in whole.splitlines()]
         ports = dict.fromkeys(str(line["MASTER_PORT"]) for line in lines)
         return [_round(port, lines) for port in ports]
 
@@ -288,6 +299,13 @@ def _round(port: str, lines: list[dict[str, object]]) -> Round:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+def kill_node(agent: Agent, worker: int) -> None:
+    """Both at once, or nearly: the worker may have gone with its agent."""
+    agent.process.kill()
+    with contextlib.suppress(ProcessLookupError):
+        kill(worker)
 
 
 def lives(pid: int) -> bool:

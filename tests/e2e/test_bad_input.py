@@ -341,13 +341,16 @@ def test_a_daemon_that_never_stops_writing_does_not_hold_the_agent(elastic, read
         "daemon.py",
         f"""
         import os, sys, time
+        left, tell = os.pipe()
         if os.fork() == 0:
             os.setsid()
+            os.write(tell, b"!")
             with open({fifo!r}, "w") as fifo:
                 print(os.getpid(), file=fifo, flush=True)
             while True:
                 os.write(2, b"tick\\n")
                 time.sleep(0.01)
+        os.read(left, 1)  # what is still in the session when the worker ends is ended with it
         print("the worker is done", file=sys.stderr)
         """,
     )

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 
 import pytest
+from job_of_nodes import free_port
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
 def endpoint():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{sock.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def levels(done):

@@ -12,7 +12,7 @@ pytest.importorskip("elastic_etcd", reason="the tests on other Pythons run witho
 from cluster import Servers
 from job_of_nodes import Job, eventually, kill, lives
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_an_agent_that_sleeps_longer_than_its_lease_comes_back_to_another_round(
     sleeper = agents[0]
     sleeper.signal(signal.SIGSTOP)
     until = time.monotonic() + 20.0
-    agents[1].says("left without a word", timeout=20)
+    agents[1].says("left without a word")
     eventually(lambda: time.monotonic() > until, "the time to pass")
     sleeper.signal(signal.SIGCONT)
     second = job.round(2, after=first)

@@ -9,8 +9,10 @@ from datetime import datetime
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)
+
 # In the first round rank 1 hangs, with a child of its own, and rank 0 waits for it, as in a collective. Rank 0 says
-# what it was told at its end. {hang} is the code that hangs.
+# what it was told at its end, and rank 1 hangs only when it can. {hang} is the code that hangs.
 SCRIPT = """
 import os, signal, subprocess, sys, time
 
@@ -22,12 +24,17 @@ def train_step():
     {hang}
 
 print("round", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+ready = f"ready-{os.getppid()}"
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     if os.environ["RANK"] == "1":
         subprocess.Popen(["sleep", "600"])
+        while not os.path.exists(ready):
+            print("not yet", flush=True)
+            time.sleep({pause})
         print("hangs from", time.time(), flush=True)
         train_step()
     signal.signal(signal.SIGTERM, told)
+    open(ready, "w").close()
     while True:
         print("waiting", flush=True)
         time.sleep({pause})
@@ -36,7 +43,8 @@ BY_TIMER = """from elastic_core.watchdog import expires
     with expires(after=0.5, scope="step"):
         time.sleep(600)"""
 FLAGS = ("--nproc-per-node=2", "--max-restarts=1", "--result-file=result.json", "--log-format=json", "--rdzv-id=job7")
-BY_PROGRESS = ("--hang-timeout=3", "--hang-warmup=0")
+TIMEOUT = 6.0  # seconds; a shorter one would be over when the machine stalls, too
+BY_PROGRESS = (f"--hang-timeout={TIMEOUT:g}", "--hang-warmup=0")
 
 
 @pytest.fixture
@@ -75,21 +83,23 @@ def check_healed(done, result, events):
     assert done.out.count("told SIGTERM") == 1
     assert done.out.count("round 1") == 2
     first = result["failures"][0]
-    assert (first["global_rank"], first["caused_by"], first["signal"]) == (1, None, "SIGABRT")
+    assert (first["global_rank"], first["caused_by"]) == (1, None)
+    assert first["signal"] == "SIGABRT" or " in train_step" not in first["stack"]  # killed: it was too slow to tell
     assert [failure["caused_by"] for failure in result["failures"][1:]] in ([], [1])
-    assert " in train_step" in first["stack"]
     return first
 
 
-def check_soon(late):
-    """What `late` returns, seconds after the time to kill, is never less than 0, and small in one of up to three tries:
-    a machine that stalls makes some late, a fault all. A hang is found a quarter of the timeout late at most."""
+def check_soon(late, timeout):
+    """`late` returns seconds after the time to kill, never less than 0, and the worker's stack. In one of up to three
+    tries they are few and it has the function that hangs: a machine that stalls makes some late and some too slow to
+    tell where they are, a fault all. A hang is found a quarter of the timeout late at most."""
+    most = 2 + timeout / 4
     for _ in range(3):
-        found = late()
+        found, stack = late()
         assert 0 <= found < 60, "it would hang for ten minutes"
-        if found < 2:
+        if found < most and " in train_step" in stack:
             return
-    raise AssertionError("expected the worker to be killed within 2 s of its time in one of three tries, found none")
+    raise AssertionError(f"expected its stack, and its end within {most} s of its time, in one of three tries: {stack}")
 
 
 def test_a_timer_that_is_not_released(run):
@@ -97,9 +107,9 @@ def test_a_timer_that_is_not_released(run):
         done, result, events = run(BY_TIMER, "--watchdog=file")
         first = check_healed(done, result, events)
         assert first["reason"] == "hang: the watchdog timer 'step' was not released in time"
-        return seconds_to_kill(done, events, 0.5)
+        return seconds_to_kill(done, events, 0.5), first["stack"]
 
-    check_soon(late)
+    check_soon(late, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -117,24 +127,24 @@ def test_a_script_that_knows_nothing_of_it(run, hang, flags, missing):
         done, result, events = run(hang, *BY_PROGRESS, *flags)
         first = check_healed(done, result, events)
         assert first["reason"].endswith(f" s ({missing})")
-        told = seconds_told(first["reason"]) - 3
+        told = seconds_told(first["reason"]) - TIMEOUT
         assert told >= 0
-        return max(told, seconds_to_kill(done, events, 3.0))
+        return max(told, seconds_to_kill(done, events, TIMEOUT)), first["stack"]
 
-    check_soon(late)
+    check_soon(late, TIMEOUT)
 
 
 def test_a_budget_that_is_used_up_ends_the_job_with_the_stack_in_the_report(elastic):
     script = elastic.script("train.py", "import time\ndef train_step():\n    time.sleep(600)\ntrain_step()\n")
 
     def late():
-        done = elastic.run("--hang-timeout=2", "--hang-warmup=0", script)
+        done = elastic.run(*BY_PROGRESS, script)
         assert done.code == 1
         reports.append(done.err[done.err.index("elastic: ") :])
-        return seconds_told(reports[-1]) - 2
+        return seconds_told(reports[-1]) - TIMEOUT, reports[-1]
 
     reports = []
-    check_soon(late)
+    check_soon(late, TIMEOUT)
     report = reports[-1]
     assert "no restart is allowed (--max-restarts=0)" in report
     assert "  what its threads were doing at the end:\n    Current thread 0x" in report
@@ -158,10 +168,10 @@ def test_beats_and_output_without_a_line_and_work_are_progress(elastic):
                 end = time.process_time() + 0.02
                 while time.process_time() < end:
                     pass
-            time.sleep(0.07)
+            time.sleep(0.15)
         """,
     )
-    done = elastic.run("--nproc-per-node=3", "--hang-timeout=3", "--hang-warmup=0.5", script)
+    done = elastic.run("--nproc-per-node=3", "--hang-timeout=6", "--hang-warmup=0.5", script)
     assert done.code == 0, done.err
     assert "worker hangs" not in done.err
 
@@ -176,13 +186,13 @@ def test_an_agent_that_was_stopped_for_long_blames_nobody(elastic, read_fifo):
             for step in range(28):
                 print("step", step, flush=True)
                 print("step", step, file=fifo, flush=True)
-                time.sleep(0.15)
+                time.sleep(0.35)
         """,
     )
-    process = elastic.start("run", "--hang-timeout=2", "--hang-warmup=0", script)
+    process = elastic.start("run", *BY_PROGRESS, script)
     read(2)
     process.send_signal(signal.SIGSTOP)
-    read(20)  # 3 s
+    read(20)  # 7 s
     process.send_signal(signal.SIGCONT)
     done = elastic.finish(process)
     assert done.code == 0, done.err
@@ -214,8 +224,7 @@ def test_every_agent_restarts_for_the_hang_and_at_the_end_tells_which_rank_hung_
     flags = ("--nnodes=2", "--max-restarts=1")
     host = job.agent("a", *flags, "--node-rank=0", "--hang-timeout=60", "--result-file=a.json", script=script)
     host.says("store hosted")
-    patience = ("--hang-timeout=4", "--hang-warmup=0")
-    hangs = job.agent("b", *flags, "--node-rank=1", *patience, "--result-file=b.json", script=script)
+    hangs = job.agent("b", *flags, "--node-rank=1", *BY_PROGRESS, "--result-file=b.json", script=script)
     assert [hangs.code(), host.code()] == [1, 5]
     for agent in (host, hangs):
         result = json.loads((elastic.cwd / f"{agent.name}.json").read_text())
@@ -226,6 +235,6 @@ def test_every_agent_restarts_for_the_hang_and_at_the_end_tells_which_rank_hung_
         assert " on b, round 2: hang: no progress for " in agent.report
         told = [seconds_told(result["restarts"][0]["reason"]), seconds_told(result["first_failure"]["reason"])]
         assert seconds_told(agent.report) == told[1]
-        assert 4 <= min(told) < 6 and max(told) < 60  # by the patience of b; a machine that stalls makes one late
+        assert TIMEOUT <= min(told) <= max(told) < 60  # by the patience of b and not of a, however slow the machine
         assert " in load_batch\n" in agent.report
     assert "failed after it" not in hangs.report.lower()

@@ -67,11 +67,11 @@ def test_from_before_the_rendezvous_until_the_end(elastic, job, read_fifo):
     n1 = job.agent("n1", *flags, script=script, TORCHELASTIC_HEALTH_CHECK_PORT=str(p1))
     read(2, 90)
     status = when(p0, "running")
+    (worker,) = when(p1, "running")["workers"]
     assert probes(p0)[:2] == probes(p1)[:2] == (200, 200)
     assert {member["node"] for member in status["members"]} == {"n0", "n1"}
     assert [(worker["state"], worker["memory_bytes"] > 1 << 20) for worker in status["workers"]] == [("running", True)]
 
-    (worker,) = when(p1, "running")["workers"]
     kill(worker["pid"])
     when(p0, "stopping")
     live, ready, text = probes(p0)
@@ -117,10 +117,10 @@ def test_a_watchdog_that_is_lost_turns_livez_red_until_it_is_back(elastic, read_
     assert probes(port)[0] == 200
     pipe.unlink()
     pipe.write_text("")
-    eventually(lambda: ask(port, "/livez").status == 503, "red", 10)
+    eventually(lambda: ask(port, "/livez").status == 503, "red")
     assert ask(port, "/livez").text.startswith("nobody watches the workers: ")
     assert probes(port)[1] == 200  # the workers run on
     pipe.unlink()
-    eventually(lambda: ask(port, "/livez").status == 200, "green again", 10)
+    eventually(lambda: ask(port, "/livez").status == 200, "green again")
     let_go(elastic.cwd)
     assert elastic.finish(process).code == 0

@@ -12,9 +12,9 @@ from job_of_nodes import free_port
 
 from elastic_core.errors import ExitCode
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
-GUEST = "--rdzv-conf=is_host=false,join_timeout=12"
+GUEST = "--rdzv-conf=is_host=false,join_timeout=25"
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ def test_nothing_to_be_reached_at_the_endpoint(job, silent, web):
 def test_an_endpoint_that_no_other_machine_can_reach_is_a_warning(job):
     """With a single node there is nothing to warn of. Too few nodes is another code than no store."""
     job.end()
-    lonely = job.agent("a", "--nnodes=2", "--rdzv-conf=join_timeout=15")  # torch is imported within it
+    lonely = job.agent("a", "--nnodes=2", "--rdzv-conf=join_timeout=25")  # torch is imported within it
     single = job.agent("b", "--nnodes=1", "--rdzv-id=other", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
     assert lonely.code() == ExitCode.RENDEZVOUS_TIMEOUT
     assert f"endpoint is loopback: endpoint={job.endpoint} max_nodes=2" in lonely.err
-    assert "expected 2 nodes to join within 15 s (join_timeout)" in lonely.report
+    assert "expected 2 nodes to join within 25 s (join_timeout)" in lonely.report
     assert single.code() == 0
     assert "endpoint is loopback" not in single.err
 

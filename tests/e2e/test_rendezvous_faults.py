@@ -12,7 +12,7 @@ from job_of_nodes import eventually, kill
 
 from elastic_core.errors import ExitCode
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 UNREACHABLE = ExitCode.STORE_UNREACHABLE
 
@@ -23,7 +23,7 @@ def codes(*agents):
 
 def test_the_store_is_gone_for_good(job):
     """Healthy workers run on for the grace, then every agent stops them and says why."""
-    job.conf |= {"keep_alive_max_attempt": "20", "heartbeat_timeout": "0.5"}
+    job.conf |= {"keep_alive_max_attempt": "50", "heartbeat_timeout": "0.5"}
     server = job.serve()
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     job.round(2)
@@ -34,7 +34,7 @@ def test_the_store_is_gone_for_good(job):
     assert codes(*agents) == [UNREACHABLE] * 2
     for agent in agents:
         assert "expected the rendezvous store to answer while workers run" in agent.report
-        assert "after 6 s without a beat" in agent.report
+        assert "after 15 s without a beat" in agent.report
         assert "refused" in agent.report
         assert "stopping workers" in agent.err
     assert len(job.rounds()) == 1
@@ -69,7 +69,7 @@ def test_the_store_comes_back_empty_within_the_grace(job):
 
 def test_the_store_sleeps(job):
     """For less than the grace: a warning, and nothing restarts. For longer: the workers are stopped."""
-    job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "14", "heartbeat_timeout": "0.5"}
+    job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "30", "heartbeat_timeout": "0.5"}
     server = job.serve()
     agents = job.agents("a b", "--nnodes=1:2", "--max-restarts=3")
     first = job.round(2)
@@ -83,13 +83,13 @@ def test_the_store_sleeps(job):
     server.signal(signal.SIGSTOP)
     assert codes(*agents) == [UNREACHABLE] * 2
     for agent in agents:
-        assert "after 7 s without a beat" in agent.report
+        assert "after 15 s without a beat" in agent.report
     assert job.rounds()[-1].port == first.port
 
 
 def test_two_agents_with_one_name(job):
     """The younger one ends and says what to do, when the elder has been seen to live; the job runs on."""
-    job.conf |= {"keep_alive_max_attempt": "20"}
+    job.conf |= {"keep_alive_max_attempt": "40"}
     elder, other = job.agents("a b", "--nnodes=2:3")
     two = job.round(2)
     younger = job.agent("c", "--nnodes=2:3", "--node-id=a")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
 
 import pytest
+from job_of_nodes import eventually
 
 # Waits for a signal that it has blocked: a handler could run inside a print, or just before the wait.
 WAIT_FOR_SIGNAL = """
@@ -226,14 +228,19 @@ def test_a_second_signal_ends_the_grace_period(elastic, read_fifo):
     assert elastic.finish(process).code == 128 + signal.SIGTERM
 
 
-def test_a_progress_line_while_workers_take_long_to_stop(elastic, read_fifo):
+def test_a_progress_line_while_workers_take_long_to_stop(elastic, job, read_fifo):
+    """The worker takes until the line is there."""
     fifo, read = read_fifo
-    script = elastic.script("slow.py", WAIT_FOR_SIGNAL.format(fifo=fifo, then="time.sleep(4)"))
-    process = elastic.start("run", script)
+    os.mkfifo(elastic.cwd / "let-go")
+    script = elastic.script("slow.py", WAIT_FOR_SIGNAL.format(fifo=fifo, then="open('let-go').close()"))
+    agent = job.command("agent", "run", script)
     read(1)
-    process.send_signal(signal.SIGTERM)
-    done = elastic.finish(process)
-    assert 'still waiting: waiting_for="workers to stop" local_ranks=[0] seconds=3' in done.err
+    agent.signal(signal.SIGTERM)
+    line = r'still waiting: waiting_for="workers to stop" local_ranks=\[0\] seconds=(\d+) '
+    found = eventually(lambda: re.search(line, agent.err), "the line")
+    assert int(found[1]) >= 3
+    open(elastic.cwd / "let-go", "w").close()
+    assert agent.code() == 128 + signal.SIGTERM
 
 
 def test_the_config_file_and_explain(elastic):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 
 import pytest
-from job_of_nodes import SOON, eventually, free_port, kill, lives
+from job_of_nodes import SOON, eventually, free_port, kill, kill_node, lives
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 TERM = 128 + signal.SIGTERM
 
@@ -52,8 +52,7 @@ def test_the_loss_of_a_node_is_no_failure(any_job):
     agents = any_job.agents("a b", "--nnodes=1:2", script=any_job.trainer)
     both = any_job.round(2)
     lost, kept = guest_and_host(agents)
-    lost.process.kill()
-    kill(both.pid(lost.name))
+    kill_node(lost, both.pid(lost.name))
     alone = any_job.round(1, after=both)
     assert alone.nodes == [kept.name]
     assert alone.restarts == {"0"}
@@ -111,8 +110,7 @@ def test_spares_wait_step_in_and_end_well(any_job):
         spare.says("still waiting")
     lost = next(agent for agent in members if agent.name == two.nodes[0])  # rank 0, which has the workers' store
     kept = next(agent for agent in members if agent is not lost)
-    lost.process.kill()
-    kill(two.pid(lost.name))
+    kill_node(lost, two.pid(lost.name))
     replaced = any_job.round(2, after=two)
     assert kept.name in replaced.nodes
     assert {"c", "d"} & set(replaced.nodes)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 
 import pytest
+from job_of_nodes import free_port
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 WORK = """
 import os, signal
@@ -21,9 +21,7 @@ class Cluster:
     """Agents on this machine that meet at a store of its own."""
 
     def __init__(self, elastic):
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
+        self.endpoint = f"127.0.0.1:{free_port()}"
         self.elastic = elastic
         self.where = ("--rdzv-endpoint", self.endpoint, "--rdzv-id", "job")
         self.server = elastic.start("serve", "--rdzv-endpoint", self.endpoint, "--log-format=json")

@@ -9,15 +9,36 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 TRAIN = str(Path(__file__).parents[2] / "examples" / "digits" / "train.py")
+# Python reads it as it starts. The third checkpoint of the first start is never made: whoever is to be killed is there
+# until then.
+HOLDS = """
+import os, time
+
+replace = os.replace
+saved = []
+
+
+def held(source, target, **more):
+    if str(target).endswith(".pt") and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
+        saved.append(target)
+        if len(saved) > 2:
+            time.sleep(600)
+    replace(source, target, **more)
+
+
+os.replace = held
+"""
 
 
 def test_a_killed_worker_costs_a_restart_and_not_the_job(elastic):
+    (elastic.cwd / "holding").mkdir()
+    elastic.script("holding/sitecustomize.py", HOLDS)
     process = elastic.start(
         "run", "--nproc-per-node=2", "--max-restarts=3", "--result-file=result.json", TRAIN,
-        "--checkpoint=checkpoint.pt", "--epochs=8", "--metrics=metrics.json",
+        "--checkpoint=checkpoint.pt", "--epochs=8", "--metrics=metrics.json", PYTHONPATH=str(elastic.cwd / "holding"),
     )  # fmt: skip
     victim = None
     out = []

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,16 @@ def test_a_pod_that_must_go_leaves_and_comes_back(tmp_path, drains, code):
             assert hook.wait(LIMIT_S) == 0
         assert main.wait(LIMIT_S) == 143
     assert pod.commands()[1:] == ["drain --timeout=80 trainer-2-x7k2p"]
+
+
+def test_a_pod_that_must_go_before_its_agent_has_been_started_leaves_too(tmp_path):
+    """The hook has begun when the container does, and runs beside it."""
+    pod = Pod(tmp_path, RUNS)
+    with pod.pre_stop(DRAINS="", DRAIN_EXITS="8") as hook:
+        deadline = time.monotonic() + LIMIT_S
+        while not (tmp_path / "leaving").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with pod.main(RUN_EXITS="0") as main:
+            assert hook.wait(LIMIT_S) == 0
+            assert main.wait(LIMIT_S) == 143

@@ -252,7 +252,7 @@ def test_subscriptions_come_and_go_while_the_board_changes(story):
         story.round(number)
     stop.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     told = len(rounds)
     story.phase("stopping")
     assert (len(rounds), story.now.version) == (told, 1 + 49 * 5 + 1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,8 @@ from elastic_core.hooks.torchrun_handlers import TorchrunHandler
 from elastic_core.hooks.torchrun_sharing import VARIABLE, HeldVariable, store_not_shared
 
 LONG = 60.0
+SOON = 0.5
+MOST = 3  # nodes of a round
 
 
 def environment():
@@ -133,6 +136,8 @@ class Nodes:
     def __init__(self, torchs):
         self._torchs = torchs
         self._server = self._store(0, is_master=True)
+        self._backend = torchs.Backend(self._server, "job")
+        self._last_call = LONG
         self._pool = ThreadPoolExecutor(8)
         self._foreign = []
         self.lines = {}
@@ -144,14 +149,36 @@ class Nodes:
     def add(self, address):
         store = self._store(self._server.port)
         line = self.lines[address] = Line(self._torchs.Backend(store, "job"), self._torchs.ConnectionError)
-        timeout = self._torchs.Timeout(join=timedelta(seconds=LONG), last_call=timedelta(seconds=0.5))
-        # Who is silent for three seconds is lost.
-        foreign = self._torchs.Handler.from_backend("job", store, line, 2, 3, address, timeout, 1, 3)
+        # Who is silent for a minute is lost: more than a slow machine makes of anybody.
+        foreign = self._torchs.Handler.from_backend("job", store, line, 2, MOST, address, self._timeout(), 1, int(LONG))
         self._foreign.append(foreign)
         self.handlers[address] = TorchrunHandler(foreign)
 
+    def _timeout(self):
+        nodes = self
+
+        class Timeout(self._torchs.Timeout):
+            @property
+            def last_call(self):
+                return timedelta(seconds=nodes._last_call)
+
+        return Timeout(join=timedelta(seconds=LONG))
+
+    def lose(self, address):
+        """Cut it off, and let its last sign of life be an old one."""
+        self.lines[address].cut = True
+        written = False
+        while not written:
+            found, token = self._backend.get_state()
+            state = pickle.loads(found)
+            (lost,) = (node for node in state.last_heartbeats if node.addr == address)
+            state.last_heartbeats[lost] = datetime.fromtimestamp(0, timezone.utc)
+            *_, written = self._backend.set_state(pickle.dumps(state), token)
+
     def form(self, *addresses):
-        """Their next round; the places that they are told, in rank order."""
+        """Their next round; the places that they are told, in rank order. One that fills up waits for the last of them,
+        however late it comes; another has to end the wait for more."""
+        self._last_call = LONG if len(addresses) == MOST else SOON
         joining = [self._pool.submit(self.handlers[address].next_rendezvous) for address in addresses]
         infos = sorted((future.result(LONG) for future in joining), key=lambda info: info.rank)
         assert [info.world_size for info in infos] == [len(addresses)] * len(addresses)
@@ -178,7 +205,7 @@ def test_all_members_are_told_the_same_place_in_every_round(nodes):
         nodes.add(address)
     first = nodes.form(a, b, c)
     assert first == [(a, first[0][1])] * 3
-    nodes.lines[a].cut = True
+    nodes.lose(a)
     second = nodes.form(b, c)
     assert second == [(b, second[0][1])] * 2
     nodes.add(d)

@@ -1,4 +1,4 @@
-"""The explorer's two modules lie beside the tests that use them."""
+"""The explorer's modules lie beside the tests that use them."""
 
 from __future__ import annotations
 

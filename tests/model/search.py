@@ -6,7 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from small_world import PHASES, TIMES, Violation
+from must_hold import Violation
+from small_world import PHASES, TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

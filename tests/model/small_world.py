@@ -24,6 +24,8 @@ from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
+from must_hold import check_state, check_step, must
+
 from elastic_core.clock import Instant
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.interfaces.node import Member
@@ -85,10 +87,6 @@ class World(NamedTuple):
     to_come: int
 
 
-class Violation(Exception):
-    """A world that must not be."""
-
-
 def _key(index: int) -> str:
     return "abcdef"[index]
 
@@ -134,7 +132,7 @@ class Rules:
         number = self._numbers.setdefault(plain, len(self._states))
         if number == len(self._states):
             self._states.append(plain)
-            _check_state(plain, self.settings)
+            check_state(plain, self.settings)
         return number
 
     def state(self, number: int) -> State:
@@ -289,7 +287,7 @@ class Rules:
         if asked not in self._decisions:
             state, roster = self.state(world.state), self._roster(entries, late)
             ready = waiting(roster, state)
-            _must(not any(state.open and state.seat(entry.key) for entry in ready), "a node waits and is a member")
+            must(not any(state.open and state.seat(entry.key) for entry in ready), "a node waits and is a member")
             decision = self._decided(roster, state, self.settings, Instant(now), Instant(0.0))
             self._decisions[asked] = self.number_of(decision.state) if isinstance(decision, Write) else world.state
         return self._decisions[asked]
@@ -318,7 +316,7 @@ class Rules:
         """The world after the write: whoever was about to write on the state before is refused from now on."""
         old, new = self.state(world.state), self.state(node.target)
         if (world.state, node.target) not in self._checked:
-            _check_step(old, new, self.settings)
+            check_step(old, new, self.settings)
             self._checked.add((world.state, node.target))
         _check_truth(world, old, new)
         nodes = world.nodes
@@ -402,53 +400,13 @@ def _with(world: World, index: int, node: Node) -> World:
     return World(world.state, (*world.nodes[:index], node, *world.nodes[index + 1 :]), world.to_come)
 
 
-def _must(holds: object, what: str) -> None:
-    if not holds:
-        raise Violation(what)
-
-
-def _check_state(state: State, settings: RendezvousSettings) -> None:
-    keys = [seat.key for seat in state.seats]
-    _must(len(set(keys)) == len(keys), "a node has two ranks")
-    _must([state.rank(key) for key in keys] == list(range(len(keys))), "ranks are not dense")
-    if state.round:
-        _must(settings.min_nodes <= len(keys) <= settings.max_nodes, "a round of too few or too many members")
-    _must(not (set(state.gone) & set(state.done)), "a node is gone and done")
-    _must({*state.gone, *state.done} <= set(keys), "a node is gone or done that was no member")
-    _must(not (set(keys) & {key for key, _ in state.absent}), "a member is absent")
-    for what in (state.gone, state.done, state.draining, [key for key, _ in state.absent]):
-        _must(len(set(what)) == len(what), "a node is in a list twice")
-    _must(not state.open or not state.gone, "a round runs on though a member is gone")
-    _must(not (state.open and state.closed), "a round runs though the job is closed")
-    _must(0 <= state.restarts <= state.max_restarts, "more restarts than allowed")
-
-
-def _check_step(old: State, new: State, settings: RendezvousSettings) -> None:
-    _must(not old.closed, "something was written after the job was closed")
-    _must(old.round <= new.round <= old.round + 1, f"round {new.round} after round {old.round}")
-    _must(0 <= new.restarts - old.restarts <= 1, f"{new.restarts} restarts after {old.restarts}")
-    _must(set(old.refused) <= set(new.refused), "a refusal was forgotten")
-    if new.restarts > old.restarts:
-        _must(old.open or (old.end and not old.end.counted), "a failure was counted twice")
-    if new.round == old.round:
-        _must(new.seats == old.seats, f"the members of round {new.round} changed")
-        _must(old.open or not new.open, f"round {new.round} was taken up again")
-        _must(set(old.gone) <= set(new.gone), "a node came back into a round")
-        _must(set(old.done) <= set(new.done), "a node is not done any more")
-        _must(set(old.draining) <= set(new.draining), "a drain was forgotten")
-    else:
-        _must(not old.open, f"round {new.round} formed while round {old.round} ran")
-        _must(new.open, f"round {new.round} is over before it began")
-        _must(not any(seat.key in old.draining for seat in new.seats), "a node that is drained was seated")
-
-
 def _check_truth(world: World, old: State, new: State) -> None:
     """What only somebody knows who sees all nodes at once."""
     if new.round > old.round:
         for index, node in enumerate(world.nodes):
             if new.seat(_key(index)) and node.phase < GOES:
-                _must(node.after >= node.seated, f"{_key(index)} was seated before it announced itself anew")
+                must(node.after >= node.seated, f"{_key(index)} was seated before it announced itself anew")
     if new.closed and new.closed.succeeded:
         for seat in new.seats:
             node = world.nodes["abcdef".index(seat.key)]
-            _must(node.done == new.round or seat.key in new.done, f"closed with success, but {seat.key} is not done")
+            must(node.done == new.round or seat.key in new.done, f"closed with success, but {seat.key} is not done")

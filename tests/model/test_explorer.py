@@ -22,6 +22,7 @@ nightly = pytest.mark.skipif(
     os.environ.get("ELASTIC_NIGHTLY") != "1", reason="minutes of searching: set ELASTIC_NIGHTLY=1"
 )
 MOST_TURNS = 20
+PATIENT = pytest.mark.timeout(900)  # half a minute of work for one processor, which others may want too
 
 
 @pytest.fixture
@@ -43,6 +44,7 @@ TWO_NODES = [
 ]
 
 
+@PATIENT
 @pytest.mark.parametrize(("name", "bounds", "start", "floor"), TWO_NODES, ids=[case[0] for case in TWO_NODES])
 def test_two_nodes_over_six_ticks(name, bounds, start, floor, told):
     rules = Rules(*bounds, wrongly_late=True)
@@ -63,6 +65,7 @@ THREE_RUNNING = [
 ]
 
 
+@PATIENT
 @pytest.mark.parametrize(("name", "bounds", "start", "floor"), THREE_NODES, ids=[case[0] for case in THREE_NODES])
 def test_three_nodes_over_three_ticks(name, bounds, start, floor, told):
     rules = Rules(*bounds, wrongly_late=True)

@@ -122,7 +122,7 @@ def test_an_interpreter_that_does_not_answer_or_is_not_there(tmp_path):
 
 @pytest.mark.torch
 def test_the_real_torch_has_gloo():
-    found = probed_torch("auto", 60.0)
+    found = probed_torch("auto", 100.0)
     assert found.problem == ""
     assert "gloo" in found.backends
 

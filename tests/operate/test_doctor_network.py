@@ -34,8 +34,8 @@ def never():
 
 
 @pytest.fixture
-def listener():
-    with socket.create_server(("127.0.0.1", 0)) as sock:
+def listener(quiet_port):
+    with socket.create_server(("127.0.0.1", quiet_port)) as sock:
         yield sock
 
 
@@ -143,7 +143,7 @@ def test_ports():
 
 
 def test_names_are_resolved_within_a_bound(never):
-    found = n.resolved(Place("localhost", 29400), 5.0, CLOCK)
+    found = n.resolved(Place("localhost", 29400), 15.0, CLOCK)
     assert "127.0.0.1:29400" in map(str, found.addresses)
     assert all(address.local and address.is_loopback for address in found.addresses)
     assert n.resolved(PLACE, 0.05, CLOCK, never).problem == "no answer within 0.05 s"
@@ -151,8 +151,8 @@ def test_names_are_resolved_within_a_bound(never):
     def unknown(*_, **__):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    assert n.resolved(PLACE, 5.0, CLOCK, unknown).problem == "Name or service not known"
-    assert n.resolved(Place("a..b", 1), 5.0, CLOCK).problem
+    assert n.resolved(PLACE, 15.0, CLOCK, unknown).problem == "Name or service not known"
+    assert n.resolved(Place("a..b", 1), 15.0, CLOCK).problem
 
 
 def test_addresses_are_looked_up_backwards_within_a_bound(never):
@@ -162,8 +162,8 @@ def test_addresses_are_looked_up_backwards_within_a_bound(never):
         asked.append(sockaddr[0])
         return ("node0", "0") if len(asked) == 1 else (sockaddr[0], "0")
 
-    assert n.looked_up_backwards("10.0.0.1", 5.0, CLOCK, answer).name == "node0"
-    assert n.looked_up_backwards("fe80::1", 5.0, CLOCK, answer).name == ""
+    assert n.looked_up_backwards("10.0.0.1", 15.0, CLOCK, answer).name == "node0"
+    assert n.looked_up_backwards("fe80::1", 15.0, CLOCK, answer).name == ""
     assert asked == ["::ffff:10.0.0.1", "fe80::1"]
     assert n.looked_up_backwards("10.0.0.1", 0.05, CLOCK, never) == n.Reversed("::ffff:10.0.0.1")
     assert n.looked_up_backwards("127.0.0.1", 20.0, CLOCK).address == "::ffff:127.0.0.1"
@@ -171,25 +171,25 @@ def test_addresses_are_looked_up_backwards_within_a_bound(never):
 
 def test_connections_and_ports_of_this_machine(listener):
     address = n.Address(INET, listener.getsockname(), True)
-    found = n.connected(address, 5.0, CLOCK)
+    found = n.connected(address, 15.0, CLOCK)
     assert (found.problem, found.ours) == ("", "127.0.0.1")
     assert n.cannot_bind(INET, address.sockaddr) == "somebody has it"
     listener.close()
-    assert n.connected(address, 5.0, CLOCK).refused
+    assert n.connected(address, 15.0, CLOCK).refused
     assert n.cannot_bind(INET, address.sockaddr) == ""
     assert not n.is_local(INET, ("192.0.2.1", 1))
     assert n.plain(TimeoutError()) == "timed out"
     with n.listening(4) as port:
-        assert not n.connected(n.Address(INET, ("127.0.0.1", port), True), 5.0, CLOCK).problem
+        assert not n.connected(n.Address(INET, ("127.0.0.1", port), True), 15.0, CLOCK).problem
         assert n.cannot_bind(INET, ("127.0.0.1", port))
-    assert n.connected(n.Address(INET, ("127.0.0.1", port), True), 5.0, CLOCK).refused
+    assert n.connected(n.Address(INET, ("127.0.0.1", port), True), 15.0, CLOCK).refused
 
 
 def around(listener, backend="c10d", **values):
     host, port = listener.getsockname()
     endpoint = {"rdzv_backend": backend, "rdzv_endpoint": f"{host}:{port}", "rdzv_id": "j", "nnodes": "2"}
     record = RendezvousBackendRecord(backend, "a test", print, serve=print)
-    return surroundings_of(settings_from({**endpoint, **values}), record, 2, 5.0, CLOCK)
+    return surroundings_of(settings_from({**endpoint, **values}), record, 2, 15.0, CLOCK)
 
 
 def levels(found):
@@ -204,7 +204,7 @@ def test_the_surroundings_of_a_run(listener):
     listener_of_health = {"health": "http", "health_port": listener.getsockname()[1]}
     assert ("health-port", "fault") in levels(around(listener, **listener_of_health))
     port = listener.getsockname()[1]
-    local = surroundings_of(settings_from({"master_port": port}), None, 1, 5.0, CLOCK)
+    local = surroundings_of(settings_from({"master_port": port}), None, 1, 15.0, CLOCK)
     assert levels(local) == {("port", "fault")}
 
 

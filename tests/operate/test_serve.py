@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 
 import pytest
 
@@ -39,6 +41,60 @@ def test_it_serves_until_it_is_asked_to_end(number):
     serve(server)
     assert server.done == ["start", "stop"]
     assert signal.getsignal(number) is before
+
+
+class AskedAtLine(Server):
+    """Asked to end just before so many more lines of Python have run; after a while, if it waits before that."""
+
+    def __init__(self, lines):
+        super().__init__()
+        self.left, self.waits = lines, False
+        self._late = threading.Timer(2.0, self._ask)
+
+    def _ask(self):
+        self.waits = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def start(self):
+        self._late.start()
+        self._tracer = sys.gettrace()
+        sys._getframe(1).f_trace = self._step
+        sys.settrace(self._step)
+
+    def _step(self, frame, event, argument):
+        self.left -= event == "line"
+        if self.left < 0:
+            sys.settrace(None)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return None if self.left < 0 else self._step
+
+    def stop(self):
+        sys.settrace(self._tracer)
+        self._late.cancel()
+        self._late.join()
+        super().stop()
+
+
+@pytest.fixture
+def terminable():
+    """What asks twice ends nothing else."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("terminable")
+def test_it_may_be_asked_at_any_moment():
+    """Also just when it begins to wait for that."""
+    ended = []
+    for lines in range(1000):
+        server = AskedAtLine(lines)
+        serve(server)
+        ended += server.done
+        if server.waits:
+            break
+    assert ended == ["stop"] * (lines + 1)
+    assert server.left < lines
 
 
 def test_a_server_that_cannot_start():

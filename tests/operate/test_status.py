@@ -24,7 +24,7 @@ from elastic_core.testing import FakeClock
 def look(job, plugins):
     def look(backend, target=None, **more):
         record = RendezvousBackendRecord("toy", "a test", print, options=OPTIONS, open_backend=lambda params: backend)
-        return status(target or job.target, plugins(record), 5.0, **more)
+        return status(target or job.target, plugins(record), 60.0, **more)
 
     return look
 
@@ -98,7 +98,7 @@ def test_everything_is_wrong_with_the_backend(plugins):
 def test_nodes_that_are_real_over_a_backend_of_two_methods(look, memory_backend):
     """Two nodes meet, a third one waits, one leaves: handlers in threads, on the machine's clock."""
     backend = memory_backend()
-    settings = RendezvousSettings("job", 2, 2, RendezvousTimeout(30, 0), 0.1, 600)
+    settings = RendezvousSettings("job", 2, 2, RendezvousTimeout(60, 0), 0.1, 600)
     handlers = [
         DynamicRendezvousHandler(backend, settings, Node(name, f"host-{name}"), PrefixedStores(None, "job", name))
         for name in "abc"
@@ -113,7 +113,7 @@ def test_nodes_that_are_real_over_a_backend_of_two_methods(look, memory_backend)
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
         spare = threading.Thread(target=lambda: _left_in_peace(handlers[2]), daemon=True)
         spare.start()
         found = _until(observe, lambda found: found.others)
@@ -123,7 +123,7 @@ def test_nodes_that_are_real_over_a_backend_of_two_methods(look, memory_backend)
         assert all(view.beat.seen for view in (*found.members, *found.others))
         _until(observe, lambda found: all(view.beat.age < 2 for view in (*found.members, *found.others)))
         assert [(view.node, view.standing) for view in found.others] == [("c", Standing.SPARE)]
-        assert handlers[0].leave("it was asked to", 10)
+        assert handlers[0].leave("it was asked to", 60)
         found = observe()
         standings = {view.node: view.standing.value for view in (*found.members, *found.others)}
         assert standings == {"a": "gone", "b": "stopping", "c": "joined"}

@@ -1,8 +1,10 @@
-"""Short ways to say what the pure functions of a rendezvous are given."""
+"""Short ways to say what the pure functions of a rendezvous are given; nodes with a keeper, jobs of handlers."""
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,8 @@ from elastic_core.rendezvous.roster import Seen
 from elastic_core.rendezvous.seats import Seat
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.state import Report, State
+
+sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
 
 
 class Say:
@@ -72,3 +76,42 @@ def in_time():
         return any(took() < seconds for _ in range(tries))
 
     return in_time
+
+
+@pytest.fixture
+def node():
+    """What makes a node that is a keeper, turned by hand."""
+    from one_node import OneNode
+
+    return OneNode
+
+
+@pytest.fixture
+def pair(node):
+    """Two nodes in a round, the leader first."""
+    leader = node()
+    other = node(leader.memory, leader.clock, "b")
+    leader.want()
+    other.want()
+    leader.keeper.roster_changed()
+    leader.keeper.turn()
+    other.keeper.state_changed()
+    other.keeper.turn()
+    assert (leader.state.round, leader.state.open, len(leader.state.seats)) == (1, True, 2)
+    return leader, other
+
+
+@pytest.fixture
+def job():
+    """A function that makes a job, whose handlers are shut down at the end."""
+    from handler_job import Job
+
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(Job(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()

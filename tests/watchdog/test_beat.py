@@ -161,10 +161,20 @@ def test_it_takes_no_file_that_is_there(tmp_path):
 
 
 def test_no_descriptor_and_no_thread_stays(tmp_path):
-    def count():
-        return len(os.listdir("/proc/self/fd"))
+    def ours():
+        return [path for fd in os.listdir("/proc/self/fd") if str(tmp_path) in (path := leads_to(fd))]
 
-    before, threads = count(), threading.active_count()
+    threads = set(threading.enumerate())  # of others some may be about to end
     for number in range(20):
-        BeatFile(tmp_path / str(number)).close()
-    assert (count(), threading.active_count()) == (before, threads)
+        file = BeatFile(tmp_path / str(number))
+        assert len(ours()) == 1
+        file.close()
+    assert ours() == []
+    assert set(threading.enumerate()) <= threads
+
+
+def leads_to(fd):
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:
+        return ""  # it has been closed meanwhile

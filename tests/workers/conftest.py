@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+import threading
 import time
 
 import pytest
@@ -19,6 +23,20 @@ from elastic_core.workers.group import GroupPolicy, LocalWorkers
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.starters import CommandStarter
 from elastic_core.workers.streams import OutputPolicy
+
+# A leader whose child is orphaned by a parent that ends; both report their ids through the pipe in argv[1].
+TREE = """
+import os, sys, time
+report = int(sys.argv[1])
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.write(report, b"grandchild %d\\n" % os.getpid())
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+os.write(report, b"leader %d\\n" % os.getpid())
+time.sleep(600)
+"""
 
 LONG = 30.0  # seconds after which a test gives up; nothing here takes that long
 
@@ -91,6 +109,50 @@ def lines_of():
     return read_lines
 
 
+def descriptors():
+    """What this process has open: number -> what the kernel knows it by."""
+    found = {}
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            status = os.fstat(fd)
+        except OSError:
+            continue  # the one that the folder was read with
+        found[fd] = (status.st_dev, status.st_ino)
+    return found
+
+
+def helpers():
+    """The threads that move output and wait for ends; they have descriptors of their own."""
+    return {thread for thread in threading.enumerate() if thread.name == "output" or thread.name.startswith("wait-")}
+
+
+@pytest.fixture
+def helpers_gone():
+    """A function that waits for the ends of those that the test has brought about."""
+    before = helpers()
+    return lambda: wait_until(lambda: helpers() <= before, "the threads to end")
+
+
+@pytest.fixture
+def open_files():
+    """A function that tells what this process has open. What earlier tests were about to close is closed by now."""
+    gc.collect()
+    for thread in helpers():
+        thread.join(1.0)  # one that is stuck for ever closes nothing
+    return descriptors
+
+
+@pytest.fixture
+def free_numbers():
+    """A function: what the limit of open files has to be for so many to be left, whatever numbers are in use."""
+
+    def free_numbers(left):
+        used = descriptors()
+        return next(limit for limit in itertools.count() if limit - sum(fd < limit for fd in used) == left + 1) - 1
+
+    return free_numbers
+
+
 @pytest.fixture
 def make_pipe():
     """A function that makes a pipe, `(read end, write end)`, closed at the end as far as the test has not done so."""
@@ -144,15 +206,27 @@ def spawn():
 
     yield spawn
     for process in started:
-        for kill in (os.killpg, os.kill):
-            try:
-                kill(process.pid, signal.SIGKILL)
-            except OSError:
-                pass
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except OSError:
+            pass
+        process.kill()  # nobody, if it was waited for: its number may be somebody else's by now
         process.wait()
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream:
                 stream.close()
+
+
+@pytest.fixture
+def tree_code():
+    """Source of a worker with a grandchild; it writes who they are to the descriptor that `sys.argv[1]` names."""
+    return TREE
+
+
+@pytest.fixture
+def tree(spawn, pipe, lines_of):
+    leader = spawn(TREE, pipe[1])
+    return leader, {name: int(pid) for name, pid in map(str.split, lines_of(pipe[0], 2))}
 
 
 @pytest.fixture
@@ -236,6 +310,29 @@ def local_workers():
         workers.send_signal(signal.SIGKILL)
         workers.finish()
         workers.close()
+
+
+@pytest.fixture
+def temporary_folder(tmp_path, monkeypatch):
+    """Where scratch folders go, so that a test sees what is left of them."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def handle():
+    """A function that installs a handler; the former ones are back at the end."""
+    before = {}
+
+    def handle(signum, handler):
+        before.setdefault(signum, signal.getsignal(signum))
+        signal.signal(signum, handler)
+
+    yield handle
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
 
 
 @pytest.fixture

@@ -19,10 +19,6 @@ def ignore(path, error):
     pass
 
 
-def open_files():
-    return len(os.listdir("/proc/self/fd"))
-
-
 @pytest.fixture
 def opened(plan, tmp_path):
     def opened(workers=1, report=ignore, **policy):
@@ -128,7 +124,9 @@ def test_filtered_lines_of_all_ranks_share_a_file(opened, tmp_path, capfd):
 
 
 @pytest.mark.parametrize("asked_for", [True, False])
-def test_a_file_that_cannot_be_opened_is_a_problem_of_its_folder_and_leaks_nothing(opened, tmp_path, asked_for):
+def test_a_file_that_cannot_be_opened_is_a_problem_of_its_folder_and_leaks_nothing(
+    opened, tmp_path, asked_for, open_files
+):
     (tmp_path / "rank-1.err").mkdir()
     before = open_files()
     blamed = "--log-dir" if asked_for else "TMPDIR"
@@ -137,12 +135,12 @@ def test_a_file_that_cannot_be_opened_is_a_problem_of_its_folder_and_leaks_nothi
     assert open_files() == before
 
 
-def test_too_many_files_are_a_problem_of_the_limit_and_leak_nothing(opened):
+def test_too_many_files_are_a_problem_of_the_limit_and_leak_nothing(opened, open_files, free_numbers):
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = open_files()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 30, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free_numbers(30), hard))
     try:
         with pytest.raises(ConfigurationError, match="ulimit -n"):
             opened(40, redirects=both, stdout_filters=("x",))

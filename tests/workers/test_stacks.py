@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic_core.clock import SystemClock
+from elastic_core.testing.clock import FakeClock
+from elastic_core.workers import sessions, stacks
 from elastic_core.workers.stacks import (
     MOST_CHARACTERS,
     MOST_LINES,
@@ -35,6 +39,7 @@ Current thread 0x00007f0000000001 (most recent call first):
 
 Extension modules: numpy.core, torch._C (total: 2)
 """
+LONG = 30.0
 ARRANGED = """\
 Current thread 0x00007f0000000001 (most recent call first):
   File "train.py", line 6 in step
@@ -167,6 +172,29 @@ def test_a_text_is_bounded_to_whole_lines(text, times):
     assert len(told) <= MOST_CHARACTERS + 100
 
 
+def test_it_is_read_while_it_is_fed():
+    """Processes that crash one after the other, while the agent looks."""
+    sink = DumpSink()
+    head = "Thread 0x1 (most recent call first):"
+    fed = threading.Event()
+
+    def feed_on():
+        while not fed.is_set():
+            feed(sink, f"Fatal Python error: Aborted\n{head}\n")
+
+    feed(sink, f"Fatal Python error: Aborted\n{head}\n")
+    thread = threading.Thread(target=feed_on)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that they take turns at any point
+    thread.start()
+    try:
+        assert all(sink.text().startswith(head) for _ in range(5000))
+    finally:
+        fed.set()
+        sys.setswitchinterval(before)
+        thread.join()
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_can_come(data):
     sink = DumpSink()
@@ -204,8 +232,9 @@ def test_it_dies_of_sigabrt_without_a_core_dump_also_when_it_is_stopped(sleeper)
     process.returncode = -signal.SIGABRT
 
 
-def test_why_nothing_came(sleeper):
+def test_why_nothing_came(sleeper, until):
     process = sleeper()
+    until(lambda: sessions.best_table().stat(process.pid).state == "S", "it to sleep")
     assert "did not react to SIGABRT for 0.5 s" in why_silent(process.pid, 0.5)
     process.kill()
     process.wait()
@@ -213,8 +242,10 @@ def test_why_nothing_came(sleeper):
 
 
 @pytest.fixture
-def spy(tmp_path):
-    """A function that installs a py-spy made of shell; returns the environment in which it is found."""
+def spy(tmp_path, monkeypatch):
+    """A function that installs a py-spy made of shell; returns the environment in which it is found. It has time, also
+    on a machine that stalls."""
+    monkeypatch.setattr(stacks, "SPY_PATIENCE", LONG)
 
     def spy(script):
         path = tmp_path / "py-spy"
@@ -236,10 +267,18 @@ def test_what_py_spy_could_not_do_is_told(spy):
     assert spied(77, {"PATH": "/nowhere"}) == ("", "py-spy, which could ask from outside, is not installed")
 
 
-def test_a_py_spy_that_does_not_end_is_ended(spy, until, running):
-    text, why = spied(77, spy("echo $$; exec 1>&- 2>&-; sleep 600 & sleep 600"))
+def test_a_py_spy_that_does_not_end_is_ended(spy, until, running, tmp_path):
+    said, clock = tmp_path / "said", FakeClock()
+
+    class Late(SystemClock):
+        """Stands still until the program has said what it has to say."""
+
+        def now(self):
+            return clock.advance(LONG if said.exists() else 0.0)
+
+    text, why = spied(77, spy(f"echo $$; : > {said}; exec 1>&- 2>&-; sleep 600 & sleep 600"), Late())
     assert text == ""
-    assert "did not answer within 2 s" in why
+    assert f"did not answer within {LONG:g} s" in why
     pid = int(why.rpartition(" ")[2])
     until(lambda: not running(pid), "the end of py-spy")
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from elastic_sqlite import SqliteBackend
 
-backend, times = SqliteBackend(Path(sys.argv[1]), "job"), int(sys.argv[2])
+backend, times = SqliteBackend(Path(sys.argv[1]), "job", lock_timeout=60.0), int(sys.argv[2])
 while times:
     state, token = backend.get_state() or (b"0", None)
     answer = backend.set_state(b"%d" % (int(state) + 1), token)

@@ -1,271 +1,18 @@
-"""Launching from Python, with real processes."""
+"""What a `LaunchConfig` and the environment say of a launch, and that the launch follows them."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import pickle
 import signal
-import socket
 import sys
-import threading
-import time
 
 import pytest
+from launching import HANDLED, config, python
 
-from elastic_core import ChildFailedError, LaunchConfig, SignalException, elastic_launch, launch_agent, metrics
-from elastic_core.compose import Entry
+from elastic_core import ChildFailedError, LaunchConfig, elastic_launch, metrics
 from elastic_core.config import NodeRange
 from elastic_core.errors import ConfigurationError, PluginError
-from elastic_core.hooks.manager import PluginManager
-from elastic_core.launch import run_job
-from elastic_core.workers.starters import CommandStarter
-
-HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-
-WORK = """
-import os
-
-
-def square(number):
-    return int(os.environ["RANK"]), number * number
-
-
-def fail_at_rank_1():
-    if os.environ["RANK"] == "1":
-        raise ValueError("rank 1 has no square")
-
-
-def fail_once():
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        raise SystemExit(3)
-    return os.environ["TORCHELASTIC_MAX_RESTARTS"]
-"""
-
-
-@pytest.fixture
-def work(tmp_path, monkeypatch):
-    """A module of functions that a new interpreter can import."""
-    (tmp_path / "launched_work.py").write_text(WORK)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    import launched_work
-
-    yield launched_work
-    del sys.modules["launched_work"]
-
-
-@pytest.fixture
-def script(tmp_path):
-    """A function that writes a script and returns its path."""
-
-    def script(source):
-        path = tmp_path / "script.py"
-        path.write_text(source)
-        return str(path)
-
-    return script
-
-
-def config(nproc_per_node=1, **fields):
-    return LaunchConfig(1, 1, nproc_per_node, **{"max_restarts": 0, **fields})
-
-
-def python(path, **fields):
-    return elastic_launch(config(**fields), sys.executable)(path)
-
-
-@pytest.fixture(autouse=True)
-def same_handlers():
-    """No launch may leave a signal handler behind."""
-    before = [signal.getsignal(signum) for signum in HANDLED]
-    yield
-    assert [signal.getsignal(signum) for signum in HANDLED] == before
-
-
-@pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
-def test_functions_return_values_by_rank(start_method, work):
-    values = elastic_launch(config(2, start_method=start_method), work.square)(7)
-    assert values == {0: (0, 49), 1: (1, 49)}
-
-
-def test_launch_agent_takes_the_arguments_as_a_list(work):
-    assert launch_agent(config(), work.square, [3]) == {0: (0, 9)}
-
-
-def test_a_function_that_raises(work):
-    with pytest.raises(ChildFailedError) as failed:
-        elastic_launch(config(2, start_method="fork"), work.fail_at_rank_1)()
-    rank, first = failed.value.get_first_failure()
-    assert (failed.value.name, rank, first.exitcode) == ("fail_at_rank_1", 1, 1)
-    assert "ValueError: rank 1 has no square" in first.message
-
-
-def test_restarts_are_forgiven_within_the_budget(work):
-    assert elastic_launch(config(max_restarts=2, start_method="fork"), work.fail_once)() == {0: "2"}
-
-
-def test_a_function_that_cannot_be_pickled():
-    with pytest.raises(ConfigurationError, match="expected a function and arguments that can be pickled"):
-        elastic_launch(config(), lambda: None)()
-
-
-def test_a_command(tmp_path):
-    seen = tmp_path / "seen"
-    command = f"echo $RANK $WORLD_SIZE $ROLE_NAME $0 > {seen}"
-    assert elastic_launch(config(role="actor"), "sh")("-c", command, 5) == {0: None}
-    assert seen.read_text().split() == ["0", "1", "actor", "5"]
-
-
-def test_from_another_thread(work):
-    values = []
-    thread = threading.Thread(target=lambda: values.append(elastic_launch(config(start_method="fork"), work.square)(2)))
-    thread.start()
-    thread.join(60)
-    assert values == [{0: (0, 4)}]
-
-
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_workers(signum, script):
-    asks = script(f"import os, signal; os.kill(os.getppid(), {int(signum)}); signal.pause()")
-    with pytest.raises(SignalException, match=f"the agent received {signum.name}") as left:
-        python(asks)
-    assert left.value.sigval is signum
-
-
-def test_only_the_signals_asked_for_are_handled(script):
-    received = []
-    before = signal.signal(signal.SIGHUP, lambda number, frame: received.append(number))
-    try:
-        assert python(script("import os; os.kill(os.getppid(), 1)"), signals_to_handle="SIGTERM") == {0: None}
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert received == [signal.SIGHUP]
-
-
-def test_a_hangup_that_was_ignored_stays_ignored(script):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does
-    try:
-        assert python(script("import os; os.kill(os.getppid(), 1)")) == {0: None}
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-@pytest.fixture
-def interruptible():
-    """Also where this process was started in the background, by a shell that has it ignore the keyboard."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_that_is_not_handled_stops_the_workers_too(script, tmp_path):
-    noted = tmp_path / "pid"
-    source = f"import os, signal; open({str(noted)!r}, 'w').write(str(os.getpid())); os.kill(os.getppid(), 2)"
-    with pytest.raises(KeyboardInterrupt):
-        python(script(f"{source}; signal.pause()"), signals_to_handle="SIGTERM")
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(noted.read_text()), 0)
-
-
-class InterruptedAtTheFork(CommandStarter):
-    """To which Ctrl-C comes when its process has just started, and nobody else knows of it."""
-
-    def start(self, launch):
-        self.child = super().start(launch)
-        signal.raise_signal(signal.SIGINT)
-        return self.child
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_in_the_instant_in_which_a_worker_starts_stops_it_too():
-    starter = InterruptedAtTheFork(("sleep", "600"))
-    settings = config(signals_to_handle="SIGTERM").settings()
-    with pytest.raises(KeyboardInterrupt):
-        run_job(settings, Entry("sleep", starter), PluginManager.load({}), os.environ)
-    with pytest.raises(ProcessLookupError):
-        os.kill(starter.child.pid, 0)
-
-
-INNER = [sys.executable, "-m", "elastic_core", "run", "--log-level=error"]
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("import sys; sys.exit(3)", "exit code 3"),
-        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
-    ],
-)
-def test_an_agent_inside_an_agent_hands_its_first_failure_up(source, message, script):
-    with pytest.raises(ChildFailedError) as failed:
-        elastic_launch(config(), INNER[0])(*INNER[1:], script(source))
-    _, first = failed.value.get_first_failure()
-    assert first.exitcode == 1
-    assert message in first.error_file_data["message"]["message"]
-
-
-def test_what_the_inner_script_wrote_is_handed_up_as_it_is(script):
-    written = {
-        "message": {"message": "the loss is no number", "extraInfo": {"py_callstack": "stack", "timestamp": "1"}}
-    }
-    source = (
-        f"import json, os, sys; json.dump({written!r}, open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w')); sys.exit(1)"
-    )
-    with pytest.raises(ChildFailedError) as failed:
-        elastic_launch(config(), INNER[0])(*INNER[1:], script(source))
-    _, first = failed.value.get_first_failure()
-    assert (first.error_file_data, first.message) == (written, "stack")
-
-
-def test_an_error_file_that_cannot_be_written_hides_no_failure(script, monkeypatch, tmp_path):
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "no" / "such" / "folder.json"))
-    with pytest.raises(ChildFailedError, match="exit code 3"):
-        python(script("import sys; sys.exit(3)"))
-
-
-@pytest.mark.parametrize("read", [False, True])
-def test_an_error_file_that_is_a_pipe_holds_nobody_up(read, script, monkeypatch, tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(pipe))
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK) if read else None
-    try:
-        with pytest.raises(ChildFailedError, match="exit code 3"):
-            python(script("import sys; sys.exit(3)"))
-        assert reader is None or os.read(reader, 10) == b""
-    finally:
-        if reader is not None:
-            os.close(reader)
-
-
-def test_an_error_file_of_an_earlier_run_is_replaced(script, monkeypatch, tmp_path):
-    path = tmp_path / "error.json"
-    path.write_text("x" * 10_000)
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
-    with pytest.raises(ChildFailedError):
-        python(script("import sys; sys.exit(3)"))
-    assert json.loads(path.read_text())["message"]["message"] == "exit code 3"
-
-
-def test_the_error_file_of_an_agent_at_the_top(script, monkeypatch, tmp_path):
-    path = tmp_path / "error.json"
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
-    begun = int(time.time())
-    with pytest.raises(ChildFailedError):
-        python(script("import sys; print('last words', file=sys.stderr); sys.exit(3)"))
-    message = json.loads(path.read_text())["message"]
-    assert (message["message"], message["extraInfo"]["py_callstack"]) == ("exit code 3", "last words")
-    assert int(message["extraInfo"]["timestamp"]) >= begun
-
-
-def test_failures_survive_pickling(script):
-    with pytest.raises(ChildFailedError) as failed:
-        python(script("import sys; sys.exit(3)"))
-    first = failed.value.get_first_failure()[1]
-    assert pickle.loads(pickle.dumps(first)) == first
+from elastic_core.port import PortReservation
 
 
 def test_every_field_becomes_a_setting(tmp_path):
@@ -407,11 +154,13 @@ with expires(after=0.2 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 6
 
 def test_a_launch_with_torchs_port_of_the_health_endpoint(script, monkeypatch):
     pytest.importorskip("elastic_http_health")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", str(port))
-    ask = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{port}/livez', timeout=30)"
-    assert python(script(ask)) == {0: None}
+    held = PortReservation()  # so that nobody else gets it before the endpoint does
+    try:
+        monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", str(held.port))
+        ask = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{held.port}/livez', timeout=30)"
+        assert python(script(ask)) == {0: None}
+    finally:
+        held.release()
 
 
 def test_a_launch_with_our_switch_of_hang_detection(script, monkeypatch):
@@ -527,8 +276,3 @@ def test_no_timeout_leaves_the_backends_own(backends):
 def test_a_timeout_for_a_backend_that_is_not_there():
     with pytest.raises(PluginError, match="there is no rendezvous backend 'nobody' here"):
         elastic_launch(config(rdzv_backend="nobody", rdzv_timeout=90), "true")()
-
-
-def test_a_program_that_is_not_there():
-    with pytest.raises(ConfigurationError, match="expected a program that can be run"):
-        elastic_launch(config(), "/nowhere/program")()

@@ -1,0 +1,95 @@
+"""What the tests of an agent in a round of two share: verdicts, stories of workers, and fakes that keep the order."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from elastic_core.errors import ProcessFailure
+from elastic_core.interfaces.handler import Outcome, Verdict
+from elastic_core.interfaces.observer import RestartDecided
+from elastic_core.testing import FakeRounds, FakeWorkers, round_info
+
+TERM, CONT = signal.SIGTERM, signal.SIGCONT
+FOR_EVER = 3600.0
+ELSEWHERE = ProcessFailure(0, 77, -9, global_rank=9, node="node2", round=1, reason="killed by SIGKILL", message="boom")
+THEIRS = {9: ELSEWHERE}
+PEER_FAILED = Verdict(Outcome.RESTART, "rank 9 on node2: killed by SIGKILL", failed=True, failures=THEIRS)
+NODE_CAME = Verdict(Outcome.RESTART, "node5 has come")
+FAILED_ELSEWHERE = Verdict(Outcome.CLOSED, "rank 9 on node2; no restart left", by="node2", failures=THEIRS)
+WELL = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node2")
+FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")
+DRAINED = Verdict(Outcome.DRAINED, "somebody asked for it")
+PAIR = (("trainer", 2), ("trainer", 2))
+
+
+def two_nodes(number=1, **fields):
+    return round_info(number, PAIR, **fields)
+
+
+def pair_then(*steps):
+    return [two_nodes(), *steps]
+
+
+def succeed(plan, workers):
+    for rank in workers.running():
+        workers.end(rank, 0)
+
+
+def fail(plan, workers):
+    workers.end(0, 3)
+
+
+def then(*scripts):
+    """Workers that do in their first, second, ... round what these functions say; the last one stays."""
+    left = list(scripts)
+    return lambda plan, workers: (left.pop(0) if len(left) > 1 else left[0])(plan, workers)
+
+
+def decided(node):
+    return [fact for fact in node.observer.facts if isinstance(fact, RestartDecided)]
+
+
+def in_order(node, *names):
+    """The names of the calls and of the signals that the workers got, of those that are asked for."""
+    return [name for name in node.order if name in names]
+
+
+def let_time_pass(node, clock):
+    """Until the agent asks who is missing."""
+    for _ in range(600):
+        clock.advance(4.0)
+        node.handler.give(None)  # any news make the agent look at the clock
+        if node.handler.asked.wait(0.05):
+            return
+
+
+class Ordered(FakeWorkers):
+    """Workers that put what is done to them into one list with what the handler is told."""
+
+    def __init__(self, on_start, order, **kwargs):
+        super().__init__(on_start, **kwargs)
+        self.order = order
+
+    def send_signal(self, signum):
+        self.order.append(signal.Signals(signum).name)
+        super().send_signal(signum)
+
+
+class OrderedRounds(FakeRounds):
+    def __init__(self, order, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.order = order
+        self.asked = threading.Event()
+
+    def progress(self):
+        self.asked.set()
+        return super().progress()
+
+    def report_failure(self, failures):
+        self.order.append("report_failure")
+        super().report_failure(failures)
+
+    def leave(self, reason, timeout):
+        self.order.append("leave")
+        return super().leave(reason, timeout)

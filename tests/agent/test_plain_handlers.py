@@ -1,0 +1,49 @@
+"""The local agent with handlers that were written for torchrun."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from round_of_two import fail, succeed, then
+
+from elastic_core.agent import WorkerState
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.errors import RendezvousClosedError
+
+
+def test_two_nodes_whose_handler_does_not_say_who_takes_part(make_node, scripted_handler):
+    """Their ranks come from a roll call, and the restart count is the highest that one of them knows."""
+    stores = [MemoryStore(), MemoryStore()]
+
+    def node(rank, size, first):
+        handler = scripted_handler()
+        for call, store in enumerate(stores, 1):
+            handler.script[call] = lambda store=store: handler.round_of_one(store=store, rank=rank, world_size=2)
+        handler.waiting = [0] if first is fail else [1]
+        return make_node(then(first, succeed), handler, size=size, monitor_interval=0.01, max_restarts=2)
+
+    nodes = [node(0, 1, fail), node(1, 3, lambda plan, workers: None)]
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda node: node.run(), nodes))
+    assert [result.state for result in results] == [WorkerState.SUCCEEDED] * 2
+    assert [[plan.restart_count for plan in node.workers.plans] for node in nodes] == [[0, 1], [0, 1]]
+    assert [[ranks.world for ranks in node.workers.plans[1].ranks] for node in nodes] == [[0], [1, 2, 3]]
+    assert [node.workers.plans[1].world_size for node in nodes] == [4, 4]
+    assert [node.handler.closed for node in nodes] == [True, True]
+
+
+def test_a_plain_handler_that_closes_does_not_hide_the_failure(make_node, scripted_handler):
+    def refuse():
+        raise RendezvousClosedError("closed by node2")
+
+    node = make_node(fail, scripted_handler({2: refuse}), max_restarts=3)
+    result = node.run()
+    assert (result.is_failed(), list(result.failures)) == (True, [0])
+    assert node.finished.reason == "closed by node2"
+
+
+def test_a_plain_handler_has_no_barrier(make_node):
+    node = make_node(succeed, exit_barrier_timeout=0.0)
+    assert node.run().state is WorkerState.SUCCEEDED
+    assert node.finished.reason == "every worker succeeded"
+    assert node.handler.closed

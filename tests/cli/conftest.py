@@ -1,0 +1,27 @@
+"""Scripts for the command line, and a log as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core import log
+
+
+@pytest.fixture(autouse=True)
+def quiet_afterwards():
+    """`run` configures the log of the process."""
+    yield
+    log.configure(level="warning")
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A function that writes a script and returns its path; no config file is found from the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def script(source):
+        path = tmp_path / "script.py"
+        path.write_text(source)
+        return str(path)
+
+    return script

@@ -1,0 +1,240 @@
+"""`elastic run`, in this process where nothing must be seen from outside."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+import pytest
+
+from elastic_core import cli, result_file
+from elastic_core.agent import progress
+
+
+def run(*argv):
+    return cli.main(["run", "--log-level=warning", *argv])
+
+
+def test_run(script, capfd):
+    says = "import os; os.write(1, f'rank {os.environ[\"RANK\"]}\\n'.encode())"  # in one piece: two write there
+    assert run("--nproc-per-node=2", script(says)) == 0
+    assert sorted(capfd.readouterr().out.split("\n")) == ["", "rank 0", "rank 1"]
+
+
+def test_run_with_arguments_of_the_script(script, capfd):
+    assert run(script("import sys; print(sys.argv[1:])"), "--json", "--nnodes=7", "${local_rank}") == 0
+    assert capfd.readouterr().out == "['--json', '--nnodes=7', '0']\n"
+
+
+def test_run_a_script_that_fails(script, capfd):
+    assert run(script("raise ValueError('no such layer')")) == 1
+    said = capfd.readouterr().err
+    assert "failed: rank 0: exit code 1; no restart is allowed (--max-restarts=0)" in said
+    assert "First failure: rank 0 (local rank 0, pid" in said
+    assert "    ValueError: no such layer\n" in said
+
+
+def test_run_with_several_mistakes(script, capsys):
+    assert run("--nnodes=0", "--max-restarts=x", "--no-such-flag", script("")) == 2
+    said = capsys.readouterr().err
+    assert "problems with the configuration" in said
+    assert all(name in said for name in ("--nnodes", "--max-restarts", "--no-such-flag"))
+
+
+def test_run_without_a_script(capsys):
+    assert run() == 2
+    assert "script" in capsys.readouterr().err
+
+
+def test_run_with_a_script_that_is_not_there(capsys):
+    assert run("no-such-script.py") == 2
+    assert "no-such-script.py" in capsys.readouterr().err
+
+
+def test_run_with_an_unknown_backend(script, capsys):
+    assert run("--rdzv-backend=nobody", script("")) == 2
+    assert "there is no rendezvous backend 'nobody' here" in capsys.readouterr().err
+
+
+def test_run_that_is_asked_to_leave(script, capfd):
+    asks = script("import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()")
+    assert run(asks) == 143
+    assert "ended: the agent received SIGTERM and stopped its workers" in capfd.readouterr().err
+
+
+@pytest.fixture
+def interruptible():
+    """Also where this process was started in the background, by a shell that has it ignore the keyboard."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_run_that_is_interrupted(script, capfd, tmp_path):
+    asks = script("import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.pause()")
+    result = tmp_path / "result.json"
+    assert run("--signals-to-handle=SIGTERM", f"--result-file={result}", asks) == 130
+    said = capfd.readouterr().err
+    assert said.endswith("ended: interrupted from the keyboard\n")
+    assert "Traceback" not in said
+    assert json.loads(result.read_text())["state"] == "STOPPED"
+
+
+def test_the_log_follows_the_flags(script, capfd, monkeypatch):
+    monkeypatch.setattr(progress, "FIRST_AFTER", 600.0)  # or a machine that stalls would be told of
+    assert cli.main(["run", "--log-format=json", "--log-level=info", script("")]) == 0
+    events = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
+    assert events == ["run started", "round formed", "workers started", "agent finished"]
+
+
+def test_the_log_is_for_people_else(script, capfd):
+    assert cli.main(["run", "--rdzv-id=job", script("")]) == 0
+    first = capfd.readouterr().err.splitlines()[0]
+    assert "info     run started: run_id=job backend=local script=" in first
+
+
+def test_the_result_of_a_success(script, tmp_path):
+    path = tmp_path / "result.json"
+    assert run(f"--result-file={path}", "--rdzv-id=job", script("")) == 0
+    content = json.loads(path.read_text())
+    assert (content["state"], content["exit_code"], content["run_id"], content["error"]) == (
+        "SUCCEEDED",
+        0,
+        "job",
+        None,
+    )
+    assert [fact["round"] for fact in content["rounds"]] == [1]
+
+
+def test_the_result_of_a_failure(script, tmp_path):
+    path = tmp_path / "result.json"
+    assert run(f"--result-file={path}", "--max-restarts=1", script("import sys; sys.exit(3)")) == 1
+    content = json.loads(path.read_text())
+    assert (content["state"], content["exit_code"], content["restart_count"]) == ("FAILED", 1, 1)
+    assert content["reason"] == "rank 0: exit code 3; all 1 restarts are used (--max-restarts)"
+    assert [failure["exitcode"] for failure in content["failures"]] == [3, 3]
+    assert content["first_failure"]["round"] == 2
+    assert content["restarts"][0]["cause"] == "failure"
+
+
+def test_a_result_that_cannot_be_written_is_found_before_the_run(script, tmp_path, capfd):
+    ran = tmp_path / "ran"
+    assert run(f"--result-file={tmp_path}/no/result.json", script(f"open({str(ran)!r}, 'w')")) == 2
+    assert "--result-file: expected a file in a folder that can be written" in capfd.readouterr().err
+    assert not ran.exists()
+
+
+def test_a_result_that_can_no_longer_be_written_does_not_change_how_the_job_ended(script, tmp_path, capfd):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    assert run(f"--result-file={folder}/result.json", script(f"import os; os.rmdir({str(folder)!r})")) == 0
+    said = capfd.readouterr().err
+    assert f"elastic: the outcome could not be written to {folder}/result.json: No such file or directory" in said
+
+
+@pytest.mark.parametrize("error", [ValueError("circular"), TypeError("no key"), RecursionError("too deep")])
+@pytest.mark.parametrize(("source", "code"), [("", 0), ("import sys; sys.exit(3)", 1)])
+def test_a_result_that_cannot_be_told_does_not_change_how_the_job_ended(
+    error, source, code, script, tmp_path, capfd, monkeypatch
+):
+    def refuse(path, content):
+        raise error
+
+    monkeypatch.setattr(result_file, "write", refuse)
+    path = tmp_path / "result.json"
+    assert run(f"--result-file={path}", script(source)) == code
+    said = capfd.readouterr().err
+    assert f"elastic: the outcome could not be written to {path}: {type(error).__name__}: {error}; the job" in said
+    assert "Traceback" not in said
+
+
+def test_what_a_script_wrote_need_not_be_json(script, tmp_path):
+    path = tmp_path / "result.json"
+    writes = 'import os, sys; open(os.environ["TORCHELASTIC_ERROR_FILE"], "w").write(\'{"loss": NaN}\'); sys.exit(3)'
+    assert run(f"--result-file={path}", script(writes)) == 1
+    assert json.loads(path.read_text())["first_failure"]["error_file_data"] == {"loss": "NaN"}
+
+
+def test_torchruns_interval_of_nothing(script):
+    assert run("--monitor-interval=0", script("")) == 0
+
+
+BROKEN_BACKEND = """
+from elastic_core.hooks import RendezvousBackendRecord, hookimpl
+
+
+def make(params):
+    raise ZeroDivisionError("a fault of mine")
+
+
+@hookimpl
+def elastic_rendezvous_backends():
+    return [RendezvousBackendRecord("faulty", "a test", make)]
+"""
+
+
+@pytest.fixture
+def faulty_backend(tmp_path, monkeypatch):
+    info = tmp_path / "faulty-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[elastic]\nfaulty = faulty_plugin\n")
+    (tmp_path / "faulty_plugin.py").write_text(BROKEN_BACKEND)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("faulty_plugin", None)
+
+
+def test_a_fault_of_a_plugin_is_an_internal_error_with_its_traceback(faulty_backend, script, capfd):
+    assert run("--rdzv-backend=faulty", script("")) == 70
+    said = capfd.readouterr().err
+    assert "Traceback (most recent call last)" in said
+    assert "elastic: internal error: ZeroDivisionError: a fault of mine; please report it" in said
+
+
+def test_a_plugin_that_does_not_load_is_a_warning(tmp_path, monkeypatch, script, capfd):
+    info = tmp_path / "lame-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lame\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("[elastic]\nlame = no_such_module\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run(script("")) == 0
+    said = capfd.readouterr().err
+    assert "plugin failed:" in said
+    assert "lame" in said
+
+
+GREEDY = """
+from elastic_core.hooks import Option, hookimpl
+
+
+@hookimpl
+def elastic_add_options():
+    return [Option("max-restarts", int, 9, "ours"), Option("team", str, "blue", "a test")]
+"""
+
+
+@pytest.fixture
+def greedy_plugin(tmp_path, monkeypatch):
+    info = tmp_path / "greedy-1.4.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy\nVersion: 1.4\n")
+    (info / "entry_points.txt").write_text("[elastic]\ngreedy = greedy_plugin\n")
+    (tmp_path / "greedy_plugin.py").write_text(GREEDY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("greedy_plugin", None)
+
+
+def test_an_option_of_a_plugin_that_is_named_like_a_setting_is_left_out_and_told(greedy_plugin, script, capfd):
+    assert run("--max-restarts=0", "--team=red", script("")) == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "plugin failed: plugin=greedy distribution=greedy version=1.4 option=max-restarts" in line
+    assert "ELASTIC_DISABLE_PLUGINS=greedy" in line
+    assert cli.main(["plugins"]) == 0
+    assert "  option max-restarts: run (elastic-core " in capfd.readouterr().out
+    assert cli.main(["explain", "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (list(told["plugin_options"]), told["settings"]["max_restarts"]["value"]) == (["team"], 0)

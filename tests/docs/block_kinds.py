@@ -1,0 +1,129 @@
+"""How each code block of the pages is run: in `test_blocks.py` or `test_block_jobs.py`, by another test, or not at all,
+with the reason. A new block that none of the lists knows fails `test_somebody_has_decided_about_every_block`.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+
+import pytest
+from blocks import all_blocks
+
+BLOCKS = all_blocks()
+NO_CODE = {"text", "mermaid", "{eval-rst}"}
+"""What tools say, diagrams (drawn from the code), directives (the docs are built in CI)."""
+
+RUN_ELSEWHERE = [
+    ("docs/etcd.md", "sh", "", "plugins/elastic-etcd/tests/test_docs.py"),
+    ("docs/etcd.md", "indented", "torchrun --nnodes", "plugins/elastic-etcd/tests/test_torchrun.py"),
+    ("docs/slurm.md", "indented", "sbatch", "tests/examples/test_slurm.py"),
+    ("docs/reference/commands.md", "sh", "", "tests/docs/test_commands.py"),
+    ("docs/releasing.md", "indented", "tools/version.py", "tests/packaging/test_version.py"),
+    ("docs/releasing.md", "indented", "tox run -e packages", ".ci/run"),
+    ("README.md", "indented", "python -m pip install . ", "tests/packaging/test_checkout.py"),
+    ("README.md", "indented", "tox run -e demo", ".ci/run"),
+    ("README.md", "indented", "tox run -e py", ".ci/run"),
+]
+"""Page, language, words of it, and what runs it: as it stands, or with stand-ins for what a test has not. Without words
+all blocks of the page in that language. A test gets them from the page, by `block_of` or `blocks_on`."""
+
+FOLLOWED = {
+    "docs/reference/hooks.md": "tests/hooks/test_spec.py",  # where they come from, the docstrings, is run
+    "examples/elastic-sqlite/README.md": "tests/examples/test_sqlite.py",
+}
+"""Pages of which another test reads every block."""
+
+NOT_RUN = [
+    ("docs/doctor.md", "srun elastic doctor", "Slurm; in tests/e2e/test_doctor.py doctors meet without it"),
+    ("docs/health.md", "ssh -L", "another machine, and a cluster of Kubernetes"),
+    ("docs/health.md", "sum by (cause)", "a server of Prometheus; test_blocks.py looks up the metrics it names"),
+    ("docs/slurm.md", "elastic drain gpu08", "a job of that name; the same of docs/several-nodes.md is run"),
+    ("docs/debugging-a-hang.md", "py-spy dump", "py-spy, and the right to trace; tests/workers has what uses it"),
+    ("docs/kubernetes.md", "kubectl apply", "a cluster; tests/examples/test_kubernetes.py looks at the manifest"),
+    ("docs/onboarding.md", "cli.py, __main__.py", "a tree of files"),
+    ("plugins/README.md", "plugins/<dist>/", "a tree of files"),
+    ("docs/design/rendezvous.md", "a wants to leave", "a story that the explorer tells"),
+]
+"""Page, words of it, and what it would need."""
+
+KINDS = {
+    "from elastic_core.watchdog import expires": "of train.py",
+    "token_file=token": "token",
+    "srun --ntasks=4 --ntasks-per-node=1 elastic explain": "explain",
+    "--log-dir": "logs",
+    "logs/latest": "logs",
+}
+"""Words of blocks that are run in a way of their own; others, by their first words."""
+
+NEEDS = {
+    "node0": "elastic_c10d",
+    "etcd": "elastic_etcd",
+    "etcd-legacy": "elastic_etcd_legacy",
+    "--health-port": "elastic_http_health",
+    "--watchdog=file": "elastic_file_timer",
+}
+
+
+def elsewhere(block):
+    """What runs it, or None."""
+    for page, language, words, test in RUN_ELSEWHERE:
+        if (block.page, block.language) == (page, language) and words in block.text:
+            return test
+    return FOLLOWED.get(block.page)
+
+
+def not_run(block):
+    return any((block.page, True) == (page, words in block.text) for page, words, _ in NOT_RUN)
+
+
+def without_pip(text):
+    """Its commands, without the lines that install: tests/packaging installs, and here everything is installed."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("pip install "))
+
+
+def first_words(block):
+    return without_pip(block.text).split()[:2]
+
+
+def of_kind(kind):
+    return [block for block in BLOCKS if kind_of(block) == kind]
+
+
+def kind_of(block):
+    """How it is run."""
+    if block.language in NO_CODE:
+        return "no code"
+    if elsewhere(block):
+        return "elsewhere"
+    if not_run(block):
+        return "not run"
+    if block.language in ("yaml", "toml", "python"):
+        return block.language
+    for words, kind in KINDS.items():
+        if words in block.text:
+            return kind
+    words = first_words(block)
+    return " ".join(words) if words[:1] in (["elastic"], ["torchrun"]) else "undecided"
+
+
+def parameters(kind):
+    """One case for each text, with the mark of what it needs."""
+    cases = {block.text: block for block in reversed(of_kind(kind))}
+    return [
+        pytest.param(block, id=block.id, marks=[pytest.mark.torch] if re.search("node0|torchrun", text) else [])
+        for text, block in cases.items()
+    ]
+
+
+RUN_HERE = {
+    *("yaml", "toml", "python", *KINDS.values(), "elastic run", "torchrun --nproc-per-node"),
+    *("elastic doctor", "elastic serve", "elastic status", "elastic drain"),
+}
+"""The kinds that `test_blocks.py` and `test_block_jobs.py` run."""
+
+
+def need(text):
+    for word, package in NEEDS.items():
+        if word in text and not find_spec(package):
+            pytest.skip(f"needs {package}")

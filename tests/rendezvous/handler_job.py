@@ -1,0 +1,139 @@
+"""A job whose nodes are handlers with their threads, over a memory that can be taken away."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.errors import ProcessFailure
+from elastic_core.interfaces.handler import RendezvousStoreInfo
+from elastic_core.interfaces.node import Node
+from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousTimeout, RoundStores
+from elastic_core.rendezvous.codec import decoded_state, encoded_state
+from elastic_core.rendezvous.state import State
+from elastic_core.testing import Background, MemoryBackend, SharedMemory
+
+LONG = 20.0
+SHORT = 15  # beats of 0.2 s that a node which is about to fall silent may miss
+
+
+class HangingBackend(MemoryBackend):
+    """Calls hang while `hold` is cleared; `hung` is set once one does. `hosting`: what `hosts_store` says."""
+
+    def __init__(self, memory):
+        super().__init__(memory)
+        self.hold = threading.Event()
+        self.hold.set()
+        self.hung = threading.Event()
+        self.hosting = False
+
+    @property
+    def hosts_store(self):
+        return self.hosting
+
+    def get_state(self):
+        self._answers()
+        return super().get_state()
+
+    def beat(self, key, leading, look):
+        self._answers()
+        return super().beat(key, leading, look)
+
+    def withdraw(self, key):
+        self._answers()
+        super().withdraw(key)
+
+    def _answers(self):
+        if not self.hold.is_set():
+            self.hung.set()
+            self.hold.wait(60)
+
+
+class Job:
+    """The nodes of a job in one process, by name. Nobody is called gone who is only slow, unless by few `attempts`."""
+
+    def __init__(self, min_nodes=1, max_nodes=2, interval=0.2, attempts=150, **timeouts):
+        self.memory = SharedMemory()
+        self.store = MemoryStore(timedelta(seconds=LONG))
+        self.bounds = (min_nodes, max_nodes)
+        self.beats = (interval, attempts)
+        self.timeout = RendezvousTimeout(**{"join": LONG, "last_call": 0.3, **timeouts})
+        self.handlers = {}
+        self.backends = {}
+
+    def node(self, name, max_restarts=3, stores=None):
+        backend = HangingBackend(self.memory)
+        handler = DynamicRendezvousHandler.from_backend(
+            "job",
+            self.store,
+            backend,
+            *self.bounds,
+            "127.0.0.1",
+            self.timeout,
+            *self.beats,
+            node=Node(name, host=name, max_restarts=max_restarts),
+            stores=stores,
+        )
+        self.handlers[name], self.backends[name] = handler, backend
+        return handler
+
+    def form(self, names):
+        """The round in which all of these are, by name."""
+        for name in names:
+            if name not in self.handlers:
+                self.node(name)
+        calls = {name: Background(self.handlers[name].next_rendezvous) for name in names}
+        return {name: call.result() for name, call in calls.items()}
+
+    @property
+    def state(self):
+        return State() if self.memory.state is None else decoded_state(self.memory.state[0])
+
+    def write(self, change):
+        """Somebody from outside changes the state."""
+        backend = MemoryBackend(self.memory)
+        found = backend.get_state()
+        state, token = found or (encoded_state(State()), None)
+        assert backend.set_state(encoded_state(change(decoded_state(state))), token)[2]
+
+    def key(self, name):
+        return next(key for key in self.memory.entries if key.startswith(f"{name}/"))
+
+    def end(self):
+        for backend in self.backends.values():
+            backend.hold.set()
+            backend.reachable = True
+            backend.hosting = False
+        for call in [Background(handler.shutdown) for handler in self.handlers.values()]:
+            call.result()
+
+
+def failure(rank=0, message="ValueError: no", **changes):
+    return {rank: ProcessFailure(0, 7, 1, message=message, global_rank=rank, **changes)}
+
+
+class FailingStores(RoundStores):
+    """Cannot open the first store."""
+
+    hosted_by_agent = True
+
+    def __init__(self):
+        self.reserved = 0
+        self.released = 0
+
+    def reserve(self):
+        self.reserved += 1
+        return RendezvousStoreInfo("127.0.0.1", 1000 + self.reserved)
+
+    def open(self, number, host, is_host):
+        if self.reserved == 1:
+            raise OSError("no store today")
+        return MemoryStore()
+
+    def release(self):
+        self.released += 1
+
+
+def rendezvous_threads():
+    return {thread for thread in threading.enumerate() if thread.name.startswith("rendezvous-")}

@@ -1,0 +1,127 @@
+"""Handlers that come to no round, and say why."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from handler_job import FailingStores
+
+from elastic_core.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+)
+from elastic_core.interfaces.handler import Outcome
+from elastic_core.rendezvous.state import drained, refused
+from elastic_core.testing import Background, eventually
+
+
+def test_closed_before_it_came(job):
+    one = job()
+    one.node("a").set_closed()
+    with pytest.raises(RendezvousClosedError, match=r"closed by a: it was closed on request.*another --rdzv-id"):
+        one.node("b").next_rendezvous()
+
+
+def test_closed_while_it_waits(job):
+    one = job(2, 2)
+    call = Background(one.node("a").next_rendezvous)
+    eventually(lambda: one.memory.entries)
+    one.node("b").close("the budget is spent", succeeded=False)
+    with pytest.raises(RendezvousClosedError, match="the budget is spent"):
+        call.result()
+    eventually(lambda: not one.memory.entries)
+
+
+def test_a_spare_is_not_needed_when_the_job_ends_well(job):
+    one = job(1, 1)
+    one.form("a")
+    spare = Background(one.node("b").next_rendezvous)
+    eventually(lambda: len(one.memory.entries) == 2)
+    one.handlers["a"].report_success()
+    with pytest.raises(RendezvousGracefulExitError, match="was not needed"):
+        spare.result()
+    verdict = eventually(one.handlers["a"].verdict)
+    assert (verdict.outcome, verdict.succeeded) == (Outcome.CLOSED, True)
+
+
+def test_drained_while_it_waits_and_while_it_runs(job):
+    one = job(1, 1)
+    one.form("a")
+    spare = Background(one.node("b").next_rendezvous)
+    eventually(lambda: len(one.memory.entries) == 2)
+    one.write(lambda state: drained(drained(state, one.key("b"), "b"), one.key("a"), "a"))
+    with pytest.raises(RendezvousGracefulExitError, match="drain"):
+        spare.result()
+    assert eventually(one.handlers["a"].verdict).outcome is Outcome.DRAINED
+
+
+def test_refused(job):
+    one = job(2, 2)
+    call = Background(one.node("a").next_rendezvous)
+    eventually(lambda: one.memory.entries)
+    one.write(lambda state: refused(state, [(one.key("a"), "the name is taken")]))
+    with pytest.raises(RendezvousStateError, match=r"the name is taken; .*--node-id"):
+        call.result()
+
+
+def test_a_state_of_others_is_an_error_for_who_joins(job):
+    one = job()
+    one.memory.state = (b'{"version": 99}', 1)
+    with pytest.raises(RendezvousStateError, match="99"):
+        one.node("a").next_rendezvous()
+
+
+def test_an_unreachable_store_is_an_error_at_the_deadline(job, in_time):
+    one = job(join=0.4)
+    handler = one.node("a")
+    one.backends["a"].reachable = False
+
+    def join():
+        begun = time.monotonic()
+        with pytest.raises(RendezvousConnectionError, match="took it away"):
+            handler.next_rendezvous()
+        assert time.monotonic() - begun > 0.3
+
+    with pytest.raises(RendezvousConnectionError):
+        handler.next_rendezvous()
+    eventually(lambda: "took it away" in handler.progress())
+    assert in_time(join, 3.0)
+
+
+def test_a_store_that_does_not_answer_is_an_error_at_the_deadline(job, in_time):
+    one = job(join=0.4)
+    handler = one.node("a")
+    one.backends["a"].hold.clear()
+
+    def join():
+        with pytest.raises(RendezvousConnectionError, match=r"within 0.4 s"):
+            handler.next_rendezvous()
+
+    assert in_time(join, 3.0)
+
+
+def test_an_outage_while_gathering_passes(job):
+    one = job(2, 2)
+    call = Background(one.node("a").next_rendezvous)
+    eventually(lambda: one.memory.entries)
+    one.backends["a"].reachable = False
+    eventually(lambda: "took it away" in one.handlers["a"].progress())
+    one.memory.entries.clear()  # the store comes back empty
+    one.backends["a"].reachable = True
+    eventually(lambda: one.memory.entries)
+    one.node("b").next_rendezvous()
+    assert call.result().world_size == 2
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_member_behind(job):
+    one = job(1, 1)
+    handler = one.node("a", stores=FailingStores())
+    with pytest.raises(OSError, match="no store today"):
+        handler.next_rendezvous()
+    eventually(lambda: not one.memory.entries)
+    info = Background(handler.next_rendezvous).result()
+    assert info.bootstrap_store_info.master_port == 1002
+    assert info.formed.number == 2

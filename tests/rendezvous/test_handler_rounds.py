@@ -1,0 +1,144 @@
+"""Handlers while a round runs: what the others are told of, and what ends it."""
+
+from __future__ import annotations
+
+import pytest
+from handler_job import LONG, SHORT, failure
+
+from elastic_core.errors import RendezvousClosedError, RendezvousConnectionError
+from elastic_core.interfaces.handler import Outcome
+from elastic_core.testing import Background, eventually
+
+
+def test_a_lost_member_ends_the_round(job):
+    one = job(1, 2, attempts=SHORT, last_call=LONG)
+    one.form("ab")
+    one.backends["b"].hold.clear()
+    verdict = eventually(one.handlers["a"].verdict)
+    assert (verdict.outcome, verdict.failed) == (Outcome.RESTART, False)
+    assert verdict.reason.startswith("lost b:")
+    assert one.form("a")["a"].world_size == 1
+
+
+def test_a_lost_leader_ends_the_round(job):
+    one = job(1, 2, attempts=SHORT, last_call=LONG)
+    infos = one.form("ab")
+    first, second = sorted("ab", key=lambda name: infos[name].rank)
+    one.backends[first].hold.clear()
+    assert eventually(one.handlers[second].verdict).reason.startswith(f"lost {first}:")
+
+
+def test_a_failure_is_everybodys_and_counts_once(job):
+    one = job(2, 2)
+    one.form("ab")
+    one.handlers["a"].report_failure(failure(0))
+    one.handlers["b"].report_failure(failure(1, "connection reset"))
+    one.handlers["a"].report_failure(failure(0, "ValueError: all of it"))
+    for name in "ab":
+        verdict = eventually(one.handlers[name].verdict)
+        assert (verdict.outcome, verdict.failed) == (Outcome.RESTART, True)
+
+    def all_is_told():  # b may have told of its own failure before
+        told = one.handlers["b"].verdict().failures.get(0)
+        return told is not None and "all of it" in told.message
+
+    eventually(all_is_told)
+    assert {info.formed.restart_count for info in one.form("ab").values()} == {1}
+    assert one.handlers["a"].verdict() is None
+
+
+def test_the_budget_is_the_jobs(job):
+    one = job(1, 1)
+    handler = one.node("a", max_restarts=1)
+    handler.next_rendezvous()
+    handler.report_failure(failure())
+    assert handler.next_rendezvous().formed.restart_count == 1
+    handler.report_failure(failure())
+    verdict = eventually(handler.verdict)
+    assert (verdict.outcome, verdict.succeeded, verdict.by) == (Outcome.CLOSED, False, "a")
+    with pytest.raises(RendezvousClosedError, match="all 1 restarts") as caught:
+        handler.next_rendezvous()
+    assert "another --rdzv-id" not in str(caught.value)
+    assert list(caught.value.failures) == [0]
+
+
+def test_success_of_all_closes_the_job(job):
+    one = job(2, 2)
+    one.form("ab")
+    one.handlers["a"].report_success()
+    eventually(lambda: one.handlers["a"].progress() == "1 of 2 nodes are done, still at work: b")
+    assert one.handlers["a"].verdict() is None
+    one.handlers["b"].report_success()
+    for name in "ab":
+        assert eventually(one.handlers[name].verdict).succeeded
+        assert one.handlers[name].is_closed()
+
+
+def test_who_left_after_its_success_does_not_end_the_round(job):
+    one = job(2, 2)
+    one.form("ab")
+    one.handlers["a"].report_success()
+    assert one.handlers["a"].leave("done", LONG)
+    assert one.state.open
+    one.handlers["b"].report_success()
+    assert eventually(one.handlers["b"].verdict).succeeded
+
+
+def test_who_leaves_tells_the_others(job):
+    one = job(1, 2, last_call=LONG)
+    one.form("ab")
+    assert one.handlers["b"].leave("received SIGTERM", LONG)
+    verdict = eventually(one.handlers["a"].verdict)
+    assert (verdict.outcome, verdict.reason, verdict.failed) == (Outcome.RESTART, "b left: received SIGTERM", False)
+    assert not one.handlers["a"].is_closed()
+
+
+def test_leaving_does_not_wait_for_a_store_that_hangs(job, in_time):
+    def with_a_store_that_hangs():
+        one = job(1, 1)
+        handler = one.node("a")
+        assert handler.leave("never started", 5.0)
+        handler.next_rendezvous()
+        one.backends["a"].hold.clear()
+        return handler
+
+    def leave():
+        assert not handlers.pop().leave("received SIGTERM", 0.3)
+
+    handlers = [with_a_store_that_hangs() for _ in range(5)]
+    assert in_time(leave, 1.5)
+
+
+def test_nodes_that_wait_are_counted_as_torch_counts_them(job):
+    one = job(1, 1)
+    one.form("a")
+    assert one.handlers["a"].num_nodes_waiting() == 0
+    one.bounds = (1, 2)
+    other = one.node("b")
+    assert other.num_nodes_waiting() == 0
+    one.backends["b"].reachable = False
+    with pytest.raises(RendezvousConnectionError):
+        other.num_nodes_waiting()
+
+
+def test_closing_is_known_to_all_when_it_returns(job):
+    one = job(2, 2)
+    one.form("ab")
+    assert not one.handlers["b"].is_closed()
+    one.handlers["a"].set_closed()
+    assert one.handlers["b"].is_closed()
+    one.backends["b"].reachable = False
+    assert one.handlers["b"].is_closed()  # for good
+    fresh = one.node("c")
+    assert fresh.is_closed()
+
+
+def test_closing_through_an_outage_is_an_error_and_happens_all_the_same(job):
+    one = job(1, 1)
+    one.form("a")
+    one.backends["a"].reachable = False
+    for call in [Background(one.handlers["a"].set_closed), Background(one.handlers["a"].is_closed)]:
+        with pytest.raises(RendezvousConnectionError):
+            call.result()
+    one.backends["a"].reachable = True
+    eventually(lambda: one.state.closed)

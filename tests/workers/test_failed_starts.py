@@ -1,0 +1,154 @@
+"""Rounds of which not all can start: those that did are ended, nothing stays open, and the reason is named."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import signal
+import sys
+import threading
+
+import pytest
+
+from elastic_core.errors import ConfigurationError
+from elastic_core.workers.sentinels import thread_sentinel
+from elastic_core.workers.starters import CommandStarter
+
+SLEEP = "import time; time.sleep(600)"
+
+pytestmark = pytest.mark.usefixtures("temporary_folder")
+
+
+def test_a_log_dir_that_is_a_file_is_a_problem(local_workers, python, plan, tmp_path):
+    (tmp_path / "logs").write_text("")
+    with pytest.raises(ConfigurationError, match="--log-dir"):
+        local_workers(python("pass"), log_dir=tmp_path / "logs").start(plan())
+
+
+def test_when_one_cannot_start_none_runs(local_workers, plan, tmp_path, pipe, open_files, helpers_gone):
+    """Rank 1's command does not exist."""
+    tool = tmp_path / "tool-0"
+    tool.write_text(f"#!/bin/sh\necho $$ >&{pipe[1]}\nsleep 600\n")
+    tool.chmod(0o755)
+    before = open_files()
+    rounds = local_workers(CommandStarter((str(tmp_path / "tool-${local_rank}"),)))
+    with pytest.raises(ConfigurationError, match="tool-1"):
+        rounds.start(plan(2))
+    assert rounds.workers.running() == []
+    assert rounds.workers.leftovers() == []
+    rounds.workers.close()
+    helpers_gone()
+    assert open_files() == before
+
+
+@pytest.mark.parametrize("left", range(8, 27, 3))
+def test_wherever_files_run_out_none_runs_and_none_leaks(
+    local_workers, python, plan, left, open_files, free_numbers, helpers_gone
+):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    rounds = local_workers(python(SLEEP))
+    rounds.start(plan(1))  # the helpers run by now
+    rounds.workers.send_signal(signal.SIGKILL)
+    rounds.wait_for_exits(1)
+    rounds.finish()
+    before = open_files()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free_numbers(left), hard))
+    try:
+        with pytest.raises(ConfigurationError, match="ulimit -n"):
+            rounds.start(plan(5, round=2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert rounds.workers.running() == []
+    helpers_gone()
+    assert open_files() == before
+    rounds.start(plan(2, round=3))
+    assert len(rounds.workers.running()) == 2
+
+
+def test_too_few_devices_stop_those_already_started(local_workers, python, plan):
+    rounds = local_workers(python(SLEEP), virtual_local_rank=True, environment={"CUDA_VISIBLE_DEVICES": "0"})
+    with pytest.raises(ConfigurationError, match="CUDA_VISIBLE_DEVICES"):
+        rounds.start(plan(2))
+    assert rounds.workers.running() == []
+
+
+def test_a_worker_without_a_sentinel_ends_with_the_others(local_workers, python, plan, until, running):
+    """As when file descriptors run out between a start and its sentinel."""
+    seen = []
+
+    def sentinel(pid):
+        seen.append(pid)
+        if len(seen) == 2:
+            raise OSError(24, "Too many open files")
+        return thread_sentinel(pid)
+
+    rounds = local_workers(python(SLEEP), sentinel=sentinel)
+    with pytest.raises(ConfigurationError, match="expected to start 3 workers, found: Too many open files"):
+        rounds.start(plan(3))
+    assert len(seen) == 2
+    assert not any(map(running, seen))
+    assert rounds.workers.running() == []
+
+
+def test_too_many_files_for_the_helpers_is_a_problem(local_workers, python, plan, free_numbers):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    rounds = local_workers(python("pass"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free_numbers(1), hard))
+    try:
+        with pytest.raises(ConfigurationError, match=r"expected to start 3 workers, found: .*ulimit -n"):
+            rounds.start(plan(3))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert {ended.exitcode for ended in rounds.run(plan(3))} == {0}
+
+
+def test_no_temporary_folder_is_a_problem(local_workers, python, plan, temporary_folder):
+    temporary_folder.rmdir()
+    with pytest.raises(ConfigurationError, match=f"TMPDIR: .*{temporary_folder}.* cannot: No such file or directory"):
+        local_workers(python("pass")).start(plan())
+
+
+def test_a_temporary_folder_that_is_spoilt_is_not_the_log_dir_s_fault(local_workers, python, plan, temporary_folder):
+    rounds = local_workers(python("pass"))
+    rounds.run(plan())
+    [scratch] = temporary_folder.iterdir()
+    shutil.rmtree(scratch)
+    scratch.write_text("")
+    with pytest.raises(ConfigurationError, match="TMPDIR: expected a folder that can be written"):
+        rounds.start(plan(round=2))
+
+
+def test_an_error_file_that_cannot_be_replaced_is_a_problem_of_its_folder(local_workers, python, plan, tmp_path):
+    (tmp_path / "job" / "round-1" / "rank-0.error.json").mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match=r"--log-dir: .*error\.json cannot"):
+        local_workers(python("pass"), log_dir=tmp_path).start(plan())
+
+
+@pytest.fixture
+def no_threads():
+    """Their stacks would be larger than the address space."""
+    before = threading.stack_size(1 << 47)
+    yield
+    threading.stack_size(before)
+
+
+@pytest.mark.parametrize("sentinel", [None, thread_sentinel])
+def test_when_threads_run_out_none_runs_and_none_leaks(
+    local_workers, python, plan, sentinel, no_threads, running, open_files
+):
+    started, before = [], open_files()
+
+    class Recording(CommandStarter):
+        def start(self, launch):
+            child = super().start(launch)
+            started.append(child.pid)
+            return child
+
+    rounds = local_workers(Recording((sys.executable, "-S", "-c", SLEEP)), sentinel=sentinel)
+    with pytest.raises(ConfigurationError, match=r"found: can't start new thread; .*ulimit -u"):
+        rounds.start(plan(2))
+    assert len(started) == (2 if sentinel is None else 1)
+    assert not any(map(running, started))
+    assert rounds.workers.running() == []
+    rounds.workers.close()
+    assert open_files() == before

@@ -1,0 +1,177 @@
+"""The guardian as a program, and what it does when an agent is killed."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from elastic_core.workers import sessions
+
+
+@pytest.fixture
+def guardian():
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", sessions.__file__], stdin=subprocess.PIPE, text=True, bufsize=1
+    )
+    yield process
+    process.kill()
+    process.wait()
+    process.stdin.close()
+
+
+def order(guardian, *lines):
+    guardian.stdin.write("".join(f"{line}\n" for line in lines))
+
+
+def test_orders_are_followed_when_they_end(tree, tmp_path, until, running):
+    leader, found = tree
+    folder = tmp_path / "scratch folder"
+    (folder / "deep").mkdir(parents=True)
+    start = sessions.start_of(leader.pid)
+    orders = f"watch {leader.pid} {start}\nwatch 999999999 5\nforget 999999999\nforget 7\nnonsense\nscratch {folder}\n"
+    sessions.guard(io.StringIO(orders))
+    assert leader.wait() == -signal.SIGKILL
+    until(lambda: not running(found["grandchild"]))
+    assert not folder.exists()
+
+
+def test_guardian_ends_workers_and_scratch_when_its_orders_end(guardian, tree, tmp_path, until, running):
+    leader, found = tree
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    order(guardian, f"watch {leader.pid} {sessions.start_of(leader.pid)}", f"scratch {folder}")
+    guardian.stdin.close()
+    assert guardian.wait() == 0
+    assert leader.wait() == -signal.SIGKILL
+    until(lambda: not running(found["grandchild"]))
+    assert not folder.exists()
+
+
+def test_guardian_forgets(guardian, tree, running):
+    leader, found = tree
+    order(guardian, f"watch {leader.pid} {sessions.start_of(leader.pid)}", f"forget {leader.pid}")
+    guardian.stdin.close()
+    assert guardian.wait() == 0
+    assert running(leader.pid)
+    assert running(found["grandchild"])
+
+
+def ignores(pid, signum):
+    with open(f"/proc/{pid}/status") as file:
+        mask = next(line.split()[1] for line in file if line.startswith("SigIgn"))
+    return bool(int(mask, 16) >> (signum - 1) & 1)
+
+
+def test_guardian_survives_what_ends_an_agent(guardian, tree, until, running):
+    leader, _ = tree
+    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    until(lambda: all(ignores(guardian.pid, signum) for signum in asked), "the guardian to be ready")
+    for signum in asked:
+        guardian.send_signal(signum)
+    order(guardian, f"watch {leader.pid} {sessions.start_of(leader.pid)}")
+    assert guardian.poll() is None
+    guardian.stdin.close()
+    assert guardian.wait() == 0
+    assert leader.wait() == -signal.SIGKILL
+
+
+AGENT = """
+import os, select, sys
+from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
+from elastic_core.workers.functions import FunctionStarter
+from elastic_core.workers.group import GroupPolicy, LocalWorkers
+from elastic_core.workers.starters import CommandStarter
+
+TREE = {tree!r}
+
+def function():
+    sys.argv = ["tree", sys.argv[1]]
+    exec(TREE)
+
+if sys.argv[2] == "fork":
+    starter = FunctionStarter(function, (), "fork")
+else:
+    starter = CommandStarter(("/bin/sh", "-c", 'exec "$0" -S -c "$1" 2', sys.executable, TREE))
+ranks = (WorkerRanks(0, 0, 0), WorkerRanks(1, 1, 1))
+plan = RoundPlan(1, "job", "here", "default", 0, 1, 2, 2, "127.0.0.1", 1, False, 0, 0, ranks)
+workers = LocalWorkers(starter, GroupPolicy(), dict(os.environ))
+workers.start(plan)
+os.write(int(sys.argv[1]), b"agent %d\\n" % os.getpid())  # its workers speak sooner, and it must know them all
+select.select(list(workers.sentinels()), [], [])
+"""
+
+
+def worker_pids(lines):
+    """Of the workers and their grandchildren, without the agent."""
+    return [int(pid) for name, pid in map(str.split, lines) if name != "agent"]
+
+
+@pytest.mark.parametrize("method", ["subprocess", "fork"])
+def test_workers_and_grandchildren_die_with_a_killed_agent(pipe, lines_of, until, running, tmp_path, method, tree_code):
+    reader, writer = pipe
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT.format(tree=tree_code), str(writer), method],
+        pass_fds=[writer],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    if method == "fork":
+        pids = worker_pids(lines_of(reader, 5))
+    else:
+        pids = worker_pids(lines_of(agent.stderr.fileno(), 4))
+        lines_of(reader)
+    assert len(pids) == 4
+    assert len(os.listdir(tmp_path)) == 1  # the scratch folder
+    agent.kill()
+    agent.wait()
+    until(lambda: not any(map(running, pids)), f"{pids} to die")
+    until(lambda: os.listdir(tmp_path) == [], "the scratch folder to go")
+    agent.stderr.close()
+
+
+GUARDING = """
+import os, sys
+from elastic_core.workers.group import GroupPolicy, LocalWorkers
+from elastic_core.workers.starters import CommandStarter
+workers = LocalWorkers(CommandStarter(("true",)), GroupPolicy(), dict(os.environ))
+workers.guard(sys.argv[1:])
+print("guarded", flush=True)
+sys.stdin.read()
+workers.close()
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_folders_of_an_agent_that_has_started_no_worker_are_guarded(killed, until, tmp_path):
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        (folder / "deep").mkdir(parents=True)
+    command = [sys.executable, "-c", GUARDING, *map(str, folders)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout.readline() == b"guarded\n"
+        assert len(os.listdir(tmp_path)) == 2
+        if killed:
+            agent.kill()
+    until(lambda: os.listdir(tmp_path) == [], "the folders to go")
+
+
+def test_nobody_of_a_killed_agent_holds_its_pipes(pipe, lines_of, tree_code):
+    """The reader of what the workers wrote sees the end: nobody is left to write."""
+    reader, writer = pipe
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT.format(tree=tree_code), str(writer), "fork"],
+        pass_fds=[writer],
+        stderr=subprocess.DEVNULL,
+    )
+    lines_of(reader, 5)
+    os.close(writer)
+    agent.kill()
+    agent.wait()
+    assert select.select([reader], [], [], 30)[0]
+    assert os.read(reader, 1) == b""

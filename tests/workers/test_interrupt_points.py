@@ -1,0 +1,175 @@
+"""Interrupts at any point of the code that holds them."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+import itertools
+import signal
+import sys
+import time
+
+import pytest
+
+from elastic_core.workers import interrupts
+from elastic_core.workers.interrupts import interrupts_held
+
+LONG = 30.0
+
+
+class Rang(Exception):
+    """What a handler of these tests raises."""
+
+
+@pytest.fixture
+def only_this_code():
+    """What a handler raises while the garbage collector calls Python code is lost, and what it raises while coverage
+    does leaves its lock taken: neither is called between the lines of such a test."""
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    gc.disable()
+    yield
+    gc.enable()
+    sys.settrace(tracer)
+
+
+def spin():
+    """Until the alarm comes. A call that blocks may miss a signal that comes just before it. A function: what is raised
+    in a loop right inside a `with` goes past its end in Python 3.13.0."""
+    until = time.monotonic() + LONG
+    while time.monotonic() < until:
+        pass
+
+
+@pytest.mark.usefixtures("only_this_code")
+def test_whenever_the_signal_comes_the_block_is_whole_and_the_handler_back(handle):
+    """The alarm strikes at every point, on the way in and out too."""
+
+    def ring(number, frame):
+        raise Rang
+
+    handle(signal.SIGALRM, ring)
+    for turn in range(1000):
+        steps = []
+        with pytest.raises(Rang):
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + turn % 200))
+            with interrupts_held():
+                steps.append("first")
+                steps.append("last")
+            spin()
+        assert steps in ([], ["first", "last"])
+        assert signal.getsignal(signal.SIGALRM) is ring
+
+
+@contextlib.contextmanager
+def struck_at(step, signum, struck):
+    """Raises the signal at one step: when a line of the code that holds is about to run, or a function of it begins or
+    is about to return. `struck` gets it, if it comes to that."""
+    steps = itertools.count()
+
+    def trace(frame, event, arg):
+        if frame.f_code.co_filename not in (interrupts.__file__, contextlib.__file__, signal.__file__):
+            return None
+        if event != "line" and frame.f_code.co_flags & inspect.CO_GENERATOR:
+            return trace  # what a tracer raises then ends a generator on the spot, which no signal does
+        if next(steps) == step:
+            struck.append(signum)
+            signal.raise_signal(signum)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+
+
+def strikes(signum):
+    """For every step one that strikes there, until one is too late for all."""
+    for step in itertools.count():
+        struck = []
+        yield struck_at(step, signum, struck)
+        if not struck:
+            assert step > 50
+            return
+
+
+BOTH_ENDS = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGALRM])  # replaced first, and last
+
+
+@BOTH_ENDS
+@pytest.mark.usefixtures("only_this_code")
+def test_at_every_step_the_handlers_come_back_and_what_was_noted_is_handled(handle, signum):
+    """Those of other signals too, when one raises."""
+    seen = []
+
+    def ring(number, frame):
+        raise Rang
+
+    def note(number, frame):
+        seen.append(number)
+
+    def note_and_ring(number, frame):
+        seen.append(number)
+        raise Rang
+
+    handle(signum, ring)
+    handle(signal.SIGTERM, note_and_ring)
+    handle(signal.SIGHUP, note)
+    for strike in strikes(signum):
+        steps = []
+        seen.clear()
+        with contextlib.suppress(Rang), strike, interrupts_held():
+            for other in (signal.SIGTERM, signal.SIGHUP):
+                signal.raise_signal(other)
+                steps.append(other)
+        assert steps in ([], [signal.SIGTERM, signal.SIGHUP])
+        assert seen == steps
+        found = [signal.getsignal(number) for number in (signum, signal.SIGTERM, signal.SIGHUP)]
+        assert found == [ring, note_and_ring, note]
+
+
+@BOTH_ENDS
+@pytest.mark.parametrize("given_up", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
+@pytest.mark.usefixtures("only_this_code")
+def test_at_every_step_a_handler_may_give_up_its_signal_or_another(handle, signum, given_up):
+    """As a program does that is ended by the second Ctrl-C."""
+    seen = []
+
+    def give_up(number, frame):
+        seen.append(number)
+        signal.signal(given_up, signal.SIG_IGN)
+
+    def other(number, frame):
+        pass
+
+    handle(given_up, other)
+    for strike in strikes(signum):
+        seen.clear()
+        handle(given_up, other)
+        handle(signum, give_up)
+        with strike, interrupts_held():
+            pass
+        assert len(seen) <= 1
+        if seen:
+            assert signal.getsignal(given_up) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("only_this_code")
+def test_at_every_step_one_that_is_not_held_leaves_the_handlers_in_place(handle):
+    def ring(number, frame):
+        raise Rang
+
+    def note(number, frame):
+        pass
+
+    handle(signal.SIGUSR1, ring)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        handle(signum, note)
+    for strike in strikes(signal.SIGUSR1):
+        with contextlib.suppress(Rang), strike, interrupts_held():
+            pass
+        if signal.getsignal(signal.SIGINT) is not note:
+            gc.collect()  # it rang before the way out began, which is then gone with the traceback
+        assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)] == [note] * 3
