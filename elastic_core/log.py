@@ -21,7 +21,7 @@ from elastic_core.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
 
-    from elastic_core.clock import Clock
+    from elastic_core.clock import Clock, Duration
 
 EventName = Literal[
     "run started",
@@ -140,7 +140,7 @@ EVENTS: Mapping[EventName, str] = {
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 Format = Literal["human", "json"]
 _COLOURS = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
-_PATIENCE = 500  # milliseconds that a line waits for its reader; one that has not read until then is waited for no more
+_PATIENCE: Duration = 0.5
 _lock = threading.RLock()
 
 
@@ -192,6 +192,7 @@ def configure(
     level: str = "info",
     stream: TextIO | None = None,
     clock: Clock | None = None,
+    patience: Duration = _PATIENCE,
 ) -> None:
     """Say how and where all loggers write from now on. Before the first call: for people, warnings and worse, stderr.
 
@@ -200,6 +201,7 @@ def configure(
         level: the least level that is written, in any case; one of `LEVELS`.
         stream: where to; None is `sys.stderr`, as it is at the time of each line.
         clock: gives the timestamps.
+        patience: seconds that a line waits for its reader; one that has not read until then is waited for no more.
 
     Raises:
         ValueError: an unknown format or level; the message names the known ones.
@@ -209,15 +211,16 @@ def configure(
         raise ValueError(f"expected a log format out of {', '.join(get_args(Format))}, found {format!r}")
     if level.lower() not in LEVELS:
         raise ValueError(f"expected a log level out of {', '.join(LEVELS)}, found {level!r}")
-    _output = _Output(format, LEVELS[level.lower()], stream, clock or SystemClock())
+    _output = _Output(format, LEVELS[level.lower()], stream, clock or SystemClock(), patience)
 
 
 class _Sink:
     """What structlog hands finished lines to. A pipe or terminal whose reader has stalled (a pager, Ctrl-S) must not
     hold up the agent: what it does not take in time is dropped."""
 
-    def __init__(self, stream: TextIO | None) -> None:
+    def __init__(self, stream: TextIO | None, patience: Duration) -> None:
         self._stream = stream
+        self._patience = patience
         self._stalled = False
         self._cut = False
         self._dropped = 0
@@ -265,13 +268,13 @@ class _Sink:
         self._cut = False
 
     def _takes(self, stream: TextIO) -> bool:
-        """Whether a piece can be written without blocking, for which a reader has `_PATIENCE` unless it has stalled."""
+        """Whether a piece can be written without blocking, for which a reader has its time unless it has stalled."""
         fd = _pollable(stream)
         if fd is None:
             return True
         poll = select.poll()
         poll.register(fd, select.POLLOUT)
-        self._stalled = not poll.poll(0 if self._stalled else _PATIENCE)
+        self._stalled = not poll.poll(0 if self._stalled else self._patience * 1000)
         return not self._stalled
 
 
@@ -293,10 +296,17 @@ def _pieces(text: str) -> list[str]:
 class _Output:
     """One configuration; the structlog logger is made at the first line."""
 
-    def __init__(self, format: Format, threshold: int, stream: TextIO | None, clock: Clock) -> None:  # noqa: A002
+    def __init__(
+        self,
+        format: Format,  # noqa: A002
+        threshold: int,
+        stream: TextIO | None,
+        clock: Clock,
+        patience: Duration = _PATIENCE,
+    ) -> None:
         self._format = format
         self._threshold = threshold
-        self._sink = _Sink(stream)
+        self._sink = _Sink(stream, patience)
         self._clock = clock
         self._logger: Any = None
 

@@ -35,9 +35,9 @@ class Terminal(io.StringIO):
 def output():
     """A function that configures logging into a stream and returns a function that gives its lines."""
 
-    def output(style="human", level="debug", stream=None):
+    def output(style="human", level="debug", stream=None, **more):
         stream = stream if stream is not None else io.StringIO()
-        log.configure(format=style, level=level, stream=stream, clock=StoppedClock())
+        log.configure(format=style, level=level, stream=stream, clock=StoppedClock(), **more)
         return lambda: stream.getvalue().splitlines()
 
     yield output
@@ -299,9 +299,8 @@ def test_a_stalled_reader_holds_nobody_up_and_is_told_what_it_missed(output, pip
         assert json.loads(told).items() >= {"event": "lines dropped", "level": "warning", "lines": 100}.items()
 
 
-def test_a_reader_that_is_only_slow_misses_nothing(output, pipe, monkeypatch):
-    monkeypatch.setattr(log, "_PATIENCE", 60_000)  # half a second may pass before the reader's thread has its turn
-    output("json", stream=pipe.stream)
+def test_a_reader_that_is_only_slow_misses_nothing(output, pipe):
+    output("json", stream=pipe.stream, patience=60)  # half a second may pass before the reader's thread has its turn
     pipe.fill()
 
     def read():

@@ -10,7 +10,7 @@ from elastic_core.clock import SystemClock, later
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_core.clock import Duration
+    from elastic_core.clock import Clock, Duration
 
 T = TypeVar("T")
 _PATIENCE: Duration = 20.0
@@ -60,10 +60,15 @@ class Background(Generic[T]):
             self._error = error
 
 
-def eventually(condition: Callable[[], T], timeout: Duration = _PATIENCE, what: str = "the condition") -> T:
+def eventually(
+    condition: Callable[[], T],
+    timeout: Duration = _PATIENCE,
+    what: str = "the condition",
+    clock: Clock | None = None,
+) -> T:
     """The condition's value as soon as it is true; it is asked again and again. Raises AssertionError, with `what`, if
-    that does not come within `timeout` seconds."""
-    clock = SystemClock()
+    that does not come within `timeout` seconds of `clock`, the real one by default."""
+    clock = clock or SystemClock()
     deadline = later(clock.now(), timeout)
     pause = threading.Event()
     while not (value := condition()):

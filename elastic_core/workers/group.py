@@ -26,6 +26,7 @@ from elastic_core.workers.limits import cannot_start, remedy
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.oom import OomWatch, counters_of_this_machine
 from elastic_core.workers.output import Delivery
+from elastic_core.workers.patience import HangPatience
 from elastic_core.workers.process import adopt, make_exits_visible
 from elastic_core.workers.round_output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.sentinels import best_sentinel, wait_readable
@@ -57,12 +58,13 @@ _INCOMPLETE = {
 @dataclass(frozen=True)
 class GroupPolicy:
     """What the user decided about the workers of this node. `progress`: what tells that a worker does not hang, among
-    `log`, `cpu` and `beat`; empty where nobody asks."""
+    `log`, `cpu` and `beat`; empty where nobody asks. `patience`: with one that does hang."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
     environment: EnvironmentPolicy = field(default_factory=EnvironmentPolicy)
     binding: Binding = NO_BINDING
     progress: frozenset[str] = frozenset()
+    patience: HangPatience = field(default_factory=HangPatience)
 
 
 @dataclass
@@ -191,7 +193,7 @@ class LocalWorkers:
         local = running[leader].ranks.local if leader else None
         if leader is None or local is None or self._round is None or local in self._round.killed:
             return None
-        end = End(running[leader], self._round.output, self._parent, self._clock)
+        end = End(running[leader], self._round.output, self._parent, self._clock, self._policy.patience)
         self._round.killed[local] = Killed(reason, end.stacks(pid) if ask else NOT_ASKED)
         self._round.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), self._clock.timestamp(), False)
         end.kill(wait=ask)

@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration
+    from elastic_core.workers.patience import HangPatience
     from elastic_core.workers.process import WorkerProcess
     from elastic_core.workers.round_output import RoundOutput
 
-CONSOLE_PATIENCE: Duration = 0.25  # seconds for the dump to come through the pipe; it takes them if the console stalls
-END_PATIENCE: Duration = 1.0  # seconds for a killed worker to be gone
 _MOST_BELOW = 3  # processes that are asked in place of the one that started them
 _NOT_PYTHON = "the worker has no handler for SIGABRT: it is not Python, or runs without faulthandler"
 NOT_ASKED = stacks.explained(["it was one of many that hung, and others took long to be asked"])
@@ -41,6 +40,7 @@ class End:
     output: RoundOutput
     environ: Mapping[str, str]
     clock: Clock
+    patience: HangPatience
 
     def stacks(self, pid: int) -> str:
         """Let `pid`, a process of the worker's session, and the worker itself write their stacks and die of it. What
@@ -51,15 +51,15 @@ class End:
         if self.output.dump(self.worker.ranks.local):
             return ""
         silent = asked[0] if asked else pid
-        why = stacks.why_silent(silent, stacks.PATIENCE) if asked else _NOT_PYTHON
-        text, no_spy = stacks.spied(silent, self.environ, self.clock) if _runs(silent) else ("", "")
+        why = stacks.why_silent(silent, self.patience.answer) if asked else _NOT_PYTHON
+        text, no_spy = self._spied(silent) if _runs(silent) else ("", "")
         return text or stacks.explained([why, no_spy])
 
     def kill(self, wait: bool) -> None:
         """Whatever is left of it. Of many that hang in the kernel, waiting for each would hold up the agent."""
         sessions.send_all({self.worker.pid: self.worker.start}, signal.SIGKILL)
         if wait:
-            wait_readable(self.worker.sentinel, END_PATIENCE)
+            wait_readable(self.worker.sentinel, self.patience.end)
 
     def _who_can_tell(self, pid: int) -> list[int]:
         """The process that hangs, if it is another one, and the worker's. Where that is no Python but a program that
@@ -74,7 +74,7 @@ class End:
 
     def _ask(self, pids: Sequence[int]) -> None:
         """Each of them, and wait for their ends."""
-        until = later(self.clock.now(), stacks.PATIENCE)
+        until = later(self.clock.now(), self.patience.answer)
         if pids and self.worker.pid not in pids:
             sessions.send(self.worker.pid, signal.SIGSTOP)  # a shell would go on with its next line
         for pid in pids:
@@ -84,7 +84,10 @@ class End:
                 wait_readable(self.worker.sentinel, left)
             else:
                 _wait_for_end(pid, left)
-        self.output.catch_up(CONSOLE_PATIENCE)
+        self.output.catch_up(self.patience.console)
+
+    def _spied(self, pid: int) -> tuple[str, str]:
+        return stacks.spied(pid, self.environ, self.patience.spy, self.clock)
 
 
 def _runs(pid: int) -> bool:

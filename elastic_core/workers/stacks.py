@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Clock, Duration, Instant
 
-PATIENCE: Duration = 0.5  # seconds for a worker that was asked to write its stacks and die; it takes milliseconds
-SPY_PATIENCE: Duration = 2.0  # seconds for py-spy, which has to read the symbols of large libraries
 MOST_LINES = 200
 MOST_CHARACTERS = 16 * 1024
 NO_STACK = "no stack: "
@@ -50,6 +48,7 @@ _LONGEST_LINE = 400  # bytes
 _MOST_KEPT = 12_000  # lines: faulthandler itself stops at a hundred threads of a hundred frames
 _MOST_DUMPS = 4
 _MOST_OF_SPY = 256 * 1024  # bytes
+_ENDING: Duration = 0.5  # seconds for py-spy to be gone once it was killed
 
 
 class DumpSink:
@@ -144,24 +143,26 @@ def why_silent(pid: int, seconds: Duration) -> str:
     return f"it did not react to SIGABRT for {seconds:g} s: it blocks the signal or handles it in a way of its own"
 
 
-def spied(pid: int, environ: Mapping[str, str], clock: Clock | None = None) -> tuple[str, str]:
-    """What py-spy says of the process, and if that is nothing, why."""
+def spied(pid: int, environ: Mapping[str, str], patience: Duration, clock: Clock | None = None) -> tuple[str, str]:
+    """What py-spy says of the process within `patience` seconds, and if that is nothing, why."""
     program = shutil.which("py-spy", path=environ.get("PATH"))
     if program is None:
         return "", "py-spy, which could ask from outside, is not installed"
     try:
-        code, output = _run([program, "dump", "--pid", str(pid)], environ, clock or SystemClock())
+        code, output = _run([program, "dump", "--pid", str(pid)], environ, patience, clock or SystemClock())
     except OSError as error:
         return "", f"py-spy cannot be run: {error.strerror}"
     text = output.decode(errors="replace")
     if code == 0 and text.strip():
         return bounded(text), ""
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "nothing")
-    took = f"did not answer within {SPY_PATIENCE:g} s" if code is None else f"left with {code}"
+    took = f"did not answer within {patience:g} s" if code is None else f"left with {code}"
     return "", f"py-spy {took} and said: {last.strip()[:_LONGEST_LINE]}"
 
 
-def _run(command: Sequence[str], environ: Mapping[str, str], clock: Clock) -> tuple[int | None, bytes]:
+def _run(
+    command: Sequence[str], environ: Mapping[str, str], patience: Duration, clock: Clock
+) -> tuple[int | None, bytes]:
     """Exit code (None: it was killed because it took too long or said too much) and output of a program."""
     with contextlib.ExitStack() as stack:
         with interrupts_held():
@@ -169,14 +170,14 @@ def _run(command: Sequence[str], environ: Mapping[str, str], clock: Clock) -> tu
             stack.callback(_end, process)
         ended = best_sentinel()(process.pid)
         stack.callback(os.close, ended)
-        until = later(clock.now(), SPY_PATIENCE)
+        until = later(clock.now(), patience)
         assert process.stdout is not None
         with process.stdout as pipe:
             output = _read(pipe.fileno(), until, clock)
         in_time = wait_readable(ended, max(until - clock.now(), 0.0))
         if not in_time:
             _end(process)
-            wait_readable(ended, PATIENCE)
+            wait_readable(ended, _ENDING)
         return (process.poll() if in_time else None), output
 
 

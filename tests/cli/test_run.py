@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from elastic_core import cli, result_file
-from elastic_core.agent import progress
 
 
 def run(*argv):
@@ -82,10 +81,10 @@ def test_run_that_is_interrupted(script, capfd, tmp_path):
     assert json.loads(result.read_text())["state"] == "STOPPED"
 
 
-def test_the_log_follows_the_flags(script, capfd, monkeypatch):
-    monkeypatch.setattr(progress, "FIRST_AFTER", 600.0)  # or a machine that stalls would be told of
+def test_the_log_follows_the_flags(script, capfd):
     assert cli.main(["run", "--log-format=json", "--log-level=info", script("")]) == 0
     events = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
+    events = [event for event in events if event != "still waiting"]  # said where a machine is slow
     assert events == ["run started", "round formed", "workers started", "agent finished"]
 
 

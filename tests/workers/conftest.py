@@ -21,6 +21,7 @@ from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.functions import FunctionStarter
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
 from elastic_core.workers.numa import NO_BINDING
+from elastic_core.workers.patience import HangPatience
 from elastic_core.workers.starters import CommandStarter
 from elastic_core.workers.streams import OutputPolicy
 
@@ -296,10 +297,11 @@ def local_workers():
         sentinel=None,
         faulthandler=False,
         progress=(),
+        patience=None,
         **output,
     ):
         own = EnvironmentPolicy(virtual_local_rank, faulthandler)
-        policy = GroupPolicy(OutputPolicy(**output), own, binding, frozenset(progress))
+        policy = GroupPolicy(OutputPolicy(**output), own, binding, frozenset(progress), patience or HangPatience())
         given = dict(os.environ) if environment is None else environment
         workers = LocalWorkers(starter, policy, given, open_sentinel=sentinel, oom_counters=oom_counters)
         made.append(workers)

@@ -11,8 +11,9 @@ import time
 
 import pytest
 
-from elastic_core.workers import hung, sessions, stacks
-from elastic_core.workers.stacks import NO_STACK, PATIENCE
+from elastic_core.workers import sessions
+from elastic_core.workers.patience import HangPatience
+from elastic_core.workers.stacks import NO_STACK
 from elastic_core.workers.starters import CommandStarter
 
 LONG = 30.0  # seconds that an agent here waits for what is certain to come; nothing does once it has come
@@ -27,15 +28,13 @@ SLEEP = WAIT.format(hang="time.sleep(600)")
 
 
 @pytest.fixture
-def hang(local_workers, plan, until, monkeypatch):
+def hang(local_workers, plan, until):
     """A function that runs workers until all have said that they are ready; returns rounds and process ids. `patience`:
     seconds that one has to answer. A machine that stalls takes longer than the agent's own."""
 
     def hang(starter, workers=1, faulthandler=True, ready="ready", patience=LONG, **more):
-        for module, bound in ((hung, "CONSOLE_PATIENCE"), (hung, "END_PATIENCE"), (stacks, "SPY_PATIENCE")):
-            monkeypatch.setattr(module, bound, LONG)
-        monkeypatch.setattr(stacks, "PATIENCE", patience)
-        rounds = local_workers(starter, faulthandler=faulthandler, redirects=lambda rank: 2, **more)
+        bounds = HangPatience(patience, LONG, LONG, LONG)
+        rounds = local_workers(starter, faulthandler=faulthandler, patience=bounds, redirects=lambda rank: 2, **more)
         pids = rounds.start(plan(workers))
 
         def said(rank):
@@ -131,7 +130,7 @@ def test_all_threads_are_there_whole_after_much_else_and_the_main_one_first(hang
         (
             "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGABRT})",
             "it did not react to SIGABRT for 0.5 s",
-            PATIENCE,
+            HangPatience().answer,
         ),
         ("signal.signal(signal.SIGABRT, lambda *_: os._exit(3))", "it died of SIGABRT, and no stack came", LONG),
         ("os.dup2(os.open(os.devnull, os.O_WRONLY), 2)", "stderr, which it may have sent elsewhere", LONG),

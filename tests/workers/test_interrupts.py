@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-from elastic_core.workers import stacks
 from elastic_core.workers.interrupts import interrupts_held, interrupts_let_in
 from elastic_core.workers.stacks import spied
 
@@ -95,13 +94,12 @@ def test_the_guardian_knows_a_worker_when_handlers_run_again(
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_py_spy_is_ended_when_the_keyboard_interrupts(tmp_path, until, running, monkeypatch):
-    monkeypatch.setattr(stacks, "SPY_PATIENCE", LONG)  # it may come to it late
+def test_a_py_spy_is_ended_when_the_keyboard_interrupts(tmp_path, until, running):
     path = tmp_path / "py-spy"
     path.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nkill -INT $PPID\nexec sleep 600\n")
     path.chmod(0o755)
     with pytest.raises(KeyboardInterrupt):
-        spied(77, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+        spied(77, {"PATH": f"{tmp_path}:/usr/bin:/bin"}, LONG)
     pid = int((tmp_path / "pid").read_text())
     until(lambda: not running(pid), "the end of py-spy")
 

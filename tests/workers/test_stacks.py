@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from elastic_core.clock import SystemClock
 from elastic_core.testing.clock import FakeClock
-from elastic_core.workers import sessions, stacks
+from elastic_core.workers import sessions
 from elastic_core.workers.stacks import (
     MOST_CHARACTERS,
     MOST_LINES,
@@ -242,10 +242,8 @@ def test_why_nothing_came(sleeper, until):
 
 
 @pytest.fixture
-def spy(tmp_path, monkeypatch):
-    """A function that installs a py-spy made of shell; returns the environment in which it is found. It has time, also
-    on a machine that stalls."""
-    monkeypatch.setattr(stacks, "SPY_PATIENCE", LONG)
+def spy(tmp_path):
+    """A function that installs a py-spy made of shell; returns the environment in which it is found."""
 
     def spy(script):
         path = tmp_path / "py-spy"
@@ -257,14 +255,14 @@ def spy(tmp_path, monkeypatch):
 
 
 def test_what_py_spy_says_is_told(spy):
-    text, why = spied(77, spy('echo "asked: $*"; echo; echo "Thread 77 (idle)"'))
+    text, why = spied(77, spy('echo "asked: $*"; echo; echo "Thread 77 (idle)"'), LONG)
     assert (text, why) == ("asked: dump --pid 77\n\nThread 77 (idle)", "")
 
 
 def test_what_py_spy_could_not_do_is_told(spy):
-    text, why = spied(77, spy('echo "Error: Permission Denied" >&2; exit 1'))
+    text, why = spied(77, spy('echo "Error: Permission Denied" >&2; exit 1'), LONG)
     assert (text, why) == ("", "py-spy left with 1 and said: Error: Permission Denied")
-    assert spied(77, {"PATH": "/nowhere"}) == ("", "py-spy, which could ask from outside, is not installed")
+    assert spied(77, {"PATH": "/nowhere"}, LONG) == ("", "py-spy, which could ask from outside, is not installed")
 
 
 def test_a_py_spy_that_does_not_end_is_ended(spy, until, running, tmp_path):
@@ -276,7 +274,7 @@ def test_a_py_spy_that_does_not_end_is_ended(spy, until, running, tmp_path):
         def now(self):
             return clock.advance(LONG if said.exists() else 0.0)
 
-    text, why = spied(77, spy(f"echo $$; : > {said}; exec 1>&- 2>&-; sleep 600 & sleep 600"), Late())
+    text, why = spied(77, spy(f"echo $$; : > {said}; exec 1>&- 2>&-; sleep 600 & sleep 600"), LONG, Late())
     assert text == ""
     assert f"did not answer within {LONG:g} s" in why
     pid = int(why.rpartition(" ")[2])
@@ -284,7 +282,7 @@ def test_a_py_spy_that_does_not_end_is_ended(spy, until, running, tmp_path):
 
 
 def test_a_py_spy_that_talks_without_end_is_ended(spy):
-    assert spied(77, spy("exec yes")) == ("", "py-spy left with -13 and said: y")
+    assert spied(77, spy("exec yes"), LONG) == ("", "py-spy left with -13 and said: y")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of other processes")
