@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
@@ -171,9 +172,9 @@ class Dialler:
     def close(self) -> None:
         """Let callers come back with an error, now and later, and end what is stuck."""
         self.stop.set()
-        while self._stuck:
-            _, stuck = self._stuck.popitem()
-            cut_unanswered(stuck.port)
+        with contextlib.suppress(KeyError):  # none is left: who called may take out its own at the same time
+            while True:
+                cut_unanswered(self._stuck.popitem()[1].port)
         for port in tuple(self._called):
             cut_unanswered(port)
 

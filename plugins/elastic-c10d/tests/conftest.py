@@ -19,6 +19,7 @@ from elastic_c10d.torch_import import distributed
 
 from elastic_core import testing
 from elastic_core.errors import RendezvousConnectionError
+from elastic_core.port import PortReservation
 from elastic_core.testing import Background
 
 LONG = 20.0
@@ -41,7 +42,7 @@ def pytest_collection_modifyitems(items):
 class ServerProcess:
     """A TCPStore server in a process of its own, on a port that it keeps over restarts."""
 
-    def __init__(self, port=0):
+    def __init__(self, port):
         self.port = port
         self.start()
 
@@ -49,7 +50,7 @@ class ServerProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-c", SERVER, str(self.port)], stdout=subprocess.PIPE, text=True
         )
-        self.port = int(self._process.stdout.readline())
+        assert self._process.stdout.readline() == f"{self.port}\n"
 
     def kill(self):
         self._process.kill()
@@ -90,12 +91,16 @@ def fails():
 
 @pytest.fixture
 def free_port():
-    def find(host="127.0.0.1"):
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
-            sock.bind((host, 0))
-            return sock.getsockname()[1]
+    """Ports for servers of this test, which set SO_REUSEADDR as torch's do: until its end nobody else gets them."""
+    held = []
 
-    return find
+    def find():
+        held.append(PortReservation())
+        return held[-1].port
+
+    yield find
+    for port in held:
+        port.release()
 
 
 @pytest.fixture
@@ -108,11 +113,11 @@ def listener():
 
 
 @pytest.fixture
-def server_process():
+def server_process(free_port):
     made = []
 
-    def make(port=0):
-        made.append(ServerProcess(port))
+    def make(port=None):
+        made.append(ServerProcess(port or free_port()))
         return made[-1]
 
     yield make

@@ -25,7 +25,8 @@ class TestTCPStore(BackendContract):
         self.server.stop()
 
     def peer(self, backend, run_id="job"):
-        options = {"is_host": False, "connect_timeout": 2.0, "read_timeout": 20.0}
+        # A first wait tries a store that is gone for all of `connect_timeout`, and the contract has little more.
+        options = {"is_host": False, "connect_timeout": 6.0, "read_timeout": 20.0}
         return create_parts(rendezvous_parameters("c10d", self.endpoint, run_id, **options)).backend
 
     def other_job(self, backend):

@@ -93,7 +93,7 @@ def test_an_operation_that_a_paused_store_does_not_answer_breaks_off_and_is_not_
     over, server_process, eventually, fails
 ):
     server = server_process()
-    backend = over(server.port, read_timeout=2.0, connect_timeout=4.0)
+    backend = over(server.port, read_timeout=8.0, connect_timeout=4.0)  # no stall of the server takes as long
     _, token, _ = backend.set_state(b"1")
     backend.announce("a", b"x")
     server.pause()
@@ -116,7 +116,7 @@ def test_close_ends_calls_to_a_paused_store(over, server_process, background):
     stuck = background(backend.get_state)
     backend.close()
     with pytest.raises(RendezvousConnectionError):
-        stuck.result(15)
+        stuck.result(20)
 
 
 def connecting(host, port, **options):
@@ -149,12 +149,15 @@ def test_something_else_listens(listener):
     connector.close()
 
 
+LITTLE_TIME = {"join_timeout": 16.0, "connect_timeout": 60.0}  # and much of it left when the answer comes
+
+
 @pytest.mark.parametrize(
     ("listens", "answer"), [(False, "connection refused"), (True, "does not answer as a TCPStore")]
 )
 def test_who_has_little_time_to_join_still_learns_what_answered(listens, answer, listener, free_port):
     port = listener if listens else free_port()
-    params = RendezvousParameters("c10d", f"127.0.0.1:{port}", "job", 1, 2, is_host=False, join_timeout=3.0)
+    params = RendezvousParameters("c10d", f"127.0.0.1:{port}", "job", 1, 2, is_host=False, **LITTLE_TIME)
     handler = get_rendezvous_handler(params)
     try:
         with pytest.raises(RendezvousConnectionError, match=f"127.0.0.1:{port}.*{answer}"):
@@ -165,7 +168,7 @@ def test_who_has_little_time_to_join_still_learns_what_answered(listens, answer,
 
 def test_a_store_that_comes_late_is_waited_for(server_process, free_port, background):
     port = free_port()
-    connection = background(lambda: connecting("127.0.0.1", port, patience=20.0, connect_timeout=5.0).connect())
+    connection = background(lambda: connecting("127.0.0.1", port, patience=60.0, connect_timeout=20.0).connect())
     server_process(port)
     assert connection.result().where == f"127.0.0.1:{port}"
 
@@ -218,7 +221,7 @@ from elastic_c10d.tcp_connector import TcpConnector
 from elastic_c10d import C10dRendezvousBackend, StoreServer
 import os
 server = StoreServer(Endpoint("127.0.0.1", 0))
-backend = C10dRendezvousBackend(TcpConnector(Endpoint("127.0.0.1", server.start()), connect_timeout=0.5), "job")
+backend = C10dRendezvousBackend(TcpConnector(Endpoint("127.0.0.1", server.start()), connect_timeout=20.0), "job")
 backend.wait_for_state(None, 0.05)
 server.stop()
 for _ in range(2):
@@ -249,7 +252,7 @@ def test_two_hundred_cycles_leave_no_threads_and_no_sockets(over, port, eventual
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(200):
         cycle()
-    assert threading.active_count() <= threads
+    eventually(lambda: threading.active_count() <= threads)  # one that has done its work may still be ending
     eventually(lambda: len(os.listdir("/proc/self/fd")) <= files + 3)
 
 

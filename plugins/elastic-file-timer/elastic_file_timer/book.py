@@ -85,7 +85,8 @@ class Book:
         """On the monotonic clock, for a process that is known by its start; for none that has ended by now."""
         deadline = request.deadline
         if deadline is None:
-            deadline = later(self._clock.now(), request.expiration_time - self._clock.timestamp())
+            left = request.expiration_time - self._clock.timestamp()  # before `now`, or a pause would shorten it
+            deadline = later(self._clock.now(), left)
         if request.started is None:
             request = dataclasses.replace(request, started=start_time(request.worker_pid))
         if request.started is not None:

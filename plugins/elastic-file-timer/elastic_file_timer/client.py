@@ -64,8 +64,9 @@ class FileTimerClient(TimerClient):
         """
         if not (math.isfinite(expiration_time) and expiration_time >= 0):
             raise ValueError(f"expected seconds since the epoch, found {expiration_time!r}")
+        left = expiration_time - _CLOCK.timestamp()  # before `now`: a pause between them must not shorten the time
         begun = _CLOCK.now()
-        deadline = later(begun, expiration_time - _CLOCK.timestamp())
+        deadline = later(begun, left)
         self._unsent.pop(scope_id, None)
         until = later(begun, self._patience)
         for scope in list(self._unsent):

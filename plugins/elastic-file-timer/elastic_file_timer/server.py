@@ -157,8 +157,10 @@ class FileTimerServer(TimerServer):
         look_at = later(self._clock.now(), self._max_interval)
         while not self._stopping.is_set():
             self._wait(look_at)
-            self._take_requests()
             now = self._clock.now()
+            self._take_requests()
+            if self._stopping.is_set():  # it may not have read all of them
+                return
             self._judge(now)
             if now >= look_at:
                 self._look()
@@ -173,9 +175,12 @@ class FileTimerServer(TimerServer):
         poll.poll(max(0, math.ceil((until - self._clock.now()) * 1000)))
 
     def _take_requests(self) -> None:
-        """All that came in before the deadlines are looked at: a timer may have been released in time."""
+        """All that came in until the moment at which the deadlines are looked at, which has passed by now: a timer may
+        have been released in time."""
         for inlet in self._pipe.inlets:
             for lines in inlet.read():
+                if self._stopping.is_set():  # a flood is some seconds' work
+                    return
                 for line in lines:
                     self._book.take(line)
 
@@ -186,7 +191,7 @@ class FileTimerServer(TimerServer):
             if timer.about.signal <= 0:
                 get_logger().warning("timer expired", pid=timer.pid, scope=timer.scope, action="none, as asked for")
             elif self._on_expiry is not None:
-                self._on_expiry(Expiry(timer.pid, timer.scope, late=now - timer.deadline))
+                self._on_expiry(Expiry(timer.pid, timer.scope, late=self._clock.now() - timer.deadline))
             elif timer.pid not in signalled:
                 signalled.add(timer.pid)
                 self._signal(timer)
@@ -210,9 +215,9 @@ class FileTimerServer(TimerServer):
             self._set_fault(problem)
 
     def _set_fault(self, reason: str) -> None:
-        self._fault = reason
-        if reason:
+        if reason:  # first: who has seen the fault finds it in the log
             get_logger().error("watchdog lost", reason=reason)
+        self._fault = reason
 
     def _note(self, name: str, request: FileTimerRequest | None) -> None:
         if self._log_event is None:

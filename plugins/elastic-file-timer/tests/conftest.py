@@ -14,7 +14,7 @@ from elastic_file_timer import FileTimerServer
 from elastic_core import log
 from elastic_core.testing.watchdog import Told
 
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 @pytest.fixture

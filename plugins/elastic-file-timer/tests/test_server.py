@@ -10,7 +10,7 @@ from elastic_file_timer import FileTimerClient, FileTimerServer
 
 from elastic_core.clock import SystemClock, later
 
-LIMIT_S = 30
+LIMIT_S = 60
 BOUND_S = 20  # what goes wrong here takes longer, or never ends; a machine that stalls does not take so long
 HUNG = """
 import sys
@@ -182,8 +182,7 @@ def test_a_pipe_that_cannot_be_made_again_is_a_fault_until_it_can(make_server, t
     folder.mkdir()
     server = make_server(folder / "timers", max_interval=0.02)
     server.start(told)
-    (folder / "timers").unlink()
-    folder.rmdir()
+    folder.rename(tmp_path / "gone")  # in one piece: a pipe that is only removed may be back before its folder goes
     wait_until(server.fault)
     assert "cannot be made again" in server.fault()
     assert [entry["event"] for entry in logged()] == ["watchdog lost"]

@@ -111,7 +111,11 @@ class Desk:
         return as_json(self._made_once("changes", _changes_body))
 
     def _alive(self) -> Probe:
-        return live(self._agent.alive_at(), self._clock.timestamp(), self._timeout, self._agent.watchdog_fault())
+        return self._live(self._agent.watchdog_fault())
+
+    def _live(self, fault: str = "") -> Probe:
+        now = self._clock.timestamp()  # read first: a stall in between must not count as the agent's silence
+        return live(self._agent.alive_at(), now, self._timeout, fault)
 
     def _probe(self, request: Request, name: str, found: Probe) -> Response:
         code = 200 if found.ok else 503
@@ -126,8 +130,7 @@ class Desk:
     def _checks(self) -> Mapping[str, Probe]:
         """Liveness in its parts."""
         fault = self._agent.watchdog_fault()
-        loop = live(self._agent.alive_at(), self._clock.timestamp(), self._timeout)
-        return {"loop": loop, "watchdog": Probe(not fault, fault or "no fault")}
+        return {"loop": self._live(), "watchdog": Probe(not fault, fault or "no fault")}
 
     def _changes(self, request: Request) -> Response | Waiting:
         try:

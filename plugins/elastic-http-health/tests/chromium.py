@@ -24,8 +24,9 @@ class NoBrowser(Exception):
 
 def installed() -> tuple[str, str]:
     """Where the browser and its driver are. Raises NoBrowser."""
-    if not _found():
-        _install()
+    with _alone():
+        if not _found():
+            _install()
     if not _found():
         raise NoBrowser("apt-get has installed chromium, and yet it is not there")
     return str(shutil.which("chromium")), str(shutil.which("chromedriver"))
@@ -38,14 +39,13 @@ def _found() -> bool:
 def _install() -> None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise NoBrowser("no chromium and chromedriver; to install them takes root and apt-get")
-    with _alone():
-        if not _found():
-            _install_now()
+    _install_now()
 
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Of several that run tests here, one installs, and the others wait for it."""
+    """Of several that run tests here, one looks and installs, and the others wait for it: the programs are there before
+    all that they need is."""
     folder = os.open("/usr", os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -82,7 +82,7 @@ def browser() -> Iterator[Any]:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         opened = webdriver.Chrome(options=options, service=Service(driver))
         try:
-            opened.set_page_load_timeout(20)
+            opened.set_page_load_timeout(60)
             yield opened
         finally:
             opened.quit()
@@ -114,7 +114,7 @@ class Page:
         found: list[Any] = self.opened.find_elements("css selector", selector)
         return found
 
-    def shows(self, selector: str, *words: str, timeout: float = 20) -> str:
+    def shows(self, selector: str, *words: str, timeout: float = 60) -> str:
         """The visible text of the first that matches, once one of the words is in it."""
         text = "nothing"
         deadline = time.monotonic() + timeout

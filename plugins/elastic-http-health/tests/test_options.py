@@ -13,6 +13,7 @@ from elastic_http_health.plugin import elastic_health_endpoints
 from elastic_http_health.server import HttpHealthServer
 
 from elastic_core.errors import ConfigurationError
+from elastic_core.port import PortReservation
 
 DEFAULTS = {"host": "127.0.0.1", "token": None, "token_file": None, "connections": 64, "rate": 200.0}
 
@@ -73,7 +74,7 @@ def test_hosts(serve, host, asked):
     if ":" in host and not ipv6():
         pytest.skip("this machine has no IPv6")
     server = serve(Options(host=host))
-    with socket.create_connection((asked, server.port), 5) as link:
+    with socket.create_connection((asked, server.port), 60) as link:
         link.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
         assert link.recv(100).startswith(b"HTTP/1.1 200 ")
 
@@ -126,15 +127,15 @@ sys.exit(subprocess.run([sys.executable, "-m", "elastic_core", "run", "--no-pyth
 @pytest.mark.parametrize("name", ["TORCHELASTIC_HEALTH_CHECK_PORT", "ELASTIC_HEALTH_PORT"])
 def test_an_agent_that_a_worker_starts_does_not_want_the_same_port(name, tmp_path):
     (tmp_path / "nested.py").write_text(NESTED)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    held = PortReservation()  # nobody else gets it meanwhile
     done = subprocess.run(
         [sys.executable, "-m", "elastic_core", "run", str(tmp_path / "nested.py")],
-        env={**os.environ, name: str(port), "ELASTIC_HEALTH": "http", "ELASTIC_HEALTH_CONF": "token=s3cret"},
+        env={**os.environ, name: str(held.port), "ELASTIC_HEALTH": "http", "ELASTIC_HEALTH_CONF": "token=s3cret"},
         capture_output=True,
         text=True,
         timeout=60,
     )
+    held.release()
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 

@@ -10,6 +10,7 @@ from elastic_http_health.server import HttpHealthServer
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.health import AgentPhase, RoundStatus
 from elastic_core.interfaces.node import Member
+from elastic_core.port import PortReservation
 
 pytest.importorskip("selenium", reason="the tests on other Pythons run without a browser")
 
@@ -69,15 +70,17 @@ def test_it_follows_and_goes_on_by_itself(page, view, serve):
     assert page.shows("#reason", "rank 3") == "rank 3: exit code 41"
     port = server.port
     server.stop()
+    held = PortReservation(port)  # nobody else gets it meanwhile
     page.shows("#banner", "does not answer")
     again = HttpHealthServer(view, port, 30.0)
-    again.start()
     try:
+        again.start()
         view.show(phase=AgentPhase.RUNNING, reason="")
         page.shows("#phase", "Running")
         assert not page.all("#banner")[0].is_displayed()
     finally:
         again.stop()
+        held.release()
 
 
 def test_the_token(page, serve):
