@@ -44,6 +44,7 @@ class Leases:
         self._run = LeaseKeeper(client, kept, None, clock)
         self._changed = threading.Event()
         self._closed = False
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def alive(self) -> int:
@@ -80,9 +81,11 @@ class Leases:
 
     def _held(self, keeper: LeaseKeeper) -> int:
         lease = keeper.ensure()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._renew, name="etcd-legacy leases", daemon=True)
-            self._thread.start()
+        with self._starting:
+            if self._thread is None:
+                thread = threading.Thread(target=self._renew, name="etcd-legacy leases", daemon=True)
+                thread.start()
+                self._thread = thread  # from now on `close` waits for it, which one that has not begun would not bear
         self._changed.set()
         return lease
 

@@ -100,8 +100,9 @@ class Mirror:
 
     def _begin(self, watch: Watch) -> None:
         self._watch = watch
-        self._thread = threading.Thread(target=self._follow, args=(watch,), name="etcd-legacy mirror", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._follow, args=(watch,), name="etcd-legacy mirror", daemon=True)
+        thread.start()
+        self._thread = thread  # from now on `close` waits for it, which one that has not begun would not bear
 
     def _follow(self, watch: Watch) -> None:
         behind = False

@@ -17,7 +17,7 @@ import cluster as servers_module
 from elastic_core import testing
 from elastic_core.testing import Background
 
-LONG = 30.0
+LONG = 60.0
 _numbers = itertools.count(1)
 
 

@@ -21,13 +21,14 @@ class Job:
         self.stores = {}
         self.client_class = EtcdClient
         self.patience = 5.0
+        self.clock = None
         self._made = []
 
     def node(self, **settings):
         """A handler; `settings` differ from those of the job."""
         chosen = replace(self.settings, **settings)
         client = self.client_class(self.endpoints, timeout=self.patience)
-        made = EtcdRendezvousHandler(client, chosen, "127.0.0.1", self._store, f"node{len(self._made)}")
+        made = EtcdRendezvousHandler(client, chosen, "127.0.0.1", self._store, f"node{len(self._made)}", self.clock)
         self._made.append(made)
         return made
 

@@ -15,6 +15,7 @@ from elastic_core.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
+from elastic_core.testing import FakeClock
 
 
 @pytest.fixture
@@ -24,7 +25,9 @@ def job(etcd, run_id):
 
     def make(least, most, **settings):
         made.append(job_at([etcd.endpoint], run_id, least, most, **settings))
-        return made[-1].__enter__()
+        running = made[-1].__enter__()
+        running.patience = 60.0  # the server lives, however slow it is
+        return running
 
     yield make
     for context in made:
@@ -33,12 +36,27 @@ def job(etcd, run_id):
 
 def gather(background, nodes):
     """The round that all of them are in, in the order of their ranks."""
-    joining = [background(node.next_rendezvous) for node in nodes]
+    return agreed([background(node.next_rendezvous) for node in nodes])
+
+
+def agreed(joining):
+    """The round that all who join are in, in the order of their ranks."""
     infos = sorted((call.result() for call in joining), key=lambda info: info.rank)
-    assert [info.rank for info in infos] == list(range(len(nodes)))
-    assert {info.world_size for info in infos} == {len(nodes)}
+    assert [info.rank for info in infos] == list(range(len(joining)))
+    assert {info.world_size for info in infos} == {len(joining)}
     assert len({info.bootstrap_store_info for info in infos}) == 1
     return infos
+
+
+def after_the_call(job, eventually, joining):
+    """Let the last call of a job with a clock be over, once it was seen to have begun; the round that comes of it."""
+
+    def back():
+        job.clock.advance(job.settings.last_call)
+        return not any(call.running for call in joining)
+
+    eventually(back)
+    return agreed(joining)
 
 
 def document_of(job):
@@ -73,9 +91,24 @@ def test_nodes_agree_on_ranks(job, background, nodes):
     assert all(info.store.get("key") == b"value" for info in infos)
 
 
-def test_the_last_call_lets_others_in(job, background):
-    running = job(1, 3, last_call=4.0)
-    gather(background, [running.node() for _ in range(2)])
+@pytest.fixture
+def unhurried(job):
+    """A job whose last call lasts until a test says so: `after_the_call`. Nobody renews leases meanwhile."""
+
+    def make(least, most):
+        running = job(least, most, last_call=0.05, timeout=600.0, keep_alive=120.0)
+        running.clock = FakeClock()
+        return running
+
+    return make
+
+
+def test_the_last_call_lets_others_in(unhurried, background, eventually):
+    running = unhurried(1, 3)
+    joining = [background(running.node().next_rendezvous) for _ in range(2)]
+    eventually(lambda: b"node0/" in document_of(running) and b"node1/" in document_of(running))
+    assert all(call.running for call in joining)
+    after_the_call(running, eventually, joining)
 
 
 def test_the_greatest_number_does_not_wait_for_the_last_call(job, background):
@@ -95,10 +128,10 @@ def test_a_failed_member_and_the_others_form_a_new_round(job, background, eventu
     assert [node.num_nodes_waiting() for node in nodes] == [0, 0]
 
 
-def test_a_late_node_waits_until_the_members_come_back(job, background, eventually):
-    running = job(1, 2, last_call=3.0)
+def test_a_late_node_waits_until_the_members_come_back(unhurried, background, eventually):
+    running = unhurried(1, 2)
     member, late = running.node(), running.node()
-    gather(background, [member])
+    after_the_call(running, eventually, [background(member.next_rendezvous)])
     joining = background(late.next_rendezvous)
     eventually(lambda: member.num_nodes_waiting() == 1)
     assert joining.running
@@ -117,18 +150,18 @@ def test_a_spare_disturbs_nobody_and_steps_in(job, background, eventually):
     assert joining.result().rank == 0
 
 
-def test_a_node_that_leaves_is_noticed_at_once(job, background, eventually):
-    running = job(1, 2, last_call=3.0, keep_alive=120.0)
+def test_a_node_that_leaves_is_noticed_at_once(unhurried, background, eventually):
+    running = unhurried(1, 2)
     nodes = [running.node() for _ in range(2)]
     gather(background, nodes)
     assert nodes[0].shutdown()
     eventually(lambda: nodes[1].num_nodes_waiting() == 1)  # long before its lease ends
-    assert nodes[1].next_rendezvous().world_size == 1
+    after_the_call(running, eventually, [background(nodes[1].next_rendezvous)])
     assert not nodes[1].is_closed()
 
 
-def test_a_node_that_dies_is_noticed_when_its_lease_ends(job, background, eventually):
-    running = job(1, 2, last_call=3.0)
+def test_a_node_that_dies_is_noticed_when_its_lease_ends(unhurried, background, eventually):
+    running = unhurried(1, 2)
     nodes = [running.node() for _ in range(2)]
     gather(background, nodes)
     client = running.client()
@@ -144,12 +177,16 @@ def test_a_node_that_dies_is_noticed_when_its_lease_ends(job, background, eventu
     gather(background, nodes)
 
 
-def test_a_participant_that_dies_before_the_round_is_final(job, background):
+def test_a_participant_that_dies_before_the_round_is_final(job, background, eventually):
     """It is in the document and never confirms: after the confirm time the others begin anew."""
     running = job(2, 2, confirm=2.0)
-    ghost = job(2, 2, timeout=1.5).node()
+    haunted = job(2, 2, timeout=1.5)
+    haunted.clock = FakeClock()
+    joining = background(haunted.node().next_rendezvous)
+    eventually(lambda: b'participants":["node0' in document_of(running))
+    haunted.clock.advance(1.5)
     with pytest.raises(RendezvousTimeoutError, match="found one that is joinable, with 1 node"):
-        ghost.next_rendezvous()
+        joining.result()
     gather(background, [running.node() for _ in range(2)])
 
 
@@ -215,7 +252,7 @@ def test_joining_and_leaving_leaves_nothing_behind(job, etcd, eventually):
         assert node.next_rendezvous().world_size == 1
         assert node.shutdown()
     assert keys_of(running) == {}
-    assert threading.active_count() <= threads + 2
+    eventually(lambda: threading.active_count() <= threads + 2)  # some may be ending
     eventually(lambda: len(etcd.call("/v3/lease/leases").get("leases", ())) <= leases + 1)  # those of others may end
 
 

@@ -12,7 +12,7 @@ import pytest
 E2E = Path(__file__).parents[3] / "tests" / "e2e"
 sys.path.insert(0, str(E2E))
 
-from job_of_nodes import Job, kill  # noqa: E402
+from job_of_nodes import Job, kill, kill_node  # noqa: E402
 
 
 def _runner():
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture
 def running(elastic, etcd, run_id):
     made = Job(elastic.start_to_files, elastic.cwd, backend="etcd-legacy", endpoint=etcd.endpoint)
-    made.conf = {"last_call_timeout": "1", "etcd_prefix": f"/{run_id}", "timeout": "60"}
+    made.conf = {"last_call_timeout": "1", "etcd_prefix": f"/{run_id}", "timeout": "110"}
     return made
 
 
@@ -68,8 +68,7 @@ def test_a_node_that_is_told_to_go_and_one_that_comes(running):
 def test_a_node_that_is_killed_is_missed_when_its_lease_ends(running):
     kept, lost = running.agents("a b", "--nnodes=1:2")
     both = running.round(2)
-    lost.process.kill()
-    kill(both.pid("b"))
+    kill_node(lost, both.pid("b"))
     alone = running.round(1, after=both)
     assert alone.nodes == ["a"]
     running.end()

@@ -64,8 +64,12 @@ class FollowedKeys:
 
     def _wait_for(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
         """Block until `has_news`, asked with the lock held, or until the keys have to be read again, or for `timeout`
-        seconds. Whether there is a reason to look."""
+        seconds. Whether there is a reason to look: always, as long as nothing was read. A watch that began before the
+        first reading would tell nothing of what happens between that and its own beginning."""
         until = self._clock.now() + timeout
+        with self._lock:
+            if not self._revision:
+                return not self._closed
         watch = self._watching()
         while watch is not None:
             with self._lock:
@@ -95,7 +99,7 @@ class FollowedKeys:
         with self._lock:
             if self._watch is None and not self._closed:
                 self._watch = self._client.watch(self._where.begin, self._where.end, self._revision)
-                self._followed = self._revision > 0
+                self._followed = True
             return None if self._closed else self._watch
 
     def _next(self, watch: Watch, timeout: Duration) -> News | None:

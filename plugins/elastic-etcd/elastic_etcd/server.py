@@ -177,7 +177,7 @@ class EtcdServer:
 
     def _serves(self, identity: _Identity, deadline: Instant, timeout: Duration) -> bool:
         """Wait until it does. False when it could not have the port. Raises EtcdServerError."""
-        while not answers_as(identity.name, identity.probed_at):
+        while not (answers_as(identity.name, identity.probed_at) and self._knows_pid()):
             if self._process is None or self._process.ended(_PROBE_EVERY):
                 if _TAKEN in self._log.text():
                     return False
@@ -188,6 +188,9 @@ class EtcdServer:
                     f"not answer; give it more time (timeout), or see why it hangs{self._log.shown()}"
                 )
         return True
+
+    def _knows_pid(self) -> bool:
+        return self._process is not None and self._process.known(_PROBE_EVERY)
 
     def _how_it_ended(self) -> str:
         how = self._process.end if self._process is not None else "it was stopped"

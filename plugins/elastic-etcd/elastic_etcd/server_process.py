@@ -51,7 +51,7 @@ class ServerProcess:
         self._on_exit = on_exit
         self._closing = False
         self._ended = threading.Event()
-        self._started = threading.Event()
+        self._known = threading.Event()
         self._keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(server_keeper.__file__).absolute()), scratch, *command],
             stdin=subprocess.PIPE,
@@ -68,6 +68,11 @@ class ServerProcess:
     def ended(self, timeout: Duration) -> bool:
         """Wait until the server has ended, for `timeout` seconds at most. Whether it has; `end` then says how."""
         return self._ended.wait(timeout)
+
+    def known(self, timeout: Duration) -> bool:
+        """Wait for its `pid`, for `timeout` seconds at most. Whether that is known: a server may serve before its
+        keeper has said that it runs."""
+        return self._known.wait(timeout) and self.pid != 0
 
     def close(self) -> None:
         """End it, SIGKILL being the last means. Idempotent."""
@@ -96,6 +101,7 @@ class ServerProcess:
     def _hear(self, verb: str, rest: str) -> None:
         if verb == "started":
             self.pid = int(rest)
+            self._known.set()
         elif verb == "failed":
             self._finish(f"it could not be started: {rest}")
         else:
@@ -104,6 +110,7 @@ class ServerProcess:
     def _finish(self, end: str) -> None:
         self.end = end
         self._ended.set()
+        self._known.set()
         if not self._closing:
             self._on_exit(end)
 

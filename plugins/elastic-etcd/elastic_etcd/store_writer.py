@@ -97,7 +97,10 @@ class Writer:
             EtcdUnreachable: it could not be done in time; with `landed`, it may have been, or be yet.
             EtcdRefused, EtcdClosed.
         """
-        note = self._idle.pop() if self._idle else self._new_note()
+        try:
+            note = self._idle.pop()
+        except IndexError:  # asking first would be too early: another thread may take the last one
+            note = self._new_note()
         outcome = self._carried_out(note, conditions, writes, instead, deadline)
         self._idle.append(note)  # after an error it is out of use
         return outcome

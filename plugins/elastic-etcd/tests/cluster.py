@@ -247,7 +247,8 @@ class Member:
 
     def metric(self, name):
         """A number that the server counts; 0 if it tells none."""
-        found = re.search(rf"^{re.escape(name)} (\S+)$", self._ask("/metrics"), re.MULTILINE)
+        told = eventually(lambda: self._ask("/metrics"), LONG, f"the metrics of {self.name}")
+        found = re.search(rf"^{re.escape(name)} (\S+)$", told, re.MULTILINE)
         return float(found.group(1)) if found else 0.0
 
     def _ask(self, path):
@@ -269,7 +270,7 @@ class Member:
         if token:
             request.add_header("Authorization", token)
         try:
-            with _opener(self._options.certificates).open(request, timeout=10) as answer:
+            with _opener(self._options.certificates).open(request, timeout=LONG) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{path}: {error.code} {error.read().decode()}") from None
@@ -311,10 +312,14 @@ class Cluster:
         """The member that leads now; waits for an election."""
         return eventually(self._leader, timeout, "that somebody leads")
 
-    def followers(self):
-        """The others."""
+    def by_role(self):
+        """All members, the one that leads now first. Asked once: another may lead when it is asked again."""
         leader = self.leader()
-        return [member for member in self.members if member is not leader]
+        return [leader, *(member for member in self.members if member is not leader)]
+
+    def followers(self):
+        """All but the one that leads now."""
+        return self.by_role()[1:]
 
     def _leader(self):
         return next((member for member in self.members if member.is_leader), None)

@@ -93,13 +93,14 @@ def etcd_version():
 
 @pytest.fixture
 def connect():
-    """Makes clients, closed at the end: `connect("host:port,host:port", timeout=...)`."""
+    """Makes clients, closed at the end: `connect("host:port,host:port", timeout=...)`. Patient ones: a server that is
+    slow is not what tests are about, unless they say so."""
     from elastic_etcd.client.client import EtcdClient
 
     made = []
 
     def make(endpoints, **options):
-        made.append(EtcdClient(endpoints.split(","), **options))
+        made.append(EtcdClient(endpoints.split(","), **{"timeout": servers_module.LONG, **options}))
         return made[-1]
 
     yield make

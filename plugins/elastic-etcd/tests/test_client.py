@@ -160,7 +160,7 @@ def test_a_lease_that_exists_has_an_error_of_its_own(client):
     """By which `grant` recognises one whose answer was lost."""
     lease = client.grant(30).id
     with pytest.raises(EtcdLeaseExists):
-        Calls(client.members, 5, 1).ask(rpc().lease_grant, rpc().LeaseGrantRequest(ID=lease, TTL=30))
+        Calls(client.members, 60, 20).ask(rpc().lease_grant, rpc().LeaseGrantRequest(ID=lease, TTL=30))
     client.revoke(lease)
 
 
@@ -223,7 +223,7 @@ def test_many_threads_share_it(client, prefix, background):
 
 
 def test_a_closed_client_says_so(etcd):
-    client = EtcdClient([etcd.endpoint])
+    client = EtcdClient([etcd.endpoint], timeout=60)
     client.read(b"a")
     client.close()
     client.close()
@@ -267,7 +267,7 @@ def test_nothing_is_left_of_clients_that_were_closed(etcd):
 
     def use():
         for _ in range(20):
-            client = EtcdClient([etcd.endpoint])
+            client = EtcdClient([etcd.endpoint], timeout=60)
             client.read(b"a")
             client.close()
 

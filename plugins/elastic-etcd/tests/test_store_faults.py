@@ -12,6 +12,8 @@ from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdDenied, EtcdUnreachable
 from elastic_etcd.client.values import Delete, Transaction, end_of
 
+from elastic_core.testing import FakeClock
+
 pytestmark = pytest.mark.torch
 
 SOON = timedelta(milliseconds=300)
@@ -21,10 +23,12 @@ LONG = 60.0
 class LossyClient:
     """A real client that loses answers on purpose: of the next writes, as `plan` says one by one: "lost" (carried out,
     not answered), "late" (not answered, carried out when `deliver` is called), "never" (not carried out, though nobody
-    knows that), "refused" (not carried out, as is known), or None (all is well)."""
+    knows that), "refused" (not carried out, as is known), or None (all is well). Each but "lost" takes a second of the
+    clock, if there is one."""
 
-    def __init__(self, client):
+    def __init__(self, client, clock=None):
         self._client = client
+        self._clock = clock
         self._held = []
         self.plan = []
 
@@ -35,6 +39,8 @@ class LossyClient:
         fate = self.plan.pop(0) if self.plan and transaction.conditions else None
         if fate is None:
             return self._client.transact(transaction)
+        if self._clock is not None and fate != "lost":
+            self._clock.advance(1.0)
         if fate == "refused":
             raise EtcdUnreachable("connection refused")
         if fate == "lost":
@@ -47,6 +53,21 @@ class LossyClient:
         """Whether any of what was held was carried out now."""
         carried_out = [self._client.transact(transaction).succeeded for transaction in self._held]
         return any(carried_out)
+
+
+class WatchedClient:
+    """A client that says when a watch was asked for."""
+
+    def __init__(self, client):
+        self._client = client
+        self.watches = threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def watch(self, *where):
+        self.watches.set()
+        return self._client.watch(*where)
 
 
 @pytest.fixture
@@ -143,14 +164,17 @@ def test_what_arrives_after_the_end_changes_nothing(make, lossy, first):
     assert other.get("k") == b"x"
 
 
-def test_what_was_given_up_changes_nothing_after_the_end_either(make, lossy):
+def test_what_was_given_up_changes_nothing_after_the_end_either(make, client):
     """It landed once; its copy arrives when the notes are gone."""
     import torch.distributed as dist
 
-    store, other = make(lossy, timeout=SOON), make()
+    clock = FakeClock()
+    lossy = LossyClient(client, clock)
+    store, other = make(lossy, timeout=timedelta(seconds=1.5), clock=clock), make()
     lossy.plan = ["lost", "late", *["never"] * 100]
     with pytest.raises(dist.DistNetworkError):
         store.set("k", "old")
+    assert lossy.plan == ["never"] * 99
     store.close()
     other.set("k", "new")
     assert not lossy.deliver()
@@ -182,10 +206,12 @@ def test_a_write_that_stays_unanswered_says_so(make, lossy):
     assert store.get("k") == b"v"
 
 
-def test_a_write_whose_fence_cannot_be_made_may_have_been_carried_out(make, lossy):
+def test_a_write_whose_fence_cannot_be_made_may_have_been_carried_out(make, client):
     import torch.distributed as dist
 
-    store = make(lossy, timeout=SOON)
+    clock = FakeClock()
+    lossy = LossyClient(client, clock)
+    store = make(lossy, timeout=SOON, clock=clock)
     lossy.plan = ["lost", None, *["refused"] * 100]
     with pytest.raises(dist.DistNetworkError, match="connection refused") as caught:
         store.set("k", "v")
@@ -211,23 +237,25 @@ def test_closing_leaves_the_keys_alone(make, client, prefix):
     assert [pair.key for pair in client.read(prefix, end_of(prefix)).values] == [prefix + b"k/k"]
 
 
-def test_closing_ends_waiting(make, background, eventually):
+def test_closing_ends_waiting(make, client, background):
     import torch.distributed as dist
 
-    store = make()
-    waiting = background(lambda: store.wait(["never"], timedelta(seconds=LONG)))
-    eventually(lambda: any(thread.name == "etcd watch" for thread in threading.enumerate()))
+    watched = WatchedClient(client)
+    store = make(watched)
+    waiting = background(lambda: store.wait(["never"], timedelta(seconds=2 * LONG)))
+    assert watched.watches.wait(LONG)
     store.close()
     with pytest.raises(dist.DistStoreError, match="was closed"):
-        waiting.result()
+        waiting.result(LONG)
 
 
-def test_who_waits_keeps_the_patience_it_began_with(make, background, eventually):
+def test_who_waits_keeps_the_patience_it_began_with(make, client, background):
     import torch.distributed as dist
 
-    store, other = make(timeout=timedelta(seconds=LONG)), make(timeout=SOON)
+    watched = WatchedClient(client)
+    store, other = make(watched, timeout=timedelta(seconds=LONG)), make(timeout=SOON)
     waiting = background(lambda: store.multi_get(["a", "z"]))
-    eventually(lambda: any(thread.name == "etcd watch" for thread in threading.enumerate()))
+    assert watched.watches.wait(LONG)
     store.set_timeout(timedelta(milliseconds=1))
     with pytest.raises(dist.DistStoreError, match="wait timeout after 300ms"):
         other.get("never")
@@ -235,7 +263,7 @@ def test_who_waits_keeps_the_patience_it_began_with(make, background, eventually
     with pytest.raises(dist.DistStoreError, match="wait timeout after 300ms"):
         other.get("never")
     other.set("z", "2")
-    assert waiting.result() == [b"1", b"2"]
+    assert waiting.result(LONG) == [b"1", b"2"]
 
 
 def test_a_lease_takes_all_keys_with_it(make, client, prefix):
@@ -250,7 +278,7 @@ def test_a_lease_takes_all_keys_with_it(make, client, prefix):
 
 
 def test_many_adders_at_once(make, etcd):
-    clients = [EtcdClient([etcd.endpoint]) for _ in range(4)]
+    clients = [EtcdClient([etcd.endpoint], timeout=LONG) for _ in range(4)]
     counters = [make(clients[number % 4]) for number in range(32)]
     told = []
     threads = [threading.Thread(target=lambda s=s: told.append([s.add("n", 1) for _ in range(4)])) for s in counters]
@@ -354,7 +382,7 @@ def test_no_permission(servers, prefix):
     from elastic_etcd.store import EtcdStore
 
     server = servers.single(users=(cluster.User("me", "secret", b"/mine/"),))
-    client = EtcdClient([server.endpoint], login=Login("me", "secret"))
+    client = EtcdClient([server.endpoint], login=Login("me", "secret"), timeout=LONG)
     store = EtcdStore(client, "mine/store")
     store.set("k", "v")
     assert store.get("k") == b"v"
@@ -385,7 +413,7 @@ def test_the_leader_is_killed_while_everybody_adds(cluster, prefix):
             slowest.append(time.monotonic() - begun)
         told.append(numbers)
 
-    waiting = threading.Thread(target=lambda: stores[0].wait(["end"], timedelta(seconds=LONG)))
+    waiting = threading.Thread(target=lambda: stores[0].wait(["end"], timedelta(seconds=10 * LONG)))
     threads = [waiting, *(threading.Thread(target=count, args=(store,)) for store in stores)]
     for thread in threads:
         thread.start()

@@ -11,7 +11,10 @@ pytestmark = pytest.mark.torch
 
 LONG = 100.0
 
+# Leaves without finalizing Python: a thread of gloo that still lets go of the last tensor would wait for the
+# interpreter, which ends such threads; in C++ that is an abort.
 WORKER = """
+import os
 import sys
 import torch
 import torch.distributed as dist
@@ -19,7 +22,7 @@ from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.store import EtcdStore
 
 endpoint, prefix, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
-client = EtcdClient([endpoint])
+client = EtcdClient([endpoint], timeout=60)
 dist.init_process_group("gloo", store=EtcdStore(client, prefix), rank=rank, world_size=2)
 tensor = torch.tensor([1.0 + rank])
 dist.all_reduce(tensor)
@@ -29,6 +32,7 @@ dist.barrier()
 print(tensor.item(), flush=True)
 dist.destroy_process_group()
 client.close()
+os._exit(0)
 """
 
 

@@ -12,7 +12,11 @@ from elastic_core.testing import installed_backend
 
 pytestmark = pytest.mark.torch
 
+LONG = 110
+
 # The first round is known by its port, not by the restart count: stock torchrun counts on each node for itself.
+# Leaves without finalizing Python: a thread of gloo that still lets go of the last tensor would wait for the
+# interpreter, which ends such threads; in C++ that is an abort.
 WORKER = """
 import contextlib, os, pathlib, sys, time
 rank, port = os.environ["RANK"], os.environ["MASTER_PORT"]
@@ -34,6 +38,7 @@ ranks = torch.tensor([int(rank) + 1])
 dist.all_reduce(ranks)
 dist.destroy_process_group()
 pathlib.Path("seen-" + rank).write_text(os.environ["WORLD_SIZE"] + " " + port + " " + str(ranks.item()))
+os._exit(0)
 """
 
 
@@ -53,7 +58,7 @@ def torchrun(etcd, prefix, tmp_path):
     yield start
     for process in started:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=LONG)
 
 
 @pytest.fixture
@@ -71,7 +76,8 @@ def test_two_nodes_of_stock_torchrun_meet_get_over_a_failure_and_reduce(etcd, pr
     command = command.replace("etcd0:2379,etcd1:2379,etcd2:2379", etcd.endpoint).replace("-node 8", "-node 1")
     conf = f"prefix={prefix.decode()},last_call_timeout=0.5"
     environ = {"RES_OPTIONS": "timeout:1 attempts:1", "OMP_NUM_THREADS": "1"}
-    shell.run(command, times=2, PET_RDZV_CONF=conf, PET_MAX_RESTARTS="1", **environ)
+    nodes = [shell.start(command, PET_RDZV_CONF=conf, PET_MAX_RESTARTS="1", **environ) for _ in range(2)]
+    assert [node.process.wait(LONG) for node in nodes] == [0, 0], [node.said for node in nodes]
     seen = [(tmp_path / f"seen-{rank}").read_text().split() for rank in (0, 1)]
     assert seen[0] == seen[1]
     assert (seen[0][0], seen[0][2]) == ("2", "3")
@@ -79,7 +85,7 @@ def test_two_nodes_of_stock_torchrun_meet_get_over_a_failure_and_reduce(etcd, pr
 
 def test_what_cannot_be_is_told(torchrun):
     node = torchrun("--nnodes=2", "--rdzv-id=job", "--rdzv-conf=lease_ttl=soon")
-    _, said = node.communicate(timeout=60)
+    _, said = node.communicate(timeout=LONG)
     assert node.returncode
     assert "lease_ttl" in said
 

@@ -95,6 +95,19 @@ def test_close_lets_next_come_back_at_once(etcd, connect, prefix, background):
     assert watch.next(LONG) is None
 
 
+def test_close_is_no_fault_of_the_member(etcd, connect, prefix, eventually):
+    eventually(lambda: not watch_threads())
+    client = connect(f"{etcd.endpoint},localhost:{etcd.port}", attempt=LONG)
+    told = []
+    client.members.follow(told.append)
+    for _ in range(20):
+        watch = client.watch(prefix)
+        watch.next(LONG)
+        watch.close()
+    eventually(lambda: not watch_threads())
+    assert told == [], "the client has left it"
+
+
 def test_closing_the_client_lets_next_come_back_with_an_error(etcd, connect, prefix, background):
     client = connect(etcd.endpoint)
     watch = client.watch(prefix)
@@ -110,6 +123,7 @@ def test_closing_the_client_lets_next_come_back_with_an_error(etcd, connect, pre
 
 
 def test_a_hundred_watches_leave_no_thread_behind(etcd, connect, prefix, eventually):
+    eventually(lambda: not watch_threads())  # those of other tests end by themselves
     client = connect(etcd.endpoint)
     client.watch(prefix).next(LONG)  # whatever gRPC itself needs runs by now
     before = threading.active_count()
@@ -119,18 +133,19 @@ def test_a_hundred_watches_leave_no_thread_behind(etcd, connect, prefix, eventua
     assert len(watch_threads()) == 101
     for watch in watches:
         watch.close()
+    eventually(lambda: len(watch_threads()) == 1)
     eventually(lambda: threading.active_count() <= before)
-    assert len(watch_threads()) == 1
 
 
-def test_closed_watches_are_a_burden_to_nobody(etcd, connect, prefix, eventually):
-    client = connect(etcd.endpoint)
+def test_closed_watches_are_a_burden_to_nobody(servers, connect, prefix, eventually):
+    server = servers.single()  # the shared one may still be letting go of those of other tests
+    client = connect(server.endpoint)
     client.watch(prefix).next(LONG)
-    before = etcd.metric("etcd_debugging_mvcc_watcher_total")
+    before = server.metric("etcd_debugging_mvcc_watcher_total")
     watches = [client.watch(prefix) for _ in range(20)]
     for watch in watches:
         watch.next(LONG)
-    assert etcd.metric("etcd_debugging_mvcc_watcher_total") == before + 20
+    assert server.metric("etcd_debugging_mvcc_watcher_total") == before + 20
     for watch in watches:
         watch.close()
-    eventually(lambda: etcd.metric("etcd_debugging_mvcc_watcher_total") <= before)
+    eventually(lambda: server.metric("etcd_debugging_mvcc_watcher_total") <= before)

@@ -88,9 +88,9 @@ class EtcdWatch:
     def close(self) -> None:
         with self._changed:
             self._closed = True
+            self._closing.set()  # before the stream ends: it is no fault of the member that it does
             self._end_stream()
             self._changed.notify_all()
-        self._closing.set()
 
     def _limits(self) -> list[Instant]:
         """When `_judge` is to be asked again."""
