@@ -13,8 +13,6 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic_core.port import PortReservation
-
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
@@ -80,6 +78,8 @@ def block_of(page, words):
 
 def free_port():
     """Held for a while, so that nobody who asks for any gets it meanwhile; servers with SO_REUSEADDR can have it."""
+    from elastic_core.port import PortReservation  # only here: the tests of the packages do without the package
+
     _held.append(PortReservation())
     if len(_held) > MOST_HELD:
         _held.popleft().release()
