@@ -140,7 +140,7 @@ EVENTS: Mapping[EventName, str] = {
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 Format = Literal["human", "json"]
 _COLOURS = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
-_PATIENCE: Duration = 0.5
+_PATIENCE: Duration = 0.5  # seconds for the reader of the log, see `configure`
 _lock = threading.RLock()
 
 

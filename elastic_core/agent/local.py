@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 _CONSOLE_PATIENCE: Duration = 30.0  # seconds that a console may take nothing before the rest of the output is given up
 _HURRIED_PATIENCE: Duration = 2.0  # the same when a signal has asked the agent to leave
-_AFTERGLOW: Duration = 2.0  # seconds for helpers of ended workers (multiprocessing's tracker) to notice, and to end
+# Seconds for helpers of ended workers (multiprocessing's tracker) to notice, and to end. After a failure they hold up
+# the restart; at the end of the job nothing waits, and they may have stalled.
+_AFTERGLOW: Duration = 0.3
+_LAST_AFTERGLOW: Duration = 2.0
 _ASKING: Duration = 2.0  # seconds in which workers that hang together are asked for their stacks
 _LOOK_AGAIN: Duration = 0.05  # only where the platform cannot tell of the end of a process that is not our child
 
@@ -85,7 +88,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             return RunResult(WorkerState.FAILED, failures=self._processes.failures())
         if self._processes.running():
             return RunResult(WorkerState.HEALTHY)
-        self._stop(signal.SIGTERM, self._spec.shutdown_timeout)
+        self._stop(signal.SIGTERM, self._spec.shutdown_timeout, _LAST_AFTERGLOW)
         return RunResult(WorkerState.SUCCEEDED, return_values=self._processes.return_values())
 
     def _stop_after_failure(self) -> None:
@@ -152,11 +155,11 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     # -- the one stop path
 
-    def _stop(self, signum: signal.Signals, grace: Duration) -> None:
+    def _stop(self, signum: signal.Signals, grace: Duration, afterglow: Duration = _AFTERGLOW) -> None:
         """End everything the round consists of, then read its output to the end. A finished round leaves nothing
-        to do but to end what its workers left behind."""
+        to do but to end what its workers left behind, which has `afterglow` seconds to go by itself."""
         try:
-            left = self._left_behind()
+            left = self._left_behind(afterglow)
             if left or self._processes.running():
                 self._announce_stop(left, signum, grace)
                 begun = self._clock.now()
@@ -181,10 +184,14 @@ class LocalElasticAgent(SimpleElasticAgent):
                 return
             self._wait([done], min(deadline, progress.look(now)))
 
-    def _left_behind(self) -> list[Leftover]:
-        """What has to be ended: everything while workers run; after them only what does not follow them by itself."""
-        until = later(self._clock.now(), _AFTERGLOW)
-        while (left := self._processes.leftovers()) and not self._processes.running() and self._clock.now() < until:
+    def _left_behind(self, afterglow: Duration) -> list[Leftover]:
+        """What has to be ended: everything while workers run; after them only what does not follow them by itself. A
+        signal that comes meanwhile ends the wait."""
+        signals = len(self._news.signals)
+        until = later(self._clock.now(), afterglow)
+        while (left := self._processes.leftovers()) and not self._processes.running():
+            if self._clock.now() >= until or len(self._news.signals) != signals:
+                break
             self._wait_for_ends(until)
         return left
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import FrameType
 
     from elastic_core.interfaces.server import StoreServer
@@ -25,27 +25,40 @@ def serve(server: StoreServer) -> None:
     Raises:
         ConfigurationError: the endpoint is not this machine's, or its port is taken.
     """
-    # Not an Event: a handler that interrupts the wait for one at its beginning would wait for the lock held there.
-    asked: SimpleQueue[int] = SimpleQueue()
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        asked.put(number)
-
-    with _handling(end):  # before the start, so that no signal finds the server half made
+    with _noting() as signals:  # before the start, so that no signal finds the server half made
         server.start()
         try:
             get_logger().info("store served", endpoint=server.endpoint)
-            received = asked.get()
-            get_logger().info("store served no more", signal=signal.Signals(received).name)
+            received = _next(signals)
+            get_logger().info("store served no more", signal=received.name)
         finally:
             server.stop()
 
 
 @contextlib.contextmanager
-def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in _ENDING}
+def _noting() -> Iterator[int]:
+    """Where the numbers of signals can be read from now on, a byte each. Python writes them in the moment in which they
+    come; a handler in Python would have to wait for its turn, which never comes while the main thread waits for it."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = {number: signal.signal(number, _ignore) for number in _ENDING}
+    others = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
-        yield
+        yield reader
     finally:
+        signal.set_wakeup_fd(others)
         for number, old in before.items():
             signal.signal(number, old if old is not None else signal.SIG_DFL)
+        os.close(reader)
+        os.close(writer)
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """The byte is enough."""
+
+
+def _next(signals: int) -> signal.Signals:
+    """Wait for the first that asks for the end."""
+    while (number := os.read(signals, 1)[0]) not in _ENDING:
+        pass
+    return signal.Signals(number)

@@ -58,7 +58,8 @@ _INCOMPLETE = {
 @dataclass(frozen=True)
 class GroupPolicy:
     """What the user decided about the workers of this node. `progress`: what tells that a worker does not hang, among
-    `log`, `cpu` and `beat`; empty where nobody asks. `patience`: with one that does hang."""
+    `log`, `cpu` and `beat`; empty where nobody asks. `patience` with one that does hang
+    is not a setting: programs and tests may have another."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
     environment: EnvironmentPolicy = field(default_factory=EnvironmentPolicy)

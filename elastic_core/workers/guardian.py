@@ -60,9 +60,9 @@ class Guardian:
         if "\n" not in path and Path(path).is_absolute():
             self._order(f"scratch {path}")
 
-    def close(self, timeout: Duration = 30.0) -> None:
+    def close(self, timeout: Duration = 15.0) -> None:
         """Let the guardian end what it still watches, and wait for it. Idempotent. One that takes longer than `timeout`
-        seconds is killed, and what it has not come to stays: on a machine that stalls, it may have begun only now."""
+        seconds is killed, and processes and folders may be left. On a machine that stalls, it may have just begun."""
         self.drop()
         try:
             self._process.wait(timeout)

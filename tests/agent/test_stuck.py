@@ -37,10 +37,11 @@ def livez():
     servers, ports = [], []
 
     def livez(agent):
-        ports.append(PortReservation())  # held to the end, so that nobody else gets it before the server listens
-        servers.append(create_healthcheck_server(agent.alive_at, ports[-1].port, ALLOWED))
+        port = PortReservation()  # held to the end, so that nobody else gets it before the server listens
+        ports.append(port)
+        servers.append(create_healthcheck_server(agent.alive_at, port.port, ALLOWED))
         servers[-1].start()
-        return lambda: answer(ports[-1].port)
+        return lambda: answer(port.port)
 
     yield livez
     for ending in (*(server.stop for server in servers), *(port.release for port in ports)):

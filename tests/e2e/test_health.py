@@ -51,7 +51,6 @@ def let_go(folder):
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(200)
 def test_from_before_the_rendezvous_until_the_end(elastic, job, read_fifo):
     os.mkfifo(elastic.cwd / "let-go")
     fifo, read = read_fifo

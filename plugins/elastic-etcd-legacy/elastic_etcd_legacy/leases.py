@@ -71,10 +71,12 @@ class Leases:
 
     def close(self, end_run: bool) -> None:
         """Stop renewing, and let go of the short lease; of the long one where nothing hangs on it. Idempotent."""
-        self._closed = True
+        with self._starting:  # one that is just being started is waited for, too
+            self._closed = True
+            thread = self._thread
         self._changed.set()
-        if self._thread is not None:
-            self._thread.join(_PATIENCE)
+        if thread is not None:
+            thread.join(_PATIENCE)
         self._alive.release()
         if end_run:
             self._run.release()
@@ -83,9 +85,8 @@ class Leases:
         lease = keeper.ensure()
         with self._starting:
             if self._thread is None:
-                thread = threading.Thread(target=self._renew, name="etcd-legacy leases", daemon=True)
-                thread.start()
-                self._thread = thread  # from now on `close` waits for it, which one that has not begun would not bear
+                self._thread = threading.Thread(target=self._renew, name="etcd-legacy leases", daemon=True)
+                self._thread.start()
         self._changed.set()
         return lease
 

@@ -102,7 +102,7 @@ class Mirror:
         self._watch = watch
         thread = threading.Thread(target=self._follow, args=(watch,), name="etcd-legacy mirror", daemon=True)
         thread.start()
-        self._thread = thread  # from now on `close` waits for it, which one that has not begun would not bear
+        self._thread = thread  # only now: `close` joins it, and a thread that has not begun cannot be joined
 
     def _follow(self, watch: Watch) -> None:
         behind = False

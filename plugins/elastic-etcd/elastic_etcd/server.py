@@ -184,8 +184,9 @@ class EtcdServer:
                 raise EtcdServerError(f"expected to start an etcd at {identity.url}, found that {self._how_it_ended()}")
             if self._clock.now() >= deadline:
                 raise EtcdServerError(
-                    f"expected an etcd to serve at {identity.url} within {timeout:g} s, found one that runs and does "
-                    f"not answer; give it more time (timeout), or see why it hangs{self._log.shown()}"
+                    f"expected an etcd to serve at {identity.url} within {timeout:g} s, found one that does not "
+                    "answer, or is not known to run; give it more time (timeout), or see why it hangs"
+                    + self._log.shown()
                 )
         return True
 
