@@ -1,9 +1,10 @@
-"""For all tests: Hypothesis that has patience, and ports that come back."""
+"""For all tests: Hypothesis that has patience, ports that come back, and the keyboard."""
 
 from __future__ import annotations
 
 import contextlib
 import random
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,3 +33,11 @@ def quiet_port():
             reservation.release()
             return reservation.port
     raise AssertionError("no port is free")
+
+
+@pytest.fixture
+def interruptible():
+    """Also where this process was started in the background, by a shell that has it ignore the keyboard."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

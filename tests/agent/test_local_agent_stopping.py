@@ -7,6 +7,7 @@ import signal
 import threading
 
 import pytest
+from round_of_two import succeed
 
 from elastic_core import report
 from elastic_core.clock import SystemClock
@@ -28,11 +29,6 @@ TERM, KILL, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGCONT
 
 def fails(plan, workers):
     workers.end(0, 3)
-
-
-def succeed(plan, workers):
-    for rank in workers.running():
-        workers.end(rank, 0)
 
 
 def test_a_signal_while_the_workers_run(make_node):

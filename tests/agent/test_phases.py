@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from round_of_two import fail, succeed
 
 from elastic_core.agent import WorkerState
 from elastic_core.clock import Instant
@@ -24,15 +25,6 @@ FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")
 WAITS = "joining: waits for the round to form"
 FORMED = "starting: all are here"
 BEGIN = [WAITS, FORMED, "running"]
-
-
-def succeed(plan, workers):
-    for rank in workers.running():
-        workers.end(rank, 0)
-
-
-def fail(plan, workers):
-    workers.end(0, 3)
 
 
 def two_nodes(number):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 
 import pytest
@@ -60,14 +59,6 @@ def test_run_that_is_asked_to_leave(script, capfd):
     asks = script("import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()")
     assert run(asks) == 143
     assert "ended: the agent received SIGTERM and stopped its workers" in capfd.readouterr().err
-
-
-@pytest.fixture
-def interruptible():
-    """Also where this process was started in the background, by a shell that has it ignore the keyboard."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")

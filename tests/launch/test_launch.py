@@ -120,14 +120,6 @@ def test_a_hangup_that_was_ignored_stays_ignored(script):
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.fixture
-def interruptible():
-    """Also where this process was started in the background, by a shell that has it ignore the keyboard."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_that_is_not_handled_stops_the_workers_too(script, tmp_path):
     noted = tmp_path / "pid"

@@ -7,6 +7,7 @@ import time
 from functools import partial
 
 import pytest
+from handler_job import HangingBackend, rendezvous_threads
 
 from elastic_core import testing
 from elastic_core.clock import SystemClock, later
@@ -24,42 +25,24 @@ LONG = 30.0
 eventually = partial(testing.eventually, timeout=LONG)
 
 
-class BadBackend(MemoryBackend):
+class BadBackend(HangingBackend):
     """Waits that raise or cry wolf, calls that hang.
 
     Attributes:
         waits_raise: what every wait raises.
         wolf: every wait says at once that there is news.
-        hold: while not set, calls of the main thread hang.
-        hung: set once one does.
     """
 
     def __init__(self, memory):
         super().__init__(memory)
         self.waits_raise = None
         self.wolf = False
-        self.hold = threading.Event()
-        self.hold.set()
-        self.hung = threading.Event()
-
-    def get_state(self):
-        self._answers()
-        return super().get_state()
-
-    def beat(self, key, leading, look):
-        self._answers()
-        return super().beat(key, leading, look)
 
     def wait_for_state(self, token, timeout):
         return self._told("wait_for_state") or super().wait_for_state(token, timeout)
 
     def wait_for_roster(self, timeout, more=1):
         return self._told("wait_for_roster") or super().wait_for_roster(timeout, more)
-
-    def _answers(self):
-        if not self.hold.is_set():
-            self.hung.set()
-            self.hold.wait(60)
 
     def _told(self, method):
         self.calls[method] += 1
@@ -107,10 +90,6 @@ def rig():
 def write(memory, state):
     """Another node writes the state."""
     MemoryBackend(memory).set_state(encoded_state(state), memory.state and memory.state[1])
-
-
-def rendezvous_threads():
-    return {thread for thread in threading.enumerate() if thread.name.startswith("rendezvous-")}
 
 
 def test_start_and_stop_any_number_of_times(rig):

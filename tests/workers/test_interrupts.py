@@ -22,12 +22,6 @@ class Rang(Exception):
     """What a handler of these tests raises."""
 
 
-@pytest.fixture
-def interruptible(handle):
-    """Also where this process was started in the background, by a shell that has it ignore the keyboard."""
-    handle(signal.SIGINT, signal.default_int_handler)
-
-
 class InterruptedAtTheFork:
     """A starter to which Ctrl-C comes when its process has just started, and nobody else knows of it."""
 
