@@ -93,7 +93,7 @@ def check_soon(late, timeout):
     """`late` returns seconds after the time to kill, never less than 0, and the worker's stack. In one of up to three
     tries they are few and it has the function that hangs: a machine that stalls makes some late and some too slow to
     tell where they are, a fault all. A hang is found a quarter of the timeout late at most."""
-    most = 2 + timeout / 4
+    most = max(2.0, 1.25 + timeout / 4)
     for _ in range(3):
         found, stack = late()
         assert 0 <= found < 60, "it would hang for ten minutes"
