@@ -30,11 +30,13 @@ def split_host_port(text: str, default_port: int, part_of: str = "") -> tuple[st
 
 
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that `host` is; None if it is a name."""
+    """The address that `host` is; None if it is a name. One of IPv4 that is mapped into IPv6 is the one of IPv4: it
+    leads to the same place."""
     try:
-        return ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _split(text: str, default_port: int, written: str) -> tuple[str, str | None]:

@@ -76,3 +76,8 @@ def test_an_address_is_told_from_a_name():
     assert ip_address("::1") == ipaddress.IPv6Address("::1")
     assert ip_address("10.0.0.1") == ipaddress.IPv4Address("10.0.0.1")
     assert ip_address("node1") is None
+
+
+def test_an_address_that_is_mapped_into_ipv6_is_the_one_of_ipv4():
+    assert ip_address("::ffff:127.0.0.1") == ipaddress.IPv4Address("127.0.0.1")
+    assert ip_address("::ffff:7f00:1") == ipaddress.IPv4Address("127.0.0.1")

@@ -5,7 +5,8 @@
 Makes the handlers `FIRST` to `FIRST + COUNT - 1` of a job of `NODES` nodes against the store on `PORT`, and says so.
 Then it answers lines of JSON on standard input with one line each, and ends when the input does:
 
-    {"join": INSTANT}      let all join, at this instant of time.monotonic; what each has got
+    {"join": INSTANT}      let all join, at this instant of time.monotonic; how many did or failed
+    {"joined": true}       what each has got
     {"follow": true}       do from now on what an agent does while its workers run
     {"traffic": true}      what the kernel has counted on the connections of this process
 """
@@ -29,6 +30,11 @@ from traffic import connections
 # handler reaches the store once a second at most.
 POLL_EVERY_S = 0.1
 HOST = "127.0.0.1"
+
+# Seconds after which a thread that waits for Python's lock asks for it, and asks again. By default it is 5 ms; hundreds
+# of threads that wait for one lock then do little else than wake up, which an agent with a process of its own never
+# sees.
+SWITCH_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,7 @@ class Agent:
             self.error = f"{type(error).__name__}: {error}"[:300]
 
     def joined(self) -> dict[str, Any]:
-        """For JSON. All agree if all have the same digest of the members, which is empty where they are not told. These
-        are read when all have joined: reading them is no part of that, and would hold up those that still join."""
+        """For JSON. All agree if all have the same digest of the members, which is empty where they are not told."""
         formed = getattr(self.info, "formed", None)
         members = [member.node for member in formed.members] if formed else []
         digest = hashlib.sha256("\n".join(members).encode()).hexdigest() if members else ""
@@ -103,8 +108,12 @@ def elastic_handler(setting: Setting, number: int) -> Any:
 
 def etcd_handler(setting: Setting, number: int) -> Any:
     """Ours over etcd, as `elastic run` makes it: it connects when it is first asked to join."""
+    import grpc  # noqa: F401 - what it takes eight processes on a few cores to import it is another matter
+    from elastic_etcd.client.messages import rpc
+
     from elastic_core.rendezvous import get_rendezvous_handler
 
+    rpc()
     return get_rendezvous_handler(elastic_parameters(setting, number, "etcd"))
 
 
@@ -172,7 +181,7 @@ def join(agents: list[Agent], at: float) -> dict[str, Any]:
     go.set()
     for thread in threads:
         thread.join()
-    return {"agents": [agent.joined() for agent in agents]}
+    return {"ended": len(agents)}
 
 
 def follow(agents: list[Agent]) -> dict[str, Any]:
@@ -186,6 +195,8 @@ def follow(agents: list[Agent]) -> dict[str, Any]:
 def answer(agents: list[Agent], request: dict[str, Any]) -> dict[str, Any]:
     if "join" in request:
         return join(agents, request["join"])
+    if "joined" in request:
+        return {"agents": [agent.joined() for agent in agents]}
     if "follow" in request:
         return follow(agents)
     return {"connections": {name: asdict(counted) for name, counted in connections().items()}}
@@ -196,6 +207,7 @@ def main() -> None:
     setting = Setting(launcher, int(port), run_id, int(nodes), int(first), int(count), int(timeout))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     numbers = range(setting.first, setting.first + setting.count)
     agents = [Agent(node_name(number), MAKERS[setting.launcher](setting, number)) for number in numbers]
     print(json.dumps({"made": len(agents)}), flush=True)

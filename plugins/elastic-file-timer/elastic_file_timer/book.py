@@ -10,14 +10,15 @@ from elastic_core.clock import later
 from elastic_core.log import get_logger
 from elastic_core.watchdog.deadlines import Deadlines, Timer
 from elastic_file_timer.process import runs, start_time
-from elastic_file_timer.request import parse, without_torn_part
+from elastic_file_timer.request import BEGINNING, parse, without_torn_part
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from elastic_core.clock import Clock, Instant
     from elastic_file_timer.request import FileTimerRequest
 
+_FOREIGN = "expected one request in a line, found something else"
 _SHOWN = 200
 
 
@@ -45,11 +46,19 @@ class Book:
         """How many requests were of no use, by kind."""
         return dict(self._refused)
 
+    def take_all(self, lines: Sequence[bytes]) -> None:
+        """Lines from the pipe, whoever wrote them. A flood of what is no request takes next to no time."""
+        foreign = [line for line in lines if line and BEGINNING not in line]
+        if foreign:
+            self._refuse("unreadable", foreign[0], _FOREIGN, len(foreign))
+        for line in [line for line in lines if BEGINNING in line]:
+            self.take(line)
+
     def take(self, line: bytes) -> None:
-        """A line from the pipe, whoever wrote it."""
+        """One of them."""
         whole = without_torn_part(line)
         if len(whole) != len(line):
-            self._refuse("unreadable", line, "expected one request in a line, found something else")
+            self._refuse("unreadable", line, _FOREIGN)
         if not whole:
             return
         try:
@@ -92,8 +101,9 @@ class Book:
         if request.started is not None:
             self._deadlines.acquire(Timer(request.worker_pid, request.scope_id, deadline, request))
 
-    def _refuse(self, kind: str, line: bytes, reason: str) -> None:
-        self._refused[kind] += 1
-        if self._refused[kind] == 1:
+    def _refuse(self, kind: str, line: bytes, reason: str, times: int = 1) -> None:
+        first = kind not in self._refused
+        self._refused[kind] += times
+        if first:
             shown = line[:_SHOWN].decode("utf-8", "backslashreplace")
             get_logger().warning("timer request refused", kind=kind, reason=reason, request=shown)

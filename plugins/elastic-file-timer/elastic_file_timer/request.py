@@ -20,7 +20,7 @@ VERSION = 1
 LONGEST = select.PIPE_BUF
 """Bytes of a request with the end of its line: what the kernel writes in one piece."""
 
-_BEGINNING = b'{"version"'
+BEGINNING = b'{"version"'
 _PID_MAX = 1 << 22
 _SIGNAL_MAX = 64
 _SECONDS_MAX = 1e12
@@ -74,7 +74,7 @@ class FileTimerRequest(TimerRequest):
 def without_torn_part(line: bytes) -> bytes:
     """What was written last, if a writer before it did not come to the end of its line; nothing if that is no request.
     Takes next to no time, whatever is in the line."""
-    begin = line.rfind(_BEGINNING)
+    begin = line.rfind(BEGINNING)
     return line[begin:] if begin >= 0 else b""
 
 

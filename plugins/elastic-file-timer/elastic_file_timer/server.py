@@ -181,8 +181,7 @@ class FileTimerServer(TimerServer):
             for lines in inlet.read():
                 if self._stopping.is_set():  # a flood is some seconds' work
                     return
-                for line in lines:
-                    self._book.take(line)
+                self._book.take_all(lines)
 
     def _judge(self, now: Instant) -> None:
         signalled: set[int] = set()

@@ -102,6 +102,16 @@ def test_what_cannot_be_read_is_counted_and_told_once(book, logged):
     assert [(entry["event"], entry["request"]) for entry in logged()] == [("timer request refused", "foreign")]
 
 
+def test_a_flood_hides_no_request(book, logged):
+    book.take_all([b"", b"foreign", b"", b'{"version"', b'{"version": 1, "pid"' + line(request()), b"more of it"])
+    assert (book.refused, book.taken) == ({"unreadable": 4}, 1)
+    assert book.next_deadline() == 10.0
+    assert [entry["request"] for entry in logged()] == ["foreign"]
+    book.take_all([])
+    book.take_all([b""] * 3)
+    assert book.refused == {"unreadable": 4}
+
+
 def test_of_a_torn_line_the_second_half_counts(book):
     book.take(b'{"version": 1, "pid"' + line(request()))
     assert (book.refused, book.taken) == ({"unreadable": 1}, 1)

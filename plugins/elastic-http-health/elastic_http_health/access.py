@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from typing import TYPE_CHECKING
+
+from elastic_core.host_port import ip_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,10 +27,8 @@ def means_loopback(headers: Mapping[str, str]) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
+    found = ip_address(address.partition("%")[0])
+    return found is not None and found.is_loopback
 
 
 def _host(header: str) -> str:

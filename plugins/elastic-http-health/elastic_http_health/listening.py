@@ -8,7 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.host_port import joined_host_port
+from elastic_core.host_port import ip_address, joined_host_port
 from elastic_http_health.access import is_loopback
 from elastic_http_health.options import ORIGIN
 
@@ -60,9 +60,17 @@ def _addresses(host: str) -> Iterator[tuple[socket.AddressFamily, str]]:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise _bad_host(host, getattr(error, "strerror", None) or str(error)) from error
-    for family, address in dict.fromkeys((family, str(address[0])) for family, *_, address in found):
+    pairs = (_unmapped(family, str(address[0])) for family, *_, address in found)
+    for family, address in dict.fromkeys(pairs):
         if family in (socket.AF_INET, socket.AF_INET6):
             yield family, address
+
+
+def _unmapped(family: socket.AddressFamily, host: str) -> tuple[socket.AddressFamily, str]:
+    """A socket of IPv6 alone cannot be bound to an address of IPv4 that is mapped into IPv6, as /etc/hosts may have
+    it."""
+    address = ip_address(host)
+    return (socket.AF_INET, str(address)) if address is not None and address.version == 4 else (family, host)
 
 
 def _listen_at(family: socket.AddressFamily, address: str, port: int, backlog: int) -> socket.socket:

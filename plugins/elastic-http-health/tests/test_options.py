@@ -68,7 +68,14 @@ def test_a_host_that_is_not_here(view, host):
 
 @pytest.mark.parametrize(
     ("host", "asked"),
-    [("localhost", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "127.0.0.1"), ("::1", "::1"), ("::", "::1")],
+    [
+        ("localhost", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "127.0.0.1"),
+        ("::1", "::1"),
+        ("::", "::1"),
+        ("::ffff:127.0.0.1", "127.0.0.1"),
+    ],
 )
 def test_hosts(serve, host, asked):
     if ":" in host and not ipv6():

@@ -50,7 +50,17 @@ def test_a_program_without_a_host_header_is_no_browser():
     assert means_loopback({})
 
 
-@pytest.mark.parametrize(("address", "expected"), [("::1", True), ("0.0.0.0", False), ("::", False), ("node7", False)])
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:10.0.0.1", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("node7", False),
+    ],
+)
 def test_loopback_addresses(address, expected):
     assert is_loopback(address) is expected
 
