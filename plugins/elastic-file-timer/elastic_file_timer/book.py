@@ -10,7 +10,7 @@ from elastic_core.clock import later
 from elastic_core.log import get_logger
 from elastic_core.watchdog.deadlines import Deadlines, Timer
 from elastic_file_timer.process import runs, start_time
-from elastic_file_timer.request import BEGINNING, parse, without_torn_part
+from elastic_file_timer.request import BEGINNING, ENDING, parse, without_torn_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,10 +48,10 @@ class Book:
 
     def take_all(self, lines: Sequence[bytes]) -> None:
         """Lines from the pipe, whoever wrote them. A flood of what is no request takes next to no time."""
-        foreign = [line for line in lines if line and BEGINNING not in line]
+        foreign = [line for line in lines if line and not (line.endswith(ENDING) and BEGINNING in line)]
         if foreign:
             self._refuse("unreadable", foreign[0], _FOREIGN, len(foreign))
-        for line in [line for line in lines if BEGINNING in line]:
+        for line in [line for line in lines if line.endswith(ENDING) and BEGINNING in line]:
             self.take(line)
 
     def take(self, line: bytes) -> None:

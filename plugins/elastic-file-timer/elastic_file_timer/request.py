@@ -20,7 +20,7 @@ VERSION = 1
 LONGEST = select.PIPE_BUF
 """Bytes of a request with the end of its line: what the kernel writes in one piece."""
 
-BEGINNING = b'{"version"'
+BEGINNING, ENDING = b'{"version"', b"}"
 _PID_MAX = 1 << 22
 _SIGNAL_MAX = 64
 _SECONDS_MAX = 1e12

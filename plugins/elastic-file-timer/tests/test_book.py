@@ -107,9 +107,11 @@ def test_a_flood_hides_no_request(book, logged):
     assert (book.refused, book.taken) == ({"unreadable": 4}, 1)
     assert book.next_deadline() == 10.0
     assert [entry["request"] for entry in logged()] == ["foreign"]
+    book.take_all([line(request(scope="cut"))[:-1]])
+    assert (book.refused, book.taken) == ({"unreadable": 5}, 1)
     book.take_all([])
     book.take_all([b""] * 3)
-    assert book.refused == {"unreadable": 4}
+    assert book.refused == {"unreadable": 5}
 
 
 def test_of_a_torn_line_the_second_half_counts(book):
