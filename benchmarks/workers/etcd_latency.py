@@ -19,25 +19,27 @@ WARM_UP = 50
 
 
 def plain_calls(port: int, key: bytes) -> dict[str, Callable[[int], object]]:
-    """What each operation cannot do without: one call of etcd's."""
+    """What each operation cannot do without: one call of etcd's, and the message for it."""
     calls = rpc()
     channel = grpc.insecure_channel(f"127.0.0.1:{port}")
     read, write, decide = (method.on(channel) for method in (calls.range, calls.put, calls.txn))
-    put = calls.PutRequest(key=key, value=b"value")
+
+    def put() -> object:
+        return calls.PutRequest(key=key, value=b"value")
 
     def swap(number: int) -> object:
         condition = calls.Compare(result=0, target=1, key=key, create_revision=number)  # never so
         return decide(
             calls.TxnRequest(
                 compare=[condition],
-                success=[calls.RequestOp(request_put=put)],
-                failure=[calls.RequestOp(request_put=put)],
+                success=[calls.RequestOp(request_put=put())],
+                failure=[calls.RequestOp(request_put=put())],
             )
         )
 
     return {
         "get": lambda _: read(calls.RangeRequest(key=key)),
-        "set": lambda _: write(put),
+        "set": lambda _: write(put()),
         "add": swap,
         "compare_set": swap,
     }

@@ -67,18 +67,21 @@ class _Call:
         self._deadline = later(calls.clock.now(), calls.timeout)
         self._sent = False
         self._failures = 0
-        self._logged_in: set[int] = set()
-        self._mistrusted: set[int] = set()
+        self._logged_in: frozenset[int] = frozenset()
+        self._mistrusted: frozenset[int] = frozenset()
 
     def answer(self) -> Any:
         while True:
             member = self._members.current()
             metadata: Metadata = ()
             try:
-                metadata = self._members.metadata(member, min(max(LOGGING_IN, self._limits.attempt), self._left()))
+                metadata = self._members.metadata_at_hand or self._log_in(member)
                 return self._ask(member, metadata)
             except Failure as failure:
                 self._handle(member, metadata, failure)
+
+    def _log_in(self, member: Member) -> Metadata:
+        return self._members.metadata(member, min(max(LOGGING_IN, self._limits.attempt), self._left()))
 
     def _ask(self, member: Member, metadata: Metadata) -> Any:
         if not (self._repeatable or member.answered):
@@ -114,13 +117,13 @@ class _Call:
     def _may_log_in(self, member: Member, metadata: Metadata) -> bool:
         """Once on every member: one that lags behind may not know a token that another has given."""
         again = member.number not in self._logged_in and self._members.refused(metadata)
-        self._logged_in.add(member.number)
+        self._logged_in |= {member.number}
         return again
 
     def _expect_trust(self, member: Member, failure: Failure) -> None:
         """Certificates that no side accepts are not worth waiting for, unless they once were good."""
         if is_mistrust(failure):
-            self._mistrusted.add(member.number)
+            self._mistrusted |= {member.number}
         if len(self._mistrusted) == len(self._members.all) and not self._members.known_good:
             raise EtcdRefused(f"expected a connection over TLS to etcd; found: {self._members.faults()}") from None
 

@@ -72,10 +72,10 @@ class EtcdClient:
 
     def transact(self, transaction: Transaction) -> Committed:
         """See `Client`. Raises ValueError, too: it is more than etcd takes at once."""
-        request = convert.txn_request(transaction)
-        check(transaction, request)
+        request = convert.txn_request(transaction).SerializeToString()
+        check(transaction, len(request))
         repeatable = only_reads(transaction.then) and only_reads(transaction.otherwise)
-        return convert.committed(self._calls.ask(rpc().txn, request, repeatable), transaction)
+        return convert.committed(self._calls.ask(_transaction(), request, repeatable), transaction)
 
     def grant(self, ttl: Duration) -> Lease:
         """See `Client`. It is repeated freely: the id is ours, so that a lease whose grant was not answered is found
@@ -113,6 +113,12 @@ class EtcdClient:
     def close(self) -> None:
         """See `Client`."""
         self._members.close()
+
+
+@functools.cache
+def _transaction() -> Method:
+    """Takes what is serialized already: it was, to see how large it is."""
+    return dataclasses.replace(rpc().txn, serialize=bytes)
 
 
 @functools.cache

@@ -67,7 +67,7 @@ def _range_in(response: Any, revision: int) -> Range:
 
 
 def _compare(condition: Compare) -> dict[str, Any]:
-    return {"target": _COMPARED[condition.field], "key": condition.key, condition.field.value: condition.expected}
+    return {"target": _COMPARED[condition.field], "key": condition.key, condition.field: condition.expected}
 
 
 def _operation(operation: Operation) -> dict[str, Any]:

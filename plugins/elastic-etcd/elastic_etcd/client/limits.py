@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from elastic_etcd.client.values import Put, Transaction
 
 OPERATIONS = 128
@@ -16,15 +14,14 @@ _ENVELOPE = 512
 """Bytes that the server adds before it looks at the size."""
 
 
-def check(transaction: Transaction, request: Any) -> None:
+def check(transaction: Transaction, size: int) -> None:
     """Raises ValueError: there are too many conditions or operations, a value is too large, or all together are.
 
     Args:
-        request: the transaction, as it will be sent.
+        size: of the transaction as it will be sent, in bytes.
     """
     if max(map(len, transaction)) > OPERATIONS:
         _check_operations(transaction)
-    size = request.ByteSize()
     if size > REQUEST_BYTES - _ENVELOPE:
         _check_values(transaction)
         raise ValueError(f"expected at most 1.5 MiB ({REQUEST_BYTES} bytes) in a request, found {size}; split it")

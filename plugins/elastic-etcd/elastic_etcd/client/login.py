@@ -39,9 +39,14 @@ class Tokens:
         self._logging_in = threading.Lock()
         self._changing = threading.Lock()
 
+    @property
+    def at_hand(self) -> Metadata | None:
+        """See `Members.metadata_at_hand`."""
+        return HAS_LEADER if self._login is None else self._metadata
+
     def metadata(self, member: Member, patience: Duration) -> Metadata:
         """See `Members.metadata`."""
-        known = self._metadata
+        known = self.at_hand
         if known is not None or self._login is None:
             return known or HAS_LEADER
         if not self._logging_in.acquire(timeout=patience):

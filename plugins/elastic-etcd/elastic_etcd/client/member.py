@@ -53,11 +53,9 @@ class Member:
 
     def ask(self, method: Method, request: Any, timeout: Duration, metadata: Metadata) -> Any:
         """The answer to one request, within `timeout` seconds. Raises Failure, EtcdClosed."""
-        import grpc
-
         try:
             return self.call(method)(request, timeout=timeout, metadata=metadata)
-        except grpc.RpcError as error:
+        except _rpc_error() as error:
             self._expect_open()
             raise Failure.of(error) from None
         except ValueError:  # the channel is closed
@@ -96,3 +94,11 @@ class Member:
             channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
+
+
+def _rpc_error() -> type[Exception]:
+    """Looked for when there is an error only: to ask for a module costs more than all else here."""
+    import grpc
+
+    error: type[Exception] = grpc.RpcError
+    return error

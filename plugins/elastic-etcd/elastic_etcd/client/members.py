@@ -59,9 +59,8 @@ class Members:
 
     def current(self) -> Member:
         """The member in use. Raises EtcdClosed."""
-        with self._lock:
-            self._expect_open()
-            return self.all[self._current]
+        self._expect_open()
+        return self.all[self._current]
 
     def failed(self, member: Member, fault: str = "") -> None:
         """It does not work: go on to the next one, unless another thread has already done so. Followers are told if
@@ -96,6 +95,11 @@ class Members:
             EtcdClosed: the client was closed.
         """
         return self._tokens.metadata(member, patience)
+
+    @property
+    def metadata_at_hand(self) -> Metadata | None:
+        """What `metadata` gives at once, without logging in; None if it would have to."""
+        return self._tokens.at_hand
 
     def refused(self, metadata: Metadata) -> bool:
         """The server does not know the token in there (any more). Whether logging in again may help: then the next

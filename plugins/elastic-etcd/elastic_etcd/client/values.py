@@ -48,8 +48,8 @@ class Order(enum.Enum):
     CREATED = "created"
 
 
-class Field(enum.Enum):
-    """What of a key a transaction compares."""
+class Field(str, enum.Enum):
+    """What of a key a transaction compares. Each is the name that etcd's messages have for it."""
 
     VALUE = "value"
     CREATED = "create_revision"
