@@ -17,16 +17,21 @@ _COMPARED = {Field.VERSION: 0, Field.CREATED: 1, Field.MODIFIED: 2, Field.VALUE:
 
 def range_request(get: Get) -> Any:
     """The request to read."""
-    return rpc().RangeRequest(**_range_fields(get))
+    request = rpc().RangeRequest()
+    _fill_range(request, get)
+    return request
 
 
 def txn_request(transaction: Transaction) -> Any:
     """The request of a transaction."""
-    return rpc().TxnRequest(
-        compare=[_compare(condition) for condition in transaction.conditions],
-        success=[_operation(operation) for operation in transaction.then],
-        failure=[_operation(operation) for operation in transaction.otherwise],
-    )
+    request = rpc().TxnRequest()
+    for condition in transaction.conditions:
+        _fill_compare(request.compare.add(), condition)
+    for operation in transaction.then:
+        _fill_operation(request.success.add(), operation)
+    for operation in transaction.otherwise:
+        _fill_operation(request.failure.add(), operation)
+    return request
 
 
 def key_value(message: Any) -> KeyValue:
@@ -39,13 +44,6 @@ def key_value(message: Any) -> KeyValue:
 def range_of(answer: Any, revision: int = 0) -> Range:
     """What was read; inside a transaction the revision is that of the transaction."""
     return Range(revision or answer.header.revision, tuple(map(key_value, answer.kvs)), answer.count)
-
-
-def _range_fields(get: Get) -> dict[str, Any]:
-    fields: dict[str, Any] = {"key": get.key, "limit": get.limit, "keys_only": get.keys_only}
-    if get.end:
-        fields |= {"range_end": get.end, "sort_order": _ASCENDING, "sort_target": _TARGETS[get.order]}
-    return fields
 
 
 def committed(answer: Any, transaction: Transaction) -> Committed:
@@ -63,16 +61,28 @@ def _range_in(response: Any, revision: int) -> Range:
     return Range(revision)
 
 
-# What a message is made of, not messages: made all at once they take a third of the time.
+# A message is filled where it stands: made by itself and put there it takes twice the time.
 
 
-def _compare(condition: Compare) -> dict[str, Any]:
-    return {"target": _COMPARED[condition.field], "key": condition.key, condition.field: condition.expected}
+def _fill_compare(message: Any, condition: Compare) -> None:
+    message.target = _COMPARED[condition.field]
+    message.key = condition.key
+    setattr(message, condition.field, condition.expected)
 
 
-def _operation(operation: Operation) -> dict[str, Any]:
+def _fill_operation(message: Any, operation: Operation) -> None:
     if isinstance(operation, Put):
-        return {"request_put": {"key": operation.key, "value": operation.value, "lease": operation.lease}}
-    if isinstance(operation, Delete):
-        return {"request_delete_range": {"key": operation.key, "range_end": operation.end}}
-    return {"request_range": _range_fields(operation)}
+        put = message.request_put
+        put.key, put.value, put.lease = operation
+    elif isinstance(operation, Delete):
+        delete = message.request_delete_range
+        delete.key, delete.range_end = operation
+    else:
+        _fill_range(message.request_range, operation)
+
+
+def _fill_range(message: Any, get: Get) -> None:
+    message.key, message.limit, message.keys_only = get.key, get.limit, get.keys_only
+    if get.end:
+        message.range_end = get.end
+        message.sort_order, message.sort_target = _ASCENDING, _TARGETS[get.order]
