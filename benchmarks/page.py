@@ -2,9 +2,10 @@
 
     python -m benchmarks.page results.json [more.json ...]
 
-Tables and the plot replace what stands between `<!-- measured: begin -->` and `<!-- measured: end -->` of `--page`.
-The plot is drawn into `--plot`, if `rendezvous` is among what was measured. Of files that measured the same, the last
-one counts. `--print` only shows the tables.
+Tables and the plot go between `<!-- measured: begin -->` and `<!-- measured: end -->` of `--page`, each in the place of
+the one before it; tables of what is not in the files stay, with the day on which they were measured. The plot is drawn
+into `--plot`, if `rendezvous` is among what was measured. Of files that measured the same, the last one counts.
+`--print` only shows the tables.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -82,7 +84,7 @@ def tables(contents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def with_tables(page: str, measured: str) -> str:
-    """The page with new text between its markers.
+    """The page with new tables between its markers, and those that stood there of what was not measured anew.
 
     Raises:
         ValueError: the markers are not there, each once and in order.
@@ -91,7 +93,21 @@ def with_tables(page: str, measured: str) -> str:
     _, end, after = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in after:
         raise ValueError(f"expected one '{BEGIN}' and after it one '{END}' in the page; put them where tables belong")
-    return f"{before}{BEGIN}\n\n{measured}\n\n{END}{after}"
+    parts = {**sections(rest.partition(END)[0]), **sections(measured)}
+    order = ["", *TITLES.values(), *(title for title in parts if title not in TITLES.values())]
+    text = "\n\n".join(parts[title] for title in dict.fromkeys(order) if title in parts)
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+
+
+def sections(measured: str) -> dict[str, str]:
+    """The tables by their titles, and under "" what comes before them, if anything does."""
+    parts = (part.strip() for part in re.split(r"^(?=### )", measured, flags=re.MULTILINE))
+    return {_title(part): part for part in parts if part}
+
+
+def _title(part: str) -> str:
+    first = part.partition("\n")[0]
+    return first.removeprefix("### ") if first.startswith("### ") else ""
 
 
 def options() -> argparse.ArgumentParser:

@@ -128,6 +128,18 @@ def test_tables_stand_between_the_markers():
     assert with_tables(page, "new") == page
 
 
+def test_what_was_not_measured_anew_stays():
+    page = with_tables(f"{BEGIN}{END}", "plot\n\n" + tables([content("rendezvous", 1.0), content("etcd", 5.0)]))
+    again = with_tables(page, tables([content("steady", 3.0), content("etcd", 4.0)]))
+    assert [line for line in again.splitlines() if line.startswith(("###", "plot"))] == [
+        "plot",
+        "### Rendezvous: all join at once",
+        "### Steady state: nothing happens",
+        "### Over etcd (stock torchrun's own etcd backends cannot use an etcd of today)",
+    ]
+    assert ("| 5 " in page, "| 5 " in again, "| 4 " in again, "| 1 " in again) == (True, False, True, True)
+
+
 @pytest.mark.parametrize("page", ["", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}", f"{BEGIN}{END}{END}"])
 def test_a_page_without_its_markers_is_refused(page):
     with pytest.raises(ValueError, match="expected one"):
