@@ -5,7 +5,7 @@
 Makes the handlers `FIRST` to `FIRST + COUNT - 1` of a job of `NODES` nodes against the store on `PORT`, and says so.
 Then it answers lines of JSON on standard input with one line each, and ends when the input does:
 
-    {"join": INSTANT}      let all join, at this instant of time.monotonic; how many did or failed
+    {"join": INSTANT}      let all join, at this instant of time.monotonic; says how many have, or have failed to
     {"joined": true}       what each has got
     {"follow": true}       do from now on what an agent does while its workers run
     {"traffic": true}      what the kernel has counted on the connections of this process
@@ -108,7 +108,7 @@ def elastic_handler(setting: Setting, number: int) -> Any:
 
 def etcd_handler(setting: Setting, number: int) -> Any:
     """Ours over etcd, as `elastic run` makes it: it connects when it is first asked to join."""
-    import grpc  # noqa: F401 - what it takes eight processes on a few cores to import it is another matter
+    import grpc  # noqa: F401 - what it takes eight processes on a few cores to load this is another matter
     from elastic_etcd.client.messages import rpc
 
     from elastic_core.rendezvous import get_rendezvous_handler

@@ -24,22 +24,18 @@ def plain_calls(port: int, key: bytes) -> dict[str, Callable[[int], object]]:
     channel = grpc.insecure_channel(f"127.0.0.1:{port}")
     read, write, decide = (method.on(channel) for method in (calls.range, calls.put, calls.txn))
 
-    def put() -> object:
-        return calls.PutRequest(key=key, value=b"value")
-
     def swap(number: int) -> object:
-        condition = calls.Compare(result=0, target=1, key=key, create_revision=number)  # never so
-        return decide(
-            calls.TxnRequest(
-                compare=[condition],
-                success=[calls.RequestOp(request_put=put())],
-                failure=[calls.RequestOp(request_put=put())],
-            )
-        )
+        request = calls.TxnRequest()
+        condition = request.compare.add()
+        condition.target, condition.key, condition.create_revision = 1, key, number  # never so
+        for operations in (request.success, request.failure):
+            written = operations.add().request_put
+            written.key, written.value = key, b"value"
+        return decide(request)
 
     return {
         "get": lambda _: read(calls.RangeRequest(key=key)),
-        "set": lambda _: write(put()),
+        "set": lambda _: write(calls.PutRequest(key=key, value=b"value")),
         "add": swap,
         "compare_set": swap,
     }

@@ -11,6 +11,7 @@ import pytest
 from job_of_nodes import free_port
 
 from elastic_core.errors import ExitCode
+from elastic_core.host_port import ip_address
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -43,7 +44,8 @@ def web():
 def test_nothing_to_be_reached_at_the_endpoint(job, silent, web):
     """Every address of a name is told, with what it answered. All at once, for all wait for their join timeout."""
     port = free_port()
-    addresses = [str(sockaddr[0]) for *_, sockaddr in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM)]
+    found = socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM)
+    addresses = [str(ip_address(str(sockaddr[0]))) for *_, sockaddr in found]
     answers = {
         f"localhost:{port}": [f"127.0.0.1:{port}: connection refused", *addresses],
         f"127.0.0.1:{silent}": [f"127.0.0.1:{silent}: something listens", "does not answer as a TCPStore"],

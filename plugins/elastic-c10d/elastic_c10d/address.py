@@ -58,7 +58,7 @@ def resolve(endpoint: Endpoint) -> list[Address]:
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     except UnicodeError as error:  # a label that is empty or too long
         raise socket.gaierror(socket.EAI_NONAME, f"not a host name: {error}") from error
-    return list(dict.fromkeys(Address(family, tuple(sockaddr)) for family, _, _, _, sockaddr in found))
+    return list(dict.fromkeys(_address(family, tuple(sockaddr)) for family, _, _, _, sockaddr in found))
 
 
 def probe(address: Address, timeout: Duration) -> tuple[str | None, str]:
@@ -94,6 +94,13 @@ def in_order(address: Address) -> tuple[int, bytes]:
     """A key that sorts addresses alike on every machine: IPv4 first, which every machine has, then by their bytes."""
     packed = socket.inet_pton(address.family, address.host.partition("%")[0])
     return len(packed), packed
+
+
+def _address(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> Address:
+    """One of IPv4 that is mapped into IPv6, as /etc/hosts may have it, as the one of IPv4: no socket of IPv6 alone can
+    be bound to it."""
+    host = _unmapped(str(sockaddr[0]))
+    return Address(family, sockaddr) if host == sockaddr[0] else Address(socket.AF_INET, (host, sockaddr[1]))
 
 
 def _unmapped(host: str) -> str:

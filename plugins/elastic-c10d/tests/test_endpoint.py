@@ -47,6 +47,8 @@ def test_what_is_no_endpoint_is_told_with_what_was_expected(text):
         ("127.0.0.1", True),
         ("127.0.1.1", True),
         ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:10.0.0.1", False),
         ("node1", False),
         ("10.0.0.1", False),
     ],

@@ -35,6 +35,7 @@ NAMES = [
     "127.0.0.1",
     "localhost",
     "127.0.1.1",  # what a machine's own name often resolves to
+    pytest.param("[::ffff:127.0.0.1]", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")),
     pytest.param("[::1]", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")),
     pytest.param(socket.gethostname(), marks=pytest.mark.skipif(not own_name_is_known(), reason="no name here")),
 ]

@@ -14,6 +14,7 @@ from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
+from elastic_core.host_port import ip_address
 from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 
 
@@ -134,7 +135,7 @@ def test_every_address_of_a_name_is_told_with_its_answer(free_port):
     with pytest.raises(RendezvousConnectionError) as caught:
         connecting("localhost", port).connect()
     for *_, sockaddr in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM):
-        assert str(sockaddr[0]) in str(caught.value)
+        assert str(ip_address(str(sockaddr[0]))) in str(caught.value)
 
 
 def test_an_unknown_name(free_port):
@@ -261,6 +262,15 @@ def test_serving_where_somebody_serves_already_is_told(port):
 
     with pytest.raises(ConfigurationError, match="cannot be had: Address already in use"):
         StoreServer(f"127.0.0.1:{port}").start()
+
+
+def test_serving_at_an_address_that_is_mapped_into_ipv6():
+    from elastic_c10d import StoreServer
+
+    server = StoreServer(Endpoint("::ffff:127.0.0.1", 0))
+    port = server.start()
+    socket.create_connection(("127.0.0.1", port), 60).close()
+    server.stop()
 
 
 @pytest.mark.parametrize(("endpoint", "found"), [("192.0.2.1:1", "another one"), ("no-such-host.invalid:1", "unknown")])

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Instant
     from elastic_file_timer.request import FileTimerRequest
 
-_FOREIGN = "expected one request in a line, found something else"
+_FOREIGN = "expected one whole request in a line, found something else"
+_BLANKS = b" \t\r"
 _SHOWN = 200
 
 
@@ -47,11 +48,14 @@ class Book:
         return dict(self._refused)
 
     def take_all(self, lines: Sequence[bytes]) -> None:
-        """Lines from the pipe, whoever wrote them. A flood of what is no request takes next to no time."""
-        foreign = [line for line in lines if line and not (line.endswith(ENDING) and BEGINNING in line)]
-        if foreign:
-            self._refuse("unreadable", foreign[0], _FOREIGN, len(foreign))
-        for line in [line for line in lines if line.endswith(ENDING) and BEGINNING in line]:
+        """Lines from the pipe, whoever wrote them. Most of what is no request is told at a glance: a flood of it takes
+        little time."""
+        written = list(filter(None, lines))
+        likely = [line for line in written if BEGINNING in line and line.rstrip(_BLANKS).endswith(ENDING)]
+        if len(likely) < len(written):
+            first = next(line for line in written if line not in likely)
+            self._refuse("unreadable", first, _FOREIGN, len(written) - len(likely))
+        for line in likely:
             self.take(line)
 
     def take(self, line: bytes) -> None:

@@ -109,6 +109,8 @@ def test_a_flood_hides_no_request(book, logged):
     assert [entry["request"] for entry in logged()] == ["foreign"]
     book.take_all([line(request(scope="cut"))[:-1]])
     assert (book.refused, book.taken) == ({"unreadable": 5}, 1)
+    book.take_all([line(request(scope="blanks")) + b" \r"])
+    assert (book.refused, book.taken) == ({"unreadable": 5}, 2)
     book.take_all([])
     book.take_all([b""] * 3)
     assert book.refused == {"unreadable": 5}

@@ -138,7 +138,7 @@ while True: os.write(pipe, sys.argv[2].encode().decode("unicode_escape").encode(
 """
 
 
-@pytest.mark.parametrize("junk", [r"\n", r"{\n", r'{"version"\n'])
+@pytest.mark.parametrize("junk", [r"\n", r"{\n", r'{"version"\n', r'{"version"}\n'])
 def test_a_flood_does_not_hold_up_what_is_due(make_server, start_process, told, tmp_path, junk):
     before = set(threading.enumerate())
     server = make_server(max_interval=60)

@@ -67,6 +67,7 @@ class _Call:
         self._deadline = later(calls.clock.now(), calls.timeout)
         self._sent = False
         self._failures = 0
+        # Of the numbers of members; made anew when one is added, as most calls end before that.
         self._logged_in: frozenset[int] = frozenset()
         self._mistrusted: frozenset[int] = frozenset()
 

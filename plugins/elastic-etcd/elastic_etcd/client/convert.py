@@ -61,7 +61,7 @@ def _range_in(response: Any, revision: int) -> Range:
     return Range(revision)
 
 
-# A message is filled where it stands: made by itself and put there it takes twice the time.
+# A message is filled where it stands: made by itself and put there, it takes more time than all else here.
 
 
 def _fill_compare(message: Any, condition: Compare) -> None:

@@ -46,9 +46,11 @@ class Tokens:
 
     def metadata(self, member: Member, patience: Duration) -> Metadata:
         """See `Members.metadata`."""
-        known = self.at_hand
-        if known is not None or self._login is None:
-            return known or HAS_LEADER
+        if self._login is None:
+            return HAS_LEADER
+        known = self._metadata
+        if known is not None:
+            return known
         if not self._logging_in.acquire(timeout=patience):
             raise Failure("DEADLINE_EXCEEDED", "logging in takes too long")
         try:

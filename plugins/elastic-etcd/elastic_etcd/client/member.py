@@ -97,7 +97,7 @@ class Member:
 
 
 def _rpc_error() -> type[Exception]:
-    """Looked for when there is an error only: to ask for a module costs more than all else here."""
+    """Looked for only when there is an error: this module is imported without gRPC."""
     import grpc
 
     error: type[Exception] = grpc.RpcError
