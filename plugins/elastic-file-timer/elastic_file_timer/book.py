@@ -10,7 +10,7 @@ from elastic_core.clock import later
 from elastic_core.log import get_logger
 from elastic_core.watchdog.deadlines import Deadlines, Timer
 from elastic_file_timer.process import runs, start_time
-from elastic_file_timer.request import BEGINNING, ENDING, parse, without_torn_part
+from elastic_file_timer.request import BEGINNING, ENDING, SHORTEST, parse, without_torn_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +51,11 @@ class Book:
         """Lines from the pipe, whoever wrote them. Most of what is no request is told at a glance: a flood of it takes
         little time."""
         written = list(filter(None, lines))
-        likely = [line for line in written if BEGINNING in line and line.rstrip(_BLANKS).endswith(ENDING)]
+        likely = [
+            line
+            for line in written
+            if len(line) >= SHORTEST and BEGINNING in line and line.rstrip(_BLANKS).endswith(ENDING)
+        ]
         if len(likely) < len(written):
             first = next(line for line in written if line not in likely)
             self._refuse("unreadable", first, _FOREIGN, len(written) - len(likely))

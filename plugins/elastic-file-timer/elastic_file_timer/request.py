@@ -21,6 +21,9 @@ LONGEST = select.PIPE_BUF
 """Bytes of a request with the end of its line: what the kernel writes in one piece."""
 
 BEGINNING, ENDING = b'{"version"', b"}"
+SHORTEST = len(b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":0}')
+"""Bytes of a request without anything that could be left out."""
+
 _PID_MAX = 1 << 22
 _SIGNAL_MAX = 64
 _SECONDS_MAX = 1e12

@@ -116,6 +116,15 @@ def test_a_flood_hides_no_request(book, logged):
     assert book.refused == {"unreadable": 5}
 
 
+def test_the_shortest_request_is_one(book, clock):
+    book.take_all([b'{"version":1,"pid":%d,"scope_id":"","expiration_time":0,"signal":0}' % ME])
+    assert (book.refused, book.taken) == ({}, 1)
+    book.take_all([b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":0}'])
+    assert (book.refused, book.taken) == ({}, 2)
+    book.take_all([b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":}'])
+    assert (book.refused, book.taken) == ({"unreadable": 1}, 2)
+
+
 def test_of_a_torn_line_the_second_half_counts(book):
     book.take(b'{"version": 1, "pid"' + line(request()))
     assert (book.refused, book.taken) == ({"unreadable": 1}, 1)
