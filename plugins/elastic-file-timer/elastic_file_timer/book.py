@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from elastic_core.clock import later
 from elastic_core.log import get_logger
 from elastic_core.watchdog.deadlines import Deadlines, Timer
 from elastic_file_timer.process import runs, start_time
-from elastic_file_timer.request import BEGINNING, ENDING, SHORTEST, parse, without_torn_part
+from elastic_file_timer.request import may_be_request, parse, without_torn_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from elastic_file_timer.request import FileTimerRequest
 
 _FOREIGN = "expected one whole request in a line, found something else"
-_BLANKS = b" \t\r"
 _SHOWN = 200
 
 
@@ -51,13 +51,9 @@ class Book:
         """Lines from the pipe, whoever wrote them. Most of what is no request is told at a glance: a flood of it takes
         little time."""
         written = list(filter(None, lines))
-        likely = [
-            line
-            for line in written
-            if len(line) >= SHORTEST and BEGINNING in line and line.rstrip(_BLANKS).endswith(ENDING)
-        ]
+        likely = list(filter(may_be_request, written))
         if len(likely) < len(written):
-            first = next(line for line in written if line not in likely)
+            first = next(itertools.filterfalse(may_be_request, written))
             self._refuse("unreadable", first, _FOREIGN, len(written) - len(likely))
         for line in likely:
             self.take(line)

@@ -20,10 +20,8 @@ VERSION = 1
 LONGEST = select.PIPE_BUF
 """Bytes of a request with the end of its line: what the kernel writes in one piece."""
 
-BEGINNING, ENDING = b'{"version"', b"}"
-SHORTEST = len(b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":0}')
-"""Bytes of a request without anything that could be left out."""
-
+_BEGINNING = b'{"version"'
+_SHORTEST = len(b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":0}')
 _PID_MAX = 1 << 22
 _SIGNAL_MAX = 64
 _SECONDS_MAX = 1e12
@@ -74,10 +72,16 @@ class FileTimerRequest(TimerRequest):
         )
 
 
+def may_be_request(line: bytes) -> bool:
+    """Whether it is worth reading: long enough, with the beginning and the end of a request. What is not is refused
+    without more work, for anybody may write any number of lines."""
+    return len(line) >= _SHORTEST and _BEGINNING in line and line.rstrip(b" \t\r").endswith(b"}")
+
+
 def without_torn_part(line: bytes) -> bytes:
     """What was written last, if a writer before it did not come to the end of its line; nothing if that is no request.
     Takes next to no time, whatever is in the line."""
-    begin = line.rfind(BEGINNING)
+    begin = line.rfind(_BEGINNING)
     return line[begin:] if begin >= 0 else b""
 
 
