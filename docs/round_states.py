@@ -1,4 +1,4 @@
-"""Draws what can happen to a job's agreed state by doing it: all changes of `elastic_core.rendezvous.state`, from the
+"""Draws what can happen to a job's agreed state by doing it: all changes of `elastic_core.rendezvous.model`, from the
 empty state on, until none leads to anything new."""
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.node import Member
-from elastic_core.rendezvous import state as changes
+from elastic_core.rendezvous import model as changes
+from elastic_core.rendezvous.model import Cause, Report, State
 from elastic_core.rendezvous.seats import Seat
-from elastic_core.rendezvous.state import Cause, Report, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -139,8 +139,10 @@ def _changes(state: State) -> Iterator[tuple[str, Change]]:
         yield Cause.JOINED.value, lambda it: changes.ended(it, Cause.JOINED, "c", "")
         yield "all have succeeded", lambda it: changes.closed(it, "a", "", succeeded=True)
     yield Cause.LEFT.value, lambda it: changes.left(it, "b", "")
-    yield Cause.DRAINED.value, lambda it: changes.drained(it, "b", "b")
-    yield "member done", lambda it: changes.left_done(it, "b", it.round)
+    yield "node to be drained", lambda it: changes.drained(it, "b")
+    if state.open and "b" in state.draining and "b" not in state.done:
+        yield Cause.DRAINED.value, lambda it: changes.ended(it, Cause.DRAINED, "b", "")
+    yield "member done", lambda it: changes.succeeded(it, ["b"], it.round)
     for words, certain, curable in (
         ("failure", True, True),
         ("failure that may follow from a loss", False, True),
@@ -148,10 +150,10 @@ def _changes(state: State) -> Iterator[tuple[str, Change]]:
     ):
         report = Report("a", "a", (replace(ProcessFailure(0, 1, 1), curable=curable),), certain)
         spent = " (no restart left)" if certain and curable and state.restarts >= _RESTARTS else ""
-        yield words + spent, lambda it, report=report: changes.failed(it, it.round, report, _RESTARTS)
+        yield words + spent, lambda it, report=report: changes.failed(it, it.round, report)
     if state.end is not None and not state.open and not state.end.counted:
         spent = " (no restart left)" if state.restarts >= _RESTARTS else ""
-        yield "the failure is counted" + spent, lambda it: changes.counted_failure(it, _RESTARTS)
+        yield "the failure is counted" + spent, lambda it: changes.counted_failure(it)
     yield "closed on request", lambda it: changes.closed(it, "a", "", succeeded=False)
     yield "node refused", lambda it: changes.refused(it, (("c", "why"),))
     yield _MEMORY, lambda it: changes.recovered(it, State())

@@ -8,6 +8,9 @@ from typing import NewType, Protocol
 Instant = NewType("Instant", float)
 """Seconds on one process's monotonic clock. Never sent to another process, never compared with one of another."""
 
+LONG_AGO = Instant(float("-inf"))
+"""Before every other instant."""
+
 Duration = float
 """Seconds."""
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from elastic_core.agent.progress import Progress
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +66,7 @@ def _ask(kind: str, timeout: Duration) -> str:
     """What the probe prints. Tells that it is being waited for. Raises what `subprocess.run` raises."""
     clock = SystemClock()
     begun = clock.now()
-    progress = Progress.starting(begun, _say_waiting)
+    progress = Progress(begun, "torch to count its devices")
     reader, writer = os.pipe()
     try:
         command = [sys.executable, "-c", _PROBE, kind]
@@ -96,10 +95,6 @@ def _communicate(probe: subprocess.Popen[str], progress: Progress, clock: Clock,
         except subprocess.TimeoutExpired:
             if clock.now() >= deadline:
                 raise
-
-
-def _say_waiting(seconds: Duration) -> None:
-    get_logger().info("still waiting", waiting_for="torch to count its devices", seconds=round(seconds))
 
 
 def count_workers(wanted: int | str, probe: Callable[[str], int] = probe_torch) -> int:

@@ -23,7 +23,7 @@ def quiet_port():
     """A free port that the kernel gives to nobody who asks for any: who lets go of it finds it free again. Any port
     where the kernel gives them all."""
     from elastic_core.errors import ConfigurationError
-    from elastic_core.port import PortReservation
+    from elastic_core.support.sockets import PortReservation
 
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     below = range(max(first - 12_000, 1024), first - 4_000)  # not so near as the ports that torch is used to

@@ -1,15 +1,135 @@
-"""What an agent is to those who run one."""
+"""What an agent is to those who run one or write their own: what it is given, what it owns, and what it comes to."""
 
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING
-
-from elastic_core.agent.spec import DEFAULT_ROLE
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from elastic_core.agent.spec import WorkerGroup
-    from elastic_core.agent.state import RunResult
+    from collections.abc import Callable
+
+    from elastic_core.clock import Duration
+    from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.handler import RendezvousHandler
+    from elastic_core.interfaces.store import Store
+
+DEFAULT_ROLE = "default"
+
+
+class WorkerState(str, enum.Enum):
+    """State of a worker group; all its workers share it. The names are torch's.
+
+    UNKNOWN: the agent has lost track; INIT: being started; HEALTHY: running; UNHEALTHY: running but not well;
+    STOPPED: ended by the agent; SUCCEEDED, FAILED: ended by themselves.
+    """
+
+    UNKNOWN = "UNKNOWN"
+    INIT = "INIT"
+    HEALTHY = "HEALTHY"
+    UNHEALTHY = "UNHEALTHY"
+    STOPPED = "STOPPED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+    @staticmethod
+    def is_running(state: WorkerState) -> bool:
+        """Whether processes of the group exist."""
+        return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What the workers of this node came to: all succeeded, or at least one failed. Keys are global ranks.
+
+    `return_values` has meaning for functions. `failures` holds the workers that ended badly by themselves; those
+    that the agent stopped are in neither.
+    """
+
+    state: WorkerState
+    return_values: dict[int, Any] = field(default_factory=dict)
+    failures: dict[int, ProcessFailure] = field(default_factory=dict)
+
+    def is_failed(self) -> bool:
+        """Whether the job failed on this node."""
+        return self.state is WorkerState.FAILED
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """The workers of one node.
+
+    Args:
+        role: their role; ranks are also counted within a role.
+        local_world_size: how many, at least 1.
+        rdzv_handler: how the node finds the others.
+        entrypoint: a command or a function, for names in messages.
+        args: its arguments.
+        max_restarts: failures of the group that are forgiven.
+        monitor_interval: seconds between two looks at the workers by an agent that has no way to be told; 0 or more.
+        shutdown_timeout: grace in seconds on every stop path, between SIGTERM and SIGKILL.
+        kill_timeout: seconds after SIGKILL until a process is reported as one that will not die.
+        exit_barrier_timeout: seconds that a node whose workers have succeeded waits for those of other nodes; 0 or
+            more. Only with handlers that tell when they have. Who hosts the store of the others waits for longer.
+
+    Raises:
+        ValueError: a bound does not hold.
+    """
+
+    role: str
+    local_world_size: int
+    rdzv_handler: RendezvousHandler
+    entrypoint: Callable[..., Any] | str | None = None
+    args: tuple[Any, ...] = ()
+    max_restarts: int = 3
+    monitor_interval: Duration = 0.1
+    shutdown_timeout: Duration = 30.0
+    kill_timeout: Duration = 10.0
+    exit_barrier_timeout: Duration = 300.0
+
+    def __post_init__(self) -> None:
+        if self.local_world_size < 1:
+            raise ValueError(f"expected at least one worker on the node, found {self.local_world_size}")
+        if self.max_restarts < 0:
+            raise ValueError(f"expected max_restarts of 0 or more, found {self.max_restarts}")
+        if self.monitor_interval < 0:
+            raise ValueError(f"expected a monitor_interval of 0 s or more, found {self.monitor_interval}")
+        if self.exit_barrier_timeout < 0:
+            raise ValueError(f"expected an exit_barrier_timeout of 0 s or more, found {self.exit_barrier_timeout}")
+
+    def get_entrypoint_name(self) -> str:
+        """The entry point for people: a function's qualified name, else the command."""
+        if callable(self.entrypoint):
+            return getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
+        return self.entrypoint or "<none>"
+
+
+@dataclass
+class Worker:
+    """One worker; `id` is the agent's business (a process id for the local agent). Ranks are -1 before a round."""
+
+    local_rank: int
+    global_rank: int = -1
+    role_rank: int = -1
+    world_size: int = -1
+    role_world_size: int = -1
+    id: Any = None
+
+
+class WorkerGroup:
+    """The workers of one node, replaced one and all by every round. Changed only by the agent that owns it."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+        self.workers = [Worker(local_rank) for local_rank in range(spec.local_world_size)]
+        self.state = WorkerState.INIT
+        self.round = 0
+        self.store: Store | None = None
+        self.group_rank = -1
+        self.group_world_size = -1
+        self.master_addr = ""
+        self.master_port = -1
 
 
 class ElasticAgent(abc.ABC):
@@ -22,7 +142,7 @@ class ElasticAgent(abc.ABC):
         Raises:
             SignalException: the agent was asked to leave and has stopped its workers.
             RendezvousClosedError: another node closed the job, because it failed there; `failures` are the job's.
-            RendezvousConnectionError: the store was out of reach for so long that the others hold this node to be gone.
+            RendezvousConnectionError: the store was out of reach for as long as the node may take to join.
             RendezvousError: no round formed.
             UnkillableWorkersError: a worker survived SIGKILL.
         """

@@ -1,56 +1,146 @@
-"""Joining: `next_rendezvous` in a thread of its own, so that a signal is answered while it blocks."""
+"""Joining: how a node comes to its next round, learns who else is in it, and numbers its workers.
+
+`next_rendezvous` runs in a thread of its own, so that a signal is answered while it blocks. Handlers written for
+torchrun give a rank and a size and do not say who the others are. So each node puts what they have to know under its
+rank into the round's store, and reads theirs: two small operations for each member. JSON, never pickle: whoever reaches
+the store must not be able to run code here.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from elastic_core.agent.roll_call import call_roll
+from elastic_core.agent.interface import Worker
+from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
 from elastic_core.interfaces.handler import RendezvousInfo
+from elastic_core.interfaces.node import Member, Round
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
-    from elastic_core.agent.news import News
+    from elastic_core.agent.event_queue import EventQueue
+    from elastic_core.agent.interface import WorkerSpec
     from elastic_core.agent.progress import Progress
-    from elastic_core.agent.roll_call import Own
     from elastic_core.clock import Clock
     from elastic_core.interfaces.handler import RendezvousHandler
-    from elastic_core.interfaces.node import Round
+    from elastic_core.interfaces.store import Store
+
+_KEY = "elastic/member/{rank}"
+
+
+class Introduction(NamedTuple):
+    """What a node says of itself: the role and number of its workers, the failures of the job that it knows of, and the
+    number that the round would have for it."""
+
+    role: str
+    local_world_size: int
+    restart_count: int
+    round: int
+
+    @property
+    def member(self) -> Member:
+        """Who it is among the members of the round; more is not known of it."""
+        return Member("", "", "", self.role, self.local_world_size)
 
 
 def next_round(
-    handler: RendezvousHandler, own: Own, news: News, clock: Clock, progress: Progress
-) -> RendezvousInfo | BaseException | None:
-    """Wait for the next round, or for what is raised instead of it; None when a signal asks the agent to leave."""
-    begin_joining(handler, own, news.joined)
-    while (outcome := news.take_joined()) is None:
-        news.wait((), progress.look(clock.now()))
-        if news.signals:
+    handler: RendezvousHandler, own: Introduction, events: EventQueue, clock: Clock, progress: Progress
+) -> RendezvousInfo | None:
+    """Wait for the next round, and give it with what its members agree on; None when a signal asks the agent to leave.
+    Raises what the handler raises."""
+
+    def join() -> None:
+        try:
+            events.joined(_with_members(handler.next_rendezvous(), own))
+        except BaseException as error:  # noqa: BLE001 - carried over to the agent's thread and raised there
+            events.joined(error)
+
+    if events.signals:
+        return None
+    threading.Thread(target=join, name="rendezvous", daemon=True).start()
+    while (outcome := events.take_joined()) is None:
+        events.wait((), progress.look(clock.now()))
+        if events.signals:
             return None
+    if isinstance(outcome, BaseException):
+        raise outcome
     return outcome
 
 
-def begin_joining(
-    handler: RendezvousHandler, own: Own, deliver: Callable[[RendezvousInfo | BaseException], None]
-) -> None:
-    """Start it. `deliver` is called in that thread with the round, `formed` included, or with what was raised."""
-
-    def join() -> None:
-        outcome: RendezvousInfo | BaseException
-        try:
-            outcome = _with_members(handler.next_rendezvous(), own)
-        except BaseException as error:  # noqa: BLE001 - carried over to the agent's thread and raised there
-            outcome = error
-        deliver(outcome)
-
-    threading.Thread(target=join, name="rendezvous", daemon=True).start()
-
-
-def _with_members(info: RendezvousInfo, own: Own) -> RendezvousInfo:
-    """The same with what all members agree on. Handlers that were written for torchrun hand out a class of torch's,
-    which knows no such thing."""
+def _with_members(info: RendezvousInfo, own: Introduction) -> RendezvousInfo:
+    """Handlers that were written for torchrun hand out a class of torch's, which knows of no members."""
     formed: Round | None = getattr(info, "formed", None)
     if formed is None:
         formed = call_roll(info.store, info.rank, info.world_size, own)
     return RendezvousInfo(info.store, info.rank, info.world_size, info.bootstrap_store_info, formed)
+
+
+def call_roll(store: Store, rank: int, world_size: int, own: Introduction) -> Round:
+    """The round as all its members see it. The restart count is the highest that one of them knows, and so is the
+    number. A node that is alone asks nobody. Blocks for as long as the store waits for a key.
+
+    Raises:
+        RendezvousTimeoutError: a member has not told in time.
+        RendezvousConnectionError: the store cannot be reached.
+        RendezvousStateError: what a member told cannot be read.
+    """
+    if world_size > 1:
+        store.set(_KEY.format(rank=rank), json.dumps(own))
+    told = [own if other == rank else _read(store, other) for other in range(world_size)]
+    members = tuple(node.member for node in told)
+    return Round(max(node.round for node in told), members, max(node.restart_count for node in told))
+
+
+def _read(store: Store, rank: int) -> Introduction:
+    try:
+        raw = store.get(_KEY.format(rank=rank))
+    except TimeoutError as error:
+        raise RendezvousTimeoutError(f"expected the node with rank {rank} to tell its role: {error}") from error
+    except Exception as error:
+        message = f"expected the node with rank {rank} to tell its role through the round's store, found: {error}"
+        raise RendezvousConnectionError(message) from error
+    try:
+        return _checked(*json.loads(raw))
+    except (ValueError, TypeError, RecursionError) as error:
+        message = f"expected the role and the number of workers of the node with rank {rank}, found {raw[:100]!r}"
+        raise RendezvousStateError(f"{message}; let all nodes run the same version") from error
+
+
+def _checked(role: Any, *numbers: Any) -> Introduction:
+    if not isinstance(role, str) or not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError(numbers)
+    return Introduction(role, *numbers)
+
+
+def check_place(members: Sequence[Member], group_rank: int, group_world_size: int, spec: WorkerSpec) -> None:
+    """Raises RendezvousStateError when the round is not of this size, or holds this node for another one."""
+    own = members[group_rank] if 0 <= group_rank < len(members) == group_world_size else None
+    if own is None or (own.role, own.local_world_size) != (spec.role, spec.local_world_size):
+        found = ", ".join(f"{member.local_world_size} of {member.role!r}" for member in members) or "none"
+        raise RendezvousStateError(
+            f"expected a round of {group_world_size} node(s), of which the one with rank {group_rank} has "
+            f"{spec.local_world_size} worker(s) of role {spec.role!r}; found nodes with {found}; "
+            "look whether two nodes have the same id"
+        )
+
+
+def ranked_workers(members: Sequence[Member], group_rank: int) -> list[Worker]:
+    """The workers of the member with rank `group_rank`, by local rank.
+
+    Global ranks count through the workers of all members in the order of their group ranks, role ranks through those
+    of members of the same role. So nobody has to be asked for them. Every member is looked at once: a large round's are
+    made anew with each look.
+    """
+    own = members[group_rank]
+    first = first_in_role = world_size = role_world_size = 0
+    for rank, member in enumerate(members):
+        if rank == group_rank:
+            first, first_in_role = world_size, role_world_size
+        world_size += member.local_world_size
+        role_world_size += member.local_world_size if member.role == own.role else 0
+    return [
+        Worker(local, first + local, first_in_role + local, world_size, role_world_size)
+        for local in range(own.local_world_size)
+    ]

@@ -1,15 +1,33 @@
-"""The stop path as a pure plan: a signal, grace, SIGKILL, a bounded wait, and then giving up."""
+"""The one stop path: a signal, grace, SIGKILL, a bounded wait, and then giving up. `StopPlan` says what comes when, as
+pure values; `GroupStop` does it to the processes of a round."""
 
 from __future__ import annotations
 
 import enum
+import signal
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from elastic_core.agent.progress import Progress
 from elastic_core.clock import later
+from elastic_core.errors import UnkillableWorkersError
+from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from elastic_core.clock import Duration, Instant
+    from collections.abc import Collection
+
+    from elastic_core.agent.event_queue import EventQueue
+    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.interfaces.workers import Leftover, WorkerProcesses
+
+# Seconds for helpers of ended workers (multiprocessing's tracker) to notice, and to end. After a failure they hold up
+# the restart; at the end of the job nothing waits, and they may have stalled.
+AFTERGLOW: Duration = 0.3
+LAST_AFTERGLOW: Duration = 2.0
+_CONSOLE_PATIENCE: Duration = 30.0  # seconds that a console may take nothing before the rest of the output is given up
+_HURRIED_PATIENCE: Duration = 2.0  # the same when a signal has asked the agent to leave
+_LOOK_AGAIN: Duration = 0.05  # only where the platform cannot tell of the end of a process that is not our child
 
 
 class Step(enum.Enum):
@@ -46,5 +64,122 @@ class StopPlan:
         return later(self.begun, self.grace) if self.killed is None else later(self.killed, self.patience)
 
     def after_kill(self, now: Instant) -> StopPlan:
-        """The plan once SIGKILL was sent for the first time."""
-        return replace(self, killed=now)
+        """The plan once SIGKILL has been sent; only the first time counts."""
+        return self if self.killed is not None else replace(self, killed=now)
+
+
+class GroupStop:
+    """Ends everything that a round consists of. Waits at the agent's event queue, so that a signal cuts it short.
+
+    Args:
+        kill_timeout: see `WorkerSpec`.
+    """
+
+    def __init__(self, processes: WorkerProcesses, events: EventQueue, clock: Clock, kill_timeout: Duration) -> None:
+        self._processes = processes
+        self._events = events
+        self._clock = clock
+        self._kill_timeout = kill_timeout
+
+    def stop(self, signum: signal.Signals, grace: Duration, afterglow: Duration = AFTERGLOW) -> None:
+        """End the processes, then read their output to its end. A finished round leaves nothing to do but to end what
+        its workers left behind, which has `afterglow` seconds to go by itself.
+
+        Raises:
+            UnkillableWorkersError: a process has survived SIGKILL.
+        """
+        try:
+            left = self._left_behind(afterglow)
+            if left or self._processes.running():
+                self._announce(left, signum, grace)
+                begun = self._clock.now()
+                self._end_processes(signum, grace)
+                get_logger().info("workers stopped", seconds=round(self._clock.now() - begun, 3))
+            self._deliver_output()
+        finally:
+            self._processes.finish()
+
+    def _left_behind(self, afterglow: Duration) -> list[Leftover]:
+        """What has to be ended: everything while workers run; after them only what does not follow them by itself. A
+        signal that comes meanwhile ends the wait."""
+        signals = len(self._events.signals)
+        until = later(self._clock.now(), afterglow)
+        while (left := self._processes.leftovers()) and not self._processes.running():
+            if self._clock.now() >= until or len(self._events.signals) != signals:
+                break
+            self._wait_for_ends(until)
+        return left
+
+    def _announce(self, left: list[Leftover], signum: signal.Signals, grace: Duration) -> None:
+        log = get_logger()
+        running = self._processes.running()
+        if running:
+            log.info("stopping workers", local_ranks=running, signal=signum.name, grace=grace)
+        else:
+            commands = [f"{process.pid} {process.command}" for process in left]
+            log.warning("leftover processes", reason="the workers ended and left these behind", processes=commands)
+
+    def _end_processes(self, signum: signal.Signals, grace: Duration) -> None:
+        plan = StopPlan(self._clock.now(), grace, self._kill_timeout)
+        progress = Progress(plan.begun, "workers to stop", partial(self._who_still_runs, grace))
+        self._processes.send_signal(signum)
+        self._processes.send_signal(signal.SIGCONT)  # a stopped process cannot answer the request to end
+        while self._unfinished():
+            now = self._clock.now()
+            step = plan.step(now, urged=self._events.urged)
+            if step is Step.GIVE_UP:
+                self._give_up()
+                return
+            if step is Step.KILL:
+                plan = plan.after_kill(now)
+                self._processes.send_signal(signal.SIGKILL)
+            self._wait_for_ends(plan.until, progress.look(now))
+            self._events.take_expired()  # dropped: who was asked to end has its grace, whatever it does in it
+            self._processes.reap()
+
+    def _unfinished(self) -> bool:
+        # The process table is searched only when all workers have gone: with many of them it is long.
+        return bool(self._processes.running() or self._processes.leftovers())
+
+    def _wait_for_ends(self, *until: Instant) -> None:
+        fds = self._processes.sentinels() or self._processes.leftover_sentinels()
+        self._events.wait(fds, *until, None if fds else later(self._clock.now(), _LOOK_AGAIN))
+
+    def _who_still_runs(self, grace: Duration, seconds: int) -> dict[str, object]:
+        return {"local_ranks": self._processes.running(), "seconds": seconds, "grace": grace}
+
+    def _give_up(self) -> None:
+        """Raises UnkillableWorkersError, unless the last one has just gone."""
+        left = self._processes.leftovers()
+        for process in left:
+            waits_in = process.waits_in or "unknown"
+            get_logger().error(
+                "process would not die",
+                pid=process.pid,
+                state=process.state,
+                waits_in=waits_in,
+                command=process.command,
+            )
+        if left:
+            names = "; ".join(f"{p.pid} ({p.command}) in state {p.state}, in {p.waits_in or 'unknown'}" for p in left)
+            raise UnkillableWorkersError(
+                f"expected every worker to be gone {self._kill_timeout:g} s after SIGKILL, found {len(left)} still "
+                f"there: {names}. State D means that the kernel waits for a device or a file system: look at its log "
+                "(dmesg); the process ends when that wait does, or with the machine"
+            )
+
+    def _deliver_output(self) -> None:
+        """Wait for the console as long as it takes any, within reason; a signal that comes meanwhile ends the wait."""
+        done = self._processes.drain()
+        signals = len(self._events.signals)
+        patience = _HURRIED_PATIENCE if signals else _CONSOLE_PATIENCE
+        delivered, deadline = -1, self._clock.now()
+        readable: Collection[int] = ()
+        progress = Progress(deadline, "the console to take the workers' output")
+        while done is not None and done not in readable and len(self._events.signals) == signals:
+            now = self._clock.now()
+            if delivered != self._processes.delivered():
+                delivered, deadline = self._processes.delivered(), later(now, patience)
+            elif now >= deadline:
+                return
+            readable = self._events.wait([done], deadline, progress.look(now))

@@ -1,45 +1,61 @@
-"""What to do about a worker group: the whole restart policy, one pure function."""
+"""What to do about a worker group, and in the exit barrier after it: the whole policy, in two pure functions.
+
+Both answer what the agent sees with orders, which the agent performs in their sequence, each once, before it looks
+again. A group that has ended goes through it twice. A failure is reported and the group stopped, whatever else may be:
+the peers of a lost worker hang until they are told, and to stop takes time. What follows is decided when all is known.
+"""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from elastic_core.agent.state import WorkerState
+from elastic_core.agent.attribution import first_in_words, first_of, together
+from elastic_core.agent.interface import WorkerState
 from elastic_core.interfaces.handler import Outcome
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Mapping
 
-    from elastic_core.agent.budget import RestartBudget
-    from elastic_core.agent.state import RunResult
+    from elastic_core.agent.interface import RunResult
+    from elastic_core.clock import Instant
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.handler import Verdict
 
+_DONE = "every worker succeeded"
 
-class Action(enum.Enum):
-    """What the agent does next.
 
-    CONTINUE: nothing. RESTART: stop the workers and take part in the next round. SUCCEED: tell the others, wait for
-    them, end well. FAIL: end as a failed job. LEAVE: tell the others, stop the workers, end as a signal asked. DEPART:
-    tell the others, stop the workers, end well. RETIRE: the same, with nobody to be told. YIELD: another node has
-    closed the job, stop the workers. FENCE: the store is out of reach, stop the workers.
+class Order(enum.Enum):
+    """One thing for the agent to do.
+
+    REPORT: tell the others of the failures of this node, with all that is known of them by now. DEPART: tell them that
+    this node goes. STOP: stop the workers. COLLECT: all have succeeded; end what they left behind, and take in what
+    they wrote and returned. JOIN: take part in the next round. START: start the workers of that round.
+
+    The rest end the run, or may. SUCCEED: tell the others, wait for them, end well. RETIRE: end well. FAIL: end as a
+    failed job. YIELD: end because another node has closed the job. LEAVE: tell the others, stop the workers, end as a
+    signal asked.
     """
 
-    CONTINUE = "continue"
-    RESTART = "restart"
-    SUCCEED = "succeed"
-    FAIL = "fail"
-    LEAVE = "leave"
+    REPORT = "report"
     DEPART = "depart"
+    STOP = "stop"
+    COLLECT = "collect"
+    JOIN = "join"
+    START = "start"
+    SUCCEED = "succeed"
     RETIRE = "retire"
+    FAIL = "fail"
     YIELD = "yield"
-    FENCE = "fence"
+    LEAVE = "leave"
 
 
-class Cause(str, enum.Enum):
+_AGAIN = (Order.JOIN, Order.START)
+
+
+class RestartCause(str, enum.Enum):
     """Why a group restarts. HANG: a worker had to be killed because it hung. It uses the budget as a failure does, a
     change of the membership does not."""
 
@@ -49,68 +65,138 @@ class Cause(str, enum.Enum):
 
 
 @dataclass(frozen=True)
+class RestartBudget:
+    """`max_restarts` failures are forgiven, the next one is final. `failures` is TORCHELASTIC_RESTART_COUNT.
+
+    `shared`: the handler counts, for all nodes together, and decides whether a failure is forgiven; `failures` is what
+    the present round says.
+    """
+
+    max_restarts: int
+    failures: int = 0
+    membership_changes: int = 0
+    shared: bool = False
+
+    @property
+    def exhausted(self) -> bool:
+        return self.failures >= self.max_restarts
+
+    def after_failure(self) -> RestartBudget:
+        """Raises ValueError when there is nothing left to spend."""
+        if self.exhausted:
+            raise ValueError(f"expected restarts to be left, found all {self.max_restarts} used")
+        return replace(self, failures=self.failures + 1)
+
+    def after_membership_change(self) -> RestartBudget:
+        return replace(self, membership_changes=self.membership_changes + 1)
+
+    def in_round(self, restart_count: int) -> RestartBudget:
+        """The budget in a round whose members agreed on `restart_count`."""
+        return replace(self, failures=restart_count)
+
+
+@dataclass(frozen=True)
 class Observation:
-    """What the agent sees at one moment. `signum`: a signal to leave. `verdict`: what has become of the round."""
+    """What the agent sees at one moment.
+
+    Args:
+        result: how the workers are.
+        signum: a signal to leave.
+        verdict: what has become of the round.
+        complete: no worker runs any more, and `result` is all that there is to know of them.
+    """
 
     result: RunResult
     signum: signal.Signals | None = None
     verdict: Verdict | None = None
+    complete: bool = False
 
-    def told(self, outcome: Outcome) -> Verdict | None:
+    @property
+    def running(self) -> bool:
+        """Whether workers run."""
+        return WorkerState.is_running(self.result.state)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the group has failed, or is in no state that it can go on from."""
+        return not self.running and self.result.state is not WorkerState.SUCCEEDED
+
+    @property
+    def told(self) -> Mapping[int, ProcessFailure]:
+        """The failures of the job that the verdict names."""
+        return self.verdict.failures if self.verdict else {}
+
+    @property
+    def failures(self) -> dict[int, ProcessFailure]:
+        """Those of this node and those of the job."""
+        return together(self.result.failures, self.told)
+
+    def found(self, outcome: Outcome) -> Verdict | None:
         """The verdict, if it has this outcome."""
         return self.verdict if self.verdict and self.verdict.outcome is outcome else None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The action, its reason in words, and the budget that is left after it.
+    """What to do, why, and the budget that is left after it. No orders: wait.
 
     `cause` is set for a restart. `certain` is false when the budget is shared and may turn out to be used up.
     """
 
-    action: Action
+    orders: tuple[Order, ...]
     reason: str
     budget: RestartBudget
-    cause: Cause | None = None
+    cause: RestartCause | None = None
     certain: bool = True
 
 
 def supervise(budget: RestartBudget, seen: Observation) -> Decision:
-    """A signal goes before everything; being cut off before what the cut-off workers do; a finished group before what
-    others say of the round, for its work is done; the end of the job or of this node's part in it before the failures
-    that follow from it; and a failure before a change of the round, which a restart will bring anyway."""
-    state = seen.result.state
+    """A signal goes before everything, then a failure that is to be told. A finished group goes before what others say
+    of the round, for its work is done; the end of the job, of this node's part in it or of its connection before the
+    failures that may follow from it; and a failure before a change of the round, which a restart will bring anyway."""
     if seen.signum is not None:
-        return Decision(Action.LEAVE, f"received {seen.signum.name}", budget)
-    if verdict := seen.told(Outcome.FENCED):
-        return Decision(Action.FENCE, verdict.reason, budget)
-    if state is WorkerState.SUCCEEDED:
-        return Decision(Action.SUCCEED, "every worker succeeded", budget)
-    if verdict := seen.told(Outcome.CLOSED):
-        return _after_close(budget, seen.result, verdict)
-    if verdict := seen.told(Outcome.DRAINED):
-        return Decision(Action.DEPART, f"drained: {verdict.reason}", budget)
-    if not WorkerState.is_running(state):
+        return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget)
+    if seen.failed and not seen.complete:
+        return Decision((Order.REPORT, Order.STOP, Order.REPORT), _what_failed(seen.result), budget)
+    if seen.result.state is WorkerState.SUCCEEDED:
+        return Decision((Order.SUCCEED if seen.complete else Order.COLLECT,), _DONE, budget)
+    if verdict := seen.found(Outcome.CLOSED):
+        return _after_close(budget, seen, verdict)
+    if verdict := seen.found(Outcome.DRAINED):
+        return Decision((Order.DEPART, *_stop(seen), Order.RETIRE), f"drained: {verdict.reason}", budget)
+    if verdict := seen.found(Outcome.FENCED):
+        return _after_round(budget, seen, verdict)
+    if seen.failed:
         return _after_failure(budget, seen)
-    if verdict := seen.told(Outcome.RESTART):
-        return after_round(budget, verdict)
-    return Decision(Action.CONTINUE, "workers run", budget)
+    if verdict := seen.found(Outcome.RESTART):
+        return _after_round(budget, seen, verdict)
+    return Decision((), "workers run", budget)
 
 
-def after_round(budget: RestartBudget, verdict: Verdict) -> Decision:
-    """The round has ended, and the next one will be without a failure of ours."""
-    if verdict.failed:
-        return Decision(Action.RESTART, verdict.reason, budget, _cause(verdict.failures))
-    return Decision(Action.RESTART, verdict.reason, budget.after_membership_change(), Cause.MEMBERSHIP)
-
-
-def _cause(failures: Mapping[int, ProcessFailure]) -> Cause:
-    first = _first(failures)
-    return Cause.HANG if first and first.hung else Cause.FAILURE
-
-
-def _first(failures: Mapping[int, ProcessFailure]) -> ProcessFailure | None:
-    return next((failure for failure in failures.values() if failure.caused_by is None), None)
+def await_others(
+    budget: RestartBudget, seen: Observation, now: Instant, until: Instant, hosts_store: bool = False
+) -> Decision:
+    """What a node does whose workers have succeeded, while those of others run. It waits, so that it can take part
+    again when another node fails. Its own work is done: no end of the wait makes a failure of that, except that the
+    job as a whole failed. `until`: when the node stops waiting, unless the others would lose the store with it."""
+    if seen.signum is not None:
+        return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget)
+    if verdict := seen.found(Outcome.CLOSED):
+        if verdict.succeeded:
+            return Decision((Order.RETIRE,), f"{_DONE}; {closed(verdict)}", budget)
+        return Decision((Order.YIELD,), f"{closed(verdict)}; the workers of this node had succeeded", budget)
+    if verdict := seen.found(Outcome.RESTART):
+        return _after_round(budget, seen, verdict)
+    if verdict := seen.found(Outcome.FENCED):
+        return Decision((Order.RETIRE,), f"{_DONE}; not waiting for those of others: {verdict.reason}", budget)
+    if verdict := seen.found(Outcome.DRAINED):
+        return Decision((Order.DEPART, Order.RETIRE), f"{_DONE}; drained: {verdict.reason}", budget)
+    if now < until:
+        return Decision((), _DONE, budget)
+    if hosts_store:
+        return Decision((), "the store of the others is in this process, and their workers run", budget)
+    reason = f"{_DONE}; those of others have not in time (exit barrier)"
+    return Decision((Order.DEPART, Order.RETIRE), reason, budget)
 
 
 def closed(verdict: Verdict) -> str:
@@ -118,35 +204,46 @@ def closed(verdict: Verdict) -> str:
     return f"the job was closed by {verdict.by or 'another node'}: {verdict.reason}"
 
 
-def _after_close(budget: RestartBudget, result: RunResult, verdict: Verdict) -> Decision:
-    if verdict.succeeded:
-        return Decision(Action.RETIRE, closed(verdict), budget)
-    failed = bool(result.failures) or not WorkerState.is_running(result.state)
-    return Decision(Action.FAIL if failed else Action.YIELD, closed(verdict), budget)
+def _stop(seen: Observation) -> tuple[Order, ...]:
+    return (Order.STOP,) if seen.running else ()
+
+
+def _after_round(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
+    """The round is over for this node, and what made it so counts; a failure of ours does not."""
+    orders = (*_stop(seen), *_AGAIN)
+    if verdict.failed:
+        return Decision(orders, verdict.reason, budget, _cause(verdict.failures))
+    return Decision(orders, verdict.reason, budget.after_membership_change(), RestartCause.MEMBERSHIP)
+
+
+def _after_close(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
+    badly = Order.FAIL if seen.failed else Order.YIELD
+    return Decision((*_stop(seen), Order.RETIRE if verdict.succeeded else badly), closed(verdict), budget)
 
 
 def _after_failure(budget: RestartBudget, seen: Observation) -> Decision:
-    first = _first(seen.result.failures)
-    what = f"rank {first.global_rank}: {first.reason}" if first else f"the group is {seen.result.state.value}"
+    what, cause = _what_failed(seen.result), _cause(seen.result.failures)
     if budget.shared:
-        verdict = seen.told(Outcome.RESTART)
-        return after_round(budget, verdict) if verdict else _to_be_judged(budget, what, _cause(seen.result.failures))
+        if verdict := seen.found(Outcome.RESTART):
+            return _after_round(budget, seen, verdict)
+        # Whether it is forgiven is the job's decision, and the next rendezvous tells.
+        return Decision(_AGAIN, what, budget, cause, certain=False)
+    first = first_of(seen.result.failures)
     if first and not first.curable:
         last = first.stderr_tail[-1] if first.stderr_tail else "the command cannot run"
-        return Decision(Action.FAIL, f"{what}; a restart cannot cure it: {last}", budget)
+        return Decision((Order.FAIL,), f"{what}; a restart cannot cure it: {last}", budget)
     if budget.exhausted:
-        return Decision(Action.FAIL, f"{what}; {_used_up(budget)}", budget)
+        used_up = f"all {budget.max_restarts} restarts are used (--max-restarts)"
+        none = "no restart is allowed (--max-restarts=0)"
+        return Decision((Order.FAIL,), f"{what}; {used_up if budget.max_restarts else none}", budget)
     after = budget.after_failure()
-    reason = f"{what}; restart {after.failures} of {after.max_restarts}"
-    return Decision(Action.RESTART, reason, after, _cause(seen.result.failures))
+    return Decision(_AGAIN, f"{what}; restart {after.failures} of {after.max_restarts}", after, cause)
 
 
-def _to_be_judged(budget: RestartBudget, what: str, cause: Cause) -> Decision:
-    """Take part again; whether the failure is forgiven is the job's decision, and the next rendezvous tells."""
-    return Decision(Action.RESTART, what, budget, cause, certain=False)
+def _what_failed(result: RunResult) -> str:
+    return first_in_words(result.failures) or f"the group is {result.state.value}"
 
 
-def _used_up(budget: RestartBudget) -> str:
-    if budget.max_restarts == 0:
-        return "no restart is allowed (--max-restarts=0)"
-    return f"all {budget.max_restarts} restarts are used (--max-restarts)"
+def _cause(failures: Mapping[int, ProcessFailure]) -> RestartCause:
+    first = first_of(failures)
+    return RestartCause.HANG if first and first.hung else RestartCause.FAILURE

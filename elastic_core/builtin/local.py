@@ -12,7 +12,7 @@ from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import ConfigurationError, Problem, RendezvousClosedError
 from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hookimpl
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -124,4 +124,4 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
 
 @hookimpl
 def elastic_stores() -> list[StoreRecord]:
-    return [StoreRecord("memory", "a store in the memory of one process", _create_memory_store)]
+    return [StoreRecord("memory", "a store in the memory of one process", _create_memory_store, shared=False)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.interfaces.node import Node
 from elastic_core.log import get_logger
 from elastic_core.observers import EventRecorder, Everyone, MetricRecorder
+from elastic_core.rendezvous.handler import made_up_name
 from elastic_core.workers.group import LocalWorkers
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ def _node(settings: Settings, local_world_size: int) -> Node:
         local_world_size=local_world_size,
         rank_hint=settings.node_rank,
         max_restarts=settings.max_restarts,
+        stop_timeout=settings.shutdown_timeout + settings.kill_timeout,
     )
 
 
@@ -135,7 +136,7 @@ def _made_up_name(settings: Settings, host: str) -> str:
     """In a static job the rank is the name: two nodes of one rank are then two of one name, which is found out."""
     if settings.rdzv_backend == "static" and settings.node_rank is not None:
         return f"rank{settings.node_rank}"
-    return f"{host}:{os.getpid()}"
+    return made_up_name(host)
 
 
 def _handler(settings: Settings, manager: PluginManager, node: Node) -> RendezvousHandler:

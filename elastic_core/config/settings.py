@@ -65,7 +65,7 @@ class Settings:
         None,
         parse_filled_text,
         "nodes",
-        "name of this node, unique in the job; what status shows and drain takes; unset: <hostname>:<pid>",
+        "name of this node, unique in the job; what status shows and drain takes; unset: <hostname>:<pid>.<random>",
         "NAME",
         torchrun=False,
     )

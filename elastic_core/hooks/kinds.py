@@ -36,6 +36,8 @@ KINDS: tuple[Kind, ...] = (
         "--rdzv-backend",
         {
             "c10d": "elastic-c10d",
+            "tcp": "elastic-c10d",
+            "file": "elastic-c10d",
             "static": "elastic-c10d",
             "etcd": "elastic-etcd",
             "etcd-v2": "elastic-etcd",

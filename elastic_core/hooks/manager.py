@@ -33,13 +33,13 @@ from elastic_core.hooks.discovery import (
 )
 from elastic_core.hooks.kinds import KINDS, kind_of
 from elastic_core.hooks.names import normalised
-from elastic_core.hooks.records import Option, Record, RendezvousBackendRecord
+from elastic_core.hooks.records import Option, Record, RendezvousBackendRecord, StoreRecord
 from elastic_core.hooks.selection import Conflict, Provided
 from elastic_core.hooks.torchrun_handlers import provided_handler, without_twins
 from elastic_core.hooks.validation import check_hooks, checked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from importlib.metadata import EntryPoint
 
     from elastic_core.interfaces.workers import RoundPlan
@@ -205,9 +205,22 @@ class PluginManager:
         found = [item for item in self._provided if isinstance(item.record, kind)]
         if kind is RendezvousBackendRecord:
             native = cast("list[Provided[RendezvousBackendRecord]]", found)
-            found = [*found, *without_twins(map(provided_handler, self._handlers), native)]
+            native = [*native, *self._brought_by_stores(native)]
+            found = [*native, *without_twins(map(provided_handler, self._handlers), native)]
         ordered = sorted(found, key=lambda item: (item.record.name, item.source))
         return tuple(cast("list[Provided[R]]", ordered))
+
+    def _brought_by_stores(
+        self, native: list[Provided[RendezvousBackendRecord]]
+    ) -> Iterator[Provided[RendezvousBackendRecord]]:
+        """The backends of stores, but for those whose distribution brings a backend of that name itself."""
+        from elastic_core.rendezvous.from_store import record_of
+
+        own = {(item.source.distribution, name) for item in native for name in selection.names_of(item.record)}
+        for item in self._provided:
+            store, brings = item.record, item.source.distribution
+            if isinstance(store, StoreRecord) and store.shared and (brings, store.name) not in own:
+                yield Provided(record_of(store), item.source)
 
     def provided(self, kind: type[R], name: str, origin: str | None = None) -> Provided[R]:
         """The one record of that name or alias, with who brought it.

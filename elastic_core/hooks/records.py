@@ -63,13 +63,21 @@ class RendezvousBackendRecord:
 
 @dataclass(frozen=True)
 class StoreRecord:
-    """A key-value store; `factory` receives its options, typed, defaults filled in."""
+    """A key-value store; `factory` receives its options, typed, defaults filled in. A rendezvous backend of the same
+    name comes with it, unless its plugin brings one itself.
+
+    Args:
+        factory: called for every connection, from several threads; what it returns is used by one thread at a time, and
+            closed if it has a `close`.
+        shared: whether other processes reach the same store. False: no backend comes with it.
+    """
 
     name: str
     summary: str
     factory: Callable[[Mapping[str, Any]], Store]
     options: tuple[Option, ...] | None = ()
     aliases: tuple[str, ...] = ()
+    shared: bool = True
 
 
 @dataclass(frozen=True)

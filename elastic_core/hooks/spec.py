@@ -95,15 +95,18 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ign
 
 @hookspec
 def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
-    """Bring key-value stores that the members of a round can share.
+    """Bring key-value stores. Each that processes share (`StoreRecord.shared`) brings a rendezvous backend of its name
+    with it, selected by `--rdzv-backend`, with the store's options beside those that every backend has.
 
     Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
     that loads them, after `elastic_rendezvous_backends`. An exception takes the plugin out with everything it
     brings; `elastic plugins` shows it, and the other plugins live.
 
-    A factory is called whenever a store of that name is asked for by `elastic_core.testing.installed_store`, in the
-    thread that asks. What it raises goes to the caller. A launch asks for none: the members of a round get their store
-    from the rendezvous backend.
+    A factory is called for every connection to the store, in the thread that needs it: a job's agent has up to three,
+    and each is used by one thread at a time. It is given the store's options, with the endpoint as `endpoint`, `url` or
+    `path`, whichever of them the store has, or as `host` and `port`. What it raises is told as an outage of the store,
+    and tried again; a ConfigurationError ends the agent with exit code 2. After an error of the store the next call
+    makes a new connection. Every operation has to end by itself.
 
     A whole plugin::
 

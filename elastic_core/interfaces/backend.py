@@ -11,6 +11,8 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.errors import RendezvousConnectionError
+
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
     from elastic_core.interfaces.handler import RendezvousStoreInfo
@@ -62,6 +64,10 @@ class Announced:
     beats: int | None
 
 
+class EntryDroppedError(RendezvousConnectionError):
+    """The store has dropped the entry of a node that beats; the node announces itself anew."""
+
+
 class RosterBackend(RendezvousBackend):
     """A backend that keeps each node's entry under a key of its own, and pushes.
 
@@ -85,7 +91,8 @@ class RosterBackend(RendezvousBackend):
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
         """Tell that the node lives. Who leads (runs `decide`) also counts up the leaders' counter.
 
-        Returns the leaders' counter if `leading` or `look`, else None.
+        Returns the leaders' counter if `leading` or `look`, else None. Raises EntryDroppedError if the node's entry is
+        not there any more.
         """
 
     @abc.abstractmethod
@@ -110,10 +117,15 @@ class RosterBackend(RendezvousBackend):
         return False
 
     @property
+    def lease_ttl(self) -> Duration | None:
+        """Seconds without a beat after which it drops the entry of a node by itself; None if it does not."""
+        return None
+
+    @property
     def grace(self) -> Duration:
         """Seconds that a node keeps its workers without an answer, beyond those after which others call it gone. Above
         0 where it is likelier that the store answers nobody for a while, so that nobody is called gone, than that it
-        answers all others."""
+        answers all others. Asked while no answer comes, from any thread; returns at once."""
         return 0.0
 
     @property
@@ -123,7 +135,8 @@ class RosterBackend(RendezvousBackend):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Release connections and let waiting calls come back with False. Idempotent. A store hosted here ends too."""
+        """Release connections and let waiting calls come back with False. Idempotent. A store hosted here ends too. The
+        end of the job waits 10 s for it at most."""
 
 
 class RoundStores(abc.ABC):

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 
 if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store

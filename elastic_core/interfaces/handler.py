@@ -112,7 +112,8 @@ class Outcome(enum.Enum):
     """What has become of the round that a node is in.
 
     RESTART: it ended, take part in the next one. CLOSED: the job is over. FENCED: the store was out of reach for as
-    long as the others need to call this node gone. DRAINED: somebody asked this node to leave.
+    long as the others need to call this node gone; stop the workers, and take part in the next round when the store is
+    back. DRAINED: somebody asked this node to leave.
     """
 
     RESTART = "restart"
@@ -199,11 +200,18 @@ class RendezvousHandler(abc.ABC):
 
 class RoundHandler(RendezvousHandler):
     """A handler that also follows the round it has handed out: it tells of its end by push, and counts the job's
-    restarts for all nodes together. What an agent reports is carried out in the background, through outages of the
+    restarts for all nodes together. A node that it has fenced off comes back to `next_rendezvous`, which waits for the
+    store no longer than for other nodes. What an agent reports is carried out in the background, through outages of the
     store; the methods below return at once unless they say otherwise, and may be called from any thread."""
 
     @property
     def polled(self) -> bool:
+        return False
+
+    @property
+    def hosts_store(self) -> bool:
+        """Whether the rendezvous store lives in this process, so that the others lose it when this node ends. Then a
+        node whose workers have succeeded stays for as long as those of others run."""
         return False
 
     @abc.abstractmethod
@@ -234,8 +242,9 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def leave(self, reason: str, timeout: Duration) -> bool:
-        """Tell the others that this node goes, so that they re-form at once. Blocks for `timeout` seconds at most;
-        whether it could be told. The rendezvous stays open."""
+        """Tell the others that this node goes, so that they re-form without it, as soon as its workers have stopped:
+        `shutdown` tells that. Blocks for `timeout` seconds at most; whether it could be told. The rendezvous stays
+        open."""
 
     @abc.abstractmethod
     def progress(self) -> str:

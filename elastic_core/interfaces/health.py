@@ -138,7 +138,7 @@ class AgentView(Protocol):
     """What a health endpoint sees of the agent. Any thread; every call returns at once."""
 
     def alive_at(self) -> float:
-        """When the agent's loop last turned, seconds since the epoch; one that waits for news is alive now."""
+        """When the agent's loop last turned, seconds since the epoch; one that waits for events is alive now."""
         ...
 
     def watchdog_fault(self) -> str:

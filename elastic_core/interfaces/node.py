@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from elastic_core.clock import Duration
+
 
 @dataclass(frozen=True)
 class Node:
@@ -21,6 +23,7 @@ class Node:
         rank_hint: the group rank it would like to have (`--node-rank`); None for any.
         max_restarts: failures of the job that are forgiven.
         labels: anything else, for people and for policies.
+        stop_timeout: seconds that it may take to stop its workers; while it lives, no round forms without it before.
     """
 
     name: str
@@ -30,6 +33,7 @@ class Node:
     rank_hint: int | None = None
     max_restarts: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
+    stop_timeout: Duration = 30.0
 
 
 class Member(NamedTuple):

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
-from elastic_core.operate.bounded import within
 from elastic_core.operate.commands import ANSWER
 from elastic_core.operate.opening import opened, parameters
 from elastic_core.operate.sight import first_sight
 from elastic_core.operate.status import seen
 from elastic_core.operate.watch import Watcher, between_looks
 from elastic_core.rendezvous.codec import decoded_state, encoded_state
-from elastic_core.rendezvous.create import settings_of
+from elastic_core.rendezvous.model import State, drained
 from elastic_core.rendezvous.roster import alive
-from elastic_core.rendezvous.state import State, drained
+from elastic_core.rendezvous.settings import settings_of
+from elastic_core.support.bounded import within
+from elastic_core.support.compare_and_swap import TooManyRefusals, swapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.backend import RosterBackend
     from elastic_core.operate.commands import Target
     from elastic_core.operate.sight import Sight
-    from elastic_core.rendezvous.entry import Entry
+    from elastic_core.rendezvous.model import Entry
 
-_MOST_REFUSALS = 64  # whoever refuses us makes progress, and our turn comes
+_MOST_REFUSALS = 64
 
 
 def drain(
@@ -91,20 +92,20 @@ def ask(backend: RosterBackend, node: Entry) -> State:
     Raises:
         RendezvousConnectionError, RendezvousStateError.
     """
-    found = backend.get_state()
-    for _ in range(_MOST_REFUSALS):
+
+    def change() -> State | None:
+        found = backend.get_state()
         state = State() if found is None else decoded_state(found[0])
-        changed = drained(state, node.key, node.node)
+        changed = drained(state, node.key)
         if changed is state:
             return state
         answer = backend.set_state(encoded_state(changed), None if found is None else found[1])
-        if answer is not None and answer[2]:
-            return changed
-        # Somebody wrote in between: what was decided about is of the past. Decide again about what stands.
-        found = backend.get_state() if answer is None else (answer[0], answer[1])
-    raise RendezvousConnectionError(
-        f"expected to write the rendezvous state within {_MOST_REFUSALS} attempts, found that others always did first"
-    )
+        return changed if answer is not None and answer[2] else None
+
+    try:
+        return swapped(change, _MOST_REFUSALS)
+    except TooManyRefusals as error:
+        raise RendezvousConnectionError(f"asking {node.node} to leave: {error}") from error
 
 
 def _asked(node: Entry, state: State, timeout: Duration) -> str:

@@ -9,15 +9,15 @@ from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.options import type_options
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.interfaces.backend import RosterBackend
 from elastic_core.interfaces.handler import RendezvousParameters
-from elastic_core.rendezvous.state_entries import StateEntries
+from elastic_core.rendezvous.over_state import with_roster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from elastic_core.clock import Duration
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.interfaces.backend import RosterBackend
     from elastic_core.interfaces.server import StoreServer
     from elastic_core.operate.commands import Target
 
@@ -46,8 +46,7 @@ def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[Ros
     """The job's backend, closed on the way out. One of two methods is made one with entries, as the nodes do."""
     record = manager.select(RendezvousBackendRecord, params.backend)
     assert record.open_backend is not None  # `parameters` saw to it
-    found = record.open_backend(params)
-    backend = found if isinstance(found, RosterBackend) else StateEntries(found, SystemClock())
+    backend = with_roster(record.open_backend(params), SystemClock(), observes=True)
     try:
         yield backend
     finally:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from elastic_core.operate.sight import Beat
     from elastic_core.operate.snapshot import NodeView, Snapshot
-    from elastic_core.rendezvous.state import End
+    from elastic_core.rendezvous.model import End
 
 VERSION = 1
 """Of the schema of `as_dict`; grows when a field changes its meaning or goes away, not when one is added."""

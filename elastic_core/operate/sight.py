@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from elastic_core.errors import RendezvousStateError
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state
-from elastic_core.rendezvous.liveness import Liveness
+from elastic_core.rendezvous.effects import Registration
+from elastic_core.rendezvous.model import State
+from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.roster import Seen, is_ready
 
 if TYPE_CHECKING:
@@ -15,9 +17,8 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration, Instant
     from elastic_core.interfaces.backend import Announced
-    from elastic_core.rendezvous.entry import Entry
+    from elastic_core.rendezvous.model import Entry
     from elastic_core.rendezvous.roster import Roster
-    from elastic_core.rendezvous.state import State
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Sight:
     Args:
         since: when the observer began.
         now: when it looked last.
-        liveness: all counters of beats.
+        observation: all counters of beats.
         state: None where no job has written one.
         entries: as announced, oldest first.
         unreadable: keys of entries that cannot be read.
@@ -54,7 +55,7 @@ class Sight:
 
     since: Instant
     now: Instant
-    liveness: Liveness
+    observation: Observation
     state: State | None = None
     entries: tuple[Entry, ...] = ()
     unreadable: tuple[str, ...] = ()
@@ -63,12 +64,12 @@ class Sight:
 
     def beat(self, key: str) -> Beat:
         """The sign of life of one entry."""
-        counter = self.liveness.counters.get(key)
+        counter = self.observation.counters.get(key)
         if counter is None:
             return Beat()
         seen = counter.value != self.first[key]
         lost = key in self.past and not seen
-        return Beat(self.now - counter.since, seen, lost or self.liveness.late(key, self.now))
+        return Beat(self.now - counter.since, seen, lost or self.observation.late(key, self.now))
 
     @property
     def roster(self) -> Roster:
@@ -80,13 +81,13 @@ class Sight:
         """Keys that gave no beat yet; once the job is over, nobody has to."""
         if self.state is not None and self.state.closed:
             return frozenset()
-        counters = self.liveness.counters.items()
+        counters = self.observation.counters.items()
         return frozenset(key for key, counter in counters if counter.value == self.first[key])
 
 
 def first_sight(now: Instant, interval: Duration, attempts: int) -> Sight:
     """Nothing seen yet. `interval`: seconds between two beats; `attempts`: beats that may be missing."""
-    return Sight(now, now, Liveness(interval, attempts))
+    return Sight(now, now, Observation(interval, attempts))
 
 
 def looked(sight: Sight, state: bytes | None, announced: Sequence[Announced], now: Instant) -> Sight:
@@ -99,10 +100,11 @@ def looked(sight: Sight, state: bytes | None, announced: Sequence[Announced], no
     entries = {item.key: _entry(item) for item in announced}
     readable = tuple(entry for entry in entries.values() if entry is not None)
     known = None if state is None else decoded_state(state)
+    found = tuple(Registration(item.key, entries[item.key], item.beats) for item in announced)
     return replace(
         sight,
         now=now,
-        liveness=sight.liveness.observed(beats, now),
+        observation=sight.observation.after_look(found, known or State(), now),
         state=known,
         entries=readable,
         unreadable=tuple(key for key, entry in entries.items() if entry is None),

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from elastic_core.config.values import NodeRange
 from elastic_core.operate.sight import Beat
-from elastic_core.rendezvous.participant import first_failures
+from elastic_core.rendezvous.model import State, first_failures
 from elastic_core.rendezvous.roster import alive, is_ready
-from elastic_core.rendezvous.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
     from elastic_core.errors import ProcessFailure
     from elastic_core.operate.commands import Target
     from elastic_core.operate.sight import Sight
-    from elastic_core.rendezvous.entry import Entry
+    from elastic_core.rendezvous.model import Closed, End, Entry
     from elastic_core.rendezvous.seats import Seat
-    from elastic_core.rendezvous.state import Closed, End
 
 
 class Phase(str, enum.Enum):
@@ -212,7 +210,7 @@ def _standing_of_other(entry: Entry, state: State, beat: Beat, nodes: NodeRange 
         return Standing.STOPPING
     if not state.open:
         return Standing.JOINED
-    return Standing.SPARE if nodes is not None and state.survivors >= nodes.max else Standing.WAITING
+    return Standing.SPARE if nodes is not None and len(state.busy) >= nodes.max else Standing.WAITING
 
 
 def _missing(views: tuple[NodeView, ...], sight: Sight, state: State) -> tuple[str, ...]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import NotFoundError
-from elastic_core.operate.bounded import within
 from elastic_core.operate.opening import opened, parameters
 from elastic_core.operate.sight import first_sight
 from elastic_core.operate.snapshot import is_empty, snapshot_of
 from elastic_core.operate.watch import Watcher, longest
-from elastic_core.rendezvous.create import settings_of
+from elastic_core.rendezvous.settings import settings_of
+from elastic_core.support.bounded import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable

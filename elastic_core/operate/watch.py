@@ -49,14 +49,14 @@ class Watcher:
 def _deadline(sight: Sight) -> Instant:
     if sight.silent - sight.past:
         return later(sight.since, longest(sight))
-    return later(sight.since, _FOR_ONE_BEAT * sight.liveness.interval)
+    return later(sight.since, _FOR_ONE_BEAT * sight.observation.interval)
 
 
 def between_looks(sight: Sight) -> Duration:
     """Seconds."""
-    return sight.liveness.interval / _LOOKS_PER_INTERVAL
+    return sight.observation.interval / _LOOKS_PER_INTERVAL
 
 
 def longest(sight: Sight) -> Duration:
     """Seconds that `watch` may take, the answers of the store aside."""
-    return sight.liveness.interval * (sight.liveness.attempts + 0.5)
+    return sight.observation.interval * (sight.observation.attempts + 0.5)

@@ -8,7 +8,14 @@ from elastic_core.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from elastic_core.interfaces.backend import Announced, RendezvousBackend, RosterBackend, RoundStores, Token
+from elastic_core.interfaces.backend import (
+    Announced,
+    EntryDroppedError,
+    RendezvousBackend,
+    RosterBackend,
+    RoundStores,
+    Token,
+)
 from elastic_core.interfaces.handler import (
     RendezvousHandler,
     RendezvousInfo,
@@ -17,23 +24,25 @@ from elastic_core.interfaces.handler import (
     RoundHandler,
 )
 from elastic_core.interfaces.node import Member, Node, Round
-from elastic_core.rendezvous.create import OPTIONS, create_handler
-from elastic_core.rendezvous.handler import DynamicRendezvousHandler
+from elastic_core.rendezvous.handler import DynamicRendezvousHandler, create_handler
+from elastic_core.rendezvous.over_state import StateStore
+from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.registry import (
     RendezvousHandlerRegistry,
     get_rendezvous_handler,
     rendezvous_handler_registry,
 )
 from elastic_core.rendezvous.round_stores import PrefixedStore, PrefixedStores
-from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-from elastic_core.rendezvous.state_store import StateStore
+from elastic_core.rendezvous.settings import OPTIONS, RendezvousSettings, RendezvousTimeout
 
 __all__ = [
     "OPTIONS",
     "Announced",
     "DynamicRendezvousHandler",
+    "EntryDroppedError",
     "Member",
     "Node",
+    "OverStore",
     "PrefixedStore",
     "PrefixedStores",
     "RendezvousBackend",

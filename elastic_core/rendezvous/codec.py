@@ -1,6 +1,7 @@
 """State and entries as bytes: JSON with a version, never pickle; behind that of a state follow its seats. What comes
-from the network is checked field by field and bounded; what cannot be ours is a RendezvousStateError that says what was
-expected and what was found."""
+from the network is checked field by field and bounded, and so is what goes there: a state must fit into a store that
+takes 1.5 MiB at a time, as etcd does. What cannot be ours is a RendezvousStateError that says what was expected and
+what was found."""
 
 from __future__ import annotations
 
@@ -9,24 +10,26 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from elastic_core.errors import ProcessFailure, RendezvousStateError
-from elastic_core.rendezvous.entry import Entry
-from elastic_core.rendezvous.seats import Seats, check, packed, text_of, unpacked
-from elastic_core.rendezvous.state import Cause, Closed, End, Report, State
+from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, State
+from elastic_core.rendezvous.seats import NOBODY, Seats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = 1
+VERSION = 2
 LONGEST_STATE = 16 * 1024 * 1024
 LONGEST_ENTRY = 64 * 1024
+_LONGEST_NAME = 255
+_MOST_UNREACHABLE = 64
 _LONGEST_TEXT = 4096
 _LONGEST_STACK = 8192  # characters; every node of the job reads it
 _MOST_REPORTS = 8
 _MOST_FAILURES = 8
 _TAIL_LINES = 20
-_LONGEST_LINE = 400  # with all of these at their bounds a state stays below LONGEST_STATE: what is written can be read
+_LONGEST_LINE = 400
+_ALL_FAILURES = 64 * 1024  # characters of all of them together, but for names
 _GREATEST = 2**63
-_UNFIT = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+_UNFIT = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 _FAILURE_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "local_rank": int,
@@ -55,9 +58,12 @@ _ENTRY_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "rank_hint": (int, type(None)),
     "max_restarts": int,
     "labels": dict,
+    "stop_timeout": (int, float),
     "after": int,
     "done": int,
+    "unreachable": (list, tuple),
 }
+_NAMES = ("key", "node", "host", "address", "role")
 
 
 def encoded_state(state: State) -> bytes:
@@ -67,25 +73,29 @@ def encoded_state(state: State) -> bytes:
         "round": state.round,
         "open": state.open,
         "seats": len(state.seats),
-        "gone": state.gone,
-        "done": state.done,
+        "gone": [state.rank(key) for key in state.gone],
+        "done": [state.rank(key) for key in state.done],
         "draining": state.draining,
         "end": state.end and _end(state.end),
         "restarts": state.restarts,
         "max_restarts": state.max_restarts,
-        "closed": state.closed and [state.closed.by, state.closed.reason, state.closed.succeeded],
-        "reason": state.reason,
+        "closed": state.closed and [state.closed.by, state.closed.reason[:_LONGEST_TEXT], state.closed.succeeded],
+        "reason": state.reason[:_LONGEST_TEXT],
         "absent": state.absent,
         "refused": state.refused,
         "min_nodes": state.min_nodes,
         "max_nodes": state.max_nodes,
         "serial": state.serial,
     }
-    return _dumped(document) + b"\n" + packed(text_of(state.seats))
+    return _dumped(document) + b"\n" + state.seats.packed
 
 
-def decoded_state(data: bytes) -> State:
+def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
     """The state that the bytes hold.
+
+    Args:
+        known: seats that were read before. If the bytes hold the same ones, which the end of a round does not change,
+            they are not read again.
 
     Raises:
         RendezvousStateError: they are of another version, or not ours.
@@ -95,12 +105,16 @@ def decoded_state(data: bytes) -> State:
     document = _loaded(head, "state")
     try:
         closed, end = document["closed"], document["end"]
+        seats = known if rest == known.packed else Seats.unpacked(rest, LONGEST_STATE)
+        if len(seats) != _typed(document["seats"], int):
+            raise ValueError(f"expected {document['seats']} seats, found {len(seats)}")
+        keys = list(seats.keys) if document["gone"] or document["done"] else []
         return State(
             round=_typed(document["round"], int),
             open=_typed(document["open"], bool),
-            seats=_seats_of(rest, _typed(document["seats"], int)),
-            gone=_texts(document["gone"]),
-            done=_texts(document["done"]),
+            seats=seats,
+            gone=tuple(keys[_natural(rank)] for rank in document["gone"]),
+            done=tuple(keys[_natural(rank)] for rank in document["done"]),
             draining=_texts(document["draining"]),
             end=None if end is None else _end_of(end),
             restarts=_typed(document["restarts"], int),
@@ -115,15 +129,6 @@ def decoded_state(data: bytes) -> State:
         )
     except _UNFIT as error:
         _refuse("state", f"a field that is missing or of the wrong type ({error})", data, error)
-
-
-def _seats_of(data: bytes, count: int) -> Seats:
-    text = unpacked(data, LONGEST_STATE)
-    check(text)
-    seats = Seats(text)
-    if len(seats) != count:
-        raise ValueError(f"expected {count} seats, found {len(seats)}")
-    return seats
 
 
 def encoded_entry(entry: Entry) -> bytes:
@@ -142,11 +147,29 @@ def decoded_entry(data: bytes) -> Entry:
     try:
         values = {name: _typed(document[name], kind) for name, kind in _ENTRY_TYPES.items()}
         labels = {_typed(name, str): _typed(value, str) for name, value in values.pop("labels").items()}
-        if values["local_world_size"] < 1:
-            raise ValueError(f"expected at least one worker, found {values['local_world_size']}")
-        return Entry(**values, labels=labels)
+        unreachable = _texts(values.pop("unreachable"))[:_MOST_UNREACHABLE]
+        entry = Entry(**values, labels=labels, unreachable=unreachable)
+        check_entry(entry)
+        return entry
     except _UNFIT as error:
         _refuse("entry", f"a field that is missing or of the wrong type ({error})", data, error)
+
+
+def check_entry(entry: Entry) -> None:
+    """Raises ValueError: a name in it cannot be part of a state, or a number cannot be right."""
+    for name in _NAMES:
+        text = getattr(entry, name)
+        if len(text) > _LONGEST_NAME or not text.isprintable():
+            raise ValueError(f"expected a {name} of {_LONGEST_NAME} printable characters at most, found {text[:60]!r}")
+    if not 1 <= entry.local_world_size < 2**31 or not 0 <= entry.port < 2**16:
+        raise ValueError(f"expected a worker and a port, found {entry.local_world_size} and {entry.port}")
+
+
+def _natural(value: Any) -> int:
+    number: int = _typed(value, int)
+    if number < 0:
+        raise ValueError(f"expected a rank, found {number}")
+    return number
 
 
 def _check_length(data: bytes, longest: int, what: str) -> None:
@@ -181,6 +204,15 @@ def _plain(value: Any) -> Any:
     return dict(value) if hasattr(value, "items") else value
 
 
+def _fields(failure: ProcessFailure, longest: int) -> dict[str, Any]:
+    """Its texts have `longest` characters at most, all together."""
+    shown = {name: getattr(failure, name) for name in _FAILURE_TYPES}
+    shown = {name: value[:_LONGEST_NAME] if isinstance(value, str) else value for name, value in shown.items()}
+    share = longest // 4
+    tail = [line[: share // _TAIL_LINES] for line in failure.stderr_tail]
+    return {**shown, "message": failure.message[-share:], "stack": failure.stack[: 2 * share], "stderr_tail": tail}
+
+
 def _typed(value: Any, kind: type | tuple[type, ...]) -> Any:
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
@@ -202,10 +234,10 @@ def _texts(values: Any) -> tuple[str, ...]:
 def _end(end: End) -> dict[str, Any]:
     return {
         "cause": end.cause.value,
-        "by": end.by,
+        "by": end.by[:_LONGEST_TEXT],
         "reason": end.reason[:_LONGEST_TEXT],
         "counted": end.counted,
-        "reports": [_report(report) for report in _told(end.reports)],
+        "reports": _reports(_told(end.reports)),
     }
 
 
@@ -226,9 +258,13 @@ def _closed_of(item: Any) -> Closed:
     return Closed(_typed(by, str), _typed(reason, str), _typed(succeeded, bool))
 
 
-def _report(report: Report) -> list[Any]:
-    failures = [_failure(failure) for failure in report.failures[:_MOST_FAILURES]]
-    return [report.key, report.node, report.certain, failures]
+def _reports(reports: list[Report]) -> list[Any]:
+    count = sum(len(report.failures[:_MOST_FAILURES]) for report in reports)
+    longest = _ALL_FAILURES // max(count, 1)
+    return [
+        [r.key, r.node, r.certain, [_fields(failure, longest) for failure in r.failures[:_MOST_FAILURES]]]
+        for r in reports
+    ]
 
 
 def _report_of(item: Any) -> Report:
@@ -245,11 +281,6 @@ def bounded(failure: ProcessFailure) -> ProcessFailure:
     tail = tuple(line[:_LONGEST_LINE] for line in failure.stderr_tail[-_TAIL_LINES:])
     stack = failure.stack[:_LONGEST_STACK] if failure.caused_by is None else ""
     return ProcessFailure(**{**values, **texts, "stderr_tail": tail, "error_file_data": {}, "stack": stack})
-
-
-def _failure(failure: ProcessFailure) -> dict[str, Any]:
-    shown = {name: getattr(failure, name) for name in _FAILURE_TYPES}
-    return {**shown, "stderr_tail": list(failure.stderr_tail)}
 
 
 def _failure_of(item: Any) -> ProcessFailure:

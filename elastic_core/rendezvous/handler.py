@@ -1,25 +1,26 @@
-"""The handler: what the agent talks to. It builds the parts and passes on what is asked: the `Join` brings the node to
-a round, its `Part` tells the others, `Errands` wait for that, the keeper with its threads deals with the store."""
+"""The handler: what the agent talks to. It asks the node, by its driver, and does what needs neither of them: it
+reserves the port of the workers' store, and opens the store of a round."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import socket
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
-from elastic_core.clock import SystemClock
-from elastic_core.interfaces.backend import RosterBackend
-from elastic_core.interfaces.handler import RoundHandler
-from elastic_core.interfaces.node import Node
-from elastic_core.rendezvous.entry import entry_of
-from elastic_core.rendezvous.errands import Errands
-from elastic_core.rendezvous.fence import Fence
-from elastic_core.rendezvous.join import Join
-from elastic_core.rendezvous.keeper import Keeper
-from elastic_core.rendezvous.part import Part
-from elastic_core.rendezvous.participant import verdict
-from elastic_core.rendezvous.reasons import fenced
+from elastic_core.clock import SystemClock, later
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.interfaces import node as described
+from elastic_core.interfaces.handler import RendezvousInfo, RendezvousStoreInfo, RoundHandler
+from elastic_core.rendezvous.codec import check_entry
+from elastic_core.rendezvous.driver import Driver
+from elastic_core.rendezvous.effects import Look
+from elastic_core.rendezvous.messages import no_answer
+from elastic_core.rendezvous.model import Entry
+from elastic_core.rendezvous.node import Node
+from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.rendezvous.round_stores import PrefixedStores
 from elastic_core.rendezvous.settings import (
     KEEP_ALIVE_INTERVAL,
@@ -27,11 +28,9 @@ from elastic_core.rendezvous.settings import (
     RendezvousSettings,
     RendezvousTimeout,
     in_seconds,
+    settings_of,
 )
-from elastic_core.rendezvous.state import closed
-from elastic_core.rendezvous.state_entries import StateEntries
-from elastic_core.rendezvous.threads import KeeperThreads
-from elastic_core.rendezvous.views import Views
+from elastic_core.support.sockets import unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,9 +39,17 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.backend import RendezvousBackend, RoundStores
-    from elastic_core.interfaces.handler import RendezvousInfo, Verdict
+    from elastic_core.interfaces.handler import RendezvousParameters, Verdict
     from elastic_core.interfaces.store import Store
+    from elastic_core.rendezvous.effects import Request
+    from elastic_core.rendezvous.model import State
 
+_PATIENCE: Duration = 5.0  # seconds that closing and leaving wait for the store
+_PATIENCE_OUTAGE: Duration = 1.0  # the same, when it has not answered before
+_LINGER: Duration = 5.0  # seconds that the host of the store waits for the others to have seen that the job is over
+_PROBE: Duration = 2.0  # seconds for another node to answer at all
+_PROBE_AGAIN: Duration = 30.0  # between two probes of a node that cannot reach the members of the round
+_MOST_PROBED = 64
 _SEEING_NODES = 64  # so many nodes that wait may each look who is there whenever they are asked; more look more rarely
 
 
@@ -53,33 +60,34 @@ class DynamicRendezvousHandler(RoundHandler):
         node: what this node tells the others.
         stores: gives every round its store.
         incarnation: tells this start of the agent from others of the same node.
+
+    Raises:
+        ConfigurationError: a name of the node cannot be told to the others.
     """
 
     def __init__(
         self,
         backend: RendezvousBackend,
         settings: RendezvousSettings,
-        node: Node,
+        node: described.Node,
         stores: RoundStores,
         clock: Clock | None = None,
         incarnation: str | None = None,
     ) -> None:
-        clock = clock or SystemClock()
-        self._clock = clock
-        self._settings = settings
+        self._clock = clock or SystemClock()
         self._stores = stores
         self._name = backend.name
-        self._node = node
-        self._backend = backend if isinstance(backend, RosterBackend) else StateEntries(backend, clock)
-        entry = entry_of(node, f"{node.name}/{incarnation or secrets.token_hex(4)}")
-        self._views = Views(clock)
-        self._keeper = Keeper(self._backend, settings, entry, clock, self._views.take)
-        self._threads = KeeperThreads(self._keeper, self._backend, clock)
-        self._part = Part(node, entry, self._keeper, self._threads, self._views)
-        self._join = Join(settings, self._part, self._views, self._keeper, stores, clock)
-        self._errands = Errands(self._keeper, self._threads, self._backend, self._views, self._part, clock)
-        self._fence = Fence(settings.window + self._backend.grace, settings.keep_alive_interval)
-        self._asked = 0
+        self._backend = with_roster(backend, self._clock)
+        self._settings = replace(settings, lease_ttl=self._backend.lease_ttl)
+        entry = Entry.of(node, f"{node.name}/{incarnation or secrets.token_hex(4)}")
+        try:
+            check_entry(entry)
+        except ValueError as error:
+            raise ConfigurationError(Problem("--node-id", str(error))) from error
+        self._driver = Driver(Node(entry, self._settings), self._backend, self._clock)
+        self._shut = False
+        self._turns = 1 + settings.max_nodes // _SEEING_NODES
+        self._turn = secrets.randbelow(self._turns)  # nodes that begin to wait at once do not look at once
 
     @classmethod
     def from_backend(
@@ -93,7 +101,7 @@ class DynamicRendezvousHandler(RoundHandler):
         timeout: RendezvousTimeout | None = None,
         keep_alive_interval: timedelta | float = KEEP_ALIVE_INTERVAL,
         keep_alive_max_attempt: int = KEEP_ALIVE_MAX_ATTEMPT,
-        node: Node | None = None,
+        node: described.Node | None = None,
         stores: RoundStores | None = None,
     ) -> DynamicRendezvousHandler:
         """A handler for `backend`; the arguments and their order are torch's, up to `keep_alive_max_attempt`.
@@ -131,104 +139,198 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._stores.hosted_by_agent
 
     @property
+    def hosts_store(self) -> bool:
+        return self._backend.hosts_store
+
+    @property
     def settings(self) -> RendezvousSettings:
         """What it was made with."""
         return self._settings
 
     def next_rendezvous(self) -> RendezvousInfo:
-        self._part.begin()
-        self._threads.start()
-        return self._join.next_round()
+        self._driver.ask(lambda node, now: node.begin(now))
+        self._driver.start()
+        try:
+            self._come_to(lambda node: node.state)
+            where, unreachable = self._stores.reserve(), self._unreachable()
+            self._driver.tell(lambda node: node.want(where, unreachable))
+            return self._info(self._formed(where, unreachable))
+        except BaseException:
+            self._driver.tell(lambda node: node.step_back())
+            raise
+
+    def _formed(self, where: RendezvousStoreInfo, unreachable: tuple[str, ...]) -> State:
+        """The state in which this node is a member of the next round."""
+        while True:
+            again = later(self._clock.now(), _PROBE_AGAIN) if unreachable else None
+            state = self._come_to(lambda node: node.membership.formed if node.membership.running else None, again)
+            if state is not None:
+                return state
+            unreachable = self._unreachable()
+            self._driver.tell(partial(Node.reaches, unreachable=unreachable))
+
+    def _come_to(self, found: Callable[[Node], State | None], until: Instant | None = None) -> State | None:
+        """What is found, once it is; None after `until`. Raises a RendezvousError that says why it never will be."""
+
+        def look(node: Node, now: Instant) -> State | None:
+            obstacle = node.obstacle(now)
+            if obstacle is not None:
+                raise obstacle
+            return found(node)
+
+        def deadline(node: Node) -> Instant | None:
+            return min((at for at in (node.join_deadline, until) if at is not None), default=None)
+
+        return self._driver.wait(look, deadline)
+
+    def _unreachable(self) -> tuple[str, ...]:
+        """Keys of the members of the last round that cannot be reached, if that failed as if some could not."""
+        suspects = self._driver.ask(lambda node, now: node.suspects(_MOST_PROBED))
+        silent = unreachable({seat.key: (seat.member.address, seat.port) for seat in suspects}, _PROBE)
+        return tuple(seat.key for seat in suspects if seat.key in silent)
+
+    def _info(self, state: State) -> RendezvousInfo:
+        rank = state.rank(self._driver.ask(lambda node, now: node.key))
+        assert rank is not None
+        host = state.seats[0]
+        where = RendezvousStoreInfo(host.member.address, host.port)
+        store = self._stores.open(state.round, where, rank == 0)
+        obstacle = self._driver.ask(lambda node, now: node.obstacle(now))
+        if obstacle is not None:  # it left while the store was made
+            self._stores.release()
+            raise obstacle
+        agreed = described.Round(state.round, state.seats.members, state.restarts, state.reason)
+        return RendezvousInfo(store, rank, len(state.seats), where, agreed)
 
     def is_closed(self) -> bool:
         """As it stands in the store now. Raises RendezvousConnectionError after some seconds without an answer."""
         if not self._known_closed():
-            self._threads.start()
-            self._keeper.state_changed()
-            self._errands.carry_out(self._keeper.amend(lambda state: state))
+            self._carry_out(lambda node: node.reread())
         return self._known_closed()
 
     def _known_closed(self) -> bool:
-        state = self._views.last.state
-        return state is not None and state.closed is not None
+        return self._driver.ask(lambda node, now: node.state is not None and node.state.closed is not None)
 
     def set_closed(self) -> None:
         """Raises RendezvousConnectionError after some seconds without an answer; it is still closed once there is
         one."""
         self.close("it was closed on request", succeeded=False)
 
+    def close(self, reason: str, succeeded: bool) -> None:
+        """Close the rendezvous, and say why. Blocks until it is done. Raises RendezvousConnectionError."""
+        self._carry_out(lambda node: node.close(reason, succeeded))
+
     def num_nodes_waiting(self) -> int:
         """As seen at the last beat by the node that leads; the others look now. Raises RendezvousConnectionError."""
-        self._threads.start()
-        if not self._keeper.leading:
-            self._errands.carry_out(self._keeper.look())
-        return self._views.last.waiting
+        if not self._leads():
+            self._carry_out(lambda node: node.request(Look()))
+        return self._driver.ask(lambda node, now: node.waiting())
+
+    def _leads(self) -> bool:
+        return self._driver.ask(lambda node, now: node.election.leading)
+
+    def _carry_out(self, order: Callable[[Node], Request]) -> None:
+        """Ask the node for it, and wait until it is done. Raises what keeps it from that."""
+        self._driver.start()
+        if self._shut or not self._driver.carry_out(order, _PATIENCE):
+            obstacle, outage, fault = self._driver.ask(
+                lambda node, now: (node.obstacle(now), node.connection.outage, node.fault)
+            )
+            raise obstacle if self._shut and obstacle else no_answer(outage, fault, _PATIENCE)
 
     def shutdown(self) -> bool:
-        if not self._part.shut_down():
+        was_shut, self._shut = self._shut, True
+        if was_shut:
             return True
+        met = self._driver.ask(lambda node, now: node.shut_down())
         told = True
-        if self._threads.started and self._views.last.state is not None:
-            self._part.go("it was shut down")
-            told = self._errands.say_goodbye()
-        ended = self._threads.stop()
-        self._stores.release()
-        self._backend.close()
-        return told and ended
+        if self._driver.started and met:
+            away = self._driver.ask(lambda node, now: node.connection.outage is not None)
+            patience = _PATIENCE_OUTAGE if away else _PATIENCE
+            told = self._driver.carry_out(lambda node: node.retire("it was shut down"), patience)
+            self._linger()
+        try:
+            return self._driver.stop() and told
+        finally:
+            self._stores.release()
+
+    def _linger(self) -> None:
+        """The host of the store leaves last, so that everybody learns how the job ended: bounded, for it can be that
+        somebody never comes to ask."""
+        if not self._backend.hosts_store:
+            return
+        until = later(self._clock.now(), _LINGER)
+        self._driver.tell(lambda node: node.linger())
+        self._driver.wait(lambda node, now: not node.lingers or None, lambda node: until)
 
     # -- following a round
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        self._views.subscribe(listener)
+        self._driver.subscribe(listener)
 
     def verdict(self) -> Verdict | None:
-        view = self._views.last
-        if not self._part.running or view.state is None:
-            return None
-        found = verdict(view.state, self._part.key, self._part.round)
-        return found or self._fenced()
-
-    def _fenced(self) -> Verdict | None:
-        since, now = self._keeper.out_of_reach_since(), self._clock.now()
-        if not self._fence.passed(since, now) or since is None:
-            return None
-        return fenced(now - since, self._settings.window, self._views.last.outage)
+        grace = self._backend.grace
+        return self._driver.ask(lambda node, now: node.verdict(now, grace))
 
     def ask_again(self) -> Instant | None:
-        if not self._part.running:
-            return None
-        due = self._fence.ask_again(self._keeper.out_of_reach_since(), self._clock.now())
-        return min(due, self._keeper.notice_silence())
+        grace = self._backend.grace
+
+        def due(node: Node, now: Instant) -> Instant | None:
+            return min(node.notice(now), node.fence_at(now, grace)) if node.membership.running else None
+
+        return self._driver.ask(due)
 
     def progress(self) -> str:
-        outage = self._views.last.outage
+        outage = self._driver.ask(lambda node, now: node.connection.outage)
         if outage is not None:
             return str(outage)
-        if not self._keeper.leading and self._asked % (1 + self._settings.max_nodes // _SEEING_NODES) == 0:
-            self._keeper.look()
-            self._threads.wake()
-        self._asked += 1
-        return self._join.seen_so_far()
+        if not self._leads() and self._turn == 0:
+            self._driver.tell(lambda node: node.request(Look()))
+        self._turn = (self._turn + 1) % self._turns
+        return self._driver.ask(lambda node, now: node.progress())
 
     # -- telling
 
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
-        self._part.fail(failures)
+        self._driver.tell(lambda node: node.fail(failures))
 
     def report_success(self) -> None:
-        self._part.succeed()
+        self._driver.tell(lambda node: node.succeed())
 
     def leave(self, reason: str, timeout: Duration) -> bool:
-        return not self._threads.started or self._errands.try_it(self._part.leave(reason), timeout)
-
-    def close(self, reason: str, succeeded: bool) -> None:
-        """Close the rendezvous, and say why. Blocks until it is done. Raises RendezvousConnectionError."""
-        self._threads.start()
-        name = self._node.name
-        self._errands.carry_out(self._keeper.amend(lambda state: closed(state, name, reason, succeeded)))
+        if not self._driver.started or self._driver.ask(lambda node, now: node.state is None):  # nobody knows of it
+            self._driver.ask(lambda node, now: node.leave(reason))
+            return True
+        return self._driver.carry_out(lambda node: node.leave(reason), timeout)
 
 
-def anonymous_node(host: str = "") -> Node:
+def anonymous_node(host: str = "") -> described.Node:
     """A node that nobody has described: named by its host and process."""
     host = host or socket.gethostname()
-    return Node(f"{host}:{os.getpid()}.{secrets.token_hex(6)}", host)
+    return described.Node(made_up_name(host), host)
+
+
+def made_up_name(host: str) -> str:
+    """A name that no other node has: containers often have one host name, and one process id."""
+    return f"{host}:{os.getpid()}.{secrets.token_hex(4)}"
+
+
+def create_handler(
+    store: Store | None, backend: RendezvousBackend, params: RendezvousParameters, stores: RoundStores | None = None
+) -> DynamicRendezvousHandler:
+    """A handler over `backend`, with the options of `params` (see `OPTIONS`).
+
+    Args:
+        store: what the rounds' stores are made of; None if `stores` gives every round one.
+
+    Raises:
+        ConfigurationError: a bound does not hold.
+        ValueError: neither `store` nor `stores` is given.
+    """
+    node = params.node or anonymous_node()
+    if stores is None and store is None:
+        raise ValueError("expected a store, or an object that gives every round one, found neither")
+    given = stores or PrefixedStores(
+        cast("Store", store), params.run_id, params.local_addr or node.host or socket.gethostname()
+    )
+    return DynamicRendezvousHandler(backend, settings_of(params), node, given)

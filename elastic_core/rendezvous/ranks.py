@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elastic_core.rendezvous.entry import Entry
+    from elastic_core.rendezvous.model import Entry
 
 _DIGITS = "0123456789"
 _NUMBERS = re.compile(r"([0-9]+)")

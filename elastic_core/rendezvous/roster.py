@@ -1,4 +1,4 @@
-"""The roster: all entries that are announced, oldest first, and who of them counts."""
+"""The roster: all entries that are announced, oldest first, as one observer sees them, and who of them counts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from elastic_core.clock import Instant
-    from elastic_core.rendezvous.entry import Entry
-    from elastic_core.rendezvous.state import State
+    from elastic_core.rendezvous.model import Entry, State
 
 
 @dataclass(frozen=True)
@@ -16,7 +15,7 @@ class Seen:
     """An entry as one observer sees it.
 
     Args:
-        late: whether its beat is late: whoever is late is held to be gone.
+        late: whether its beat is late: a node that is late is held to be gone.
         since: when the observer saw the entry's key first, on its own clock.
     """
 
@@ -31,18 +30,21 @@ Roster = tuple[Seen, ...]
 
 def holders(roster: Roster, state: State) -> dict[str, Entry]:
     """Who has which name. Two live agents of one name cannot both be right: a surviving member has it (the other may be
-    one that slept, and was replaced), else the older one."""
+    one that slept, and was replaced), else the older one that may take part."""
     names: dict[str, Entry] = {}
     for seen in roster:
         if not seen.late:
             first = names.setdefault(seen.entry.node, seen.entry)
-            if first is not seen.entry and _survives(seen.entry, state) and not _survives(first, state):
+            if first is not seen.entry and _claim(seen.entry, state) > _claim(first, state):
                 names[seen.entry.node] = seen.entry
     return names
 
 
-def _survives(entry: Entry, state: State) -> bool:
-    return state.seated(entry.key) and entry.key not in state.gone and entry.key not in state.done
+def _claim(entry: Entry, state: State) -> int:
+    """How good a claim to its name the node has: a member that was lost, and was not heard of since, has the least."""
+    if state.seated(entry.key) and entry.key not in state.gone:
+        return 2
+    return int(is_ready(entry, state))
 
 
 def alive(roster: Roster, state: State) -> list[Entry]:
@@ -61,8 +63,5 @@ def is_ready(entry: Entry, state: State) -> bool:
 
 def waiting(roster: Roster, state: State) -> list[Entry]:
     """The live nodes that wait for the next round and may be in it."""
-    return [
-        e
-        for e in alive(roster, state)
-        if is_ready(e, state) and e.key not in state.draining and not state.refusal(e.key)
-    ]
+    out = {*state.draining, *(key for key, why in state.refused if why)}
+    return [e for e in alive(roster, state) if e.key not in out and is_ready(e, state)]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core.interfaces.backend import RoundStores
 from elastic_core.interfaces.bootstrap import RendezvousStoreInfo
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from elastic_core.interfaces.store import Store
@@ -55,6 +55,33 @@ class PrefixedStore:
         return self._store.num_keys()
 
 
+class LateStore:
+    """A store that is made when it is first used, and anew after `close`. Passes all on. Used from one thread."""
+
+    def __init__(self, make: Callable[[], Store]) -> None:
+        self._make = make
+        self._made: Store | None = None
+
+    @property
+    def made(self) -> Store:
+        """The store."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def close(self) -> None:
+        """Let go of what was made, if anything was."""
+        made, self._made = self._made, None
+        close = getattr(made, "close", None)
+        if close is not None:
+            close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.made, name)
+
+
 class PrefixedStores(RoundStores):
     """Rank 0's worker hosts the workers' store, on a port that its agent has reserved and holds.
 
@@ -87,3 +114,19 @@ class PrefixedStores(RoundStores):
         if self._reservation is not None:
             self._reservation.release()
             self._reservation = None
+
+
+class MadeStores(PrefixedStores):
+    """The same over a store that is made for every round, when somebody first uses it: most jobs never do.
+
+    Attributes:
+        late: that store.
+    """
+
+    def __init__(self, make: Callable[[], Store], run_id: str, address: str) -> None:
+        self.late = LateStore(make)
+        super().__init__(cast("Store", self.late), run_id, address)
+
+    def release(self) -> None:
+        super().release()
+        self.late.close()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.hooks.records import Option
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
+    from elastic_core.interfaces.handler import RendezvousParameters
 
 JOIN: Duration = 600.0
 LAST_CALL: Duration = 5.0
@@ -60,6 +65,8 @@ class RendezvousSettings:
     Args:
         keep_alive_interval: seconds between two beats.
         keep_alive_max_attempt: beats that may fail to appear before a node is called gone; at least 2.
+        lease_ttl: seconds without a beat after which the backend itself drops a node (see `RosterBackend.lease_ttl`);
+            None: it does not.
 
     Raises:
         ValueError: a bound does not hold.
@@ -71,6 +78,7 @@ class RendezvousSettings:
     timeout: RendezvousTimeout
     keep_alive_interval: Duration = KEEP_ALIVE_INTERVAL
     keep_alive_max_attempt: int = KEEP_ALIVE_MAX_ATTEMPT
+    lease_ttl: Duration | None = None
 
     def __post_init__(self) -> None:
         if not self.run_id:
@@ -86,4 +94,71 @@ class RendezvousSettings:
     def window(self) -> Duration:
         """Seconds without a beat after which a node is called gone, and without a store after which it fences
         itself off."""
+        if self.lease_ttl is not None:
+            return self.lease_ttl
         return self.keep_alive_interval * self.keep_alive_max_attempt
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("join_timeout", float, JOIN, "for a round to form; not counted while another round runs", "seconds"),
+    Option(
+        "last_call_timeout",
+        float,
+        LAST_CALL,
+        "wait for more nodes of a new job once the least number is there",
+        "seconds",
+    ),
+    Option("close_timeout", float, CLOSE, "for the members of an ended round to come back", "seconds"),
+    Option("heartbeat_timeout", float, HEARTBEAT, "silence of the store before that is logged", "seconds"),
+    Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "between two beats of a node", "seconds"),
+    Option("keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "beats that may be missing before a node is gone"),
+)
+"""The options that every backend of dynamic rounds takes."""
+
+
+def settings_of(params: RendezvousParameters) -> RendezvousSettings:
+    """The settings that the parameters hold; options that are not there have their defaults.
+
+    Raises:
+        ConfigurationError: a bound does not hold.
+    """
+    known = {option.name: _number(option, params.get(option.name)) for option in OPTIONS}
+    try:
+        timeout = RendezvousTimeout(
+            known["join_timeout"], known["last_call_timeout"], known["close_timeout"], known["heartbeat_timeout"]
+        )
+        return RendezvousSettings(
+            params.run_id,
+            params.min_nodes,
+            params.max_nodes,
+            timeout,
+            known["keep_alive_interval"],
+            int(known["keep_alive_max_attempt"]),
+        )
+    except ValueError as error:
+        raise ConfigurationError(Problem("--rdzv-conf", str(error))) from error
+
+
+def seconds_of(params: RendezvousParameters, name: str, default: Duration, zero: bool = False) -> Duration:
+    """The seconds that an option of a backend gives, above 0, or (`zero`) 0 as well. Raises ConfigurationError."""
+    value = params.get(name)
+    try:
+        seconds = default if value is None else float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if seconds > 0 or (zero and seconds == 0):
+        return seconds
+    wanted = "from 0 on" if zero else "above 0"
+    raise ConfigurationError(Problem(f"--rdzv-conf: {name}", f"expected seconds {wanted}, found {value!r}"))
+
+
+def _number(option: Option, value: Any) -> float:
+    kind = int if option.type is int else float
+    try:
+        number = kind(option.default if value is None else value)  # type: ignore[arg-type]  # or it is a TypeError
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if math.isfinite(number):
+        return number
+    wanted = "a whole number" if kind is int else "a number"
+    raise ConfigurationError(Problem(f"--rdzv-conf: {option.name}", f"expected {wanted}, found {value!r}"))

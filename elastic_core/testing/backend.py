@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.interfaces.backend import Announced, RosterBackend
+from elastic_core.interfaces.backend import Announced, EntryDroppedError, RosterBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,10 +133,9 @@ class MemoryBackend(RosterBackend):
         self._called("beat")
         with self._memory.changed:
             entry = self._memory.entries.get(key)
-            if entry is None and self._memory.leases:
-                raise RendezvousConnectionError("expected the entry of this node to live, found that it was dropped")
-            if entry is not None:
-                self._memory.entries[key] = replace(entry, beats=(entry.beats or 0) + 1)
+            if entry is None:
+                raise EntryDroppedError("expected the entry of this node, found that it was dropped")
+            self._memory.entries[key] = replace(entry, beats=(entry.beats or 0) + 1)
             self._memory.lead += leading
             lead = self._memory.lead
         self._answer()

@@ -111,6 +111,7 @@ class RoundPromises(Clients):
             leaving, *others = nodes
             assert leaving.leave("it was asked to", LONG)
             assert all(_verdict(node).outcome is Outcome.RESTART for node in others)
+            assert leaving.shutdown()  # its workers have stopped
             assert sorted(_names(_agreed(others)[0])) == ["node1", "node2"]
 
     def test_a_failure_is_counted_once_for_all(self, backend: Any) -> None:

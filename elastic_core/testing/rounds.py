@@ -49,8 +49,11 @@ class FakeRounds(RoundHandler):
         calls: what was called, in order: the method's name and its arguments.
         deadline: what `ask_again` answers.
         missing: what `progress` answers.
+        hosts_store: whether this node has the store of the others.
         released: set by `shutdown`; functions that block wait for it.
     """
+
+    hosts_store = False
 
     def __init__(
         self,

@@ -1,20 +1,14 @@
-"""The agent's side of the guardian: the process that ends our workers and temporary files if the agent is killed.
-
-A death signal set by each worker on itself would not reach what the worker forked, would be lost across set-uid
-programs, and would need Python code between fork and exec. A pipe whose other end closes when the agent
-dies has none of these faults.
-"""
+"""The agent's side of the guardian: the process that ends our workers and temporary files if the agent is killed."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic_core.log import get_logger
-from elastic_core.workers import forks, sessions
+from elastic_core.support.helper import HelperProcess
+from elastic_core.workers import sessions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,15 +25,8 @@ class Guardian:
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", Path(sessions.__file__).absolute()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",  # so as not to hold the agent's folder busy
-            env={name: value for name, value in environment.items() if name.startswith(_FOR_THE_LOADER)},
-        )
-        forks.drop_in_forks(self)
+        found = {name: value for name, value in environment.items() if name.startswith(_FOR_THE_LOADER)}
+        self._process = HelperProcess(sessions.__file__, environment=found)
 
     @property
     def pid(self) -> int:
@@ -63,26 +50,10 @@ class Guardian:
     def close(self, timeout: Duration = 15.0) -> None:
         """Let the guardian end what it still watches, and wait for it. Idempotent. One that takes longer than `timeout`
         seconds is killed, and processes and folders may be left. On a machine that stalls, it may have just begun."""
-        self.drop()
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def drop(self) -> None:
-        """Close our end of the pipe; a forked child must not hold it, or the agent's death would go unnoticed."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._process.close(timeout)
 
     def _order(self, line: str) -> None:
-        pipe = self._process.stdin
-        if pipe is None or pipe.closed:
-            return
-        try:
-            os.write(pipe.fileno(), os.fsencode(f"{line}\n"))
-        except BrokenPipeError:
-            self.drop()  # nothing is left to write to, and one line about it is enough
+        if not self._process.order(line):  # one line about it is enough
             get_logger().warning(
                 "guardian lost",
                 pid=self.pid,

@@ -8,7 +8,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.workers import forks
+from elastic_core.support import forks
 from elastic_core.workers.channel import Channel
 from elastic_core.workers.limits import cannot_start, remedy
 from elastic_core.workers.output import OutputPump

@@ -83,13 +83,14 @@ class Node:
         size=2,
         hangs=None,
         observer=None,
+        kind=LocalElasticAgent,
         **limits,
     ):
         self.handler = handler
         self.workers = workers or FakeWorkers(on_start)
         self.observer = observer or RecordingObserver()
         self.spec = WorkerSpec("trainer", size, handler, "train.py", **limits)
-        self.agent = LocalElasticAgent(self.spec, self.workers, "node7", clock, self.observer, contribute, hangs)
+        self.agent = kind(self.spec, self.workers, "node7", clock, self.observer, contribute, hangs)
 
     def run(self):
         return self.agent.run("trainer")

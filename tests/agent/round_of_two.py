@@ -59,7 +59,7 @@ def let_time_pass(node, clock):
     """Until the agent asks who is missing."""
     for _ in range(600):
         clock.advance(4.0)
-        node.handler.give(None)  # any news make the agent look at the clock
+        node.handler.give(None)  # any event makes the agent look at the clock
         if node.handler.asked.wait(0.05):
             return
 

@@ -26,7 +26,7 @@ from round_of_two import (
 
 from elastic_core.agent import WorkerState
 from elastic_core.errors import RendezvousClosedError, SignalException
-from elastic_core.testing import FakeClock
+from elastic_core.testing import FakeClock, eventually
 
 
 def test_a_node_that_is_done_waits_for_the_others(make):
@@ -129,3 +129,53 @@ def test_no_barrier_after_a_failure(make):
     node = make(fail, pair_then(RendezvousClosedError("no restart left")))
     node.run()
     assert node.handler.named("report_success") == []
+
+
+@pytest.fixture
+def host(make):
+    """A node whose process has the store of the job, and whose time in the barrier is over when it comes there."""
+
+    def host(**kwargs):
+        node = make(then(succeed), exit_barrier_timeout=0.0, **kwargs)
+        node.handler.hosts_store = True
+        return node
+
+    return host
+
+
+def test_who_hosts_the_store_stays_while_others_work(host, said):
+    node = host()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(node.run)
+        lines = eventually(lambda: (text := said()) and "exit barrier prolonged" in text and text)
+        node.handler.give(None)
+        node.handler.give(None)
+        assert not running.done()
+        node.handler.give(WELL)
+        assert running.result(30).state is WorkerState.SUCCEEDED
+    assert "the store of the others is in this process" in lines
+    assert (lines + said()).count("exit barrier prolonged") == 1
+    assert node.handler.named("leave") == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "order"), [(DRAINED, ["leave"]), (FENCED, []), (WELL, [])], ids=["drained", "fenced", "closed"]
+)
+def test_who_hosts_the_store_goes_when_it_need_not_stay(verdict, order, host):
+    node = host(on_success=lambda rounds: rounds.give(verdict))
+    assert node.run().state is WorkerState.SUCCEEDED
+    assert node.order == order
+
+
+def test_who_hosts_the_store_takes_part_again_when_another_fails(host):
+    verdicts = [PEER_FAILED, WELL]
+    node = host(on_success=lambda rounds: rounds.give(verdicts.pop(0)))
+    assert node.run().state is WorkerState.SUCCEEDED
+    assert len(node.workers.plans) == 2
+
+
+def test_who_hosts_the_store_goes_with_a_signal(host):
+    node = host(on_success=lambda rounds: node.agent.receive_signal(TERM))
+    with pytest.raises(SignalException):
+        node.run()
+    assert node.order == ["leave"]

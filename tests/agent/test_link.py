@@ -1,10 +1,10 @@
-"""The links: what a plain handler cannot tell is made up for, and what a handler of rounds tells is passed on."""
+"""The link: what a plain handler cannot tell is made up for, and what a handler of rounds tells is passed on."""
 
 from __future__ import annotations
 
 import pytest
 
-from elastic_core.agent.link import LEAVE_PATIENCE, LONGEST_INTERVAL, link_to
+from elastic_core.agent.link import LEAVE_PATIENCE, LONGEST_INTERVAL, Link
 from elastic_core.builtin.local import LocalRendezvousHandler
 from elastic_core.clock import Instant
 from elastic_core.errors import RendezvousConnectionError
@@ -45,7 +45,7 @@ def clock():
 
 
 def plain(handler, clock, interval=0.25):
-    link = link_to(handler, clock, interval, lambda: None)
+    link = Link(handler, clock, interval, lambda: None)
     link.joined()
     return link
 
@@ -151,7 +151,7 @@ def test_a_plain_handler_is_told_nothing_that_it_does_not_understand(clock):
     link.report_failure({})
     link.report_success()
     link.leave("received SIGTERM")
-    assert (link.shared_budget, link.waits_for_others, link.progress()) == (False, False, {})
+    assert (link.follows_rounds, link.hosts_store, link.progress()) == (False, False, {})
     assert not handler.is_closed()
     assert link.close() == ""
     assert handler.is_closed()
@@ -159,19 +159,21 @@ def test_a_plain_handler_is_told_nothing_that_it_does_not_understand(clock):
 
 def test_what_a_handler_of_rounds_tells_is_passed_on(clock):
     handler, told = FakeRounds(), []
-    link = link_to(handler, clock, 0.1, lambda: told.append("news"))
+    link = Link(handler, clock, 0.1, lambda: told.append("word"))
     link.joined()
     assert (link.verdict(running=True), link.ask_again(), link.progress()) == (None, None, {})
     handler.give(Verdict(Outcome.DRAINED, "somebody asked"))
     handler.missing = "12 of 16 joined, missing: node7"
     assert link.verdict(running=False) == Verdict(Outcome.DRAINED, "somebody asked")
-    assert (told, link.progress()) == (["news"], {"progress": "12 of 16 joined, missing: node7"})
-    assert (link.shared_budget, link.waits_for_others, link.close(), handler.calls) == (True, True, "", [])
+    assert (told, link.progress()) == (["word"], {"progress": "12 of 16 joined, missing: node7"})
+    assert (link.follows_rounds, link.hosts_store, link.close(), handler.calls) == (True, False, "", [])
+    handler.hosts_store = True
+    assert link.hosts_store
 
 
 def test_a_handler_that_wants_to_be_asked_in_the_past_does_not_make_the_agent_spin(clock):
     handler = FakeRounds()
-    link = link_to(handler, clock, 0.1, lambda: None)
+    link = Link(handler, clock, 0.1, lambda: None)
     handler.deadline = Instant(-5.0)
     assert link.ask_again() == 0.05
     handler.deadline = Instant(7.0)
@@ -180,7 +182,7 @@ def test_a_handler_that_wants_to_be_asked_in_the_past_does_not_make_the_agent_sp
 
 def test_a_node_says_once_that_it_leaves(clock):
     handler = FakeRounds()
-    link = link_to(handler, clock, 0.1, lambda: None)
+    link = Link(handler, clock, 0.1, lambda: None)
     link.leave("received SIGTERM")
     link.leave("again")
     assert handler.calls == [("leave", "received SIGTERM", LEAVE_PATIENCE)]
@@ -189,7 +191,7 @@ def test_a_node_says_once_that_it_leaves(clock):
 @pytest.mark.parametrize("outcome", [Outcome.CLOSED, Outcome.FENCED])
 def test_nobody_is_told_where_nobody_can_hear(outcome, clock):
     handler = FakeRounds()
-    link = link_to(handler, clock, 0.1, lambda: None)
+    link = Link(handler, clock, 0.1, lambda: None)
     handler.give(Verdict(outcome, "over"))
     link.leave("received SIGTERM")
     assert handler.calls == []
@@ -201,5 +203,5 @@ class Breaks(FakeRounds):
 
 
 def test_a_leave_that_breaks_is_told_and_hides_nothing(clock, capsys):
-    link_to(Breaks(), clock, 0.1, lambda: None).leave("received SIGTERM")
+    Link(Breaks(), clock, 0.1, lambda: None).leave("received SIGTERM")
     assert 'round left: reason="received SIGTERM" told=False error="no answer"' in capsys.readouterr().err

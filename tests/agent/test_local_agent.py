@@ -129,7 +129,7 @@ def test_the_time_spent_joining_is_told(make_node, scripted_handler):
 def test_waiting_nodes_replace_the_round_without_using_the_budget(make_node, scripted_handler):
     def on_start(plan, workers):
         if plan.round == 1:
-            node.agent.timer_expired(Expiry(1, "nobody's"))  # any news makes the agent look around
+            node.agent.timer_expired(Expiry(1, "nobody's"))  # any event makes the agent look around
         else:
             all_succeed(plan, workers)
 
@@ -225,7 +225,7 @@ def test_nothing_is_left_behind(make_node):
         if thread.name == "rendezvous":
             thread.join(30)
     assert threading.active_count() <= before
-    node.agent.receive_signal(15)  # late news are dropped
+    node.agent.receive_signal(15)  # late events are dropped
     node.agent.timer_expired(Expiry(1000, "late"))
 
 

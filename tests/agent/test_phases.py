@@ -109,7 +109,7 @@ def test_who_is_held_to_have_failed_first_is_told_when_it_is_known(make):
     assert phases(node)[3:6] == ["stopping: rank 0: exit code 3", f"stopping: {PEER_FAILED.reason}", WAITS]
 
 
-@pytest.mark.parametrize("verdict", [PEER_FAILED, NODE_CAME])
+@pytest.mark.parametrize("verdict", [PEER_FAILED, NODE_CAME, FENCED])
 def test_a_round_that_others_end(verdict, make):
     clock = FakeClock()
     node = make(gives(verdict), does(succeed), clock=clock, max_restarts=1)
@@ -149,7 +149,6 @@ def test_a_node_needed_again_by_others_after_its_workers_succeeded(make):
         (DRAINED, "draining: drained: somebody asked for it", ()),
         (WELL, "stopping: the job was closed by node1: all workers succeeded", ()),
         (BADLY, "stopping: the job was closed by node1: rank 3; no restart left", RendezvousClosedError),
-        (FENCED, "stopping: the store has not answered for 30 s", Exception),
     ],
 )
 def test_what_ends_a_node_whose_workers_run(verdict, phase, raised, make):

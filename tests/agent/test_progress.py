@@ -1,25 +1,37 @@
 from __future__ import annotations
 
+import re
+
 from elastic_core.agent.progress import FIRST_AFTER, THEN_EVERY, Progress
 from elastic_core.testing import FakeClock
 
 
-def test_it_tells_after_a_while_and_then_now_and_again():
-    clock, told = FakeClock(), []
+def test_it_tells_after_a_while_and_then_now_and_again(said):
+    clock = FakeClock()
     clock.advance(50)
-    progress = Progress.starting(clock.now(), told.append)
+    progress = Progress(clock.now(), "rain")
     assert progress.look(clock.now()) == 50 + FIRST_AFTER
     assert progress.look(clock.advance(FIRST_AFTER - 0.1)) == 50 + FIRST_AFTER
-    assert told == []
+    assert said() == ""
     assert progress.look(clock.advance(0.1)) == 50 + FIRST_AFTER + THEN_EVERY
     progress.look(clock.now())
-    assert told == [FIRST_AFTER]
     progress.look(clock.advance(THEN_EVERY))
-    assert told == [FIRST_AFTER, FIRST_AFTER + THEN_EVERY]
+    told = re.findall("still waiting: (.*)", said())
+    assert told == [f"waiting_for=rain seconds={s:.0f}" for s in (FIRST_AFTER, FIRST_AFTER + THEN_EVERY)]
 
 
-def test_a_long_sleep_is_told_once():
-    clock, told = FakeClock(), []
-    progress = Progress.starting(clock.now(), told.append)
+def test_a_long_sleep_is_told_once(said):
+    clock = FakeClock()
+    progress = Progress(clock.now(), "rain")
     assert progress.look(clock.advance(1000)) == 1000 + THEN_EVERY
-    assert told == [1000]
+    assert said().count("seconds=1000") == 1
+
+
+def test_what_else_there_is_to_say_is_asked_for_when_it_is_said(said):
+    clock, asked = FakeClock(), []
+    progress = Progress(clock.now(), "rain", lambda seconds: asked.append(seconds) or {"clouds": len(asked)})
+    progress.look(clock.advance(1))
+    progress.look(clock.advance(3))
+    progress.look(clock.advance(5))
+    assert asked == [4, 9]
+    assert "waiting_for=rain clouds=2" in said()

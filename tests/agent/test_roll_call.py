@@ -8,12 +8,12 @@ from datetime import timedelta
 
 import pytest
 
-from elastic_core.agent.roll_call import Own, call_roll
+from elastic_core.agent.joining import Introduction, call_roll
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
 from elastic_core.interfaces.node import Member, Round
 
-NODES = [Own("trainer", 2, 0, 1), Own("reader", 1, 3, 2), Own("trainer", 4, 1, 7)]
+NODES = [Introduction("trainer", 2, 0, 1), Introduction("reader", 1, 3, 2), Introduction("trainer", 4, 1, 7)]
 
 
 def test_all_nodes_come_to_the_same_round():

@@ -6,7 +6,6 @@ import pytest
 from round_of_two import (
     DRAINED,
     FAILED_ELSEWHERE,
-    FENCED,
     FOR_EVER,
     NODE_CAME,
     PEER_FAILED,
@@ -20,16 +19,13 @@ from round_of_two import (
 
 from elastic_core import report
 from elastic_core.agent import WorkerState
-from elastic_core.clock import Instant, SystemClock
 from elastic_core.errors import (
     ConfigurationError,
     ExitCode,
     RendezvousClosedError,
-    RendezvousConnectionError,
     RendezvousGracefulExitError,
     SignalException,
 )
-from elastic_core.testing import FakeRounds
 
 
 def test_a_job_that_failed_elsewhere(make):
@@ -87,30 +83,6 @@ def test_a_spare_that_was_not_needed(make):
     node = make(succeed, [RendezvousGracefulExitError("the job ended well without this node")])
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.handler.calls == [("next_rendezvous",)]
-
-
-def test_a_node_that_is_cut_off_stops_its_workers(make):
-    node = make(lambda plan, workers: node.handler.give(FENCED))
-    with pytest.raises(RendezvousConnectionError, match="the store has not answered for 30 s") as cut_off:
-        node.run()
-    assert report.exit_code_of(cut_off.value) == ExitCode.STORE_UNREACHABLE == 4
-    assert node.order == ["SIGTERM", "SIGCONT"]  # and nobody is told, for nobody can be
-
-
-class Silent(FakeRounds):
-    """A store that hangs sends no news: the node is cut off at the deadline, and nothing but the clock tells."""
-
-    def verdict(self):
-        return FENCED if self.deadline and SystemClock().now() >= self.deadline else None
-
-
-def test_the_handler_is_asked_again_when_it_wants_to_be(make_node):
-    def on_start(plan, workers):
-        handler.deadline = Instant(SystemClock().now() + 0.1)
-
-    handler = Silent(pair_then())
-    with pytest.raises(RendezvousConnectionError):
-        make_node(on_start, handler).run()
 
 
 def test_a_node_that_is_drained_leaves_and_ends_well(make):

@@ -62,7 +62,7 @@ def test_a_node_that_comes_ends_the_round_for_free(make):
     assert [plan.round for plan in node.workers.plans] == [1, 2]
 
 
-def test_news_without_a_verdict_change_nothing(make):
+def test_an_event_without_a_verdict_changes_nothing(make):
     def on_start(plan, workers):
         node.handler.give(None)
         threading.Timer(0.05, succeed, [plan, workers]).start()

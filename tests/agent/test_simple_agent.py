@@ -143,15 +143,16 @@ def test_a_number_that_is_no_signal_is_refused(make_agent):
         make_agent([RUNS]).receive_signal(12345)
 
 
-def test_a_signal_during_a_stop_is_answered_before_the_next_rendezvous(make_agent, scripted_handler):
+@pytest.mark.parametrize(("result", "waiting"), [(FAILED, []), (RUNS, [1])])
+def test_a_signal_during_a_stop_is_answered_before_the_next_rendezvous(result, waiting, make_agent, scripted_handler):
     class SignalledWhileStopping(PolledAgent):
         def _stop_workers(self, worker_group):
             self.receive_signal(signal.SIGTERM)
             self._wait((), None)  # as the local agent does: the signal is taken while its workers end
             super()._stop_workers(worker_group)
 
-    handler = scripted_handler()
-    agent = make_agent([FAILED], SignalledWhileStopping, handler)
+    handler = scripted_handler(waiting=waiting)
+    agent = make_agent([result], SignalledWhileStopping, handler)
     with pytest.raises(SignalException):
         agent.run()
     assert handler.calls == 1
@@ -190,7 +191,7 @@ def test_the_extension_points_are_called_and_may_call_super(make_agent):
     agent = make_agent([FAILED, DONE], Extended)
     agent.run()
     joined = ["initialize", "rendezvous", ("ranks", 0, 1, 2), "start"]
-    assert agent.calls == [*joined, "restart", "stop", *joined, "barrier", SHUTDOWN]
+    assert agent.calls == [*joined, "stop", "restart", *joined, "barrier", SHUTDOWN]
     group = agent.get_worker_group()
     assert (group.master_addr, group.store.get("seen")) == ("elsewhere", b"yes")
     assert [worker.role_rank for worker in group.workers] == [40, 41]
@@ -307,6 +308,35 @@ def test_a_shutdown_that_breaks_is_no_success(make_agent):
     with pytest.raises(OSError, match="stuck"):
         make_agent([DONE], BreaksAtTheEnd, observer=observer).run()
     assert (observer.facts[-1].state, observer.facts[-1].reason) == ("FAILED", "OSError: stuck")
+
+
+class StopsItself(PolledAgent):
+    """As agents for torch do: who looks and finds a failure, stops the group."""
+
+    def _monitor_workers(self, worker_group):
+        result = super()._monitor_workers(worker_group)
+        if result.is_failed():
+            self._stop_workers(worker_group)
+        return result
+
+
+def test_one_that_has_stopped_its_group_by_itself_goes_on_as_others_do(make_agent, scripted_handler):
+    handler, observer = scripted_handler(), RecordingObserver()
+    agent = make_agent([FAILED, RUNS, DONE], StopsItself, handler, observer, max_restarts=1)
+    assert agent.run() == DONE
+    assert [call for call in agent.calls if call != "stop"] == ["start", "start", SHUTDOWN]
+    assert agent.calls.index("stop") == 1
+    assert [fact.failure.global_rank for fact in observer.facts if hasattr(fact, "failure")] == [1]
+    assert (agent.restart_count, handler.calls) == (1, 2)
+
+
+def test_each_look_is_one_and_what_it_found_is_used_once(make_agent):
+    """Results are handed out one look after another, so one look too many would lose one."""
+    results = [RUNS, FAILED, RUNS, FAILED, RUNS, DONE]
+    agent = make_agent(results, max_restarts=2)
+    assert agent.run() == DONE
+    assert agent.results == [DONE]
+    assert agent.restart_count == 2
 
 
 class WaitsInItsOwnWay(PolledAgent):

@@ -10,7 +10,7 @@ import pytest
 
 from elastic_core.agent import WorkerState
 from elastic_core.health import create_healthcheck_server
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 from elastic_core.testing import Background, RecordingObserver, eventually
 
 pytest.importorskip("elastic_http_health")

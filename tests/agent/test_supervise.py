@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.agent import RestartBudget, RunResult, WorkerState
-from elastic_core.agent.supervise import Action, Cause, Observation, supervise
+from elastic_core.agent.supervise import Observation, Order, RestartCause, supervise
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.handler import Outcome, Verdict
 
@@ -24,13 +24,16 @@ def failure(rank=0, **fields):
 
 
 RUNS = RunResult(WorkerState.HEALTHY)
+UNWELL = RunResult(WorkerState.UNHEALTHY)
 DONE = RunResult(WorkerState.SUCCEEDED)
+LOST_TRACK = RunResult(WorkerState.UNKNOWN)
 BROKEN = failed(failure())
 HUNG = failed(replace(failure(), reason="hang: no progress"))
 AFTER_HANG = failed(replace(failure(1), caused_by=0), replace(failure(), reason="hang: no progress"))
 HOPELESS = failed(failure(curable=False, stderr_tail=("x", "SyntaxError: invalid syntax")))
 FRESH = RestartBudget(1)
 SPENT = RestartBudget(1, failures=1)
+NONE = RestartBudget(0)
 SHARED = RestartBudget(1, failures=1, shared=True)
 TERM = signal.SIGTERM
 COME = Verdict(Outcome.RESTART, "2 more node(s) want to take part")
@@ -41,112 +44,140 @@ DRAINED = Verdict(Outcome.DRAINED, "somebody asked for it")
 CLOSED = Verdict(Outcome.CLOSED, "rank 9: exit code 1; all 3 restarts are used", by="node2")
 CLOSED_BY_SOMEBODY = Verdict(Outcome.CLOSED, "enough")
 WELL = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node2")
+VERDICTS = (None, COME, LOST, HUNG_ELSEWHERE, FENCED, DRAINED, CLOSED, WELL)
 BY_NODE2 = "the job was closed by node2: "
+USED_UP = "rank 0: exit code 3; all 1 restarts are used (--max-restarts)"
+NOT_ALLOWED = "rank 0: exit code 3; no restart is allowed (--max-restarts=0)"
+NO_CURE = "rank 0: exit code 3; a restart cannot cure it: SyntaxError: invalid syntax"
+FAILURE, HANG, MEMBERSHIP = RestartCause.FAILURE, RestartCause.HANG, RestartCause.MEMBERSHIP
+TELL_AND_STOP = "report stop report"
+RESTART, AGAIN = "stop join start", "join start"
 
-TABLE = [
-    # budget, result, signal, verdict -> action, cause, reason
-    (FRESH, RUNS, None, None, Action.CONTINUE, None, "workers run"),
-    (FRESH, RUNS, None, COME, Action.RESTART, Cause.MEMBERSHIP, "2 more node(s) want to take part"),
-    (SPENT, RUNS, None, COME, Action.RESTART, Cause.MEMBERSHIP, "2 more node(s) want to take part"),
-    (FRESH, RUNS, TERM, None, Action.LEAVE, None, "received SIGTERM"),
-    (FRESH, RUNS, TERM, COME, Action.LEAVE, None, "received SIGTERM"),
-    (FRESH, RunResult(WorkerState.UNHEALTHY), None, None, Action.CONTINUE, None, "workers run"),
-    (FRESH, DONE, None, None, Action.SUCCEED, None, "every worker succeeded"),
-    (FRESH, DONE, None, COME, Action.SUCCEED, None, "every worker succeeded"),
-    (FRESH, DONE, TERM, None, Action.LEAVE, None, "received SIGTERM"),
-    (FRESH, BROKEN, None, None, Action.RESTART, Cause.FAILURE, "rank 0: exit code 3; restart 1 of 1"),
-    (FRESH, BROKEN, None, COME, Action.RESTART, Cause.FAILURE, "rank 0: exit code 3; restart 1 of 1"),
-    (FRESH, HUNG, None, None, Action.RESTART, Cause.HANG, "rank 0: hang: no progress; restart 1 of 1"),
-    (FRESH, AFTER_HANG, None, None, Action.RESTART, Cause.HANG, "rank 0: hang: no progress; restart 1 of 1"),
-    (SHARED, HUNG, None, None, Action.RESTART, Cause.HANG, "rank 0: hang: no progress"),
-    (SHARED, BROKEN, None, HUNG_ELSEWHERE, Action.RESTART, Cause.HANG, "rank 0 on node2: hang: no progress"),
-    (SHARED, HUNG, None, LOST, Action.RESTART, Cause.FAILURE, "rank 9 on node2: killed by SIGKILL"),
-    (SHARED, RUNS, None, HUNG_ELSEWHERE, Action.RESTART, Cause.HANG, "rank 0 on node2: hang: no progress"),
-    (FRESH, BROKEN, TERM, None, Action.LEAVE, None, "received SIGTERM"),
-    (SPENT, BROKEN, None, None, Action.FAIL, None, "rank 0: exit code 3; all 1 restarts are used (--max-restarts)"),
-    (
-        RestartBudget(0),
-        BROKEN,
-        None,
-        None,
-        Action.FAIL,
-        None,
-        "rank 0: exit code 3; no restart is allowed (--max-restarts=0)",
-    ),
-    (
-        FRESH,
-        HOPELESS,
-        None,
-        None,
-        Action.FAIL,
-        None,
-        "rank 0: exit code 3; a restart cannot cure it: SyntaxError: invalid syntax",
-    ),
-    (FRESH, failed(), None, None, Action.RESTART, Cause.FAILURE, "the group is FAILED; restart 1 of 1"),
-    (
-        FRESH,
-        RunResult(WorkerState.UNKNOWN),
-        None,
-        None,
-        Action.RESTART,
-        Cause.FAILURE,
-        "the group is UNKNOWN; restart 1 of 1",
-    ),
-    # a shared budget: who ended the round, and whether that is forgiven, is the handler's business
-    (SHARED, RUNS, None, COME, Action.RESTART, Cause.MEMBERSHIP, "2 more node(s) want to take part"),
-    (SHARED, RUNS, None, LOST, Action.RESTART, Cause.FAILURE, "rank 9 on node2: killed by SIGKILL"),
-    (SHARED, BROKEN, None, None, Action.RESTART, Cause.FAILURE, "rank 0: exit code 3"),
-    (SHARED, HOPELESS, None, None, Action.RESTART, Cause.FAILURE, "rank 0: exit code 3"),
-    (SHARED, BROKEN, None, LOST, Action.RESTART, Cause.FAILURE, "rank 9 on node2: killed by SIGKILL"),
-    (SHARED, BROKEN, None, COME, Action.RESTART, Cause.MEMBERSHIP, "2 more node(s) want to take part"),
-    # the store is out of reach
-    (SHARED, RUNS, None, FENCED, Action.FENCE, None, "the store has not answered for 30 s"),
-    (SHARED, BROKEN, None, FENCED, Action.FENCE, None, "the store has not answered for 30 s"),
-    (SHARED, DONE, None, FENCED, Action.FENCE, None, "the store has not answered for 30 s"),
-    (SHARED, RUNS, TERM, FENCED, Action.LEAVE, None, "received SIGTERM"),
-    # the job is over
-    (SHARED, RUNS, None, CLOSED, Action.YIELD, None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
-    (SHARED, RUNS, None, CLOSED_BY_SOMEBODY, Action.YIELD, None, "the job was closed by another node: enough"),
-    (SHARED, BROKEN, None, CLOSED, Action.FAIL, None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
-    (SHARED, RUNS, None, WELL, Action.RETIRE, None, BY_NODE2 + "all workers succeeded"),
-    (SHARED, BROKEN, None, WELL, Action.RETIRE, None, BY_NODE2 + "all workers succeeded"),
-    (SHARED, DONE, None, CLOSED, Action.SUCCEED, None, "every worker succeeded"),
-    (SHARED, RUNS, TERM, CLOSED, Action.LEAVE, None, "received SIGTERM"),
-    # somebody wants this node to leave
-    (SHARED, RUNS, None, DRAINED, Action.DEPART, None, "drained: somebody asked for it"),
-    (SHARED, BROKEN, None, DRAINED, Action.DEPART, None, "drained: somebody asked for it"),
-    (SHARED, DONE, None, DRAINED, Action.SUCCEED, None, "every worker succeeded"),
-    (SHARED, RUNS, TERM, DRAINED, Action.LEAVE, None, "received SIGTERM"),
+WORKERS_RUN = [
+    # budget, result, signal, verdict -> orders, cause, reason
+    (FRESH, RUNS, None, None, "", None, "workers run"),
+    (FRESH, UNWELL, None, None, "", None, "workers run"),
+    (FRESH, RUNS, None, COME, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
+    (SPENT, RUNS, None, COME, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
+    (SHARED, RUNS, None, COME, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
+    (SHARED, RUNS, None, LOST, RESTART, FAILURE, "rank 9 on node2: killed by SIGKILL"),
+    (SHARED, RUNS, None, HUNG_ELSEWHERE, RESTART, HANG, "rank 0 on node2: hang: no progress"),
+    (SHARED, RUNS, None, FENCED, RESTART, MEMBERSHIP, "the store has not answered for 30 s"),
+    (SHARED, RUNS, None, DRAINED, "depart stop retire", None, "drained: somebody asked for it"),
+    (SHARED, RUNS, None, WELL, "stop retire", None, BY_NODE2 + "all workers succeeded"),
+    (SHARED, RUNS, None, CLOSED, "stop yield", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
+    (SHARED, RUNS, None, CLOSED_BY_SOMEBODY, "stop yield", None, "the job was closed by another node: enough"),
 ]
 
+HAVE_SUCCEEDED = [
+    (budget, DONE, None, verdict, "collect", None, "every worker succeeded")
+    for budget in (FRESH, SHARED)
+    for verdict in VERDICTS
+]
 
-@pytest.mark.parametrize(("budget", "result", "signum", "verdict", "action", "cause", "reason"), TABLE)
-def test_the_table(budget, result, signum, verdict, action, cause, reason):
-    decision = supervise(budget, Observation(result, signum, verdict))
-    assert (decision.action, decision.cause, decision.reason) == (action, cause, reason)
+SIGNALLED = [
+    (budget, result, TERM, verdict, "leave", None, "received SIGTERM")
+    for budget in (FRESH, SHARED)
+    for result in (RUNS, DONE, BROKEN)
+    for verdict in VERDICTS
+]
+
+HAVE_FAILED = [
+    *((SHARED, BROKEN, None, verdict, TELL_AND_STOP, None, "rank 0: exit code 3") for verdict in VERDICTS),
+    (FRESH, BROKEN, None, None, TELL_AND_STOP, None, "rank 0: exit code 3"),
+    (SPENT, BROKEN, None, None, TELL_AND_STOP, None, "rank 0: exit code 3"),
+    (FRESH, HOPELESS, None, None, TELL_AND_STOP, None, "rank 0: exit code 3"),
+    (FRESH, AFTER_HANG, None, None, TELL_AND_STOP, None, "rank 0: hang: no progress"),
+    (FRESH, failed(), None, None, TELL_AND_STOP, None, "the group is FAILED"),
+    (FRESH, LOST_TRACK, None, None, TELL_AND_STOP, None, "the group is UNKNOWN"),
+]
+
+ARE_COMPLETE = [
+    (FRESH, DONE, None, None, "succeed", None, "every worker succeeded"),
+    *((SHARED, DONE, None, verdict, "succeed", None, "every worker succeeded") for verdict in VERDICTS),
+    (FRESH, DONE, TERM, None, "leave", None, "received SIGTERM"),
+    (FRESH, BROKEN, None, None, AGAIN, FAILURE, "rank 0: exit code 3; restart 1 of 1"),
+    (FRESH, BROKEN, None, COME, AGAIN, FAILURE, "rank 0: exit code 3; restart 1 of 1"),
+    (FRESH, HUNG, None, None, AGAIN, HANG, "rank 0: hang: no progress; restart 1 of 1"),
+    (FRESH, AFTER_HANG, None, None, AGAIN, HANG, "rank 0: hang: no progress; restart 1 of 1"),
+    (FRESH, failed(), None, None, AGAIN, FAILURE, "the group is FAILED; restart 1 of 1"),
+    (FRESH, LOST_TRACK, None, None, AGAIN, FAILURE, "the group is UNKNOWN; restart 1 of 1"),
+    (SPENT, BROKEN, None, None, "fail", None, USED_UP),
+    (NONE, BROKEN, None, None, "fail", None, NOT_ALLOWED),
+    (FRESH, HOPELESS, None, None, "fail", None, NO_CURE),
+    # a shared budget: who ended the round, and whether that is forgiven, is the handler's business
+    (SHARED, BROKEN, None, None, AGAIN, FAILURE, "rank 0: exit code 3"),
+    (SHARED, HOPELESS, None, None, AGAIN, FAILURE, "rank 0: exit code 3"),
+    (SHARED, HUNG, None, None, AGAIN, HANG, "rank 0: hang: no progress"),
+    (SHARED, BROKEN, None, LOST, AGAIN, FAILURE, "rank 9 on node2: killed by SIGKILL"),
+    (SHARED, HUNG, None, LOST, AGAIN, FAILURE, "rank 9 on node2: killed by SIGKILL"),
+    (SHARED, BROKEN, None, HUNG_ELSEWHERE, AGAIN, HANG, "rank 0 on node2: hang: no progress"),
+    (SHARED, BROKEN, None, COME, AGAIN, MEMBERSHIP, "2 more node(s) want to take part"),
+    (SHARED, BROKEN, None, FENCED, AGAIN, MEMBERSHIP, "the store has not answered for 30 s"),
+    (SHARED, BROKEN, None, CLOSED, "fail", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
+    (SHARED, BROKEN, None, WELL, "retire", None, BY_NODE2 + "all workers succeeded"),
+    (SHARED, BROKEN, None, DRAINED, "depart retire", None, "drained: somebody asked for it"),
+    (SHARED, BROKEN, TERM, None, "leave", None, "received SIGTERM"),
+]
+
+TABLE = [
+    *((False, *row) for row in (*WORKERS_RUN, *HAVE_SUCCEEDED, *SIGNALLED, *HAVE_FAILED)),
+    *((True, *row) for row in ARE_COMPLETE),
+]
+ROWS = pytest.mark.parametrize(
+    ("complete", "budget", "result", "signum", "verdict", "orders", "cause", "reason"), TABLE
+)
 
 
-@pytest.mark.parametrize(("budget", "result", "signum", "verdict", "action", "cause", "reason"), TABLE)
-def test_only_a_failure_that_is_forgiven_uses_the_budget(budget, result, signum, verdict, action, cause, reason):
-    after = supervise(budget, Observation(result, signum, verdict)).budget
-    assert after.failures - budget.failures == (1 if cause in (Cause.FAILURE, Cause.HANG) and not budget.shared else 0)
-    assert after.membership_changes - budget.membership_changes == (1 if cause is Cause.MEMBERSHIP else 0)
+def in_words(decision):
+    return " ".join(order.value for order in decision.orders)
+
+
+@ROWS
+def test_the_table(complete, budget, result, signum, verdict, orders, cause, reason):
+    decision = supervise(budget, Observation(result, signum, verdict, complete))
+    assert (in_words(decision), decision.cause, decision.reason) == (orders, cause, reason)
+
+
+@ROWS
+def test_only_a_failure_that_is_forgiven_uses_the_budget(
+    complete, budget, result, signum, verdict, orders, cause, reason
+):
+    after = supervise(budget, Observation(result, signum, verdict, complete)).budget
+    assert after.failures - budget.failures == (1 if cause in (FAILURE, HANG) and not budget.shared else 0)
+    assert after.membership_changes - budget.membership_changes == (1 if cause is MEMBERSHIP else 0)
+
+
+ENDS = {Order.SUCCEED, Order.RETIRE, Order.FAIL, Order.YIELD, Order.LEAVE}
+
+
+@ROWS
+def test_nothing_runs_on_and_nothing_comes_after_an_end(
+    complete, budget, result, signum, verdict, orders, cause, reason
+):
+    """Whoever joins again or ends has stopped what ran; a signal's LEAVE stops it itself."""
+    orders = supervise(budget, Observation(result, signum, verdict, complete)).orders
+    assert ENDS.isdisjoint(orders[:-1])
+    if WorkerState.is_running(result.state) and orders and orders != (Order.LEAVE,):
+        assert orders.count(Order.STOP) == 1
+    if Order.JOIN in orders:
+        assert orders[-2:] == (Order.JOIN, Order.START)
 
 
 def test_the_failure_that_came_first_decides_and_is_named():
     effect = failure(rank=0, caused_by=1, curable=False)
     cause = failure(rank=1)
-    decision = supervise(FRESH, Observation(failed(effect, cause)))
-    assert (decision.action, decision.reason) == (Action.RESTART, "rank 1: exit code 3; restart 1 of 1")
+    decision = supervise(FRESH, Observation(failed(effect, cause), complete=True))
+    assert (in_words(decision), decision.reason) == (AGAIN, "rank 1: exit code 3; restart 1 of 1")
 
 
-@pytest.mark.parametrize(("verdict", "certain"), [(None, False), (LOST, True), (COME, True)])
+@pytest.mark.parametrize(("verdict", "certain"), [(None, False), (LOST, True), (COME, True), (FENCED, True)])
 def test_whether_a_failure_is_forgiven_is_uncertain_until_the_handler_says_so(verdict, certain):
-    assert supervise(SHARED, Observation(BROKEN, verdict=verdict)).certain is certain
+    assert supervise(SHARED, Observation(BROKEN, verdict=verdict, complete=True)).certain is certain
 
 
 def test_an_incurable_failure_without_last_words():
-    decision = supervise(FRESH, Observation(failed(failure(curable=False))))
+    decision = supervise(FRESH, Observation(failed(failure(curable=False)), complete=True))
     assert decision.reason == "rank 0: exit code 3; a restart cannot cure it: the command cannot run"
 
 
@@ -166,14 +197,14 @@ def dumb_model(max_restarts, story):
     failures = changes = 0
     for what, waiting in story:
         if what == "signal":
-            return Action.LEAVE, failures, changes
+            return Order.LEAVE, failures, changes
         if what == "done":
-            return Action.SUCCEED, failures, changes
+            return Order.SUCCEED, failures, changes
         if what == "hopeless":
-            return Action.FAIL, failures, changes
+            return Order.FAIL, failures, changes
         if what == "failed":
             if failures == max_restarts:
-                return Action.FAIL, failures, changes
+                return Order.FAIL, failures, changes
             failures += 1
         elif waiting:
             changes += 1
@@ -183,11 +214,15 @@ def dumb_model(max_restarts, story):
 def supervised(max_restarts, story):
     budget = RestartBudget(max_restarts)
     for what, waiting in story:
-        signum = signal.SIGTERM if what == "signal" else None
-        decision = supervise(budget, Observation(RESULTS[what], signum, COME if waiting else None))
+        seen = Observation(
+            RESULTS[what], signal.SIGTERM if what == "signal" else None, COME if waiting else None, complete=False
+        )
+        decision = supervise(budget, seen)
+        if in_words(decision) in (TELL_AND_STOP, "collect"):
+            decision = supervise(budget, replace(seen, complete=True))
         budget = decision.budget
-        if decision.action not in (Action.CONTINUE, Action.RESTART):
-            return decision.action, budget.failures, budget.membership_changes
+        if ENDS.intersection(decision.orders):
+            return decision.orders[-1], budget.failures, budget.membership_changes
     return None, budget.failures, budget.membership_changes
 
 

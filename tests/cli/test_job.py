@@ -15,10 +15,9 @@ from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
-from elastic_core.rendezvous.entry import Entry
-from elastic_core.rendezvous.seats import Seat
-from elastic_core.rendezvous.state import Cause, State, ended
-from elastic_core.rendezvous.state_entries import StateEntries
+from elastic_core.rendezvous.model import Cause, Entry, State, ended
+from elastic_core.rendezvous.over_state import with_roster
+from elastic_core.rendezvous.seats import Seat, Seats
 
 PLUGIN = """
 import base64, fcntl, os, signal
@@ -111,7 +110,7 @@ def store(tmp_path):
     def store(run_id="job", state=None, names=""):
         record = PluginManager.load(os.environ).select(RendezvousBackendRecord, "toy")
         opened = record.open_backend(RendezvousParameters("toy", str(tmp_path), run_id, 1, 1))
-        backend = StateEntries(opened, SystemClock())
+        backend = with_roster(opened, SystemClock())
         if state is not None:
             backend.set_state(encoded_state(state))
         for name in names:
@@ -130,7 +129,7 @@ FAST = "--rdzv-conf=keep_alive_interval=0.05,keep_alive_max_attempt=2"
 
 
 def running(*names):
-    seats = tuple(Seat(f"{name}/1", Member(name, f"host-{name}", name, "default", 1)) for name in names)
+    seats = Seats.of(Seat(f"{name}/1", Member(name, f"host-{name}", name, "default", 1)) for name in names)
     return State(round=2, open=True, seats=seats, min_nodes=1, max_nodes=2, max_restarts=3)
 
 
@@ -173,7 +172,7 @@ def test_a_store_that_is_not_there(capsys):
 def test_something_else_in_the_store(job_flags, tmp_path, capsys):
     (tmp_path / "job").write_text("1 aGVsbG8=")
     assert cli.main(["status", *job_flags]) == 7
-    assert "elastic status: expected a rendezvous state of version" in capsys.readouterr().err
+    assert "elastic status: expected the values of a store of version" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["status"], ["drain", "a"]])

@@ -43,7 +43,6 @@ NOT_RUN = [
     ("docs/kubernetes.md", "kubectl apply", "a cluster; tests/examples/test_kubernetes.py looks at the manifest"),
     ("docs/onboarding.md", "cli.py, __main__.py", "a tree of files"),
     ("plugins/README.md", "plugins/<dist>/", "a tree of files"),
-    ("docs/design/rendezvous.md", "a wants to leave", "a story that the explorer tells"),
 ]
 """Page, words of it, and what it would need."""
 

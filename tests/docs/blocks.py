@@ -78,7 +78,9 @@ def block_of(page, words):
 
 def free_port():
     """Held for a while, so that nobody who asks for any gets it meanwhile; servers with SO_REUSEADDR can have it."""
-    from elastic_core.port import PortReservation  # only here: the tests of the packages do without the package
+    from elastic_core.support.sockets import (
+        PortReservation,  # only here: the tests of the packages do without the package
+    )
 
     _held.append(PortReservation())
     if len(_held) > MOST_HELD:

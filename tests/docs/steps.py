@@ -7,7 +7,7 @@ import re
 
 def of_page(page, title):
     """The numbered steps below a heading, each on one line."""
-    text = page.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    text = page.split(f"\n## {title}\n")[1].split("\n## ")[0].split("\n### ")[0]
     return [" ".join(step.split()) for step in re.split(r"^\d+\. ", text, flags=re.M)[1:]]
 
 

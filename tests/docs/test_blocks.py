@@ -110,7 +110,7 @@ def test_what_is_to_be_installed_is_ours_or_torch():
 
 def test_the_contract_of_the_page_is_kept(shell):
     """The block is run as a script below; here its tests are run too."""
-    (block,) = (block for block in BLOCKS if block.page == "docs/plugins.md" and "BackendContract)" in block.text)
+    (block,) = (block for block in BLOCKS if block.page == "docs/plugins.md" and "MemoryBackend(" in block.text)
     (shell.folder / "test_mine.py").write_text(block.text)
     said = shell.run(f"'{sys.executable}' -m pytest -q -p no:cacheprovider test_mine.py")
     assert re.search(r"\d{2} passed", said)

@@ -86,7 +86,7 @@ def test_every_option_of_the_installed_backends_is_there():
     }
     ours = {(name, option.name) for name, record in backends().items() for option in record.options}
     assert {pair for pair in named if pair[0] in backends()} == ours
-    assert {name for name, _ in named} == {"c10d", "static", "local", "etcd", "etcd-legacy"}
+    assert {name for name, _ in named} == {"c10d", "static", "file", "local", "etcd", "etcd-legacy"}
 
 
 def test_the_defaults_of_options_are_the_backends():

@@ -24,7 +24,7 @@ if os.environ["RANK"] == "1":
     raise ValueError("no samples")
 time.sleep(60)
 """
-DATA = {"local", "RoundPlan", "RunResult", "RESTART", "FAIL"}
+DATA = {"local", "RoundPlan", "RunResult", "REPORT", "STOP", "JOIN", "START", "FAIL"}
 """Names of the traced run that are no functions, and no classes with functions of their own."""
 
 
@@ -130,6 +130,21 @@ def test_the_steps_are_in_order(traced):
 
 
 @needs_names
+def test_the_files_between_an_end_and_the_next_start_are_named(traced):
+    """All of the agent's room, and the one by which it enters that of the workers."""
+    calls, _, _ = traced
+    end = next(n for n, call in enumerate(calls) if call.endswith("LocalElasticAgent._monitor_workers"))
+    starts = [n for n, call in enumerate(calls) if call.endswith("LocalWorkers.start")]
+    passed = {call.partition(":")[0] for call in calls[end : starts[1]]}
+    named = re.findall(r"`((?:agent|workers)/\w+\.py)`", PAGE.split("Twelve files say")[1].partition("\n\n")[0])
+    assert len(named) == 12
+    assert {name for name in named if name.startswith("agent/")} == {
+        path.removeprefix("elastic_core/") for path in passed if path.startswith("elastic_core/agent/")
+    }
+    assert "elastic_core/workers/group.py" in passed
+
+
+@needs_names
 def test_the_log_says_what_the_steps_say(traced):
     _, log, done = traced
     told = [told_in(step) for step in STEPS]
@@ -153,8 +168,8 @@ def test_the_data_of_the_steps_are_in_the_code():
         ("cli.run", "cli.py:run", True),
         ("cli.run", "cli.py:_run", False),
         ("hooks.manager", "hooks/manager.py:PluginManager.load", True),
-        ("Inbox.wait", "agent/inbox.py:Inbox.wait", True),
-        ("Inbox.wait", "agent/news.py:News.wait", False),
+        ("EventQueue.wait", "agent/event_queue.py:EventQueue.wait", True),
+        ("EventQueue.wait", "agent/agent.py:SimpleElasticAgent._wait", False),
         ("output.py", "workers/round_output.py:RoundOutput.tail", False),
         ("output.py", "workers/output.py:OutputPump.start", True),
     ],

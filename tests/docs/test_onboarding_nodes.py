@@ -24,6 +24,10 @@ DATA = {"c10d", "Entry", "State", "interfaces/node.py"}
 """Names that are no functions, and no classes with functions of their own."""
 BESIDES = {"run started", "endpoint is loopback", "still waiting", "leads now", "agent finished"}
 """What the log says before and after, on a slow machine, and when the other agent's entry was the older one."""
+FILES = PAGE.split("\n### The files of a join\n")[1].split("\n## ")[0]
+NAMED = set(re.findall(r"`((?:rendezvous|elastic_c10d)/\w+\.py)`", FILES))
+SELDOM = {"rendezvous/messages.py"}
+"""Files that have a part only where the others take their time."""
 
 TRAIN = """
 import os, time
@@ -32,9 +36,11 @@ while os.environ["WORLD_SIZE"] != "1":
 """
 
 
-def traced(folder):
-    """The calls of the agent that hosts the store, and the events of its log. Nobody waits for a last call: two are
-    there, and later all that are known."""
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    """The calls of the agent that hosts the store and those of the other one, and the events of the first one's log.
+    Nobody waits for a last call: two are there, and later all that are known."""
+    folder = tmp_path_factory.mktemp("traced")
     (folder / "train.py").write_text(TRAIN)
     shell = Shell(folder)
     words = COMMAND.replace("node0:29400", f"127.0.0.1:{free_port()}")
@@ -53,18 +59,39 @@ def traced(folder):
     finally:
         shell.close()
     events = [json.loads(line)["event"] for line in said.splitlines() if line.startswith('{"event"')]
-    return (folder / first).read_text().splitlines(), events
+    return *((folder / name).read_text().splitlines() for name in (first, second)), events
 
 
-@pytest.mark.torch
-@pytest.mark.timeout(400)
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="calls have no qualified names there")
-def test_the_run_is_as_told(tmp_path):
-    calls, log = traced(tmp_path)
+def real(test):
+    """It runs a job of two agents."""
+    for mark in (
+        pytest.mark.torch,
+        pytest.mark.timeout(400),
+        pytest.mark.skipif(sys.version_info < (3, 11), reason="calls have no qualified names there"),
+    ):
+        test = mark(test)
+    return test
+
+
+@real
+def test_the_run_is_as_told(traced):
+    calls, _, log = traced
     for step in STEPS:
         assert [name for name in names_in(step, DATA) if not any(is_call_of(name, call) for call in calls)] == [], step
     told = [event for step in STEPS for event in told_in(step)]
     assert [event for event in log if event not in BESIDES] == told, log
+
+
+@real
+def test_the_files_of_a_join_are_named(traced):
+    """All of the two rooms, so that nobody has to look for another."""
+    passed = set()
+    for calls in traced[:2]:
+        begin = next(n for n, call in enumerate(calls) if call.endswith("DynamicRendezvousHandler.next_rendezvous"))
+        end = next(n for n, call in enumerate(calls) if call.endswith("LocalWorkers.start"))
+        passed |= {call.partition(":")[0].removeprefix("elastic_core/") for call in calls[begin:end]}
+    assert {name for name in passed if name.startswith(("rendezvous/", "elastic_c10d/"))} - SELDOM == NAMED - SELDOM
+    assert f"Of these two rooms {len(NAMED)} files" in FILES
 
 
 def test_a_node_is_lost_after_so_many_beats():

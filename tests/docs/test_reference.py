@@ -11,7 +11,7 @@ import pytest
 
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.log import EVENTS
-from elastic_core.rendezvous import state
+from elastic_core.rendezvous import model
 from elastic_core.watchdog.beat import BEAT_FILE
 from elastic_core.workers.environment import EnvironmentPolicy, worker_environment
 
@@ -33,7 +33,7 @@ def test_generated_pages_are_current(name):
 
 
 def test_every_change_of_the_state_is_among_those_that_are_drawn():
-    functions = inspect.getmembers(state, inspect.isfunction)
+    functions = inspect.getmembers(model, inspect.isfunction)
     changes = {name for name, function in functions if function.__annotations__.get("return") == "State"}
     drawn = set(re.findall(r"\bchanges\.(\w+)\(", (DOCS / "round_states.py").read_text()))
     assert len(changes) > 5

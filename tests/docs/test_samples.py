@@ -103,7 +103,7 @@ def test_what_no_text_has_is_found():
 
 def test_the_waiting_that_is_shown_is_what_the_code_says():
     shown = [line for line in block_of(*LOGS[0]).splitlines() if "still waiting" in line]
-    code = words_of("elastic_core/agent/agent.py", "elastic_core/rendezvous/decide.py")
+    code = words_of("elastic_core/agent/agent.py", "elastic_core/rendezvous/policy.py")
     assert [said_nowhere(re.sub(r"\w+=|\d+", "", line.partition(": ")[2]), code) for line in shown] == [[], []]
 
 

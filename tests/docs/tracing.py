@@ -16,13 +16,13 @@ OURS = re.compile(r".*/(elastic_\w+/.+\.py)")
 
 
 def main(target, argv):
-    seen = []
+    calls = target.open("w", buffering=1)
 
     def note(frame, event, _):
         code = frame.f_code
         of_function = code.co_flags & inspect.CO_OPTIMIZED  # not the body of a module or class
         if event == "call" and of_function and (ours := OURS.fullmatch(code.co_filename)):
-            seen.append(f"{ours[1]}:{code.co_qualname}\n")
+            calls.write(f"{ours[1]}:{code.co_qualname}\n")
 
     threading.setprofile(note)
     sys.setprofile(note)
@@ -33,7 +33,6 @@ def main(target, argv):
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-        target.write_text("".join(seen))
 
 
 if __name__ == "__main__":

@@ -47,6 +47,12 @@ def living_with(mark: str) -> list[str]:
     return found
 
 
+def as_from_a_terminal() -> None:
+    """A test runner in the background, or under nohup, may have these ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Elastic:
     """Runs `elastic` as users do. Workers write under `cwd`; nothing of the checkout is on the path."""
 
@@ -54,6 +60,7 @@ class Elastic:
         self.cwd = cwd
         self.mark = uuid.uuid4().hex
         self.started: list[subprocess.Popen[Any]] = []
+        self.through: list[str] = []  # what starts whatever is started to files from now on, such as `ip netns exec`
 
     def script(self, name: str, code: str) -> str:
         path = self.cwd / name
@@ -70,8 +77,7 @@ class Elastic:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A test runner in the background may have SIGINT ignored, and children inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            preexec_fn=as_from_a_terminal,
         )
         self.started.append(process)
         return process
@@ -81,7 +87,7 @@ class Elastic:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("ELASTIC_", "PET_"))}
         with open(self.cwd / f"{name}.out", "ab") as out, open(self.cwd / f"{name}.err", "ab") as err:
             process = subprocess.Popen(
-                [sys.executable, *(args if args[0].endswith(".py") else ("-m", "elastic_core", *args))],
+                [*self.through, sys.executable, *(args if args[0].endswith(".py") else ("-m", "elastic_core", *args))],
                 cwd=self.cwd,
                 env={"RES_OPTIONS": "timeout:1 attempts:1", **kept, MARK: self.mark, **environment},
                 stdin=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 
 LONG = 90.0
 SOON = {"keep_alive_max_attempt": "30"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 pytest.importorskip("elastic_etcd", reason="the tests on other Pythons run without it")
 from cluster import Servers, User, version
-from job_of_nodes import SOON, Job, eventually, free_port, kill
+from job_of_nodes import SOON, Job, eventually, free_port, kill, lives
 
 from elastic_core.errors import ExitCode
 
@@ -141,11 +142,11 @@ def test_a_state_of_a_newer_version_is_named(on, etcd_endpoint, tmp_path):
     from elastic_etcd.client.client import EtcdClient
 
     backend = EtcdRendezvousBackend(EtcdClient([etcd_endpoint]), "job", tmp_path.name)
-    backend.set_state(b'{"version":2,"round":7}')
+    backend.set_state(b'{"version":3,"round":7}')
     backend.close()
     agent = on(etcd_endpoint, prefix=tmp_path.name).agent("a", "--nnodes=2")
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
-    assert "of version 1, found version int" in agent.report
+    assert "of version 2, found version int" in agent.report
 
 
 def test_over_tls_with_certificates_for_both_sides(on, servers, tmp_path):
@@ -205,16 +206,52 @@ def test_functions_are_not_forked_beside_a_client_of_etcd(launched):
 
 
 def test_the_only_server_is_gone_for_good(on, servers):
-    """Workers are kept for the grace, then the agents end with the documented code."""
+    """Workers are kept for the grace, then the agents wait for the join timeout, and end with the documented code."""
     member = servers.single()
-    job = on(member.endpoint, outage_grace="3", **SOON)
+    job = on(member.endpoint, outage_grace="3", join_timeout="20", **SOON)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
     first = job.round(2)
     member.kill()
     for agent in agents:
+        agent.says("restart decided: cause=membership")
+        assert "the rendezvous store was out of reach for" in agent.err
+    for agent in agents:
         assert agent.code() == ExitCode.STORE_UNREACHABLE
-        assert "expected the rendezvous store to answer while workers run" in agent.report
+        assert "expected etcd to answer" in agent.report
     assert [found.port for found in job.rounds()] == [first.port]
+    assert not any(lives(first.pid(name)) for name in "ab")
+
+
+def test_the_only_server_sleeps_for_longer_than_the_grace(on, servers):
+    """The workers are stopped, and start again when it wakes; that costs no restart."""
+    member = servers.single()
+    job = on(member.endpoint, outage_grace="0", **SOON)
+    agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
+    first = job.round(2)
+    member.stop()
+    for agent in agents:
+        agent.says("restart decided: cause=membership")
+    eventually(lambda: not any(lives(first.pid(name)) for name in "ab"), "the workers to be stopped")
+    member.cont()
+    second = job.round(2, after=first)
+    assert second.restarts == {"0"}
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+@pytest.mark.skipif(os.environ.get("ELASTIC_NIGHTLY") != "1", reason="takes a minute and a half: set ELASTIC_NIGHTLY=1")
+def test_with_the_defaults_the_only_server_sleeps_for_a_minute(on, servers):
+    member = servers.single()
+    job = on(member.endpoint, keep_alive_interval="1", keep_alive_max_attempt="5")
+    agents = job.agents("a b c", "--nnodes=3", "--max-restarts=3")
+    first = job.round(3)
+    member.stop()
+    time.sleep(60)
+    member.cont()
+    second = job.round(3, after=first)
+    job.end()
+    assert (second.restarts, [agent.code() for agent in agents]) == ({"0"}, [0, 0, 0])
+    assert job.rounds() == [first, second]
 
 
 def test_the_only_server_sleeps_for_less_than_the_grace(on, servers):

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import psutil
 import pytest
-from job_of_nodes import eventually, kill
+from job_of_nodes import eventually, kill, lives
 
 from elastic_core.errors import ExitCode
 
@@ -22,22 +22,46 @@ def codes(*agents):
 
 
 def test_the_store_is_gone_for_good(job):
-    """Healthy workers run on for the grace, then every agent stops them and says why."""
-    job.conf |= {"keep_alive_max_attempt": "50", "heartbeat_timeout": "0.5"}
+    """Healthy workers run on for the grace, then every agent stops them, waits for the store, and says why it ends."""
+    job.conf |= {"keep_alive_max_attempt": "50", "heartbeat_timeout": "0.5", "join_timeout": "25"}
     server = job.serve()
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
-    job.round(2)
+    first = job.round(2)
     server.process.kill()
     for agent in agents:
         agent.says("store out of reach")
     assert all("stopping workers" not in agent.err for agent in agents)
+    for agent in agents:
+        agent.says('restart decided: cause=membership reason="the rendezvous store was out of reach for ')
+        assert "after 15 s without a beat" in agent.err
+    eventually(lambda: not any(lives(first.pid(name)) for name in "ab"), "the workers to be stopped")
     assert codes(*agents) == [UNREACHABLE] * 2
     for agent in agents:
-        assert "expected the rendezvous store to answer while workers run" in agent.report
-        assert "after 15 s without a beat" in agent.report
+        assert "the rendezvous store at" in agent.report
         assert "refused" in agent.report
-        assert "stopping workers" in agent.err
     assert len(job.rounds()) == 1
+
+
+def test_the_store_comes_back_empty_after_the_grace(job):
+    """The workers are stopped meanwhile, and start again in a round that costs no restart."""
+    job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "10", "heartbeat_timeout": "0.5"}
+    server = job.serve()
+    agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
+    first = job.round(2)
+    kill(first.pid("b"))
+    second = job.round(2, after=first)
+    server.process.kill()
+    for agent in agents:
+        agent.says("restart decided: cause=membership")
+    eventually(lambda: not any(lives(second.pid(name)) for name in "ab"), "the workers to be stopped")
+    again = job.serve("store-again")
+    third = job.round(2, after=second)
+    assert third.nodes == first.nodes
+    assert third.restarts == second.restarts == {"1"}
+    job.end()
+    assert codes(*agents) == [0, 0]
+    again.signal(signal.SIGTERM)
+    assert again.code() == 0
 
 
 def test_the_store_comes_back_empty_within_the_grace(job):
@@ -68,7 +92,8 @@ def test_the_store_comes_back_empty_within_the_grace(job):
 
 
 def test_the_store_sleeps(job):
-    """For less than the grace: a warning, and nothing restarts. For longer: the workers are stopped."""
+    """For less than the grace: a warning, and nothing restarts. For longer: the workers are stopped, and start again
+    when it wakes."""
     job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "30", "heartbeat_timeout": "0.5"}
     server = job.serve()
     agents = job.agents("a b", "--nnodes=1:2", "--max-restarts=3")
@@ -81,10 +106,16 @@ def test_the_store_sleeps(job):
         agent.says("store is back")
     assert job.rounds()[-1].port == first.port
     server.signal(signal.SIGSTOP)
-    assert codes(*agents) == [UNREACHABLE] * 2
     for agent in agents:
-        assert "after 15 s without a beat" in agent.report
+        agent.says('restart decided: cause=membership reason="the rendezvous store was out of reach for ')
+        assert "after 15 s without a beat" in agent.err
+    eventually(lambda: not any(lives(first.pid(name)) for name in "ab"), "the workers to be stopped")
     assert job.rounds()[-1].port == first.port
+    server.signal(signal.SIGCONT)
+    second = job.round(2, after=first)
+    assert second.restarts == {"0"}
+    job.end()
+    assert codes(*agents) == [0, 0]
 
 
 def test_two_agents_with_one_name(job):
@@ -132,7 +163,7 @@ def test_nodes_whose_clocks_are_an_hour_off(job, elastic):
 
 FOREIGN = {
     "corrupt": (b"\x80\x04\x95 a pickle, perhaps", "found what is no JSON"),
-    "newer": (json.dumps({"version": 2, "round": 7}).encode(), "of version 1, found version int"),
+    "newer": (json.dumps({"version": 3, "round": 7}).encode(), "of version 2, found version int"),
 }
 
 
@@ -144,7 +175,7 @@ def test_a_state_that_is_not_ours(job, kind):
     write_state(job.port, data)
     agent = job.agent("a", "--nnodes=1:2")
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
-    assert "expected a rendezvous state of version 1" in agent.report
+    assert "expected a rendezvous state of version 2" in agent.report
     assert found in agent.report
     assert "every node of a job needs the same version of elastic-core" in agent.report
     assert not job.rounds()

@@ -107,7 +107,7 @@ def test_spares_wait_step_in_and_end_well(any_job):
     two = any_job.round(2)
     spares = any_job.agents("c d", "--nnodes=1:2")
     for spare in spares:
-        spare.says("still waiting")
+        spare.says("this one is a spare")
     lost = next(agent for agent in members if agent.name == two.nodes[0])  # rank 0, which has the workers' store
     kept = next(agent for agent in members if agent is not lost)
     kill_node(lost, two.pid(lost.name))

@@ -113,3 +113,44 @@ def test_what_is_installed_but_broken_or_blocked_is_not_to_be_installed_again(in
     points = install_plugin("elastic-etcd", "import a_module_that_is_not_here")
     assert "pip install" not in refusal(load(points), "etcd").message
     assert "pip install" not in refusal(load(points, ELASTIC_DISABLE_PLUGINS="elastic-etcd"), "etcd").message
+
+
+STORE = """
+from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hookimpl
+
+@hookimpl
+def elastic_stores():
+    return [StoreRecord({name!r}, "a test", print, (Option("ttl", float, None, "it"),), shared={shared})]
+"""
+BACKEND_TOO = """
+@hookimpl
+def elastic_rendezvous_backends():
+    return [RendezvousBackendRecord("ours", "its own", print, aliases=({name!r},))]
+"""
+
+
+def test_a_store_brings_a_backend_of_its_name(install_plugin):
+    manager = load(install_plugin("dist-a", STORE.format(name="redis", shared=True)))
+    found = manager.provided(RendezvousBackendRecord, "redis")
+    assert str(found.source) == "dist-a 1.0"
+    assert "ttl" in [option.name for option in found.record.options]
+    assert manager.conflicts() == ()
+
+
+def test_a_store_of_one_process_brings_none(install_plugin):
+    manager = load(install_plugin("dist-a", STORE.format(name="redis", shared=False)))
+    assert manager.records(RendezvousBackendRecord) == ()
+    assert manager.select(StoreRecord, "redis").name == "redis"
+
+
+def test_a_backend_that_its_plugin_brings_itself_goes_before(install_plugin):
+    manager = load(install_plugin("dist-a", (STORE + BACKEND_TOO).format(name="redis", shared=True)))
+    assert manager.select(RendezvousBackendRecord, "redis").name == "ours"
+
+
+def test_the_backend_of_a_store_conflicts_like_any_other(install_plugin, backend_source):
+    manager = load(
+        install_plugin("dist-a", STORE.format(name="redis", shared=True)),
+        install_plugin("dist-b", backend_source("redis")),
+    )
+    assert "dist-a 1.0" in refusal(manager, "redis").message

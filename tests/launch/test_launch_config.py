@@ -12,7 +12,7 @@ from launching import HANDLED, config, python
 from elastic_core import ChildFailedError, LaunchConfig, elastic_launch, metrics
 from elastic_core.config import NodeRange
 from elastic_core.errors import ConfigurationError, PluginError
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 
 
 def test_every_field_becomes_a_setting(tmp_path):

@@ -1,12 +1,19 @@
-"""What must hold of every state of a small world, and from one to the next."""
+"""What must hold of every state of a small world, from one to the next, and of every world."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from elastic_core.rendezvous import model
+from elastic_core.rendezvous.model import Cause
+
 if TYPE_CHECKING:
+    from small_world import Actor, Rules, World
+
+    from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.settings import RendezvousSettings
-    from elastic_core.rendezvous.state import State
+
+WANTS, RUNS, DONE, STOPS, GOES, GONE, CRASHED = range(7)
 
 
 class Violation(Exception):
@@ -19,8 +26,8 @@ def must(holds: object, what: str) -> None:
 
 
 def check_state(state: State, settings: RendezvousSettings) -> None:
-    keys = [seat.key for seat in state.seats]
-    must(len(set(keys)) == len(keys), "a node has two ranks")
+    keys = list(state.seats.keys)
+    must(len(keys) == len(state.seats), "a node has two ranks")
     must([state.rank(key) for key in keys] == list(range(len(keys))), "ranks are not dense")
     if state.round:
         must(settings.min_nodes <= len(keys) <= settings.max_nodes, "a round of too few or too many members")
@@ -34,11 +41,10 @@ def check_state(state: State, settings: RendezvousSettings) -> None:
     must(0 <= state.restarts <= state.max_restarts, "more restarts than allowed")
 
 
-def check_step(old: State, new: State, settings: RendezvousSettings) -> None:
+def check_step(old: State, new: State) -> None:
     must(not old.closed, "something was written after the job was closed")
     must(old.round <= new.round <= old.round + 1, f"round {new.round} after round {old.round}")
     must(0 <= new.restarts - old.restarts <= 1, f"{new.restarts} restarts after {old.restarts}")
-    must(set(old.refused) <= set(new.refused), "a refusal was forgotten")
     if new.restarts > old.restarts:
         must(old.open or (old.end and not old.end.counted), "a failure was counted twice")
     if new.round == old.round:
@@ -47,7 +53,109 @@ def check_step(old: State, new: State, settings: RendezvousSettings) -> None:
         must(set(old.gone) <= set(new.gone), "a node came back into a round")
         must(set(old.done) <= set(new.done), "a node is not done any more")
         must(set(old.draining) <= set(new.draining), "a drain was forgotten")
+        must(set(old.refused) <= set(new.refused), "a refusal was forgotten")
     else:
         must(not old.open, f"round {new.round} formed while round {old.round} ran")
         must(new.open, f"round {new.round} is over before it began")
         must(not any(seat.key in old.draining for seat in new.seats), "a node that is drained was seated")
+
+
+def check_write(rules: Rules, world: World, old: State, new: State, writer: Actor | None) -> None:
+    """Of every write of the state, in the world just before it."""
+    check_state(new, rules.settings)
+    if world.forgot and writer and writer.machine and writer.machine.state:
+        given = model.recovered(writer.machine.state, old)
+        if given is not old and given == new:
+            must(not old.closed or new.closed, "a job that was closed is open again")
+            return
+    check_step(old, new)
+    actors = {actor.key: actor for actor in world.actors}
+    if new.round == old.round:
+        _check_end(rules, world, old, new, actors)
+    else:
+        _check_round(rules, world, old, new, actors, writer)
+
+
+def _check_end(rules: Rules, world: World, old: State, new: State, actors: dict[str, Actor]) -> None:
+    done = {actor.key for actor in world.actors if 0 < actor.told_done == old.round}
+    if old.open and not new.open and not new.closed and new.end:
+        blamed = {key for key in old.seats.keys if old.names([key])[0] in new.end.by.split(", ")}
+        healthy = new.end.cause in (Cause.LOST, Cause.LEFT, Cause.DRAINED)
+        must(not (healthy and blamed and blamed <= done), "healthy workers were stopped for a node that is done")
+        if new.end.cause is Cause.LOST:
+            for key in new.gone:
+                must(rightly_gone(rules, world, actors[key]), f"{key} was called lost, and was heard within the window")
+    if new.closed and new.closed.succeeded:
+        for key in old.seats.keys:
+            must(key in done or key in old.done, f"closed with success, but {key} is not done")
+    for key, _ in set(new.refused) - set(old.refused):
+        others = [a for a in world.actors if a.name == actors[key].name and a.key != key and a.machine is not None]
+        must(others, f"{key} was refused for good for a node that is dead")
+
+
+def _check_round(
+    rules: Rules, world: World, old: State, new: State, actors: dict[str, Actor], writer: Actor | None
+) -> None:
+    for key in new.seats.keys:
+        actor = actors[key]
+        announced = world.store.beats(key) is not None
+        must(not announced or not 0 < actor.works_in <= old.round, f"{key} was seated while its old workers run")
+        dead = actor.machine is None and world.now - actor.heard > 3 * rules.window
+        known = writer is not None and world.now - writer.since >= 3 * rules.window
+        must(not (dead and known), f"{key} was seated, which has been dead for three windows")
+        must(actor.phase != GONE, f"{key} was seated, which has left")
+    for key in old.seats.keys:
+        works = actors[key].works_in if key in actors else 0
+        if 0 < works <= old.round and not rightly_gone(rules, world, actors[key]):
+            must(holds=False, what=f"round {new.round} formed while {key} still runs workers of round {works}")
+
+
+def rightly_gone(rules: Rules, world: World, actor: Actor) -> bool:
+    """Whether the others could not have heard of it for a window: then it may be called lost, though it may live. Or
+    it is dead, or the store has denied it."""
+    return actor.machine is None or world.now - actor.heard >= rules.window
+
+
+def check_rest(rules: Rules, world: World) -> None:
+    """Of a world in which nobody has anything to do until time passes."""
+    state = world.state
+    if world.store.state is None or world.asleep:
+        return
+    for actor in world.actors:
+        if actor.phase != RUNS or actor.frozen or actor.machine is None:
+            continue
+        behind = f"{actor.key} runs round {actor.works_in}, and round {state.round} has formed"
+        must(actor.works_in >= state.round or rules.grace, behind)
+        if not actor.cut_off and actor.asked is None:
+            runs = state.open and state.round == actor.works_in and state.seated(actor.key)
+            must(runs, f"{actor.key} runs round {actor.works_in}, which does not run, and the store answers it")
+
+
+def check_settled(rules: Rules, world: World) -> None:
+    """Of a world that has been left alone, and in which nothing changes any more."""
+    state = world.state
+    here = [actor for actor in world.actors if actor.machine is not None]
+    if state.closed:
+        must(not here, f"the job is closed, and {_names(here)} do not know")
+        return
+    must(not any(actor.phase in (STOPS, GOES) for actor in here), "a node never stops")
+    done = {a.key for a in world.actors if 0 < a.told_done == state.round}
+    ending = state.open and bool(done or any(a.phase == DONE for a in here))
+    members = [a for a in here if a.phase in (RUNS, DONE)]
+    must(all(a.number == state.round and state.open for a in members), "a node is in a round that does not run")
+    if ending:
+        left = set(state.busy) - {a.key for a in members} - done
+        must(not left, f"the round goes on without {left}")
+        return
+    able = min(len(here), rules.settings.max_nodes)
+    if not here:
+        return
+    if len(here) < rules.settings.min_nodes:
+        must(not state.open, "too few are there, and a round runs")
+        return
+    must(state.open, "nothing bad happens any more, and yet no round forms")
+    must(len(members) == len(state.busy) == able, f"{_names(here)} are there, and {_names(members)} are in the round")
+
+
+def _names(actors: list[Actor]) -> str:
+    return ", ".join(actor.key for actor in actors) or "nobody"

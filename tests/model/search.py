@@ -1,26 +1,27 @@
-"""Breadth-first search through all worlds, and the story of how one came about."""
+"""A search through all worlds, and the story of how one came about."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from must_hold import Violation
-from small_world import PHASES, TIMES
+from must_hold import Violation, check_settled
+from sameness import Sameness
+from small_world import PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from small_world import Rules, Steps, World
 
-    from small_world import Node, Rules, World
+    from elastic_core.rendezvous.model import State
 
-    from elastic_core.rendezvous.state import State
-
-SWEEPS = 40
+MOST_TURNS = 60
+MOST_LINES = 60
 
 
 class Found(Exception):
-    """A violation, and the shortest story that leads to it."""
+    """A violation, and a short story that leads to it: of those with the fewest events."""
 
     def __init__(self, what: str, story: tuple[str, ...]) -> None:
         super().__init__(f"{what}\n" + "\n".join(f"  {number}. {line}" for number, line in enumerate(story, 1)))
@@ -33,107 +34,142 @@ class Search:
     """What a search went through.
 
     Attributes:
-        worlds: distinct ones.
+        worlds: distinct ones, by the number of events that led to them.
         steps: ways from one to another.
         rounds: the highest round that formed.
-        sweeps: turns of all nodes that the slowest world needed to settle once nothing bad happened any more.
-        exhausted: whether nothing new came up in the last step: then no longer runs exist either.
+        turns: ticks that the slowest world needed to settle once nothing bad happened any more.
+        left_alone: worlds for which that was tried.
     """
 
-    worlds: int = 0
+    worlds: list[int] = field(default_factory=list)
     steps: int = 0
     rounds: int = 0
-    sweeps: int = 0
-    exhausted: bool = False
+    turns: int = 0
+    left_alone: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.worlds)
 
     def __str__(self) -> str:
-        bound = "all there are" if self.exhausted else "within the bound"
+        shown = " + ".join(map(str, self.worlds))
         return (
-            f"{self.worlds} worlds ({bound}), {self.steps} steps, rounds up to {self.rounds}, "
-            f"settled within {self.sweeps} turns"
+            f"{self.total} worlds ({shown}), {self.steps} steps, rounds up to {self.rounds}, "
+            f"{self.left_alone} left alone, settled within {self.turns} ticks"
         )
 
 
-def explore(rules: Rules, starts: Iterable[World], actions: int, settle: bool = True) -> Search:
-    """Go through all worlds that `actions` steps, of whomever and in any order, lead to.
+class Explorer:
+    """Goes through all worlds to which so many `events` lead at most, and all that follows from them."""
 
-    Raises:
-        Found: one of them must not be.
-    """
-    parents: dict[World, tuple[World, str] | None] = dict.fromkeys(starts)
-    frontier = list(parents)
-    search = Search()
-    nodes: dict[Node, Node] = {}  # equal ones are kept once
-    times: dict[World, int] = {}
-    for _ in range(actions):
-        fresh = []
-        for world in frontier:
+    def __init__(self, rules: Rules, settle: bool = True) -> None:
+        self._rules = rules
+        self._same = Sameness(rules)
+        self._parents: dict[int, tuple[int, str] | None] = {}
+        self._turns: dict[int, int] = {}
+        self._settle = settle
+        self.search = Search()
+
+    def explore(self, start: World, events: int) -> Search:
+        """Raises Found: a world must not be."""
+        number = self._same(start)
+        self._parents[number] = None
+        level = [(number, start)]
+        for used in range(events + 1):
+            before = len(self._parents) - len(level)
+            following = self._close(level, last=used == events)
+            self.search.worlds.append(len(self._parents) - before - len(following))
+            level = following
+        return self.search
+
+    def _close(self, level: list[tuple[int, World]], last: bool) -> list[tuple[int, World]]:
+        """All that follows from these by itself; what one more event leads to is returned."""
+        queue, reached = level, []
+        while queue:
+            fresh: list[tuple[int, World]] = []
+            reached += queue
+            for number, world in queue:
+                self._look_at(number, world)
+                self._take(number, world, self._rules.steps(world), "", fresh)
+            queue = fresh
+        following: list[tuple[int, World]] = []
+        for number, world in () if last else reached:
+            self._take(number, world, self._rules.happenings(world), "* ", following)
+        return following
+
+    def _take(self, number: int, world: World, steps: Steps, mark: str, fresh: list[tuple[int, World]]) -> None:
+        for what, make in steps:
+            self.search.steps += 1
             try:
-                for what, after in rules.steps(world):
-                    search.steps += 1
-                    if after not in parents:
-                        kept = after._replace(nodes=tuple(nodes.setdefault(node, node) for node in after.nodes))
-                        parents[kept] = (world, sys.intern(what))
-                        fresh.append(kept)
+                after = make()
             except Violation as violation:
-                story = (*_story(parents, world), f"(one step after this) {violation}")
-                raise Found(str(violation), story) from None
-        if settle:
-            for world in fresh:
-                try:
-                    search.sweeps = max(search.sweeps, _sweeps(rules, world, times))
-                except Violation as violation:
-                    raise Found(str(violation), (*_story(parents, world), *_scene(rules, world))) from None
-        frontier = fresh
-        if not frontier:
-            search.exhausted = True
-            break
-    search.worlds = len(parents)
-    search.rounds = max(rules.state(world.state).round for world in parents)
-    return search
+                raise self._found(violation, number, mark + what, *_scene(world)) from None
+            key = self._same(after)
+            if key not in self._parents:
+                self._parents[key] = (number, sys.intern(mark + what))
+                fresh.append((key, after))
+
+    def _look_at(self, number: int, world: World) -> None:
+        self.search.rounds = max(self.search.rounds, world.state.round)
+        if self._settle and not self._rules.busy(world):
+            self.search.left_alone += 1
+            try:
+                self.search.turns = max(self.search.turns, self._left_alone(world))
+            except Violation as violation:
+                raise self._found(violation, number, *_scene(world), *self._trail(world)) from None
+
+    def _left_alone(self, world: World) -> int:
+        """How many ticks it takes until nothing changes any more."""
+        world = self._rules.healed(world)
+        path: dict[int, int] = {}
+        while (number := self._same(world)) not in self._turns and number not in path:
+            path[number] = len(path)
+            if len(path) > MOST_TURNS:
+                raise Violation("nothing bad happens any more, and yet there is no end of changes")
+            before, world = world, self._rules.quiet(world)
+        turns = self._turns.get(number, 0)
+        if number in path:  # from here on it comes again and again
+            check_settled(self._rules, before)
+            check_settled(self._rules, world)
+        for passed in reversed(path):
+            turns += 1 if path[passed] < path.get(number, _FAR) else 0
+            self._turns[passed] = turns
+        return turns
+
+    def _trail(self, world: World) -> list[str]:
+        """What happens to a world that is left alone."""
+        trail, world = ["left alone:"], self._rules.healed(world)
+        with contextlib.suppress(Violation):
+            for _ in range(MOST_TURNS if len(trail) < MOST_LINES else 0):
+                world = self._rules.quiet(world, trail.append)
+        return trail[:MOST_LINES]
+
+    def _found(self, violation: Violation, number: int, *last: str) -> Found:
+        lines = []
+        step = self._parents[number]
+        while step:
+            lines.append(step[1])
+            step = self._parents[step[0]]
+        return Found(str(violation), (*reversed(lines), *last))
 
 
-def _story(parents: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:
-    lines = []
-    step = parents[world]
-    while step:
-        lines.append(step[1])
-        step = parents[step[0]]
-    return tuple(reversed(lines))
+_FAR = 10**9
 
 
-def _scene(rules: Rules, world: World) -> tuple[str, ...]:
-    nodes = (f"{key} {PHASES[node.phase]}" for key, node in zip("abcdef", world.nodes, strict=False))
-    return ("(left alone from here) " + ", ".join(nodes), _brief(rules.state(world.state)))
+def explore(rules: Rules, start: World, events: int, settle: bool = True) -> Search:
+    """See `Explorer`."""
+    return Explorer(rules, settle).explore(start, events)
+
+
+def _scene(world: World) -> tuple[str, ...]:
+    nodes = (f"{actor.key} {PHASES[actor.phase]}" for actor in world.actors)
+    return ("(here) " + ", ".join(nodes), _brief(world.state))
 
 
 def _brief(state: State) -> str:
     shown = [f"round {state.round} {'runs' if state.open else 'does not run'}"]
-    shown += [f"members {' '.join(seat.key for seat in state.seats)}"] if state.seats else []
+    shown += [f"members {' '.join(state.seats.keys)}"] if state.seats else []
     shown += [f"gone {' '.join(state.gone)}"] if state.gone else []
     shown += [f"done {' '.join(state.done)}"] if state.done else []
     shown += [f"ended by: {state.end.cause.value}"] if state.end else []
     return "state: " + ", ".join(shown) + (", closed" if state.closed else "")
-
-
-def _sweeps(rules: Rules, world: World, times: dict[World, int]) -> int:
-    """How many turns of all nodes it takes until nothing changes any more, which must be a world that is settled. Nodes
-    are quick: time passes only when nobody has anything to do."""
-    path = []
-    while world not in times:
-        path.append(world)
-        if len(path) > SWEEPS:
-            raise Violation(f"nothing bad happens any more, and yet there is no end after {SWEEPS} turns of all nodes")
-        after = next((w for now in TIMES if (w := rules.sweep(world, now)) != world), None)
-        if after is None:
-            if not rules.settled(world):
-                raise Violation("nothing bad happens any more, and yet no round forms")
-            times[world] = 0
-            path.pop()
-        else:
-            world = after
-    count = times[world]
-    for passed in reversed(path):
-        count += 1
-        times[passed] = count
-    return count

@@ -1,412 +1,622 @@
 """A small world in which everything that may happen to a few nodes can be tried.
 
-A world is a tuple of small numbers. What the nodes *do* in it is the code that runs in production: `decide`,
-`standing`, `missed`, `verdict`, `failed`, `left`, `left_done`, `drained`, `closed`. What surrounds them (store,
-entries, beats, time) is abstract:
+A world is a value: the nodes, what stands in the store, what is under way. What the nodes *do* in it is the `Node` that
+runs in production, over a `StoreModel`; agents are a few lines here. Steps are what follows by itself: a node asks for
+one operation, the store carries it out, time passes. Events are what somebody or something does to the job; a search is
+told how many of them there may be.
 
-- The store is one state. A write names the write it was decided on, and is refused when another came between. A refused
-  write changes nothing and its node reads again, so that a write which is doomed is kept as no write at all.
-- Reading and writing are two steps of a node: whatever others do may come between them. State and roster are read in
-  one step. That loses nothing as long as a node reads the state first and the roster after it: either the state is
-  still the same when the roster is read, which is as if both were read then, or the write is refused.
-- Time is chosen by the adversary with every look: the last call is over or not, the time for coming back as well.
-- Beats too: whoever looks sees any of the crashed nodes late, or not yet. `wrongly_late`: any of the live ones, too.
-- An answer that is lost though the write landed matters where a node wants something of its own (to tell of a failure,
-  to leave, ...): it wants it still, and does it again after another look. For what `decide` returned there is
-  nothing that a node would remember.
-- Nodes that have not come yet are all alike; a node's number is its place in the order of coming.
-- Reasons in words do not count: no function decides by them.
+- Time passes in ticks, which are as long as the interval of two beats, and only when nobody has anything to do. Nodes
+  are quick: what is due a moment after a tick (a second attempt) is done in it. A node that is slow is `frozen`.
+- A node that has begun to work is let go on until it rests, unless it is interrupted (an event). Nodes begin in any
+  order.
+- Operations are carried out one at a time. News of the store is heard at once by who is not frozen.
+- Workers need any time to stop, up to the node's `stop_timeout`.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
-from itertools import combinations
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from must_hold import check_state, check_step, must
+from must_hold import check_rest, check_write, must
 
 from elastic_core.clock import Instant
+from elastic_core.errors import ElasticError, ProcessFailure, RendezvousConnectionError, RendezvousStateError
+from elastic_core.interfaces import node as described
+from elastic_core.interfaces.bootstrap import RendezvousStoreInfo
 from elastic_core.interfaces.handler import Outcome
-from elastic_core.interfaces.node import Member
-from elastic_core.rendezvous.decide import Write, decide
-from elastic_core.rendezvous.entry import Entry
-from elastic_core.rendezvous.participant import Standing, missed, standing, verdict
-from elastic_core.rendezvous.roster import Seen, waiting
-from elastic_core.rendezvous.seats import Seat
+from elastic_core.rendezvous import model
+from elastic_core.rendezvous.effects import Announce, Beat, Rest, Retire, Withdraw, WriteState
+from elastic_core.rendezvous.model import Entry, State
+from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-from elastic_core.rendezvous.state import Report, State, closed, drained, failed, left, left_done
+from elastic_core.testing.store_model import StoreModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection
 
-    from elastic_core.rendezvous.roster import Roster
+    from elastic_core.rendezvous.effects import Operation, Request
 
 # Where a node is.
-WANTS, RUNS, SUCCEEDED, STOPS, GOES, GONE, CRASHED = range(7)
+WANTS, RUNS, DONE, STOPS, GOES, GONE, CRASHED = range(7)
 PHASES = ("wants a round", "runs", "has succeeded", "stops its workers", "goes", "is gone", "has crashed")
-ACTIVE = (WANTS, RUNS, SUCCEEDED, STOPS)
 
-# What it wants of the state for itself.
-NOTHING, FAIL, FAIL_UNCERTAIN, LEAVE, LEAVE_DONE, DRAIN, CLOSE = range(7)
-WISHES = ("nothing", "tell a failure", "tell a failure, uncertain", "leave", "leave, done", "be drained", "close")
+SLACK = 0.25  # seconds after a tick; what is due within them is done in it
+NOT_HEARD = -99
+NOBODY = -1
+MOST_STEPS = 60  # of one node at one tick; more is a node that keeps itself busy
+FAILURE = {0: ProcessFailure(0, 1, -9, reason="killed by SIGKILL")}
+EVENTS = (
+    "crashes",
+    "freezes",
+    "is cut off",
+    "is interrupted",
+    "fails",
+    "fails, uncertain",
+    "succeeds",
+    "leaves",
+    "is drained",
+    "loses an answer",
+    "is late",
+    "cannot write",
+    "is dropped",
+    "the store sleeps",
+    "the store forgets",
+)
 
-# How much of the time since enough nodes are there has passed.
-EARLY, LAST_CALL_OVER, CLOSE_OVER = 0.0, 1.0, 2.0
-TIMES = (EARLY, LAST_CALL_OVER, CLOSE_OVER)
-NOT_WRITING = -1
 
-
-class Node(NamedTuple):
-    """One node.
+class Actor(NamedTuple):
+    """A node and the little that an agent does with it.
 
     Args:
-        number: the round it runs or ran last.
-        after, done: what its entry says; after is -1 without an entry.
-        wish: what it wants of the state for itself.
-        target: the state it is about to write.
-        seated: the last round that was formed with it, whether it knows or not.
-        roster: the entries it saw last, if it decides by what it remembers.
+        key: of its entry; its name before the stroke.
+        machine: what it decides with, never changed; None once it is gone.
+        works_in: the round whose workers run here; 0 for none.
+        number: the round that it runs or ran last.
+        asked: the operation that is under way.
+        due: when it looks again by itself.
+        behind: seconds of its clock after the tick.
+        heard_writes, heard_rosters: how much of the store's news it has.
+        stops_by: the tick at which its workers have stopped at the latest.
+        goodbye: what it waits for before it goes.
+        heard: the tick at which the store last heard that it lives.
+        since: the tick at which it was started.
+        told_done: the round whose success it has told.
+        operations: how many it has had carried out.
+        frozen, cut_off: whether it does nothing; whether it cannot reach the store.
+        spoilt: whether the store refuses what it writes.
     """
 
+    key: str
+    machine: Node | None
     phase: int = WANTS
+    works_in: int = 0
     number: int = 0
-    after: int = 0
-    done: int = 0
-    wish: int = NOTHING
-    target: int = NOT_WRITING
-    seated: int = 0
-    roster: tuple[tuple[int, int, int], ...] = ()
+    asked: Operation | None = None
+    due: float = 0.0
+    behind: float = 0.0
+    heard_writes: int = -1
+    heard_rosters: int = -1
+    stops_by: int = 0
+    goodbye: Request | None = None
+    heard: int = NOT_HEARD
+    since: int = 0
+    told_done: int = 0
+    operations: int = 0
+    frozen: bool = False
+    cut_off: bool = False
+    spoilt: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.key.partition("/")[0]
+
+    @property
+    def acts(self) -> bool:
+        """Whether its process does anything."""
+        return self.machine is not None and not self.frozen
 
 
 class World(NamedTuple):
-    """All there is: the state (its number in the book), those who came, how many may still come."""
+    """All there is.
 
-    state: int
-    nodes: tuple[Node, ...]
-    to_come: int
+    Args:
+        now: the tick.
+        turn: who has begun to work and does not rest yet; NOBODY if all rest or were interrupted.
+        late: writes that were given up and may still be carried out, with their numbers and who asked for them.
+        to_come: the keys of those that may still come.
+        to_restart: keys of those that crashed and may be started again.
+        asleep: whether the store answers nobody.
+        forgot: whether it has lost its memory.
+    """
+
+    store: StoreModel
+    actors: tuple[Actor, ...] = ()
+    now: int = 0
+    turn: int = NOBODY
+    late: tuple[tuple[Operation, int, str], ...] = ()
+    to_come: tuple[str, ...] = ()
+    to_restart: tuple[str, ...] = ()
+    asleep: bool = False
+    forgot: bool = False
+
+    @property
+    def state(self) -> State:
+        return self.store.state or State()
 
 
-def _key(index: int) -> str:
-    return "abcdef"[index]
+Steps = "Iterator[tuple[str, Callable[[], World]]]"
 
 
 class Rules:
     """How worlds follow from worlds.
 
     Args:
-        wrongly_late: whether live nodes may seem late.
-        remembering: whether a node decides by entries that it read earlier than the state.
-        decided: the policy; `decide` unless a fault is planted.
-        fenced: whether writes are refused when another came between; false only to plant a fault.
+        nodes: a letter for each node that may come; one that stands twice is a second agent of that name.
+        events: which of EVENTS may happen.
+        leases: whether the store itself drops the entries of those that do not beat.
+        stops: seconds that the workers of these nodes may take to stop.
+        make: makes what a node decides with; another one than `Node` only to plant a fault.
+        fenced: see `StoreModel`.
+        attempts: beats that may be missing.
     """
 
     def __init__(
         self,
         min_nodes: int,
         max_nodes: int,
-        max_restarts: int = 1,
-        wrongly_late: bool = False,
-        decided: Callable[..., object] = decide,
+        nodes: str = "ab",
+        events: Collection[str] = EVENTS,
+        *,
+        leases: bool = False,
+        stops: dict[str, int] | None = None,
+        make: Callable[[Entry, RendezvousSettings], Node] = Node,
         fenced: bool = True,
-        remembering: bool = False,
+        attempts: int = 3,
+        max_restarts: int = 1,
+        grace: float = 0.0,
     ) -> None:
-        timeout = RendezvousTimeout(last_call=LAST_CALL_OVER, close=CLOSE_OVER)
-        self.settings = RendezvousSettings("job", min_nodes, max_nodes, timeout)
+        timeout = RendezvousTimeout(join=float("inf"), last_call=1.0, close=2.0)
+        lease = float(attempts) if leases else None
+        self.settings = RendezvousSettings("job", min_nodes, max_nodes, timeout, 1.0, attempts, lease)
+        self.window = int(self.settings.window)
+        self.nodes = nodes
+        self.events = frozenset(events)
+        self.stops = stops or {}
         self.max_restarts = max_restarts
-        self.wrongly_late = wrongly_late
-        self.fenced = fenced
-        self.remembering = remembering
-        self._decided = decided
-        self._states: list[State] = []
-        self._numbers: dict[State, int] = {}
-        self._decisions: dict[tuple[object, ...], int] = {}
-        self._wishes: dict[tuple[int, ...], int] = {}
-        self._checked: set[tuple[int, int]] = set()
+        self.grace = grace
+        self._make = make
+        self._store = StoreModel(leases=leases, fenced=fenced)
 
-    # -- the book of states
+    # -- worlds to begin with
 
-    def number_of(self, state: State) -> int:
-        """The state's number; equal states have one."""
-        plain = replace(state, reason="", end=state.end and replace(state.end, by="", reason=""))
-        number = self._numbers.setdefault(plain, len(self._states))
-        if number == len(self._states):
-            self._states.append(plain)
-            check_state(plain, self.settings)
-        return number
-
-    def state(self, number: int) -> State:
-        """The state of that number."""
-        return self._states[number]
-
-    def empty(self, nodes: int) -> World:
+    def empty(self) -> World:
         """A job that nobody has come to."""
-        return World(self.number_of(State()), (), nodes)
+        keys = tuple(f"{name}/{1 + self.nodes[:place].count(name)}" for place, name in enumerate(self.nodes))
+        return World(self._store, to_come=keys)
 
-    def running(self, members: int, to_come: int = 0) -> World:
-        """A job whose first round has formed, and all members know."""
-        seats = tuple(Seat(_key(index), Member(_key(index), "", "", "default", 1)) for index in range(members))
-        state = State(round=1, open=True, seats=seats, max_restarts=self.max_restarts)
-        return World(self.number_of(state), (Node(RUNS, 1, seated=1),) * members, to_come)
-
-    # -- steps
-
-    def steps(self, world: World) -> Iterator[tuple[str, World]]:
-        """Everything that may happen next, and the world after it."""
-        if world.to_come:
-            nodes = (*world.nodes, Node())
-            yield f"{_key(len(world.nodes))} comes", World(world.state, nodes, world.to_come - 1)
-        for index, node in enumerate(world.nodes):
-            if node.phase < GONE:
-                for what, after in self._steps_of(world, index, node):
-                    yield f"{_key(index)} {what}", after
-
-    def _steps_of(self, world: World, index: int, node: Node) -> Iterator[tuple[str, World]]:
-        yield "crashes", _with(world, index, node._replace(phase=CRASHED, wish=NOTHING, target=NOT_WRITING, roster=()))
-        if node.phase == GOES:
-            yield "withdraws its entry", _with(world, index, self.gone(node))
-            return
-        if node.target != NOT_WRITING:
-            yield from self.writes(world, index, node)
-            return
-        if node.wish != NOTHING:
-            yield from self.pursues(world, index, node, node.wish)
-            return
-        for wish in self.wishes(world, index, node):
-            yield from self.pursues(world, index, node, wish)
-        if node.phase == RUNS:
-            succeeded = node._replace(phase=SUCCEEDED, done=node.number)
-            yield "succeeds", _with(world, index, succeeded)
-        if node.phase == STOPS:
-            yield "announces itself anew", _with(world, index, self.announced(node))
-        yield from self.follows(world, index, node)
-        yield from self.looks(world, index, node)
-
-    def wishes(self, world: World, index: int, node: Node) -> tuple[int, ...]:
-        """What the node may come to want."""
-        drain = () if _key(index) in self.state(world.state).draining else (DRAIN,)
-        if node.phase == SUCCEEDED:
-            return (LEAVE_DONE, CLOSE, *drain)
-        if node.phase in (RUNS, STOPS):
-            return (FAIL, FAIL_UNCERTAIN, LEAVE, CLOSE, *drain)
-        return (LEAVE, CLOSE, *drain)
-
-    def announced(self, node: Node) -> Node:
-        """The node after its entry says that it wants a round newer than its last."""
-        return node._replace(phase=WANTS, after=node.number, done=0)
-
-    def gone(self, node: Node) -> Node:
-        """The node after its entry was withdrawn. What it was does not matter any more."""
-        return node._replace(phase=GONE, number=0, after=-1, wish=NOTHING, target=NOT_WRITING, roster=())
-
-    def pursues(self, world: World, index: int, node: Node, wish: int) -> Iterator[tuple[str, World]]:
-        """The node reads the state and finds what to write for what it wants."""
-        target = self._wished(world.state, index, node.number, wish)
-        phase = STOPS if wish in (FAIL, FAIL_UNCERTAIN) else node.phase
-        if target == world.state:
-            yield (
-                f"wants to {WISHES[wish]}: nothing to write",
-                self._fulfilled(world, index, node._replace(phase=phase), wish),
-            )
-        else:
-            wanting = node._replace(phase=phase, wish=wish, target=target)
-            yield f"wants to {WISHES[wish]}", _with(world, index, wanting)
-
-    def _wished(self, number: int, index: int, last: int, wish: int) -> int:
-        asked = (number, index, last, wish)
-        if asked not in self._wishes:
-            self._wishes[asked] = self.number_of(self._wish(self.state(number), _key(index), last, wish))
-        return self._wishes[asked]
-
-    def _wish(self, state: State, key: str, last: int, wish: int) -> State:
-        if wish in (FAIL, FAIL_UNCERTAIN):
-            return failed(state, last, Report(key, key, (), wish == FAIL), self.max_restarts)
-        if wish == LEAVE:
-            return left(state, key, "asked to")
-        if wish == LEAVE_DONE:
-            return left_done(state, key, last)
-        if wish == DRAIN:
-            return drained(state, key, key)
-        return closed(state, key, "asked to", succeeded=False)
-
-    def _fulfilled(self, world: World, index: int, node: Node, wish: int) -> World:
-        phase = GOES if wish in (LEAVE, LEAVE_DONE, CLOSE) else node.phase
-        return _with(world, index, node._replace(phase=phase, wish=NOTHING, target=NOT_WRITING))
-
-    def follows(self, world: World, index: int, node: Node) -> Iterator[tuple[str, World]]:
-        """The node learns what the state means for it."""
-        state, key = self.state(world.state), _key(index)
-        if node.phase == WANTS:
-            where = standing(state, key, node.after, self.settings.max_nodes)
-            over = missed(state, key, node.after)
-            if where is Standing.MEMBER:
-                yield "learns that it is a member", _with(world, index, node._replace(phase=RUNS, number=state.round))
-            elif where in (Standing.CLOSED, Standing.DRAINED, Standing.REFUSED):
-                yield f"learns that it is {where.value}", _with(world, index, node._replace(phase=GOES))
-            elif over is not None:
-                yield "learns that it missed a round", _with(world, index, node._replace(phase=STOPS, number=over))
-            return
-        found = verdict(state, key, node.number)
-        if found and found.outcome is Outcome.RESTART:
-            if node.phase != STOPS:
-                yield "learns that its round is over", _with(world, index, node._replace(phase=STOPS))
-        elif found:
-            yield f"learns that it is {found.outcome.value}", _with(world, index, node._replace(phase=GOES))
-
-    def looks(self, world: World, index: int, node: Node) -> Iterator[tuple[str, World]]:
-        """The node reads state and roster, and decides. What leads to no write changes nothing."""
-        entries = entries_of(world)
-        if self.remembering and node.roster != entries:
-            yield "sees who is there", _with(world, index, node._replace(roster=entries))
-        if self.remembering:
-            entries = node.roster
-        found = set()
-        for late in self._seem_late(world, index):
-            for now in TIMES:
-                target = self.decision(world, entries, late, now)
-                if target != world.state and target not in found:
-                    found.add(target)
-                    seems = f", {', '.join(_key(i) for i in late)} late" if late else ""
-                    decided = _with(world, index, node._replace(target=target))
-                    yield f"looks{seems} and decides ({now:g} s)", decided
-
-    def _seem_late(self, world: World, index: int) -> Iterator[tuple[int, ...]]:
-        could = [
-            i
-            for i, node in enumerate(world.nodes)
-            if node.after >= 0 and i != index and (self.wrongly_late or node.phase == CRASHED)
-        ]
-        for size in range(len(could) + 1):
-            yield from combinations(could, size)
-
-    def decision(
-        self, world: World, entries: tuple[tuple[int, int, int], ...], late: tuple[int, ...], now: float
-    ) -> int:
-        """The state that should follow."""
-        asked = (world.state, entries, late, now)
-        if asked not in self._decisions:
-            state, roster = self.state(world.state), self._roster(entries, late)
-            ready = waiting(roster, state)
-            must(not any(state.open and state.seat(entry.key) for entry in ready), "a node waits and is a member")
-            decision = self._decided(roster, state, self.settings, Instant(now), Instant(0.0))
-            self._decisions[asked] = self.number_of(decision.state) if isinstance(decision, Write) else world.state
-        return self._decisions[asked]
-
-    def _roster(self, entries: tuple[tuple[int, int, int], ...], late: tuple[int, ...]) -> Roster:
-        return tuple(
-            Seen(
-                Entry(_key(i), _key(i), max_restarts=self.max_restarts, after=after, done=done),
-                i in late,
-                Instant(0.0),
-            )
-            for i, after, done in entries
-        )
-
-    def writes(self, world: World, index: int, node: Node) -> Iterator[tuple[str, World]]:
-        """The node's write lands. (A write that is refused is no write, see above.)"""
-        after = self.written(world, index, node)
-        if node.wish == NOTHING:
-            yield "writes", _with(after, index, after.nodes[index]._replace(target=NOT_WRITING))
-            return
-        yield "writes", self._fulfilled(after, index, after.nodes[index], node.wish)
-        again = after.nodes[index]._replace(target=NOT_WRITING)
-        yield "writes, but the answer is lost", _with(after, index, again)
-
-    def written(self, world: World, index: int, node: Node) -> World:
-        """The world after the write: whoever was about to write on the state before is refused from now on."""
-        old, new = self.state(world.state), self.state(node.target)
-        if (world.state, node.target) not in self._checked:
-            check_step(old, new, self.settings)
-            self._checked.add((world.state, node.target))
-        _check_truth(world, old, new)
-        nodes = world.nodes
-        if self.fenced:
-            nodes = tuple(other if other.target < 0 else other._replace(target=NOT_WRITING) for other in nodes)
-        if new.round > old.round:
-            nodes = tuple(
-                other._replace(seated=new.round) if new.seat(_key(i)) else other for i, other in enumerate(nodes)
-            )
-        return World(node.target, nodes, world.to_come)
-
-    # -- what must become of it when nothing bad happens any more
-
-    def settled(self, world: World) -> bool:
-        """Whether the job is over, cannot go on for lack of nodes, or runs with everybody who can be in it."""
-        state = self.state(world.state)
-        if any(node.phase == GOES for node in world.nodes):
-            return False
-        if state.closed:
-            return not any(node.phase in ACTIVE for node in world.nodes)
-        if any(node.wish != NOTHING or node.target != NOT_WRITING for node in world.nodes if node.phase in ACTIVE):
-            return False
-        here = [i for i, node in enumerate(world.nodes) if node.phase in ACTIVE]
-        if not here:
-            return True
-        if not state.open:
-            return len(here) < self.settings.min_nodes and all(world.nodes[i].phase == WANTS for i in here)
-        members = [world.nodes[i] for i in here if state.seat(_key(i)) and _key(i) not in state.done]
-        if len(members) < len(state.surviving) and not self._only_done_crashed(world, state):
-            return False
-        if any(node.phase not in (RUNS, SUCCEEDED) or node.number != state.round for node in members):
-            return False
-        ending = (
-            bool(state.done)
-            or any(node.phase == SUCCEEDED for node in world.nodes)
-            or any(node.done == state.round for node in world.nodes if node.phase == CRASHED)
-        )
-        full = len(state.surviving) >= self.settings.max_nodes
-        return full or ending or len(members) == len(here)
-
-    def _only_done_crashed(self, world: World, state: State) -> bool:
-        """Whoever has succeeded may crash: it is not missed as long as others run."""
-        return all(
-            world.nodes["abcdef".index(seat.key)].phase in ACTIVE
-            or world.nodes["abcdef".index(seat.key)].done == state.round
-            for seat in state.surviving
-        )
-
-    def sweep(self, world: World, now: float) -> World:
-        """Every node in its turn does what it does when nothing bad happens any more: beats come, crashed ones are seen
-        late, nobody fails, leaves or is asked to."""
-        for index in range(len(world.nodes)):
-            world = self._fair_step(world, index, now)
+    def running(self, first: int) -> World:
+        """A job in which the first so many nodes run their first round, and all is calm; the others may still come."""
+        world = self.empty()
+        for _ in range(first):
+            world = self._come(world, world.to_come[0])
+        for _ in range(4 * self.window):
+            world = self.quiet(world)
+        must(len(world.state.busy) == first and world.state.open, "a job whose nodes just come does not form a round")
         return world
 
-    def _fair_step(self, world: World, index: int, now: float) -> World:
-        node = world.nodes[index]
-        if node.phase >= GONE:
-            return world
-        if node.phase == GOES:
-            return _with(world, index, self.gone(node))
-        if node.target != NOT_WRITING:
-            return next(self.writes(world, index, node))[1]
-        if node.wish != NOTHING:
-            return next(self.pursues(world, index, node, node.wish))[1]
-        for _, after in self.follows(world, index, node):
-            return after
-        if node.phase == STOPS:
-            return _with(world, index, self.announced(node))
-        late = tuple(i for i, other in enumerate(world.nodes) if other.phase == CRASHED and other.after >= 0)
-        target = self.decision(world, entries_of(world), late, now)
-        return world if target == world.state else _with(world, index, node._replace(target=target))
+    def after(self, world: World, *names: str) -> World:
+        """The world after these steps and events, of all that there are."""
+        free = copy.copy(self)
+        free.events = frozenset(EVENTS)
+        for name in names:
+            world = dict([*free.steps(world), *free.happenings(world)])[name]()
+        return world
+
+    # -- what follows by itself
+
+    def steps(self, world: World) -> Steps:
+        """Everything that may follow, and what makes the world after it."""
+        for key in world.to_come if world.turn == NOBODY else ():
+            yield f"{key} comes", partial(self._come, world, key)
+        for place, (operation, _, owner) in enumerate(world.late):
+            yield f"{brief(operation)} of {owner} is carried out late", partial(self._carried_out_late, world, place)
+        if world.asleep:
+            yield "the store wakes", partial(self._woken, world)
+        for place, actor in enumerate(world.actors):
+            if world.turn in (NOBODY, place):
+                yield from self._steps_of(world, place, actor)
+        if not self.busy(world):
+            yield "time passes", partial(self.later, world)
+
+    def _steps_of(self, world: World, place: int, actor: Actor) -> Steps:
+        if actor.frozen:
+            yield f"{actor.key} goes on", partial(_with, world, place, actor._replace(frozen=False, due=world.now))
+        if actor.cut_off and world.turn == NOBODY:
+            yield f"{actor.key} reaches the store again", partial(_with, world, place, actor._replace(cut_off=False))
+        if actor.spoilt and world.turn == NOBODY:
+            yield f"what {actor.key} writes is taken again", partial(_with, world, place, actor._replace(spoilt=False))
+        if actor.phase == CRASHED and actor.key in world.to_restart:
+            yield f"{actor.name} is started again", partial(self._restarted, world, actor)
+        if self.may_act(world, actor):
+            yield self.what_it_does(world, place), partial(self.act, world, place)
+        if actor.acts and actor.works_in and world.now < actor.stops_by and actor.phase in (STOPS, GOES):
+            yield f"the workers of {actor.key} have stopped", partial(self._stopped, world, place)
+
+    def may_act(self, world: World, actor: Actor) -> bool:
+        """Whether there is something for it to do now."""
+        if not actor.acts:
+            return False
+        if actor.asked is not None:
+            return not world.asleep or self._agent_due(world, actor)
+        return actor.due <= world.now + SLACK or self._has_news(world, actor) or self._agent_due(world, actor)
+
+    def _agent_due(self, world: World, actor: Actor) -> bool:
+        machine, now = actor.machine, Instant(world.now + actor.behind)
+        assert machine is not None
+        if actor.phase in (STOPS, GOES):
+            told = isinstance(actor.goodbye, Retire)
+            return actor.stops_by <= world.now and (actor.works_in > 0 or actor.phase == STOPS or not told)
+        return actor.phase in (RUNS, DONE) and machine.fence_at(now, self.grace) <= now
+
+    def _has_news(self, world: World, actor: Actor) -> bool:
+        machine, store = actor.machine, world.store
+        if machine is None or actor.cut_off or world.asleep:
+            return False
+        if actor.heard_writes != store.writes and machine.token != store.token:
+            return True
+        return machine.wants_roster and actor.heard_rosters != store.rosters
+
+    def busy(self, world: World) -> bool:
+        """Whether somebody has something to do before time passes."""
+        return world.turn != NOBODY or any(self.may_act(world, actor) for actor in world.actors)
+
+    def later(self, world: World) -> World:
+        """The world one tick later. Nobody has anything to do before it."""
+        check_rest(self, world)
+        now, store, window = world.now + 1, world.store, self.window
+        if store.leases and not world.asleep:
+            for actor in world.actors:
+                if now - actor.heard >= window:
+                    store = store.dropped(actor.key)
+        actors = tuple(actor._replace(behind=0.0) if actor.behind else actor for actor in world.actors)
+        return world._replace(now=now, store=store, actors=actors)
+
+    def _come(self, world: World, key: str) -> World:
+        left = tuple(other for other in world.to_come if other != key)
+        return world._replace(actors=(*world.actors, self._started(key, world.now)), to_come=left)
+
+    def _restarted(self, world: World, crashed: Actor) -> World:
+        left = tuple(other for other in world.to_restart if other != crashed.key)
+        made = self._started(f"{crashed.name}/9", world.now)
+        return world._replace(actors=(*world.actors, made), to_restart=left)
+
+    def _started(self, key: str, now: int) -> Actor:
+        name = key.partition("/")[0]
+        stops = float(self.stops.get(name, 0))
+        node = described.Node(name, host=name, max_restarts=self.max_restarts, stop_timeout=stops)
+        machine = self._make(Entry.of(node, key), self.settings)
+        _join(machine, name, Instant(now))
+        return Actor(key, machine, due=now, since=now)
+
+    # -- one node
+
+    def what_it_does(self, world: World, place: int) -> str:
+        """What it will do if it is let go on, in words."""
+        actor = world.actors[place]
+        return f"{actor.key}: {'looks' if actor.asked is None or world.asleep else brief(actor.asked)}"
+
+    def act(self, world: World, place: int) -> World:
+        """It goes on: what it has asked for is carried out; then it asks for the next, or rests."""
+        if world.actors[place].asked is None or world.asleep:
+            return self._looks(world, place)
+        return self.carried_out(world, place)
+
+    def _looks(self, world: World, place: int) -> World:
+        actor = world.actors[place]
+        assert actor.machine is not None
+        behind = max(actor.behind, actor.due - world.now) if actor.due <= world.now + SLACK else actor.behind
+        return self._goes_on(world, place, actor._replace(behind=behind), copy.copy(actor.machine))
+
+    def carried_out(self, world: World, place: int, answered: bool = True) -> World:
+        """The operation that the node has asked for is carried out, and the node hears the answer, or that there is
+        none."""
+        actor = world.actors[place]
+        operation, machine, now = actor.asked, copy.copy(actor.machine), Instant(world.now + actor.behind)
+        assert operation is not None
+        assert machine is not None
+        actor = actor._replace(asked=None, operations=actor.operations + 1)
+        world = _with(world, place, actor)
+        try:
+            if actor.cut_off:
+                raise RendezvousConnectionError("cut off")
+            if actor.spoilt and isinstance(operation, WriteState):
+                raise RendezvousStateError("what this node writes is refused")
+            world, answer = self._performed(world, operation, actor.operations, place)
+            if not answered:
+                raise RendezvousConnectionError("lost")
+        except ElasticError as error:
+            machine.broke(error, now)
+        else:
+            machine.answered(answer, now)
+        return self._goes_on(world, place, world.actors[place], machine)
+
+    def given_up(self, world: World, place: int) -> World:
+        """The operation is not carried out now; it may be later."""
+        actor = world.actors[place]
+        machine = copy.copy(actor.machine)
+        assert machine is not None
+        assert actor.asked is not None
+        number = actor.operations + 1
+        late = (*world.late, (actor.asked, number, actor.key))
+        machine.broke(RendezvousConnectionError("given up"), Instant(world.now + actor.behind))
+        actor = actor._replace(asked=None, operations=number)
+        return self._goes_on(_with(world, place, actor)._replace(late=late), place, actor, machine)
+
+    def _goes_on(self, world: World, place: int, actor: Actor, machine: Node) -> World:
+        """Its agent does what follows; then the node asks for an operation, or rests."""
+        for _ in range(MOST_STEPS):
+            now = Instant(world.now + actor.behind)
+            if not (actor.cut_off or world.asleep):
+                actor = _told(world, actor, machine)
+            actor = self._follow(world, actor, machine, now)
+            if actor.machine is None:
+                return _with(world, place, actor)._replace(turn=NOBODY)
+            if actor.asked is not None:
+                return _with(world, place, actor._replace(machine=machine))
+            step = machine.next(now)
+            machine.take_notes()
+            if isinstance(step, Rest):
+                if actor.cut_off and step.until <= world.now + SLACK:
+                    actor = actor._replace(behind=max(step.until - world.now, actor.behind))
+                    continue
+                actor = actor._replace(machine=machine, due=step.until)
+                return _with(world, place, actor)._replace(turn=NOBODY)
+            if not actor.cut_off:
+                turn = NOBODY if world.asleep else place
+                return _with(world, place, actor._replace(machine=machine, asked=step))._replace(turn=turn)
+            machine.broke(RendezvousConnectionError("cut off"), now)
+        must(holds=False, what=f"{actor.key} keeps itself busy")
+        return world
+
+    def _follow(self, world: World, actor: Actor, machine: Node, now: Instant) -> Actor:
+        """What an agent does about what its node tells."""
+        settled = machine.take_settled()
+        if actor.phase == WANTS:
+            member = machine.membership
+            if member.running:
+                return actor._replace(phase=RUNS, works_in=member.round, number=member.round)
+            obstacle = machine.obstacle(now)
+            passes = obstacle is machine.fault or isinstance(obstacle, RendezvousConnectionError)
+            if obstacle is not None and not passes:
+                machine.step_back()
+                return self._goes(world, actor, machine)
+        elif actor.phase in (RUNS, DONE):
+            actor = self._heed(world, actor, machine, now)
+        if actor.phase == STOPS and actor.stops_by <= world.now:
+            _join(machine, actor.name, now)
+            return actor._replace(phase=WANTS, works_in=0)
+        if actor.phase == GOES and actor.stops_by <= world.now:
+            if not isinstance(actor.goodbye, Retire):
+                return actor._replace(works_in=0, goodbye=machine.retire("it ends"))
+            told = any(request is actor.goodbye for request, _ in settled)
+            if told or (machine.connection.outage is not None and world.now > actor.stops_by):
+                return _gone(actor, GONE)
+        return actor
+
+    def _heed(self, world: World, actor: Actor, machine: Node, now: Instant) -> Actor:
+        found = machine.verdict(now, self.grace)
+        if found is None:
+            return actor
+        ends = actor.phase == DONE and found.outcome is Outcome.FENCED
+        if ends or found.outcome not in (Outcome.RESTART, Outcome.FENCED):
+            return self._goes(world, actor, machine)
+        return self._stops(world, actor, STOPS)
+
+    def _goes(self, world: World, actor: Actor, machine: Node) -> Actor:
+        goodbye = machine.leave("it ends")
+        return self._stops(world, actor, GOES)._replace(goodbye=goodbye)
+
+    def _stops(self, world: World, actor: Actor, phase: int) -> Actor:
+        """From now on it stops its workers, if it has any."""
+        takes = self.stops.get(actor.name, 0) if actor.works_in else 0
+        by = actor.stops_by if actor.phase in (STOPS, GOES) else world.now + takes
+        return actor._replace(phase=phase, stops_by=by, works_in=actor.works_in if takes else 0)
+
+    def _stopped(self, world: World, place: int) -> World:
+        return _with(world, place, world.actors[place]._replace(stops_by=world.now, due=world.now))
+
+    # -- the store
+
+    def _carried_out_late(self, world: World, place: int) -> World:
+        operation, number, _ = world.late[place]
+        left = (*world.late[:place], *world.late[place + 1 :])
+        return self._performed(world._replace(late=left), operation, number)[0]
+
+    def _performed(self, world: World, operation: Operation, number: int, place: int = NOBODY) -> tuple[World, object]:
+        """The world after an operation of the node at this place, or of one that does not listen any more; and the
+        answer."""
+        before = world.store.state
+        store, answer = world.store.performed(operation, number)
+        after = world._replace(store=store)
+        if isinstance(operation, (Announce, Beat)) and store is not world.store:
+            entry = operation.entry if isinstance(operation, Announce) else None
+            key, done = (entry.key, entry.done) if entry else (operation.key, 0)
+            heard = (_heard(a, world.now, done) if a.key == key else a for a in world.actors)
+            after = after._replace(actors=tuple(heard))
+        if store.state is not before and store.state is not None:
+            writer = world.actors[place] if place != NOBODY else None
+            check_write(self, world, before or State(), store.state, writer)
+        return after, answer
+
+    def _woken(self, world: World) -> World:
+        """Who waits for it with an operation is heard, if it can be."""
+        actors = tuple(
+            a._replace(heard=world.now) if a.acts and not a.cut_off and a.heard != NOT_HEARD else a
+            for a in world.actors
+        )
+        return world._replace(asleep=False, actors=actors)
+
+    # -- events
+
+    def happenings(self, world: World) -> Steps:
+        """What may be done to the job, and what makes the world after it."""
+        if "the store sleeps" in self.events and not world.asleep and world.turn == NOBODY:
+            yield "the store sleeps", partial(world._replace, asleep=True)
+        if "the store forgets" in self.events and not world.asleep and world.store.state is not None:
+            yield "the store forgets", partial(self._forgotten, world)
+        for place, actor in enumerate(world.actors):
+            if actor.machine is not None and world.turn in (NOBODY, place):
+                for what, after in self._happens_to(world, place, actor):
+                    if what in self.events:
+                        yield f"{actor.key} {what}", after
+
+    def _happens_to(self, world: World, place: int, actor: Actor) -> Steps:
+        yield "crashes", partial(self._crashed, world, place)
+        if world.turn == NOBODY:
+            yield from self._troubles(world, place, actor)
+        if actor.frozen:
+            return
+        yield "freezes", lambda: _with(world, place, actor._replace(frozen=True))._replace(turn=NOBODY)
+        if actor.asked is not None and not world.asleep and not actor.cut_off:
+            if world.turn == place:
+                yield "is interrupted", partial(world._replace, turn=NOBODY)
+            yield "loses an answer", partial(self.carried_out, world, place, answered=False)
+            if isinstance(actor.asked, (WriteState, Announce, Withdraw)):
+                yield "is late", partial(self.given_up, world, place)
+        if actor.phase in (WANTS, RUNS, DONE, STOPS):
+            yield "leaves", partial(self._order, world, place, self._goes)
+        if actor.phase == RUNS and actor.asked is None:
+            yield "fails", partial(self._order, world, place, self._fails)
+            yield "fails, uncertain", partial(self._order, world, place, self._fails_uncertain)
+            yield "succeeds", partial(self._order, world, place, _succeeds)
+
+    def _troubles(self, world: World, place: int, actor: Actor) -> Steps:
+        if not actor.cut_off:
+            yield "is cut off", partial(_with, world, place, actor._replace(cut_off=True))
+        if not actor.spoilt:
+            yield "cannot write", partial(_with, world, place, actor._replace(spoilt=True))
+        if world.asleep:
+            return
+        drained = model.drained(world.state, actor.key)
+        if drained is not world.state and actor.phase != GOES:
+            written = WriteState(replace(drained, serial=world.state.serial + 1), world.store.token)
+            yield "is drained", lambda: self._performed(world, written, 0)[0]
+        if world.store.leases and world.store.beats(actor.key) is not None:
+            yield "is dropped", partial(self._dropped, world, place)
+
+    def _crashed(self, world: World, place: int) -> World:
+        actor = world.actors[place]
+        restarts = () if actor.key.endswith("/9") else (actor.key,)
+        return _with(world, place, _gone(actor, CRASHED))._replace(
+            turn=NOBODY, to_restart=(*world.to_restart, *restarts)
+        )
+
+    def _dropped(self, world: World, place: int) -> World:
+        """The store denies that it has heard of the node."""
+        actor = world.actors[place]
+        denied = _with(world, place, actor._replace(heard=NOT_HEARD))
+        return denied._replace(store=world.store.dropped(actor.key))
+
+    def _forgotten(self, world: World) -> World:
+        actors = tuple(actor._replace(heard=NOT_HEARD) for actor in world.actors)
+        return world._replace(store=world.store.forgotten(), actors=actors, forgot=True)
+
+    def _order(self, world: World, place: int, order: Callable[[World, Actor, Node], Actor]) -> World:
+        actor = world.actors[place]
+        machine = copy.copy(actor.machine)
+        assert machine is not None
+        after = order(world, actor, machine)
+        return _with(world, place, after._replace(machine=machine, due=min(after.due, world.now)))
+
+    def _fails(self, world: World, actor: Actor, machine: Node) -> Actor:
+        machine.fail(FAILURE)
+        return self._stops(world, actor, STOPS)
+
+    def _fails_uncertain(self, world: World, actor: Actor, machine: Node) -> Actor:
+        machine.fail({})
+        return self._stops(world, actor, STOPS)
+
+    # -- left alone
+
+    def healed(self, world: World) -> World:
+        """Nothing bad happens any more: who was frozen or cut off goes on, the store answers."""
+        actors = tuple(
+            a._replace(frozen=False, cut_off=False, spoilt=False, due=min(a.due, world.now) if a.frozen else a.due)
+            if a.frozen or a.cut_off or a.spoilt
+            else a
+            for a in world.actors
+        )
+        world = world._replace(actors=actors, to_come=(), to_restart=(), late=())
+        return self._woken(world) if world.asleep else world
+
+    def quiet(self, world: World, tell: Callable[[str], None] = lambda what: None) -> World:
+        """One tick of a world that is left alone: whoever has something to do does it, one after the other."""
+        for _ in range(MOST_STEPS):
+            if not self.busy(world):
+                tell("time passes")
+                return self.later(world)
+            for place in range(len(world.actors)):
+                for _ in range(MOST_STEPS):
+                    if not self.may_act(world, world.actors[place]):
+                        break
+                    tell(self.what_it_does(world, place))
+                    world = self.act(world, place)
+        must(holds=False, what="the nodes keep themselves busy")
+        return world
 
 
-def entries_of(world: World) -> tuple[tuple[int, int, int], ...]:
-    """All entries, oldest first: whose, and what they say."""
-    return tuple((i, node.after, node.done) for i, node in enumerate(world.nodes) if node.after >= 0)
+def _join(machine: Node, name: str, now: Instant) -> None:
+    machine.begin(now)
+    machine.want(RendezvousStoreInfo(name, 1))
 
 
-def _with(world: World, index: int, node: Node) -> World:
-    return World(world.state, (*world.nodes[:index], node, *world.nodes[index + 1 :]), world.to_come)
+def _told(world: World, actor: Actor, machine: Node) -> Actor:
+    """It hears what is new."""
+    store = world.store
+    if actor.heard_writes != store.writes:
+        if machine.token != store.token:
+            machine.state_changed()
+        actor = actor._replace(heard_writes=store.writes)
+    if machine.wants_roster and actor.heard_rosters != store.rosters:
+        machine.roster_changed()
+        actor = actor._replace(heard_rosters=store.rosters)
+    return actor
 
 
-def _check_truth(world: World, old: State, new: State) -> None:
-    """What only somebody knows who sees all nodes at once."""
-    if new.round > old.round:
-        for index, node in enumerate(world.nodes):
-            if new.seat(_key(index)) and node.phase < GOES:
-                must(node.after >= node.seated, f"{_key(index)} was seated before it announced itself anew")
-    if new.closed and new.closed.succeeded:
-        for seat in new.seats:
-            node = world.nodes["abcdef".index(seat.key)]
-            must(node.done == new.round or seat.key in new.done, f"closed with success, but {seat.key} is not done")
+def _heard(actor: Actor, now: int, done: int) -> Actor:
+    return actor._replace(heard=now, told_done=done or actor.told_done)
+
+
+def _gone(actor: Actor, phase: int) -> Actor:
+    return Actor(actor.key, None, phase, heard=actor.heard, told_done=actor.told_done)
+
+
+def _succeeds(world: World, actor: Actor, machine: Node) -> Actor:
+    machine.succeed()
+    return actor._replace(phase=DONE, works_in=0)
+
+
+def _counted(new: State, old: State) -> State:
+    return replace(new, serial=old.serial + 1)
+
+
+def brief(operation: Operation) -> str:
+    """The operation in a few words."""
+    if isinstance(operation, WriteState):
+        state = operation.state
+        what = "closes the job" if state.closed else f"round {state.round} {'runs' if state.open else 'is over'}"
+        return f"WriteState({what}, gone {' '.join(state.gone)}, done {' '.join(state.done)})"
+    if isinstance(operation, Announce):
+        return f"Announce({operation.entry.key}, after {operation.entry.after}, done {operation.entry.done})"
+    if isinstance(operation, Beat):
+        return "Beat(leading)" if operation.leading else "Beat"
+    if isinstance(operation, Withdraw):
+        return f"Withdraw({operation.key})"
+    return type(operation).__name__
+
+
+def _with(world: World, place: int, actor: Actor) -> World:
+    return world._replace(actors=(*world.actors[:place], actor, *world.actors[place + 1 :]))

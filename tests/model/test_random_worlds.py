@@ -1,5 +1,5 @@
-"""Longer stories than the explorer can tell, made up at random: nodes with the keeper of production, over a memory in
-which everything goes wrong. `World` checks every write; in the end, when all is well again, a round must form."""
+"""Longer stories than the explorer can tell, made up at random: nodes as in production, over a store in which
+everything goes wrong. `World` checks every write; in the end, when all is well again, a round must form."""
 
 from __future__ import annotations
 
@@ -31,6 +31,13 @@ class Job(RuleBasedStateMachine):
 
     def names(self):
         return [node.name for node in self.job.nodes.values() if node.active]
+
+    @precondition(lambda self: self.begun < MOST_NODES and self.names())
+    @rule(data=st.data())
+    def another_of_its_name_joins(self, data):
+        """As the same agent started twice; or again, while its entry of before still stands."""
+        self.job.join(f"n{self.begun}", called=data.draw(st.sampled_from(list(self.job.nodes))))
+        self.begun += 1
 
     def pick(self, data):
         return data.draw(st.sampled_from(self.names()))
@@ -70,7 +77,26 @@ class Job(RuleBasedStateMachine):
     def is_drained(self, data):
         self.job.drain(self.pick(data), through=self.pick(data))
 
-    @precondition(lambda self: self.job.memory.leases)
+    @precondition(lambda self: self.names())
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def gives_up_writes(self, data, count):
+        """Which are carried out later, or never."""
+        self.job.delay_writes(self.pick(data), count)
+
+    @rule()
+    def late_writes_are_carried_out(self):
+        self.job.catch_up()
+
+    @rule(asleep=st.booleans())
+    def the_store_sleeps_or_wakes(self, asleep):
+        self.job.sleep(asleep)
+
+    @precondition(lambda self: not self.job.sleeping and self.job.forgotten < 2)
+    @rule()
+    def the_store_forgets(self):
+        self.job.forget()
+
+    @precondition(lambda self: self.job.store.leases)
     @rule(data=st.data())
     def all_leases_end(self, data):
         """One after the other, a moment apart."""
@@ -86,6 +112,9 @@ class Job(RuleBasedStateMachine):
             self.job.freeze(name, frozen=False)
             self.job.partition(name, reachable=True)
             self.job.lose_answers(name, 0)
+            self.job.delay_writes(name, 0)
+        self.job.sleep(asleep=False)
+        self.job.catch_up()
         self.job.run(80)
         state = self.job.state
         if state.closed:

@@ -12,9 +12,8 @@ from elastic_core.interfaces.node import Member
 from elastic_core.operate.commands import Target
 from elastic_core.operate.sight import first_sight, looked
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
-from elastic_core.rendezvous.entry import Entry
-from elastic_core.rendezvous.seats import Seat
-from elastic_core.rendezvous.state import State
+from elastic_core.rendezvous.model import Entry, State
+from elastic_core.rendezvous.seats import Seat, Seats
 
 
 class Job:
@@ -33,7 +32,9 @@ class Job:
 
     @staticmethod
     def seats(names):
-        return tuple(Seat(f"{name}/1", Member(name, f"host-{name}", f"addr-{name}", "default", 2), 1) for name in names)
+        return Seats.of(
+            Seat(f"{name}/1", Member(name, f"host-{name}", f"addr-{name}", "default", 2), 1) for name in names
+        )
 
     @classmethod
     def state(cls, names, **changes):

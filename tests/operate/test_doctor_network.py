@@ -16,6 +16,7 @@ from elastic_core.operate.doctor import network as n
 from elastic_core.operate.doctor.finding import Check, Level
 from elastic_core.operate.doctor.places import Place, places_of
 from elastic_core.operate.doctor.surroundings import surroundings_of
+from elastic_core.support.sockets import cannot_bind
 
 CLOCK = SystemClock()
 PLACE = Place("node0", 29400)
@@ -173,15 +174,11 @@ def test_connections_and_ports_of_this_machine(listener):
     address = n.Address(INET, listener.getsockname(), True)
     found = n.connected(address, 15.0, CLOCK)
     assert (found.problem, found.ours) == ("", "127.0.0.1")
-    assert n.cannot_bind(INET, address.sockaddr) == "somebody has it"
     listener.close()
     assert n.connected(address, 15.0, CLOCK).refused
-    assert n.cannot_bind(INET, address.sockaddr) == ""
-    assert not n.is_local(INET, ("192.0.2.1", 1))
-    assert n.plain(TimeoutError()) == "timed out"
     with n.listening(4) as port:
         assert not n.connected(n.Address(INET, ("127.0.0.1", port), True), 15.0, CLOCK).problem
-        assert n.cannot_bind(INET, ("127.0.0.1", port))
+        assert cannot_bind(INET, ("127.0.0.1", port))
     assert n.connected(n.Address(INET, ("127.0.0.1", port), True), 15.0, CLOCK).refused
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.interfaces.backend import Announced
-from elastic_core.operate.bounded import Call
 from elastic_core.operate.doctor.meeting import Card, Meeting, Stage, decoded, encoded, looked, offset_of
 from elastic_core.operate.doctor.network import listening
 from elastic_core.operate.doctor.peers import Doctor, cannot_reach, judged_peers
-from elastic_core.rendezvous.state_entries import StateEntries
+from elastic_core.rendezvous.over_state import with_roster
+from elastic_core.support.bounded import Call
 from elastic_core.testing import FakeClock
 
 SAME = {"elastic-core": "1", "Python": "3.11", "torch": "2.13"}
@@ -135,7 +135,7 @@ class Ahead(SystemClock):
 
 def test_three_meet_over_a_backend_of_two_methods(memory_backend):
     backend = memory_backend()
-    stale = StateEntries(backend, SystemClock())
+    stale = with_roster(backend, SystemClock())
     stale.announce("ghost", encoded(card("ghost")))
     pause = threading.Event().wait
 
@@ -143,7 +143,7 @@ def test_three_meet_over_a_backend_of_two_methods(memory_backend):
         def reach(address, port):
             return "timed out" if (name, port) == ("b", 3) else ""
 
-        entries = StateEntries(backend, clock)
+        entries = with_roster(backend, clock)
         return Doctor(entries, name, card(name, port=ord(name) - 96), clock, pause, reach)
 
     doctors = [doctor("a", SystemClock()), doctor("b", SystemClock()), doctor("c", Ahead())]
@@ -160,7 +160,7 @@ def test_three_meet_over_a_backend_of_two_methods(memory_backend):
 def test_one_waits_alone_for_its_patience(memory_backend):
     clock = FakeClock()
     backend = memory_backend()
-    lonely = Doctor(StateEntries(backend, clock), "a", card("a"), clock, clock.advance, lambda *_: "")
+    lonely = Doctor(with_roster(backend, clock), "a", card("a"), clock, clock.advance, lambda *_: "")
     begun = clock.now()
     assert not lonely.meet(2, 30.0).met
     assert later(begun, 30.0) <= clock.now() <= later(begun, 31.0)

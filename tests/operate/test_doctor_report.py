@@ -20,7 +20,7 @@ from elastic_core.operate.doctor.store import Answered, judged_store
 from elastic_core.operate.doctor.torch_probe import Torch
 from elastic_core.rendezvous import OPTIONS
 from elastic_core.rendezvous.codec import encoded_state
-from elastic_core.rendezvous.state import State, closed
+from elastic_core.rendezvous.model import State, closed
 from elastic_core.testing import FakeClock
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "doctor.md"
@@ -178,8 +178,8 @@ def test_the_doctor_whose_machine_would_host_the_store_does_for_its_peers(found,
 
 def test_a_job_that_is_over(found, memory_backend):
     from elastic_core.clock import SystemClock
-    from elastic_core.rendezvous.state_entries import StateEntries
+    from elastic_core.rendezvous.over_state import with_roster
 
     backend = memory_backend()
-    StateEntries(backend, SystemClock()).set_state(encoded_state(closed(State(), "a", "all done", True)))
+    with_roster(backend, SystemClock()).set_state(encoded_state(closed(State(), "a", "all done", True)))
     assert found(lambda params: backend)["run-id"] == ("fault", "the job 'job' is over, closed by a: all done")

@@ -8,7 +8,7 @@ from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces.backend import Announced
 from elastic_core.operate.sight import first_sight, looked
 from elastic_core.rendezvous.codec import encoded_state
-from elastic_core.rendezvous.state import Closed
+from elastic_core.rendezvous.model import Closed
 
 
 def looks(job, *beats, interval=1.0):

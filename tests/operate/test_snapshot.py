@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.operate.snapshot import Phase, Standing, is_empty, snapshot_of
-from elastic_core.rendezvous.state import Cause, Closed, End, Report, drained, ended, failed, left_done, refused
+from elastic_core.rendezvous.model import Cause, Closed, End, Report, drained, ended, failed, refused, succeeded
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_spare_is_one_for_whom_there_is_no_room(job, snapshot):
 def test_who_is_done(job, snapshot):
     waits = snapshot(job.state("ab"), (job.entry("a", done=3), job.entry("b")))
     assert standings(waits.members) == {"a": "done", "b": "running"}
-    has_left = snapshot(left_done(job.state("ab"), "a/1", 3), job.entries("b"))
+    has_left = snapshot(succeeded(job.state("ab"), ["a/1"], 3), job.entries("b"))
     assert standings(has_left.members) == {"a": "done", "b": "running"}
     assert has_left.missing == ()
 
@@ -101,12 +101,12 @@ def test_a_node_that_was_called_gone_and_lives(job, snapshot):
 
 
 def test_who_was_asked_to_leave_is_not_missing(job, snapshot):
-    asked = drained(job.state("ab"), "b/1", "b")
-    assert standings(snapshot(asked, job.entries("ab")).members) == {"a": "stopping", "b": "draining"}
+    asked = drained(job.state("ab"), "b/1")
+    assert standings(snapshot(asked, job.entries("ab")).members) == {"a": "running", "b": "draining"}
     has_left = snapshot(asked, job.entries("a"))
-    assert standings(has_left.members) == {"a": "stopping", "b": "gone"}
+    assert standings(has_left.members) == {"a": "running", "b": "gone"}
     assert has_left.missing == ()
-    waiting = drained(job.state("a"), "b/1", "b")
+    waiting = drained(job.state("a"), "b/1")
     assert standings(snapshot(waiting, job.entries("ab")).others) == {"b": "draining"}
 
 
@@ -133,7 +133,7 @@ def test_a_job_that_is_over(job, snapshot):
 
 def test_the_first_failure_and_why_the_round_ended(job, snapshot, failure):
     report = Report("a/1", "a", (failure(1),), certain=True)
-    found = snapshot(failed(job.state("ab"), 3, report, 3), job.entries("ab"))
+    found = snapshot(failed(job.state("ab"), 3, report), job.entries("ab"))
     assert found.last_end == End(Cause.FAILURE, "a", "rank 1 on a: exit code 1", (report,), counted=True)
     assert list(found.failures) == [1]
 

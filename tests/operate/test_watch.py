@@ -50,7 +50,7 @@ def test_once_where_there_is_nobody(watch):
 
 
 def test_a_job_that_comes_to_an_end_meanwhile(job, watch):
-    from elastic_core.rendezvous.state import Closed
+    from elastic_core.rendezvous.model import Closed
 
     over = job.state("a", open=False, closed=Closed("a", "done", True))
     sight = watch((job.state("a"), [job.announced(job.entry("a"), 1)]), (over, []))

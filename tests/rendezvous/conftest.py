@@ -11,11 +11,10 @@ import pytest
 from elastic_core.clock import Instant
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.node import Member
-from elastic_core.rendezvous.entry import Entry
+from elastic_core.rendezvous.model import Entry, Report, State
 from elastic_core.rendezvous.roster import Seen
-from elastic_core.rendezvous.seats import Seat
+from elastic_core.rendezvous.seats import Seat, Seats
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-from elastic_core.rendezvous.state import Report, State
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
 
@@ -41,7 +40,7 @@ class Say:
 
     @staticmethod
     def seats(keys):
-        return tuple(Seat(key, Member(key, key, "", "default", 1)) for key in keys)
+        return Seats.of(Seat(key, Member(key, key, "", "default", 1)) for key in keys)
 
     @classmethod
     def state(cls, keys, **changes):
@@ -76,29 +75,6 @@ def in_time():
         return any(took() < seconds for _ in range(tries))
 
     return in_time
-
-
-@pytest.fixture
-def node():
-    """What makes a node that is a keeper, turned by hand."""
-    from one_node import OneNode
-
-    return OneNode
-
-
-@pytest.fixture
-def pair(node):
-    """Two nodes in a round, the leader first."""
-    leader = node()
-    other = node(leader.memory, leader.clock, "b")
-    leader.want()
-    other.want()
-    leader.keeper.roster_changed()
-    leader.keeper.turn()
-    other.keeper.state_changed()
-    other.keeper.turn()
-    assert (leader.state.round, leader.state.open, len(leader.state.seats)) == (1, True, 2)
-    return leader, other
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousTimeout, RoundStores
 from elastic_core.rendezvous.codec import decoded_state, encoded_state
-from elastic_core.rendezvous.state import State
+from elastic_core.rendezvous.model import State
 from elastic_core.testing import Background, MemoryBackend, SharedMemory
 
 LONG = 20.0
@@ -35,6 +35,10 @@ class HangingBackend(MemoryBackend):
     def get_state(self):
         self._answers()
         return super().get_state()
+
+    def set_state(self, state, token=None):
+        self._answers()
+        return super().set_state(state, token)
 
     def beat(self, key, leading, look):
         self._answers()

@@ -1,46 +1,112 @@
-"""A keeper that is turned by hand on a fake clock."""
+"""A node whose operations are performed at once, one after another, on a memory in which things can be made to go
+wrong."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from elastic_core.interfaces.node import Node
-from elastic_core.rendezvous.codec import decoded_state
-from elastic_core.rendezvous.entry import entry_of
-from elastic_core.rendezvous.keeper import Keeper
+from elastic_core.interfaces import node as described
+from elastic_core.interfaces.handler import RendezvousStoreInfo
+from elastic_core.rendezvous.codec import decoded_entry, decoded_state, encoded_state
+from elastic_core.rendezvous.driver import Operations
+from elastic_core.rendezvous.effects import Rest
+from elastic_core.rendezvous.model import Entry, State
+from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 from elastic_core.testing import FakeClock, MemoryBackend, SharedMemory
 
+WHERE = RendezvousStoreInfo("127.0.0.1", 1234)
+MOST = 100  # operations in a row; more is a node that keeps itself busy
+
 
 class OneNode:
-    """A keeper, its clock and its backend."""
+    """Attributes:
+    node: the machine.
+    backend: its connection, which can be taken away.
+    faults: what an operation of this class raises, instead of being performed.
+    asked: the classes of the operations that it asked for, in order.
+    rest: what `next` said last when there was nothing to do.
+    """
 
-    def __init__(self, memory=None, clock=None, name="a", min_nodes=1, max_nodes=2, **timeouts):
+    def __init__(self, memory=None, clock=None, name="a", min_nodes=1, max_nodes=1, **timeouts):
         self.memory = memory or SharedMemory()
         self.clock = clock or FakeClock()
         self.backend = MemoryBackend(self.memory)
-        self.settings = RendezvousSettings("job", min_nodes, max_nodes, RendezvousTimeout(**timeouts))
-        self.entry = entry_of(Node(name, host=name), f"{name}/1")
-        self.views = []
-        self.keeper = Keeper(self.backend, self.settings, self.entry, self.clock, self.views.append)
+        timeout = RendezvousTimeout(**{"last_call": 5.0, **timeouts})
+        self.settings = RendezvousSettings("job", min_nodes, max_nodes, timeout)
+        self.key = f"{name}/1"
+        self.node = Node(Entry.of(described.Node(name, max_restarts=3), self.key), self.settings)
+        self.operations = Operations(self.backend)
+        self.faults = {}
+        self.asked = []
+        self.rest = None
 
-    def want(self, **changes):
-        self.entry = replace(self.entry, **changes)
-        self.keeper.want(self.entry)
-        return self.keeper.turn()
+    def join(self):
+        self.node.begin(self.clock.now())
+        self.node.want(WHERE)
+        return self.settle()
 
-    def run(self, seconds, step=0.25):
-        """Turn when it is due, and with news whenever there is some."""
-        until = self.clock.now() + seconds
-        due = self.clock.now()
-        while self.clock.now() < until:
-            if self.keeper.view.token != self.memory.writes:
-                self.keeper.state_changed()
-                due = self.clock.now()
-            if self.clock.now() >= due:
-                due = self.keeper.turn()
-            self.clock.advance(step)
+    def step(self):
+        """What it asks for next, performed and answered; a rest where it asks for nothing."""
+        step = self.node.next(self.clock.now(), self.memory.vacant)
+        if isinstance(step, Rest):
+            self.rest = step
+            return step
+        self.asked.append(type(step))
+        try:
+            if type(step) in self.faults:
+                raise self.faults[type(step)]
+            answer = self.operations.perform(step)
+        except Exception as error:  # noqa: BLE001 - as the driver does
+            self.node.broke(error, self.clock.now())
+        else:
+            self.node.answered(answer, self.clock.now())
+        return step
+
+    def settle(self):
+        """Let it do all there is to do now. The operations, in order."""
+        done = []
+        while not isinstance(step := self.step(), Rest):
+            done.append(step)
+            assert len(done) < MOST, f"expected an end, found {done[-5:]}"
+        return done
+
+    def run(self, seconds):
+        """Let time pass, in which no news comes: it acts when it said it would. The operations, in order."""
+        until, done = self.clock.now() + seconds, self.settle()
+        while self.rest.until <= until:
+            self.clock.advance(max(self.rest.until - self.clock.now(), 0.0))
+            done += self.settle()
+            assert len(done) < MOST * (1 + seconds), f"expected an end, found {done[-5:]}"
+        self.clock.advance(max(until - self.clock.now(), 0.0))
+        return done
+
+    def hear(self):
+        """The news that the backend pushes: that anything may have changed."""
+        self.node.state_changed()
+        self.node.roster_changed()
+        return self.settle()
+
+    def write(self, change):
+        """Somebody else changes the state."""
+        backend = MemoryBackend(self.memory)
+        found = backend.get_state()
+        state, token = (State(), None) if found is None else (decoded_state(found[0]), found[1])
+        assert backend.set_state(encoded_state(change(state)), token)[2]
 
     @property
     def state(self):
-        return decoded_state(self.memory.state[0])
+        """What stands in the store."""
+        return State() if self.memory.state is None else decoded_state(self.memory.state[0])
+
+    @property
+    def members(self):
+        """The keys of the members of the last round, in rank order."""
+        return [seat.key for seat in self.state.seats]
+
+    @property
+    def entries(self):
+        """What stands there of the nodes, by key."""
+        return {key: decoded_entry(item.entry) for key, item in self.memory.entries.items()}
+
+    @property
+    def notes(self):
+        return [note.event for note in self.node.take_notes()]

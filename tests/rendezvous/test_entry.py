@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from elastic_core.interfaces.node import Member, Node
-from elastic_core.rendezvous.entry import entry_of
+from elastic_core.rendezvous.model import Entry
 
 
 def test_an_entry_says_what_the_agent_says_of_its_node():
     node = Node("n7", "host7", "trainer", 8, rank_hint=2, max_restarts=3, labels={"rack": "b"})
-    entry = entry_of(node, "n7/1")
+    entry = Entry.of(node, "n7/1")
     assert (entry.key, entry.node, entry.host, entry.role) == ("n7/1", "n7", "host7", "trainer")
     assert (entry.local_world_size, entry.rank_hint, entry.max_restarts) == (8, 2, 3)
     assert entry.labels == {"rack": "b"}
@@ -15,11 +15,11 @@ def test_an_entry_says_what_the_agent_says_of_its_node():
 
 def test_labels_are_a_copy():
     labels = {"rack": "b"}
-    entry = entry_of(Node("n7", labels=labels), "n7/1")
+    entry = Entry.of(Node("n7", labels=labels), "n7/1")
     labels["rack"] = "c"
     assert entry.labels == {"rack": "b"}
 
 
 def test_what_a_round_says_of_the_node(say):
     entry = say.entry("n7/1", node="n7", host="h", address="10.0.0.7", port=4, local_world_size=8)
-    assert entry.member == Member("n7", "h", "10.0.0.7", "default", 8)
+    assert entry.seat.member == Member("n7", "h", "10.0.0.7", "default", 8)

@@ -88,6 +88,7 @@ def test_waiting_for_a_running_round_is_no_timeout(job):
     assert spare.running
     one.timeout.join = LONG
     one.handlers["a"].leave("test", LONG)
+    assert one.handlers["a"].shutdown()
     assert spare.result().rank == 0
 
 
@@ -168,3 +169,13 @@ def test_four_nodes_over_a_tcp_store():
     finally:
         for call in [Background(handler.shutdown) for handler in handlers]:
             call.result()
+
+
+def test_of_many_nodes_that_wait_few_look_who_is_there_at_once(job):
+    one = job(2, 6400, join=LONG)
+    handlers = [one.node(f"n{number}") for number in range(40)]
+    for handler in handlers:
+        assert not handler.is_closed()  # the store has answered
+        handler.progress()
+        assert not handler.is_closed()  # what was asked for before is done
+    assert sum(one.backends[f"n{number}"].calls["roster"] for number in range(40)) < 10

@@ -141,6 +141,14 @@ def test_who_leaves_while_it_joins_does_not_announce_itself_again(job, when):
     assert not one.memory.entries
 
 
+def test_leaving_is_for_good_also_for_a_join_that_begins_at_the_same_time(job):
+    """The agent joins in a thread of its own, and may be asked to leave before that has begun."""
+    handler = job().node("a")
+    assert handler.leave("received SIGTERM", LONG)
+    with pytest.raises(RendezvousGracefulExitError, match="left the rendezvous"):
+        handler.next_rendezvous()
+
+
 def test_shutdown_after_success_leaves_the_others_at_work(job):
     """As an agent that waits for nobody does."""
     one = job(2, 2)

@@ -14,7 +14,7 @@ from elastic_core.errors import (
     RendezvousStateError,
 )
 from elastic_core.interfaces.handler import Outcome
-from elastic_core.rendezvous.state import drained, refused
+from elastic_core.rendezvous.model import drained, refused
 from elastic_core.testing import Background, eventually
 
 
@@ -52,7 +52,7 @@ def test_drained_while_it_waits_and_while_it_runs(job):
     one.form("a")
     spare = Background(one.node("b").next_rendezvous)
     eventually(lambda: len(one.memory.entries) == 2)
-    one.write(lambda state: drained(drained(state, one.key("b"), "b"), one.key("a"), "a"))
+    one.write(lambda state: drained(drained(state, one.key("b")), one.key("a")))
     with pytest.raises(RendezvousGracefulExitError, match="drain"):
         spare.result()
     assert eventually(one.handlers["a"].verdict).outcome is Outcome.DRAINED

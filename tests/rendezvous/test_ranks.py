@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.rendezvous.entry import Entry
+from elastic_core.rendezvous.model import Entry
 from elastic_core.rendezvous.ranks import natural, ordered
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from elastic_core.rendezvous.model import Cause, State, ended, formed
 from elastic_core.rendezvous.roster import alive, holders, is_ready, waiting
-from elastic_core.rendezvous.state import Cause, State, ended, formed
 
 
 def keys(entries):
@@ -28,6 +28,14 @@ def test_a_member_has_its_name_although_an_older_agent_of_that_name_wakes_up(say
     assert holders(roster, state)["x"].key == "x/2"
     gone = ended(state, Cause.LOST, "x", "silent", ("x/2",))
     assert keys(alive(roster, gone)) == ["x/1"]
+
+
+def test_a_member_that_was_lost_and_is_heard_of_again_does_not_keep_its_name_from_the_one_that_replaces_it(say):
+    """Only an entry of it may be there, of before: the agent behind it sleeps, or is cut off."""
+    roster = (say.seen("x/1", node="x"), say.seen("x/2", node="x"))
+    gone = ended(say.state(["x/1", "a"]), Cause.LOST, "x", "silent", ("x/1",))
+    assert keys(alive(roster, gone)) == ["x/2"]
+    assert keys(alive((say.seen("x/1", node="x", after=1), roster[1]), gone)) == ["x/1"]
 
 
 @pytest.mark.parametrize(("after", "ready"), [(0, False), (1, True), (2, True)])

@@ -7,7 +7,7 @@ import pytest
 
 from elastic_core.clock import SystemClock
 from elastic_core.interfaces.backend import RendezvousBackend
-from elastic_core.rendezvous.state_entries import StateEntries
+from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.testing import BackendContract, MemoryBackend, SharedMemory
 
 
@@ -69,14 +69,14 @@ class TestTwoSilentMethods(TestTwoMethods):
     tells = False
 
 
-class TestStateEntries(BackendContract):
+class TestOverTwoMethods(BackendContract):
     @pytest.fixture
     def backend(self):
         self.memory = SharedMemory()
         return self.peer(None)
 
     def peer(self, backend):
-        return StateEntries(TwoMethods(self.memory), SystemClock())
+        return with_roster(TwoMethods(self.memory), SystemClock())
 
     def spoil(self, backend):
         self.memory.state = (b"hello", 1)

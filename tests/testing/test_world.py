@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
@@ -9,7 +11,8 @@ from elastic_core.testing import World
 
 
 def world(min_nodes, max_nodes, count, **changes):
-    made = World(RendezvousSettings("job", min_nodes, max_nodes, RendezvousTimeout(), **changes))
+    grace = changes.pop("grace", 0.0)
+    made = World(RendezvousSettings("job", min_nodes, max_nodes, RendezvousTimeout(), **changes), grace=grace)
     for number in range(count):
         made.join(f"n{number}")
     return made
@@ -39,6 +42,44 @@ def test_a_node_that_dies_is_noticed_and_the_others_go_on():
     job.run(4)
     assert job.members() == ["n0", "n2"]
     assert (job.state.round, job.state.restarts) == (2, 0)
+
+
+@pytest.mark.parametrize("pause", [4, 9, 30])
+@pytest.mark.parametrize("leases", [False, True])
+def test_an_agent_that_was_started_again_is_not_refused_for_an_outage(leases, pause):
+    """The entry of the one before still stands, and nobody could find out that it is dead."""
+    job = World(RendezvousSettings("job", 2, 2, RendezvousTimeout()), grace=30.0, leases=leases)
+    job.join("x")
+    job.join("o")
+    job.run(20)
+    dead = next(name for name, node in job.nodes.items() if not node.machine.election.leading)
+    job.crash(dead)
+    job.run(0.5)
+    job.join("again", called=dead)
+    job.run(3)
+    job.sleep(True)
+    job.run(pause)
+    job.sleep(False)
+    job.run(60)
+    assert not job.state.refused
+    assert (job.state.round, sorted(job.members())) == (2, ["o", "x"])
+
+
+def test_time_in_which_the_store_is_away_is_no_part_of_what_members_have_to_come_back():
+    """One of them stops its workers for 40 s; all are cut off meanwhile, and only the others come back before it."""
+    job = world(2, 3, 3)
+    job.run(6)
+    slow = job.members()[2]
+    job.nodes[slow].stops_in = 40.0
+    job.fail(job.members()[1])
+    job.run(5)
+    for name in job.nodes:
+        job.partition(name)
+    job.run(75)
+    for name in job.nodes:
+        job.partition(name, True)
+    job.run(60)
+    assert (job.state.round, sorted(job.members())) == (2, sorted(job.nodes))
 
 
 def test_who_crashes_after_its_success_has_succeeded():
@@ -81,6 +122,18 @@ def test_a_store_that_ends_all_leases_ends_no_round(order, apart):
         job.run(apart)
     job.run(30)
     assert (job.state.round, job.members()) == (1, ["n0", "n1", "n2"])
+
+
+def test_who_announces_itself_after_its_lease_ended_has_another():
+    choice = random.Random(2)
+    job = World(RendezvousSettings("job", 3, 5, RendezvousTimeout()), seed=22, leases=True)
+    names = [job.join(f"n{number}").name for number in range(3)]
+    for _ in range(24):
+        for name in choice.sample(names, 3):
+            job.end_lease(name)
+            job.run(choice.choice([0.0, 0.01, 0.5]))
+    job.run(30)
+    assert job.in_step()
 
 
 def test_when_the_leader_dies_the_next_in_line_steps_in():
@@ -192,7 +245,7 @@ def test_a_leader_that_slept_writes_nothing_of_the_past():
 
 
 def test_when_the_store_is_away_for_everybody_nobody_is_called_gone():
-    job = world(1, 3, 3)
+    job = world(1, 3, 3, grace=60.0)
     job.run(6)
     for name in job.nodes:
         job.partition(name)
@@ -201,6 +254,17 @@ def test_when_the_store_is_away_for_everybody_nobody_is_called_gone():
         job.partition(name, reachable=True)
     job.run(30)
     assert (job.members(), job.state.round) == (["n0", "n1", "n2"], 1)
+
+
+def test_a_store_that_sleeps_for_less_than_the_grace_costs_nothing():
+    job = world(1, 3, 3, grace=60.0)
+    job.run(6)
+    job.sleep()
+    job.run(30)
+    job.sleep(asleep=False)
+    job.run(10)
+    assert job.in_step()
+    assert job.state.round == 1
 
 
 def test_a_name_is_used_once():
@@ -213,22 +277,32 @@ def test_three_hundred_nodes_form_one_round_with_a_handful_of_calls_each():
     job = world(300, 300, 300)
     job.run(0.5)
     assert job.in_step()
-    assert (job.state.round, job.memory.writes) == (1, 1)
-    calls = sorted(sum(node.backend.calls.values()) for node in job.nodes.values())
+    assert (job.state.round, job.store.writes) == (1, 1)
+    calls = sorted(sum(node.calls.values()) for node in job.nodes.values())
     assert calls[-2] <= 6  # all but the leader's
     assert calls[-1] <= 20
 
 
 def test_in_steady_state_a_node_beats_and_nothing_else():
     job = world(50, 50, 50)
-    job.run(1)
-    before = {name: node.backend.calls.copy() for name, node in job.nodes.items()}
+    job.run(3)
+    before = {name: node.calls.copy() for name, node in job.nodes.items()}
     job.run(20)
-    spent = {name: node.backend.calls - before[name] for name, node in job.nodes.items()}
-    leaders = [name for name, calls in spent.items() if set(calls) != {"beat"}]
+    spent = {name: node.calls - before[name] for name, node in job.nodes.items()}
+    leaders = [name for name, calls in spent.items() if set(calls) != {"Beat"}]
     assert len(leaders) == 1
-    assert max(calls["beat"] for calls in spent.values()) <= 21
-    assert spent[leaders[0]]["roster"] <= 21
+    assert max(calls["Beat"] for calls in spent.values()) <= 21
+    assert spent[leaders[0]]["ReadRoster"] <= 21
+
+
+def test_of_members_only_who_leads_next_looks_who_is_there_when_the_leader_dies():
+    job = world(40, 50, 50)
+    job.run(10)
+    before = {name: node.calls["ReadRoster"] for name, node in job.nodes.items()}
+    job.crash("n0")
+    job.run(20)
+    looked = [name for name, node in job.nodes.items() if node.calls["ReadRoster"] > before[name]]
+    assert (len(job.members()), looked) == (49, ["n1"])
 
 
 def test_a_hundred_nodes_of_which_ten_die_go_on_without_them():
@@ -298,7 +372,7 @@ def test_when_the_first_leave_while_gathering_the_next_takes_over_within_about_a
     for number in range(leaving):
         job.leave(f"n{number}")
     job.run(job.settings.window + 1)
-    assert [name for name, node in job.nodes.items() if node.keeper.leading] == [f"n{leaving}"]
+    assert [name for name, node in job.nodes.items() if node.machine.election.leading] == [f"n{leaving}"]
 
 
 def test_a_line_is_counted_anew_once_in_a_silence():
@@ -307,8 +381,8 @@ def test_a_line_is_counted_anew_once_in_a_silence():
         job.join(f"n{number}")
         job.run(0.05)
     job.run(3)
-    before = {name: node.backend.calls["roster"] for name, node in job.nodes.items()}
+    before = {name: node.calls["ReadRoster"] for name, node in job.nodes.items()}
     job.crash("n0")
     job.run(job.settings.window + 3)
-    assert job.nodes["n1"].keeper.leading
-    assert all(job.nodes[f"n{i}"].backend.calls["roster"] <= before[f"n{i}"] + 1 for i in range(2, 20))
+    assert job.nodes["n1"].machine.election.leading
+    assert all(job.nodes[f"n{i}"].calls["ReadRoster"] <= before[f"n{i}"] + 1 for i in range(2, 20))

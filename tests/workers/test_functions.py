@@ -193,7 +193,8 @@ def test_what_was_printed_before_the_end_is_seen(functions, run, method, tmp_pat
 
 
 def test_a_forked_child_has_none_of_the_agent_s_handlers(functions, run):
-    before = {signum: signal.signal(signum, lambda *_: None) for signum in (signal.SIGTERM, signal.SIGUSR1)}
+    handled = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
+    before = {signum: signal.signal(signum, lambda *_: None) for signum in handled}
     try:
         assert run(functions.handlers).return_values() == {0: True}
     finally:

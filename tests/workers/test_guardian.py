@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 
 import pytest
@@ -61,17 +60,6 @@ def test_it_gets_what_the_loader_of_its_interpreter_needs_and_nothing_else(until
         guardian.close()
 
 
-def test_a_guardian_that_does_not_answer_is_killed(guardian, running):
-    os.kill(guardian.pid, signal.SIGSTOP)
-    guardian.close(timeout=0.05)
-    assert not running(guardian.pid)
-
-
-def test_it_lives_in_a_session_of_its_own_and_holds_no_folder(guardian, until):
-    until(lambda: os.getsid(guardian.pid) == guardian.pid)
-    assert os.readlink(f"/proc/{guardian.pid}/cwd") == "/"
-
-
 @pytest.mark.parametrize("name", ["with a space", "b\udcffytes"])
 def test_folders_of_any_name_are_removed(guardian, tmp_path, name):
     folder = tmp_path / name
@@ -109,21 +97,3 @@ def test_a_name_that_does_not_begin_at_the_root_removes_nothing(guardian, tmp_pa
     guardian.scratch(str(tmp_path.relative_to("/")))
     guardian.close()
     assert tmp_path.exists()
-
-
-def test_a_forked_child_does_not_hold_its_pipe(guardian, spawn, pipe):
-    """The child outlives our end of the pipe; the guardian must see the end all the same."""
-    reader, writer = pipe
-    watched = spawn(SLEEP)
-    guardian.watch(watched.pid, start_of(watched.pid))
-    child = os.fork()
-    if child == 0:
-        os.close(writer)
-        select.select([reader], [], [], 30)  # until the test has seen what it wants
-        os._exit(0)
-    try:
-        guardian.close(timeout=20)
-        assert watched.wait() == -signal.SIGKILL
-    finally:
-        os.close(writer)
-        os.waitpid(child, 0)

@@ -14,7 +14,6 @@ from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, ElasticError, RendezvousConnectionError
 from elastic_core.hooks.discovery import CORE, described_error, own_version
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.operate.bounded import Call, within
 from elastic_core.operate.commands import Target
 from elastic_core.operate.doctor import software
 from elastic_core.operate.doctor.finding import Check, Level, fault, note
@@ -27,6 +26,7 @@ from elastic_core.operate.doctor.store import asked, judged_store
 from elastic_core.operate.doctor.surroundings import Surroundings, surroundings_of
 from elastic_core.operate.doctor.torch_probe import judged_torch, probed_torch
 from elastic_core.operate.opening import opened, parameters
+from elastic_core.support.bounded import Call, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,13 +6,13 @@ Nothing here judges; `judged_network` does.
 from __future__ import annotations
 
 import contextlib
-import errno
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.host_port import ip_address, joined_host_port
-from elastic_core.operate.bounded import Call, Late
+from elastic_core.support import sockets
+from elastic_core.support.addresses import ip_address
+from elastic_core.support.bounded import Call, Late
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,39 +20,15 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.operate.doctor.places import Place
 
-    LookUp = Callable[..., list[tuple[Any, ...]]]
+    LookUp = Callable[[str, int], list[sockets.Address]]
     Reverse = Callable[[tuple[Any, ...], int], tuple[str, str]]
-
-_PLAIN = {
-    errno.ECONNREFUSED: "connection refused",
-    errno.ENETUNREACH: "no route",
-    errno.EHOSTUNREACH: "no route",
-    errno.EADDRNOTAVAIL: "no such address here",
-    errno.EADDRINUSE: "somebody has it",
-    errno.EACCES: "not allowed",
-    errno.ETIMEDOUT: "timed out",
-}
 
 
 @dataclass(frozen=True)
-class Address:
+class Address(sockets.Address):
     """One address of a place. `local`: it is this machine's."""
 
-    family: int
-    sockaddr: tuple[Any, ...]
-    local: bool
-
-    @property
-    def host(self) -> str:
-        return str(self.sockaddr[0])
-
-    @property
-    def is_loopback(self) -> bool:
-        address = ip_address(self.host.partition("%")[0])
-        return address is not None and address.is_loopback
-
-    def __str__(self) -> str:
-        return joined_host_port(self.host, int(self.sockaddr[1]))
+    local: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,39 +62,21 @@ class Connected:
     @property
     def refused(self) -> bool:
         """Whether the machine answered, and nobody listens."""
-        return self.problem == _PLAIN[errno.ECONNREFUSED]
+        return self.problem == sockets.REFUSED
 
 
-def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = socket.getaddrinfo) -> Resolved:
+def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sockets.resolve) -> Resolved:
     """Look the place up, for `limit` seconds at most: the system's own patience may be half a minute."""
     begun = clock.now()
     try:
-        found = Call(lambda: look_up(place.host, place.port, type=socket.SOCK_STREAM)).result(limit)
+        found = Call(lambda: look_up(place.host, place.port)).result(limit)
     except Late:
         return Resolved(place, problem=f"no answer within {limit:g} s")
     except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one
         why = getattr(error, "strerror", None) or str(error)
         return Resolved(place, seconds=clock.now() - begun, problem=why)
-    pairs = dict.fromkeys((int(item[0]), tuple(item[4])) for item in found)
     seconds = clock.now() - begun
-    return Resolved(place, tuple(Address(*pair, is_local(*pair)) for pair in pairs), seconds)
-
-
-def is_local(family: int, sockaddr: tuple[Any, ...]) -> bool:
-    """Whether a socket can be bound to the address."""
-    return not cannot_bind(family, (sockaddr[0], 0, *sockaddr[2:]))
-
-
-def cannot_bind(family: int, sockaddr: tuple[Any, ...]) -> str:
-    """Why nobody can serve there now; empty if one can."""
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(sockaddr)
-            sock.listen(1)  # of two that are bound, only one may listen
-    except OSError as error:
-        return plain(error)
-    return ""
+    return Resolved(place, tuple(Address(it.family, it.sockaddr, sockets.is_local(it)) for it in found), seconds)
 
 
 def as_peers_see(host: str) -> str:
@@ -143,34 +101,14 @@ def looked_up_backwards(host: str, limit: Duration, clock: Clock, reverse: Rever
 def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
     """Connect and hang up."""
     begun = clock.now()
-    try:
-        with socket.socket(address.family, socket.SOCK_STREAM) as sock:
-            sock.settimeout(limit)
-            sock.connect(address.sockaddr)
-            return Connected(address, "", clock.now() - begun, str(sock.getsockname()[0]).removeprefix("::ffff:"))
-    except OSError as error:
-        return Connected(address, plain(error), clock.now() - begun)
-
-
-def plain(error: OSError) -> str:
-    """What a socket's error means."""
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    return _PLAIN.get(error.errno or 0) or error.strerror or str(error)
+    problem, ours = sockets.connected(address, limit)
+    return Connected(address, problem, clock.now() - begun, ours)
 
 
 @contextlib.contextmanager
 def listening(backlog: int) -> Any:
     """The port of a socket that listens on all addresses and never accepts: whoever connects is answered by the
     kernel, which is all that a check of the way between two machines needs."""
-    family, host = (socket.AF_INET6, "::") if _has_ipv6() else (socket.AF_INET, "0.0.0.0")
-    with socket.socket(family, socket.SOCK_STREAM) as sock:
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.bind((host, 0))
+    with sockets.bound_everywhere(0) as sock:
         sock.listen(backlog)
         yield int(sock.getsockname()[1])
-
-
-def _has_ipv6() -> bool:
-    return not cannot_bind(socket.AF_INET6, ("::", 0))

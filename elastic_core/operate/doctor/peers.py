@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
-from elastic_core.operate.bounded import Call, Late
 from elastic_core.operate.doctor.finding import Check, fault, note, ok, warning
 from elastic_core.operate.doctor.meeting import Meeting, Stage, encoded, looked, offset_of
-from elastic_core.operate.doctor.network import plain
+from elastic_core.support.bounded import Call, Late
+from elastic_core.support.sockets import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core.host_port import ip_address, joined_host_port, split_host_port
+from elastic_core.support.addresses import ip_address, joined_host_port, split_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

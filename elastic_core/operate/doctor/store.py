@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.backend import RendezvousBackend
     from elastic_core.operate.doctor.finding import Finding
-    from elastic_core.rendezvous.state import State
+    from elastic_core.rendezvous.model import State
 
 _TIMES = 10
 _SLOW: Duration = 0.1

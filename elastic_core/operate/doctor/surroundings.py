@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from elastic_core.host_port import ip_address
-from elastic_core.operate.bounded import Call, Late
 from elastic_core.operate.doctor.finding import Check, fault
 from elastic_core.operate.doctor.judged_network import (
     judged_address,
@@ -17,9 +15,11 @@ from elastic_core.operate.doctor.judged_network import (
     judged_port,
     judged_reverse,
 )
-from elastic_core.operate.doctor.network import Address, cannot_bind, connected, looked_up_backwards, resolved
+from elastic_core.operate.doctor.network import Address, connected, looked_up_backwards, resolved
 from elastic_core.operate.doctor.places import Place, places_of
-from elastic_core.own_address import own_address_towards
+from elastic_core.support.addresses import ip_address, own_address_towards
+from elastic_core.support.bounded import Call, Late
+from elastic_core.support.sockets import cannot_bind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

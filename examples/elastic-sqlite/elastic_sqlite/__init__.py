@@ -1,5 +1,5 @@
 """Nodes meet in a SQLite file on a disk that all of them share."""
 
-from elastic_sqlite.backend import SqliteBackend
+from elastic_sqlite.store import SqliteStore
 
-__all__ = ["SqliteBackend"]
+__all__ = ["SqliteStore"]

@@ -1,24 +1,37 @@
-import pytest
-from elastic_sqlite import SqliteBackend
+from pathlib import Path
 
-from elastic_core.testing import BackendContract
+import pytest
+from elastic_sqlite import SqliteStore
+
+from elastic_core.testing import BackendContract, StoreContract, installed_backend
+
+
+class TestSqliteStore(StoreContract):
+    extended = False
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        self.path = str(tmp_path / "store.db")
+        return SqliteStore(self.path)
+
+    def peer(self, store):
+        return SqliteStore(self.path)
 
 
 class TestSqliteBackend(BackendContract):
     @pytest.fixture
     def backend(self, tmp_path):
-        self.folder = tmp_path / "shared"
-        self.folder.mkdir()
+        self.path = str(tmp_path / "store.db")
         return self.peer(None)
 
     def peer(self, backend, job="job"):
-        return SqliteBackend(self.folder / "rendezvous.db", job)
+        return installed_backend("sqlite", self.path, job)
 
     def other_job(self, backend):
         return self.peer(backend, "other")
 
     def lose(self, backend):
-        self.folder.rename(self.folder.with_name("gone"))
+        Path(self.path).write_text("Dear diary, " * 100)
 
     def spoil(self, backend):
-        (self.folder / "rendezvous.db").write_text("Dear diary, " * 100)
+        SqliteStore(self.path).set("elastic/job/head", "words")

@@ -2,6 +2,6 @@
 
 from elastic_c10d.backend import C10dRendezvousBackend
 from elastic_c10d.create import create_backend
-from elastic_c10d.serve import StoreServer
+from elastic_c10d.server import StoreServer
 
 __all__ = ["C10dRendezvousBackend", "StoreServer", "create_backend"]

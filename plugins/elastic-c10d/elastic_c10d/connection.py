@@ -1,9 +1,13 @@
-"""One connection to a store: the store object, and the socket beneath it where it has one that we made.
+"""One connection to a torch store: the store object, and the socket beneath it where it has one that we made.
 
 torch bounds neither how long an operation other than `wait` takes, nor can a blocked one be interrupted. Both are
 properties of the socket: a receive timeout ends an operation that a paused store does not answer, and a shutdown ends
 all of them at once. torch names the descriptor of its socket in the store's `repr`. Where it does not (another version
-of torch), `socket` is None, and waits are cut into short pieces instead.
+of torch), there is no socket to be had, and waits are cut into short pieces instead.
+
+A constructor that hangs (see `connector.Dialler`) holds a socket which nobody can name, a thread, and the end of the
+process: a thread that comes back from C++ while the interpreter shuts down brings it down with SIGABRT. Its socket is
+the one to that port which is none of those we know and has not received a single byte: every finished one has.
 """
 
 from __future__ import annotations
@@ -11,48 +15,80 @@ from __future__ import annotations
 import os
 import re
 import socket
+import stat
 import struct
-from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
-from elastic_c10d.sockets import remember
 from elastic_c10d.torch_store import innermost
+from elastic_core.rendezvous.over_store import StoreConnection, is_wait_timeout
+from elastic_core.support.backoff import Backoff
 
 if TYPE_CHECKING:
+    import threading
+
     from elastic_c10d.torch_store import Store
     from elastic_core.clock import Duration
 
 _DESCRIPTOR = re.compile(r"SocketImpl\(fd=(\d+)")
+_ASKING = Backoff(first=0.005, longest=0.1, factor=1.5)  # between questions, where nothing is pushed
+_ACK_AGE, _RECEIVED, _INFO = 56, 128, 136  # where tcpi_last_ack_recv and tcpi_bytes_received are in tcp_info; its size
+_FRESH = 3000  # milliseconds since the last sign of life; the kernel asks for one in every second
+_known: WeakValueDictionary[int, socket.socket] = WeakValueDictionary()
 
 
-@dataclass(frozen=True)
-class Connection:
-    """A store, and whether its `wait` may block (`pushes`) or has to be imitated by asking now and then."""
+class TorchConnection(StoreConnection):
+    """See above.
 
-    store: Store
-    pushes: bool
-    where: str
-    socket: socket.socket | None = None
+    Args:
+        pushes: whether the store's `wait` may block; else it has to be imitated by asking now and then.
+        socket: a second handle on its socket, if there is one.
+    """
 
-    def bound(self, seconds: Duration) -> None:
+    def __init__(self, store: Store, pushes: bool, where: str, handle: socket.socket | None = None) -> None:
+        super().__init__(store, where)
+        self.pushes = pushes
+        self.socket = handle
+
+    def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
+        """torch's `get` waits for the key as `wait` does. Without a socket to cut it could not be ended in time."""
+        if not self.pushes:
+            return self.asked_for(key, timeout, closed, _ASKING)
+        set_timeout = getattr(self.store, "set_timeout", None)
+        if self.socket is None or set_timeout is None:
+            return super().fetch(key, timeout, closed)
+        try:
+            set_timeout(timedelta(seconds=max(timeout, 0.001)))
+            return bytes(self.store.get(key))
+        except RuntimeError as error:
+            if is_wait_timeout(error):
+                return None
+            raise
+
+    def bound(self, seconds: Duration, watched: bool = True) -> None:
         """No operation takes longer than this, time spent in `wait` aside. After one that did, the connection is out
-        of step and must be dropped."""
+        of step and must be dropped. And the kernel ends the connection when the peer's machine has been silent for
+        about as long; where it is `watched`, it asks for a sign of that machine once in a second."""
         if self.socket is not None:
             limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-
-    def watch(self, seconds: Duration) -> None:
-        """Let the kernel end the connection when the peer's machine has been silent for about this long."""
-        if self.socket is not None:
-            interval = max(1, int(seconds / 4))
+            interval = 1 if watched else max(1, int(seconds / 4))
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(3, int(seconds / interval) - 1))
+
+    def machine_answers(self) -> bool:
+        """Whether the machine at the other end has given a sign of life within the last seconds: what does not answer
+        is the store then, and not the network. Any thread."""
+        try:
+            return self.socket is not None and _number(self.socket, "=I", _ACK_AGE) < _FRESH
+        except OSError:
+            return False
 
     def abort(self) -> None:
-        """Let every operation on it fail now, blocked ones included. Any thread. Idempotent."""
         if self.socket is not None:
             try:
                 self.socket.shutdown(socket.SHUT_RDWR)
@@ -74,16 +110,44 @@ def socket_of(store: Store, port: int) -> socket.socket | None:
         handle = socket.socket(fileno=os.dup(int(found.group(1))))
     except OSError:
         return None
-    if _peer_port(handle) == port:
-        remember(handle)
+    if _leads_to(handle, port):
+        _known[os.fstat(handle.fileno()).st_ino] = handle
         return handle
     handle.close()
     return None
 
 
-def _peer_port(handle: socket.socket) -> int | None:
+def cut_unanswered(port: int) -> None:
+    """Shut down the sockets to `port` on whatever host that are not known and were never sent anything."""
+    for descriptor in _open_files():
+        try:
+            status = os.fstat(descriptor)
+            if stat.S_ISSOCK(status.st_mode) and status.st_ino not in _known:
+                with socket.socket(fileno=os.dup(descriptor)) as handle:
+                    if _leads_to(handle, port) and not _number(handle, "=Q", _RECEIVED):
+                        handle.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            continue  # not connected, or closed in the meantime
+
+
+def _leads_to(handle: socket.socket, port: int) -> bool:
     try:
         peer = handle.getpeername()
     except OSError:
-        return None
-    return int(peer[1]) if isinstance(peer, tuple) else None
+        return False
+    return isinstance(peer, tuple) and len(peer) > 1 and peer[1] == port
+
+
+def _number(handle: socket.socket, form: str, place: int) -> int:
+    """A field of Linux's tcp_info. Raises OSError for what is not TCP, or where the kernel does not tell."""
+    info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO)
+    if len(info) < place + struct.calcsize(form):
+        raise OSError("this kernel does not tell")
+    return int(struct.unpack_from(form, info, place)[0])
+
+
+def _open_files() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd") if name.isdigit()]
+    except OSError:
+        return []

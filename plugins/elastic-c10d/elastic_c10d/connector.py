@@ -6,57 +6,32 @@ import contextlib
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
-from elastic_c10d.attempt import Attempt
-from elastic_c10d.connection import Connection, socket_of
-from elastic_c10d.faults import first_line
-from elastic_c10d.sockets import cut_unanswered
-from elastic_c10d.torch_import import distributed
-from elastic_c10d.torch_store import innermost
+from elastic_c10d.connection import TorchConnection, cut_unanswered, socket_of
+from elastic_c10d.torch_store import distributed, innermost
 from elastic_core.errors import RendezvousConnectionError
+from elastic_core.rendezvous.over_store import unreachable
+from elastic_core.support.bounded import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_c10d.torch_store import Store
     from elastic_core.clock import Duration
+    from elastic_core.rendezvous.over_store import StoreConnector
 
 READ_TIMEOUT: Duration = 60.0
 CONNECT_TIMEOUT: Duration = 10.0
 
 
-class Connector(Protocol):
-    """Makes connections to one store. `connect` is called from several threads."""
-
-    @property
-    def where(self) -> str:
-        """The store, for messages."""
-        ...
-
-    @property
-    def hosts(self) -> bool:
-        """Whether the store lives in this process, and ends with `close`."""
-        ...
-
-    def connect(self, aside: bool = False) -> Connection:
-        """A connection. `aside`: one for waiting, beside a main one that stands or has just failed: no long patience.
-
-        Raises:
-            RendezvousConnectionError: there is none to be had within the connector's own bounds, or it was closed.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let connecting come back with an error, now and later. Ends what is hosted here. Idempotent."""
-        ...
-
-
 class SharedConnector:
     """Everybody gets the same store, which must be safe to use from several threads, as FileStore and HashStore are."""
 
+    grace: Duration = 0.0
+
     def __init__(self, store: Store, where: str = "") -> None:
-        self._connection = Connection(store, pushes=False, where=where or type(store).__name__)
+        self._connection = TorchConnection(store, pushes=False, where=where or type(store).__name__)
 
     @property
     def where(self) -> str:
@@ -66,7 +41,7 @@ class SharedConnector:
     def hosts(self) -> bool:
         return False
 
-    def connect(self, aside: bool = False) -> Connection:
+    def connect(self, aside: bool = False) -> TorchConnection:
         return self._connection
 
     def close(self) -> None:
@@ -75,6 +50,8 @@ class SharedConnector:
 
 class BorrowedTcpConnector:
     """Starts with a TCPStore that somebody else made, possibly beneath PrefixStores; makes further ones like it."""
+
+    grace: Duration = 0.0
 
     def __init__(self, store: Store, base: Store) -> None:
         self._first: Store | None = store
@@ -90,10 +67,10 @@ class BorrowedTcpConnector:
     def hosts(self) -> bool:
         return False
 
-    def connect(self, aside: bool = False) -> Connection:
+    def connect(self, aside: bool = False) -> TorchConnection:
         if not aside and self._first is not None:
             first, self._first = self._first, None
-            return Connection(first, pushes=True, where=self.where)
+            return TorchConnection(first, pushes=True, where=self.where)
         if self._store is self._base:
             return self._dialler.dial(self._host, self._port, self.where, CONNECT_TIMEOUT, patiently=aside)
         return self._dialler.run(self._clone, self._port, self.where, CONNECT_TIMEOUT)
@@ -111,7 +88,7 @@ class _Stuck:
     """A constructor that has not come back yet, and the port that it calls."""
 
     port: int
-    attempt: Attempt[Store]
+    attempt: Call[Store]
 
 
 class Dialler:
@@ -128,8 +105,9 @@ class Dialler:
         self._read_timeout = read_timeout
         self._stuck: dict[str, _Stuck] = {}
         self._called: list[int] = []
+        self._waiting: set[Call[Store]] = set()
 
-    def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> Connection:
+    def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
         """A new connection to `host`, which should be known to listen. `patiently`: it may take as long as it takes,
         until `close`.
 
@@ -144,46 +122,49 @@ class Dialler:
 
         return self._call(make, port, where) if patiently else self.run(make, port, where, timeout)
 
-    def _call(self, make: Callable[[], Store], port: int, where: str) -> Connection:
+    def _call(self, make: Callable[[], Store], port: int, where: str) -> TorchConnection:
         self._called.append(port)
         try:
             if self.stop.is_set():
                 raise RendezvousConnectionError(self._silence(where, 0.0))
-            return self._finished(make(), port, where)
+            return self._finished(make(), port, where, watched=False)
         except RuntimeError as error:
-            raise RendezvousConnectionError(f"connecting to {where} failed: {first_line(error)}") from error
+            raise unreachable("connecting", where, error) from error
         finally:
             self._called.remove(port)
 
-    def run(self, make: Callable[[], Store], port: int, where: str, timeout: Duration) -> Connection:
+    def run(self, make: Callable[[], Store], port: int, where: str, timeout: Duration) -> TorchConnection:
         """As `dial`, with the store made by `make`."""
-        begun = self._stuck.pop(where, None) or _Stuck(port, Attempt(make))
-        if not begun.attempt.wait(timeout, self.stop):
+        begun = self._stuck.pop(where, None) or _Stuck(port, Call(make, "rendezvous-connect"))
+        self._waiting.add(begun.attempt)
+        if self.stop.is_set() or not begun.attempt.wait(timeout):
             self._stuck[where] = begun
             if self.stop.is_set():
                 self.close()
             raise RendezvousConnectionError(self._silence(where, timeout))
+        self._waiting.discard(begun.attempt)
         try:
             store = begun.attempt.result()
         except RuntimeError as error:
-            raise RendezvousConnectionError(f"connecting to {where} failed: {first_line(error)}") from error
-        return self._finished(store, port, where)
+            raise unreachable("connecting", where, error) from error
+        return self._finished(store, port, where, watched=True)
 
     def close(self) -> None:
         """Let callers come back with an error, now and later, and end what is stuck."""
         self.stop.set()
+        for attempt in tuple(self._waiting):
+            attempt.interrupt()
         with contextlib.suppress(KeyError):  # none is left: who called may take out its own at the same time
             while True:
                 cut_unanswered(self._stuck.popitem()[1].port)
         for port in tuple(self._called):
             cut_unanswered(port)
 
-    def _finished(self, store: Store, port: int, where: str) -> Connection:
-        connection = Connection(store, True, where, socket_of(store, port))
+    def _finished(self, store: Store, port: int, where: str, watched: bool) -> TorchConnection:
+        connection = TorchConnection(store, True, where, socket_of(store, port))
         set_timeout: Callable[[timedelta], None] = getattr(store, "set_timeout")  # noqa: B009 - not of our protocol
         set_timeout(timedelta(seconds=self._read_timeout))
-        connection.bound(self._read_timeout)
-        connection.watch(self._read_timeout)
+        connection.bound(self._read_timeout, watched)
         return connection
 
     def _silence(self, where: str, timeout: Duration) -> str:
@@ -195,10 +176,10 @@ class Dialler:
         )
 
 
-def as_connector(store: Store | Connector) -> Connector:
+def as_connector(store: Store | StoreConnector) -> StoreConnector:
     """A connector as it is, or the one that fits a store which somebody else made."""
     if hasattr(store, "connect"):
-        return cast("Connector", store)
+        return cast("StoreConnector", store)
     base = innermost(store)
     if isinstance(base, distributed().TCPStore):
         return BorrowedTcpConnector(store, base)

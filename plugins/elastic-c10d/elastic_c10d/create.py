@@ -1,10 +1,12 @@
-"""From parameters to a backend and what belongs to it. All problems of the parameters at once."""
+"""From parameters to a backend and what belongs to it, to one that only looks on, and to a store. All problems of the
+parameters at once."""
 
 from __future__ import annotations
 
 import math
-import socket
+import struct
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,22 +15,24 @@ from elastic_c10d.connector import CONNECT_TIMEOUT, READ_TIMEOUT, SharedConnecto
 from elastic_c10d.endpoint import Endpoint, parse_endpoint
 from elastic_c10d.hosting import Hosting
 from elastic_c10d.round_stores import C10dRoundStores
-from elastic_c10d.tcp_connector import PATIENCE, TcpConnector
-from elastic_c10d.torch_import import distributed
-from elastic_core.errors import ConfigurationError, Problem
+from elastic_c10d.tcp_connector import GRACE, PATIENCE, TcpConnector
+from elastic_c10d.torch_store import distributed
+from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
 from elastic_core.log import get_logger
-from elastic_core.own_address import own_address_towards
+from elastic_core.rendezvous.settings import JOIN, seconds_of
+from elastic_core.support.addresses import reached_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_c10d.connector import Connector
     from elastic_c10d.torch_store import Store
     from elastic_core.clock import Duration
     from elastic_core.interfaces.handler import RendezvousParameters
+    from elastic_core.rendezvous.over_store import StoreConnector
 
-_JOIN: Duration = 600.0
-_NOWHERE = ("192.0.2.1", 9)  # an address for documentation; nothing is sent there
+_LENGTH = struct.Struct("=I")  # a FileStore begins with the length of its first key
+_LONGEST_KEY = 4096
+_SERVED = 1000  # nodes that the server of a store that was asked for by name has room for
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
         ConfigurationError: the endpoint or an option cannot be.
         RendezvousConnectionError: the store could not be reached within `join_timeout`.
     """
-    connector = connector_for(params, _seconds(params, "join_timeout", _JOIN))
+    connector = connector_for(params, seconds_of(params, "join_timeout", JOIN))
     backend = C10dRendezvousBackend(connector, params.run_id)
     try:
         backend.connect()
@@ -66,13 +70,13 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE) ->
         ConfigurationError: the endpoint or an option cannot be.
     """
     # An error that comes after the join timeout could not be told: who gives up says only that nothing answered.
-    half = _seconds(params, "join_timeout", _JOIN) / 2
+    half = seconds_of(params, "join_timeout", JOIN) / 2
     connector = connector_for(params, min(patience, half), half)
     backend = C10dRendezvousBackend(connector, params.run_id)
     return Parts(backend, C10dRoundStores(connector, params.run_id, _advertised(params, connector)))
 
 
-def connector_for(params: RendezvousParameters, patience: Duration, longest: Duration = math.inf) -> Connector:
+def connector_for(params: RendezvousParameters, patience: Duration, longest: Duration = math.inf) -> StoreConnector:
     """The connector that the options ask for; a listener has `longest` seconds at most to answer. Raises
     ConfigurationError."""
     kind = params.get("store_type") or "tcp"
@@ -89,8 +93,9 @@ def connector_for(params: RendezvousParameters, patience: Duration, longest: Dur
         endpoint,
         Hosting(endpoint, _is_host(params), params.max_nodes),
         patience,
-        min(_seconds(params, "connect_timeout", CONNECT_TIMEOUT), longest),
-        _seconds(params, "read_timeout", READ_TIMEOUT),
+        min(seconds_of(params, "connect_timeout", CONNECT_TIMEOUT), longest),
+        seconds_of(params, "read_timeout", READ_TIMEOUT),
+        grace=seconds_of(params, "outage_grace", GRACE, zero=True),
     )
 
 
@@ -100,19 +105,69 @@ def file_connector(path: str) -> SharedConnector:
     if not path or not folder.is_dir():
         found = f"found {path!r}, whose folder does not exist" if path else "found none"
         raise ConfigurationError(
-            Problem("--rdzv-endpoint", f"expected the path of a file that all nodes share (store_type file), {found}")
+            Problem("--rdzv-endpoint", f"expected the path of a file that all nodes share, {found}")
         )
     try:
-        with open(path, "ab"):
-            pass  # torch would try for minutes
+        with open(path, "ab+") as file:  # torch would try for minutes
+            file.seek(0)
+            head = file.read(_LENGTH.size)
     except OSError as error:
         raise ConfigurationError(
             Problem("--rdzv-endpoint", f"expected a file that can be written, found {path!r}: {error.strerror}")
         ) from error
+    if head and (len(head) < _LENGTH.size or _LENGTH.unpack(head)[0] > _LONGEST_KEY):  # torch would never come back
+        raise ConfigurationError(
+            Problem("--rdzv-endpoint", f"expected a file of torch's FileStore, or none, found {path!r} with {head!r}")
+        )
     return SharedConnector(distributed().FileStore(path, -1), path)
 
 
-def _advertised(params: RendezvousParameters, connector: Connector) -> Callable[[], str]:
+def open_backend(params: RendezvousParameters) -> C10dRendezvousBackend:
+    """The backend of a job, which is never the host of the store. It connects when it is first used, for which it has
+    `join_timeout` seconds.
+
+    Raises:
+        ConfigurationError: the endpoint cannot be one.
+        RendezvousConnectionError: the file is not there.
+    """
+    distributed()  # the time that the import takes is not the store's
+    return C10dRendezvousBackend(_observing(params), params.run_id, observes=True)
+
+
+def _observing(params: RendezvousParameters) -> StoreConnector:
+    patience = float(params.get("join_timeout"))
+    if params.get("store_type") == "file":
+        if not Path(params.endpoint).is_file():
+            raise RendezvousConnectionError(f"expected the file of a store, found none at {params.endpoint}")
+        return file_connector(params.endpoint)
+    return TcpConnector(
+        parse_endpoint(params.endpoint),
+        None,
+        patience,
+        min(params.get("connect_timeout") or CONNECT_TIMEOUT, patience),
+        params.get("read_timeout") or READ_TIMEOUT,
+    )
+
+
+def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> Store:
+    """A TCPStore client, with the server in this process where `is_host` says so (None: if the endpoint can be bound).
+    The server lives as long as the store.
+
+    Raises:
+        RendezvousConnectionError: there is none to be had within `timeout` seconds.
+    """
+    hosting = Hosting(endpoint, is_host, _SERVED)
+    connector = TcpConnector(endpoint, hosting, patience=timeout)
+    try:
+        store = connector.connect().store
+    except BaseException:
+        connector.close()
+        raise
+    store.set_timeout(timedelta(seconds=timeout))
+    return hosting.server or store
+
+
+def _advertised(params: RendezvousParameters, connector: StoreConnector) -> Callable[[], str]:
     def address() -> str:
         if params.local_addr:
             return params.local_addr
@@ -120,7 +175,7 @@ def _advertised(params: RendezvousParameters, connector: Connector) -> Callable[
             return connector.local_address
         if params.max_nodes == 1:
             return "127.0.0.1"
-        return own_address_towards(*_NOWHERE) or socket.gethostname()
+        return reached_at()
 
     return address
 
@@ -130,17 +185,3 @@ def _is_host(params: RendezvousParameters) -> bool | None:
         return params.get_as_bool("is_host")
     except ValueError as error:
         raise ConfigurationError(Problem("--rdzv-conf: is_host", str(error))) from error
-
-
-def _seconds(params: RendezvousParameters, name: str, default: Duration) -> Duration:
-    value = params.get(name)
-    try:
-        seconds = default if value is None else float(value)
-    except (TypeError, ValueError):
-        seconds = -1.0
-    if not seconds > 0:
-        raise ConfigurationError(Problem(f"--rdzv-conf: {name}", f"expected seconds above 0, found {value!r}"))
-    return seconds
-
-
-__all__ = ["Endpoint", "Parts", "connector_for", "create_backend", "create_parts", "file_connector"]

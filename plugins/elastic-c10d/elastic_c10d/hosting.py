@@ -14,20 +14,21 @@ machine. `elastic serve` writes no nonce, and so its stores are left to whoever 
 from __future__ import annotations
 
 import secrets
+import socket
 from typing import TYPE_CHECKING
 
-from elastic_c10d.address import in_order, is_local, plain, probe
-from elastic_c10d.keys import peek
 from elastic_c10d.server import allow_connections, bind_for, start_server
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.log import get_logger
+from elastic_core.rendezvous.versions import peek
+from elastic_core.support.sockets import connected, is_local, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_c10d.address import Address
     from elastic_c10d.endpoint import Endpoint
     from elastic_c10d.torch_store import Store
+    from elastic_core.support.sockets import Address
 
 _NONCE_KEY = "elastic/host"
 _KNOCK = 2.0
@@ -35,7 +36,13 @@ _KNOCK = 2.0
 
 def answers(address: Address) -> bool:
     """Whether somebody listens there."""
-    return probe(address, _KNOCK)[0] is None
+    return not connected(address, _KNOCK)[0]
+
+
+def in_order(address: Address) -> tuple[int, bytes]:
+    """A key that sorts addresses alike on every machine: IPv4 first, which every machine has, then by their bytes."""
+    packed = socket.inet_pton(address.family, address.host.partition("%")[0])
+    return len(packed), packed
 
 
 class Hosting:

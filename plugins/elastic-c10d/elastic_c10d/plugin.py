@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.server import StoreServer
 
 _CONNECTION = (
+    Option(
+        "outage_grace",
+        float,
+        30.0,
+        "that workers are kept while the store does not answer but its machine does, beyond the time after which "
+        "others call a node gone",
+        "seconds",
+    ),
     Option("connect_timeout", float, 10.0, "for a listener to answer as a TCPStore", "seconds"),
     Option("read_timeout", float, 60.0, "for the store to answer an operation", "seconds"),
 )
@@ -50,7 +58,7 @@ def _static_handler(params: RendezvousParameters) -> RendezvousHandler:
 
 
 def _open(params: RendezvousParameters) -> RendezvousBackend:
-    from elastic_c10d.observer import open_backend
+    from elastic_c10d.create import open_backend
 
     return open_backend(params)
 
@@ -63,8 +71,8 @@ def _serve(endpoint: str, max_nodes: int) -> StoreServer:
 
 def _tcp_store(options: Mapping[str, Any]) -> Store:
     """Hosted here if the port can be had here, else a client."""
+    from elastic_c10d.create import tcp_store
     from elastic_c10d.endpoint import Endpoint, parse_endpoint
-    from elastic_c10d.stores import tcp_store
 
     host = parse_endpoint(options["host"], "host").host
     return tcp_store(Endpoint(host, options["port"]), options["is_host"], options["timeout"])
@@ -73,11 +81,12 @@ def _tcp_store(options: Mapping[str, Any]) -> Store:
 def _file_store(options: Mapping[str, Any]) -> Store:
     from elastic_c10d.create import file_connector
 
-    return file_connector(options["path"]).connect().store
+    store: Store = file_connector(options["path"]).connect().store
+    return store
 
 
 def _hash_store(options: Mapping[str, Any]) -> Store:
-    from elastic_c10d.torch_import import distributed
+    from elastic_c10d.torch_store import distributed
 
     store: Store = distributed().HashStore()
     return store
@@ -91,6 +100,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
             "nodes meet at a torch store, hosted by one of them",
             _handler,
             _C10D,
+            aliases=("tcp",),
             open_backend=_open,
             serve=_serve,
         ),
@@ -120,5 +130,7 @@ def elastic_stores() -> list[StoreRecord]:
             _file_store,
             (Option("path", str, "", "the file"),),
         ),
-        StoreRecord("hash", "torch's HashStore, in the memory of one process (add wakes nobody)", _hash_store),
+        StoreRecord(
+            "hash", "torch's HashStore, in the memory of one process (add wakes nobody)", _hash_store, shared=False
+        ),
     ]

@@ -6,20 +6,18 @@ import os
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from elastic_c10d.lazy_store import lazy_store
-from elastic_c10d.server import bind_everywhere, start_server
-from elastic_c10d.torch_import import distributed
-from elastic_core.errors import ConfigurationError, Problem
+from elastic_c10d.server import start_server
+from elastic_c10d.torch_store import distributed, lazy_store
 from elastic_core.interfaces.backend import RoundStores
 from elastic_core.interfaces.handler import RendezvousStoreInfo
+from elastic_core.support.sockets import PortReservation
 from elastic_core.text import truth
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping
 
-    from elastic_c10d.connector import Connector
     from elastic_c10d.torch_store import Store
+    from elastic_core.rendezvous.over_store import StoreConnector
 
 _WAIT = timedelta(seconds=300)  # what torch's stores wait for a key unless they are told otherwise
 _NOT_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
@@ -43,7 +41,7 @@ class C10dRoundStores(RoundStores):
 
     def __init__(
         self,
-        connector: Connector,
+        connector: StoreConnector,
         run_id: str,
         address: Callable[[], str],
         environ: Mapping[str, str] | None = None,
@@ -52,7 +50,7 @@ class C10dRoundStores(RoundStores):
         self._run_id = run_id
         self._address = address
         self._shared = not truth((os.environ if environ is None else environ).get(_NOT_SHARED, "0"))
-        self._reserved: socket.socket | None = None
+        self._reserved: PortReservation | None = None
         self._server: Store | None = None
 
     @property
@@ -61,14 +59,10 @@ class C10dRoundStores(RoundStores):
 
     def reserve(self) -> RendezvousStoreInfo:
         """Raises ConfigurationError when there is no free port."""
-        try:
-            fresh = bind_everywhere(0)  # while the last round's is held: else it may be the same port again
-        except OSError as error:
-            told = f"expected a free port for the workers' store, found none: {error.strerror}"
-            raise ConfigurationError(Problem("--master-port", told)) from error
+        fresh = PortReservation()  # while the last round's is held: else it may be the same port again
         self.release()
         self._reserved = fresh
-        return RendezvousStoreInfo(self._address(), int(fresh.getsockname()[1]))
+        return RendezvousStoreInfo(self._address(), fresh.port)
 
     def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
         if not is_host:
@@ -78,19 +72,19 @@ class C10dRoundStores(RoundStores):
                 raise RuntimeError(
                     "expected a round that opens once, after its port was reserved; found no reservation"
                 )
-            self._server = start_server(self._reserved)
+            self._server = start_server(self._reserved.take())
             self._reserved = None
         return lazy_store(lambda: self._members_store(number))
 
     def release(self) -> None:
         self._server = None
         if self._reserved is not None:
-            self._reserved.close()
+            self._reserved.release()
             self._reserved = None
 
     def _members_store(self, number: int) -> Store:
         connection = self._connector.connect(aside=True)
         store: Store = distributed().PrefixStore(f"elastic/{self._run_id}/round/{number}", connection.store)
-        if connection.pushes:
+        if getattr(connection, "pushes", False):
             store.set_timeout(_WAIT)  # type: ignore[attr-defined]
         return store

@@ -7,32 +7,22 @@ import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from elastic_c10d.address import Address, is_local, plain, resolve
 from elastic_c10d.endpoint import Endpoint, parse_endpoint
-from elastic_c10d.torch_import import distributed
+from elastic_c10d.torch_store import distributed
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
+from elastic_core.support.sockets import bound, bound_everywhere, is_local, plain, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from elastic_c10d.torch_store import Store
+    from elastic_core.support.sockets import Address
 
 _BACKLOG = 65535  # the kernel makes net.core.somaxconn of it, as it does of torch's own
 _CONNECTIONS_PER_NODE = 4
 _OTHER_FILES = 256
 _TIMEOUT = timedelta(seconds=300)
-
-
-def bind_everywhere(port: int) -> socket.socket:
-    """A socket bound to the port on all addresses, IPv4 and IPv6 where the machine has both; it does not listen yet.
-    Raises OSError."""
-    try:
-        return _bind(socket.AF_INET6, ("::", port))
-    except OSError as error:
-        if not _lacks_ipv6(error):
-            raise
-    return _bind(socket.AF_INET, ("0.0.0.0", port))
 
 
 def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
@@ -41,25 +31,25 @@ def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
     OSError, EADDRINUSE if somebody listens there."""
     if endpoint.is_loopback:
         own = min(addresses, key=lambda address: address.family != socket.AF_INET)
-        bound = _bind(own.family, own.sockaddr)
+        sock = bound(own.family, own.sockaddr)
     else:
-        bound = bind_everywhere(endpoint.port)
+        sock = bound_everywhere(endpoint.port)
     try:
-        bound.listen(_BACKLOG)  # of two that are bound, with SO_REUSEADDR, only one may listen
+        sock.listen(_BACKLOG)  # of two that are bound, with SO_REUSEADDR, only one may listen
     except OSError:
-        bound.close()
+        sock.close()
         raise
-    return bound
+    return sock
 
 
-def start_server(bound: socket.socket) -> Store:
+def start_server(sock: socket.socket) -> Store:
     """A TCPStore that serves on this socket, which becomes its own, until it is garbage."""
-    host, port = bound.getsockname()[:2]
+    host, port = sock.getsockname()[:2]
     own = {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host)
-    if bound.family == socket.AF_INET6 and not bound.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
+    if sock.family == socket.AF_INET6 and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
         own = "127.0.0.1" if host == "::" else own
     store: Store = distributed().TCPStore(
-        own, port, None, True, _TIMEOUT, wait_for_workers=False, master_listen_fd=bound.detach()
+        own, port, None, True, _TIMEOUT, wait_for_workers=False, master_listen_fd=sock.detach()
     )
     return store
 
@@ -108,9 +98,9 @@ class StoreServer:
         if self._store is not None:
             raise RuntimeError("expected a server that was not started, found one that serves already")
         allow_connections(self._nodes)
-        bound = self._bound()
-        self._port = int(bound.getsockname()[1])
-        self._store = start_server(bound)
+        sock = self._bound()
+        self._port = int(sock.getsockname()[1])
+        self._store = start_server(sock)
         return self._port
 
     def stop(self) -> None:
@@ -119,7 +109,7 @@ class StoreServer:
 
     def _bound(self) -> socket.socket:
         try:
-            addresses = [address for address in resolve(self._endpoint) if is_local(address)]
+            addresses = [address for address in resolve(self._endpoint.host, self._endpoint.port) if is_local(address)]
             if addresses:
                 return bind_for(self._endpoint, addresses)
         except socket.gaierror as error:
@@ -131,22 +121,3 @@ class StoreServer:
     def _problem(self, found: str) -> ConfigurationError:
         expected = f"expected a free endpoint of this machine to serve on, found for {self._endpoint}"
         return ConfigurationError(Problem("--rdzv-endpoint", f"{expected} {found}"))
-
-
-def _bind(family: socket.AddressFamily, sockaddr: tuple[object, ...]) -> socket.socket:
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(sockaddr[0] != "::"))
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(sockaddr)
-    except (OSError, OverflowError):
-        bound.close()
-        raise
-    return bound
-
-
-def _lacks_ipv6(error: OSError) -> bool:
-    import errno
-
-    return error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import weakref
 from typing import TYPE_CHECKING
 
-from elastic_c10d.address import probe, resolve
 from elastic_c10d.connector import CONNECT_TIMEOUT, READ_TIMEOUT, Dialler
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError
+from elastic_core.support.backoff import Backoff
+from elastic_core.support.sockets import REFUSED, connected, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_c10d.address import Address
-    from elastic_c10d.connection import Connection
+    from elastic_c10d.connection import TorchConnection
     from elastic_c10d.endpoint import Endpoint
     from elastic_c10d.hosting import Hosting
     from elastic_core.clock import Clock, Duration
+    from elastic_core.support.sockets import Address
 
 _PROBE: Duration = 5.0
-_PAUSE: tuple[Duration, Duration] = (0.05, 1.0)
+_PAUSES = Backoff(first=0.05, longest=1.0)
 PATIENCE: Duration = 2.0
+GRACE: Duration = 30.0
 
 
 class TcpConnector:
-    """See `connector.Connector`.
+    """See `over_store.StoreConnector`.
 
     Args:
         endpoint: where the store is, or will be.
@@ -36,7 +39,9 @@ class TcpConnector:
         connect_timeout: seconds for a listener to answer as a TCPStore.
         read_timeout: seconds for an operation to be answered.
         clock: times the patience.
-        resolver: finds the endpoint's addresses.
+        resolver: finds the addresses of a host and port.
+        grace: seconds beyond the window for which workers are kept while the store's machine answers and the store does
+            not: then it answers nobody, so that nobody is called gone.
     """
 
     def __init__(
@@ -47,7 +52,8 @@ class TcpConnector:
         connect_timeout: Duration = CONNECT_TIMEOUT,
         read_timeout: Duration = READ_TIMEOUT,
         clock: Clock | None = None,
-        resolver: Callable[[Endpoint], list[Address]] = resolve,
+        resolver: Callable[[str, int], list[Address]] = resolve,
+        grace: Duration = GRACE,
     ) -> None:
         self._endpoint = endpoint
         self._hosting = hosting
@@ -56,6 +62,9 @@ class TcpConnector:
         self._clock = clock or SystemClock()
         self._resolve = resolver
         self._dialler = Dialler(read_timeout)
+        self._grace = grace
+        self._main: Callable[[], TorchConnection | None] = lambda: None  # who uses it drops it
+        self._machine_answers = False
         self._good: Address | None = None
         self._local = ""
         self._careful = False
@@ -75,37 +84,44 @@ class TcpConnector:
         """Whether the store runs in this process."""
         return self._hosting is not None and self._hosting.here
 
-    def connect(self, aside: bool = False) -> Connection:
+    @property
+    def grace(self) -> Duration:
+        """Where the machine of the store does not answer, it may be this one that is cut off; then there is none."""
+        main = self._main()
+        answers = self._machine_answers or (main is not None and main.machine_answers())
+        return self._grace if answers or self.hosts else 0.0
+
+    def connect(self, aside: bool = False) -> TorchConnection:
         if aside and self._good is not None:
             return self._looked(self._beside(self._good), only_if_unknown=True)
         if not aside and self._good is not None:
             return self._again(self._good)
         deadline = later(self._clock.now(), 0.0 if aside else self._patience)
-        pause, longest = _PAUSE
+        attempts = 0
         while True:
             answers: list[str] = []
             found = self._once(answers, decides=not aside)
             if found is not None:
                 return found
-            if self._clock.now() >= deadline or self._dialler.stop.wait(pause):
+            attempts += 1
+            if self._clock.now() >= deadline or self._dialler.stop.wait(_PAUSES.pause(attempts)):
                 raise self._unreachable(answers)
-            pause = min(pause * 2, longest)
 
     def close(self) -> None:
         self._dialler.close()
         if self._hosting is not None:
             self._hosting.stop()
 
-    def _beside(self, address: Address) -> Connection:
+    def _beside(self, address: Address) -> TorchConnection:
         """One where the main one went. The first one after it needs no care, which saves a knock and a thread at every
         node that joins; later ones are made because one was lost, and maybe the store with it."""
         careful, self._careful = self._careful, True
-        fault = probe(address, min(_PROBE, self._connect_timeout))[0] if careful else None
-        if fault is not None:
+        fault = connected(address, min(_PROBE, self._connect_timeout))[0] if careful else ""
+        if fault:
             raise self._unreachable([f"{address}: {fault}"])
         return self._dial(address, patiently=not careful)
 
-    def _again(self, lost: Address) -> Connection:
+    def _again(self, lost: Address) -> TorchConnection:
         """A main connection after a fault. Where the store is gone that an agent of this machine hosted, hosting is up
         to whoever of the others is first; at once, since workers run on for a grace only."""
         answers: list[str] = []
@@ -116,9 +132,9 @@ class TcpConnector:
             raise self._unreachable(answers)
         return found
 
-    def _once(self, answers: list[str], decides: bool) -> Connection | None:
+    def _once(self, answers: list[str], decides: bool) -> TorchConnection | None:
         try:
-            addresses = self._resolve(self._endpoint)
+            addresses = self._resolve(self._endpoint.host, self._endpoint.port)
         except socket.gaierror as error:
             answers.append(f"unknown name {self._endpoint.host!r} ({error.strerror})")
             return None
@@ -131,9 +147,10 @@ class TcpConnector:
                 return found
         return None
 
-    def _try(self, address: Address, answers: list[str], decides: bool) -> Connection | None:
-        fault, local = probe(address, min(_PROBE, self._connect_timeout))
-        if fault is not None or self._dialler.stop.is_set():
+    def _try(self, address: Address, answers: list[str], decides: bool) -> TorchConnection | None:
+        fault, local = connected(address, min(_PROBE, self._connect_timeout))
+        self._machine_answers = fault in ("", REFUSED)
+        if fault or self._dialler.stop.is_set():
             answers.append(f"{address}: {fault or 'this side was closed'}")
             return None
         try:
@@ -143,10 +160,11 @@ class TcpConnector:
             return None
         if not decides or self._confirmed(found, address, answers):
             self._good, self._local, self._careful = address, self._reached_as(local), False
+            self._main, self._machine_answers = weakref.ref(found), False
             return self._looked(found)
         return None
 
-    def _looked(self, found: Connection, only_if_unknown: bool = False) -> Connection:
+    def _looked(self, found: TorchConnection, only_if_unknown: bool = False) -> TorchConnection:
         """The connection, once it is known who hosts the store. A fault here is the next operation's to tell."""
         if self._hosting is not None:
             with contextlib.suppress(RuntimeError):
@@ -159,7 +177,7 @@ class TcpConnector:
         loopback = local == "::1" or local.startswith("127.")
         return self._endpoint.host if loopback and not self._endpoint.is_loopback else local
 
-    def _confirmed(self, found: Connection, address: Address, answers: list[str]) -> bool:
+    def _confirmed(self, found: TorchConnection, address: Address, answers: list[str]) -> bool:
         try:
             if self._hosting is None or self._hosting.confirm(found.store):
                 return True
@@ -170,8 +188,8 @@ class TcpConnector:
         found.release()
         return False
 
-    def _dial(self, address: Address, patiently: bool = False) -> Connection:
-        return self._dialler.dial(address.dialled, address.port, str(address), self._connect_timeout, patiently)
+    def _dial(self, address: Address, patiently: bool = False) -> TorchConnection:
+        return self._dialler.dial(address.scoped_host, address.port, str(address), self._connect_timeout, patiently)
 
     def _unreachable(self, answers: list[str]) -> RendezvousConnectionError:
         told = "; ".join(dict.fromkeys(answers)) or "this side was closed"

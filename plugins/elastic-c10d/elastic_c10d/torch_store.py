@@ -1,13 +1,28 @@
-"""What we need of a torch store beyond what rounds' members need."""
+"""torch's stores: how torch is imported, what we need of a store, and one that connects when it is first used.
+
+torch's sockets write a stack trace to stderr for every refused connection and every wait that times out. All of these
+come back as errors too, which we report in our own words. torch reads its log level while it is imported.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from elastic_core.interfaces.store import Store as RoundStore
+from elastic_core.quiet_import import import_with
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+_METHODS = (
+    "set", "get", "add", "compare_set", "wait", "check", "delete_key", "num_keys", "append", "multi_get", "multi_set",
+    "set_timeout", "has_extended_api", "list_keys",
+)  # fmt: skip
+
+
+def distributed() -> Any:
+    """The module `torch.distributed`, imported when it is first needed."""
+    return import_with("torch.distributed", "TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
 class Store(RoundStore, Protocol):
@@ -25,3 +40,46 @@ def innermost(store: Store) -> Store:
         if beneath is None:
             return store
         store = beneath
+
+
+def lazy_store(connect: Callable[[], Store]) -> Store:
+    """A `torch.distributed.Store` that calls `connect` at its first use and passes everything on to what that returns:
+    most jobs never touch the store of a round, and a thousand nodes save a thousand connections. Used from one thread.
+    Raises what `connect` raises, and torch's errors."""
+    store: Store = _class()(connect)
+    return store
+
+
+def _class() -> Any:
+    """Made anew each time, since torch must not be imported before."""
+    base = distributed().Store
+
+    class LazyStore(base):  # type: ignore[misc, valid-type]
+        def __init__(self, connect: Callable[[], Store]) -> None:
+            super().__init__()
+            self._connect = connect
+            self._target: Any = None
+
+        def _passed_on(self) -> Any:
+            if self._target is None:
+                self._target = self._connect()
+            return self._target
+
+        def clone(self) -> Any:
+            return self._passed_on().clone()
+
+        @property
+        def timeout(self) -> Any:
+            return self._passed_on().timeout
+
+    for name in _METHODS:
+        setattr(LazyStore, name, _forwarder(name))
+    return LazyStore
+
+
+def _forwarder(name: str) -> Callable[..., Any]:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._passed_on(), name)(*args, **kwargs)
+
+    forward.__name__ = name
+    return forward

@@ -15,11 +15,11 @@ import pytest
 from elastic_c10d import C10dRendezvousBackend, StoreServer
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
-from elastic_c10d.torch_import import distributed
+from elastic_c10d.torch_store import distributed
 
 from elastic_core import testing
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 from elastic_core.testing import Background
 
 LONG = 20.0

@@ -6,9 +6,9 @@ import pytest
 from elastic_c10d import StoreServer
 from elastic_c10d.create import create_parts
 from elastic_c10d.endpoint import Endpoint
-from elastic_c10d.keys import Keys
-from elastic_c10d.torch_import import distributed
+from elastic_c10d.torch_store import distributed
 
+from elastic_core.rendezvous.versions import Keys
 from elastic_core.testing import BackendContract, rendezvous_parameters
 
 

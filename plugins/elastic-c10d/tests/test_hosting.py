@@ -9,7 +9,7 @@ import sys
 import pytest
 from elastic_c10d import C10dRendezvousBackend, create_backend
 from elastic_c10d.create import create_parts
-from elastic_c10d.torch_import import distributed
+from elastic_c10d.torch_store import distributed
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
 from elastic_core.interfaces.handler import RendezvousParameters
@@ -85,7 +85,7 @@ def test_a_loopback_endpoint_is_served_on_loopback_alone_and_a_name_everywhere(p
 RACER = """
 import sys
 from elastic_c10d.create import create_parts
-from elastic_c10d.torch_import import distributed
+from elastic_c10d.torch_store import distributed
 from elastic_core.interfaces.handler import RendezvousParameters
 distributed()
 print("ready", flush=True)
@@ -129,7 +129,7 @@ def test_who_must_not_host_waits_for_who_does(parts, free_port):
 
 
 def test_who_must_host_and_cannot_says_why(parts, port):
-    with pytest.raises(RendezvousConnectionError, match=r"is_host.*Address already in use"):
+    with pytest.raises(RendezvousConnectionError, match=r"is_host.*somebody has it"):
         parts(f"127.0.0.1:{port}", is_host=True).backend.connect()
 
 
@@ -161,6 +161,12 @@ def test_a_file_is_a_place_to_meet(parts, tmp_path):
     first, second = (parts(str(tmp_path / "meeting"), store_type="file") for _ in range(2))
     first.backend.announce("a", b"1")
     assert [seen.key for seen in second.backend.roster()] == ["a"]
+
+
+def test_a_file_of_something_else_is_refused_before_torch_reads_it_for_ever(parts, tmp_path):
+    (tmp_path / "notes.txt").write_text("these are notes and no store\n")
+    with pytest.raises(ConfigurationError, match=r"expected a file of torch's FileStore, or none, found '.*notes.txt'"):
+        parts(str(tmp_path / "notes.txt"), store_type="file")
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import socket
 
 import pytest
 from elastic_c10d import C10dRendezvousBackend, plugin
-from elastic_c10d.keys import Keys
 from elastic_c10d.server import StoreServer
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
 from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.rendezvous.versions import Keys
 
 pytestmark = pytest.mark.torch
 

@@ -14,8 +14,8 @@ from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
-from elastic_core.host_port import ip_address
 from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
+from elastic_core.support.addresses import ip_address
 
 
 def test_a_dead_store_is_an_error_with_its_cause_and_no_trace(over, server_process):
@@ -260,7 +260,7 @@ def test_two_hundred_cycles_leave_no_threads_and_no_sockets(over, port, eventual
 def test_serving_where_somebody_serves_already_is_told(port):
     from elastic_c10d import StoreServer
 
-    with pytest.raises(ConfigurationError, match="cannot be had: Address already in use"):
+    with pytest.raises(ConfigurationError, match="cannot be had: somebody has it"):
         StoreServer(f"127.0.0.1:{port}").start()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from elastic_c10d.torch_import import distributed
+from elastic_c10d.torch_store import distributed
 
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 from elastic_core.testing import StoreContract, installed_store
 
 

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 from elastic_c10d import C10dRendezvousBackend
-from elastic_c10d.address import Address
 from elastic_c10d.create import create_parts
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.hosting import Hosting
@@ -16,6 +15,7 @@ from elastic_c10d.tcp_connector import TcpConnector
 
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.support.sockets import Address
 
 HOST = """
 import sys
@@ -156,7 +156,7 @@ def of_a_name():
     def make(*addresses, listening=(), is_host=None):
         endpoint = Endpoint("a-name.example", addresses[0].port)
         hosting = Hosting(endpoint, is_host, 2, knock=lambda address: address.host in listening)
-        connector = TcpConnector(endpoint, hosting, 0.2, connect_timeout=20.0, resolver=lambda _: list(addresses))
+        connector = TcpConnector(endpoint, hosting, 0.2, connect_timeout=20.0, resolver=lambda *_: list(addresses))
         made.append(C10dRendezvousBackend(connector, "job"))
         return made[-1]
 

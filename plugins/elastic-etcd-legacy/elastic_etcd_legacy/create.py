@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from elastic_etcd.parameters import read_parameters
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.own_address import own_address_towards
+from elastic_core.support.addresses import own_address_towards
 from elastic_etcd_legacy.deprecation import say_deprecated
 from elastic_etcd_legacy.handler import EtcdRendezvousHandler
 from elastic_etcd_legacy.keys import DEFAULT_PREFIX

@@ -10,7 +10,7 @@ from elastic_etcd.client.values import Delete, Transaction, end_of
 
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 from elastic_etcd_legacy.barrier import Barrier
 from elastic_etcd_legacy.table import Status
 from elastic_etcd_legacy.view import KeepAlive

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import RendezvousConnectionError, RendezvousError
-from elastic_core.interfaces.backend import Announced, RosterBackend
+from elastic_core.interfaces.backend import Announced, EntryDroppedError, RosterBackend
 from elastic_etcd.client.errors import EtcdClosed, EtcdError, EtcdFull, EtcdLeaseGone, EtcdRefused, EtcdUnreachable
 from elastic_etcd.client.lease_keeper import LeaseKeeper
 from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction
@@ -27,6 +27,7 @@ T = TypeVar("T")
 LEASE_TTL: Duration = 5.0
 GRACE: Duration = 30.0
 PREFIX = "elastic"
+_ATTEMPTS = 5
 
 
 class EtcdRendezvousBackend(RosterBackend):
@@ -67,6 +68,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._client = client
         self._server = server
         self._grace = grace
+        self._lease_ttl = lease_ttl
         clock = clock or SystemClock()
         self._keys = Keys(prefix, run_id)
         self._lease = LeaseKeeper(client, lease_ttl, clock=clock)
@@ -74,7 +76,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._nodes = NodeKeys(client, self._keys.nodes, clock)
         self._state = StateKey(client, self._keys.state, clock)
         self._token = 0
-        self._announced: set[str] = set()
+        self._announced: dict[str, int] = {}
         self._has_been_announced = False
         self._leads = False
         self._contested = False
@@ -115,7 +117,7 @@ class EtcdRendezvousBackend(RosterBackend):
             drop = Delete(self._keys.node(key))
             lead = [Delete(self._keys.lead)] if own and self._leads else []
             self._client.transact(Transaction([ours] if lead else [], [drop, *lead], [drop]))
-            self._announced.discard(key)
+            self._announced.pop(key, None)
             self._leads = self._leads and not own
             if own:
                 self._lease.release()
@@ -139,6 +141,10 @@ class EtcdRendezvousBackend(RosterBackend):
         return self._wait(lambda: self._nodes.wait(timeout, more))
 
     @property
+    def lease_ttl(self) -> Duration:
+        return self._lease_ttl
+
+    @property
     def grace(self) -> Duration:
         return self._grace
 
@@ -160,29 +166,41 @@ class EtcdRendezvousBackend(RosterBackend):
             self._server.stop()
 
     def _announce(self, key: str, entry: bytes) -> int:
-        try:
-            return self._put_entry(key, entry)
-        except EtcdLeaseGone:
-            return self._put_entry(key, entry)  # with another lease
+        for _ in range(_ATTEMPTS):
+            try:
+                older = self._put_entry(key, entry)
+            except EtcdLeaseGone:
+                continue  # with another lease
+            if older is not None:
+                return older
+        raise EtcdUnreachable(f"expected to announce {key} within {_ATTEMPTS} attempts, found that none went through")
 
-    def _put_entry(self, key: str, entry: bytes) -> int:
-        lease = self._lease.ensure()
-        put = Put(self._keys.node(key), entry, lease)
+    def _put_entry(self, key: str, entry: bytes) -> int | None:
+        """How many entries are older, about; None if another announcement of ours stands that we do not know of. A put
+        that was given up may be carried out later, by a member that was stopped meanwhile: so each names the one that
+        it replaces, and none is put in the place of a newer one."""
+        lease, where, before = self._lease.ensure(), self._keys.node(key), self._announced.get(key, 0)
+        put, read = Put(where, entry, lease), Get(where)
         count = Get(self._keys.nodes.begin, self._keys.nodes.end, keys_only=True, limit=1)
+        fence = Compare(where, Field.MODIFIED, before)
         try:
-            done = self._client.transact(Transaction([], [put, count]))
+            done = self._client.transact(Transaction([fence], [put, count], [read]))
         except EtcdLeaseGone:
             self._lease.gone(lease)
             raise
-        self._announced.add(key)
         self._has_been_announced = True
-        return max(0, done.ranges[1].count - 1)
+        if done.succeeded:
+            self._announced[key] = done.revision
+            return max(0, done.ranges[1].count - 1)
+        found = done.ranges[0].first
+        self._announced[key] = 0 if found is None else found.mod_revision
+        return None
 
     def _beat(self, key: str, leading: bool) -> None:
         if not self._lease.renew_if_due():
-            self._announced.discard(key)
+            self._announced.pop(key, None)
             self._leads = False
-            raise RendezvousConnectionError(
+            raise EntryDroppedError(
                 "expected the lease of this node to live, found that etcd has ended it: no renewal reached etcd in "
                 "time (this process was stopped, or cut off); the node announces itself again"
             )

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-import socket
 import zlib
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError, RendezvousError
-from elastic_core.own_address import own_address_towards
 from elastic_core.rendezvous import create_handler
-from elastic_core.rendezvous.create import settings_of
+from elastic_core.rendezvous.round_stores import MadeStores
+from elastic_core.rendezvous.settings import seconds_of, settings_of
+from elastic_core.support.addresses import reached_at
 from elastic_etcd.backend import GRACE, EtcdRendezvousBackend
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
 from elastic_etcd.keys import Keys
 from elastic_etcd.parameters import EtcdParameters, read_parameters
-from elastic_etcd.round_stores import EtcdRoundStores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +50,7 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
     return _backend(params, parameters), _Stores(params, parameters).make()
 
 
-def handler_for(params: RendezvousParameters, stores: StoresMaker = EtcdRoundStores) -> RoundHandler:
+def handler_for(params: RendezvousParameters, stores: StoresMaker = MadeStores) -> RoundHandler:
     """A handler of dynamic rounds. On one node without an endpoint it starts an etcd of its own, which ends with it.
 
     Args:
@@ -67,7 +66,7 @@ def handler_for(params: RendezvousParameters, stores: StoresMaker = EtcdRoundSto
 
 def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
     """The backend of a job for who looks at it from outside."""
-    return _backend(params, parameters_of(params), _seconds(params, "join_timeout", math.inf))
+    return _backend(params, parameters_of(params), seconds_of(params, "join_timeout", math.inf))
 
 
 def parameters_of(params: RendezvousParameters) -> EtcdParameters:
@@ -101,7 +100,7 @@ def _handler(
     params: RendezvousParameters, parameters: EtcdParameters, server: EtcdServer | None, stores: StoresMaker
 ) -> RoundHandler:
     # An error that comes after the join timeout could not be told: who gives up says only that nothing answered.
-    backend = _backend(params, parameters, _seconds(params, "join_timeout", math.inf) / 2, server)
+    backend = _backend(params, parameters, seconds_of(params, "join_timeout", math.inf) / 2, server)
     address = params.local_addr or _advertised(params, parameters.endpoints[0])
     made = stores(_Stores(params, parameters).make, params.run_id, address)
     return create_handler(None, backend, params, made)
@@ -119,7 +118,7 @@ def _backend(
         parameters.prefix,
         _lease_ttl(params, parameters),
         server=server,
-        grace=_seconds(params, "outage_grace", GRACE),
+        grace=seconds_of(params, "outage_grace", GRACE, zero=True),
     )
 
 
@@ -133,17 +132,6 @@ def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Dura
         told = f"expected at least two beats ({least:g} s) in the life of a lease, found {parameters.lease_ttl:g} s"
         raise ConfigurationError(Problem("--rdzv-conf: lease_ttl", told))
     return parameters.lease_ttl
-
-
-def _seconds(params: RendezvousParameters, name: str, default: Duration) -> Duration:
-    value = params.get(name)
-    try:
-        seconds = default if value is None else float(value)
-    except (TypeError, ValueError):
-        seconds = math.nan
-    if not seconds >= 0.0:
-        raise ConfigurationError(Problem(f"--rdzv-conf: {name}", f"expected seconds from 0 on, found {value!r}"))
-    return seconds
 
 
 class _Stores:
@@ -176,4 +164,4 @@ class _Stores:
 def _advertised(params: RendezvousParameters, endpoint: Endpoint) -> str:
     if params.max_nodes == 1:
         return "127.0.0.1"
-    return own_address_towards(endpoint.host, endpoint.port) or socket.gethostname()
+    return reached_at(endpoint.host, endpoint.port)

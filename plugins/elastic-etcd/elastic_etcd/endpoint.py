@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.host_port import joined_host_port, split_host_port
+from elastic_core.support.addresses import joined_host_port, split_host_port
 
 DEFAULT_PORT = 2379
 ORIGIN = "--rdzv-endpoint"

@@ -22,9 +22,9 @@ from typing import IO, TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
-from elastic_core.host_port import ip_address, joined_host_port
 from elastic_core.log import get_logger
-from elastic_core.port import PortReservation
+from elastic_core.support.addresses import ip_address, joined_host_port
+from elastic_core.support.sockets import PortReservation
 from elastic_etcd.server_binary import find_binary
 from elastic_etcd.server_log import ServerLog
 from elastic_etcd.server_probe import answers_as

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
-import weakref
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from elastic_core.support.helper import HelperProcess
 from elastic_etcd import server_keeper
 
 if TYPE_CHECKING:
@@ -52,16 +50,10 @@ class ServerProcess:
         self._closing = False
         self._ended = threading.Event()
         self._known = threading.Event()
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(server_keeper.__file__).absolute()), scratch, *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            cwd=folder,
-            start_new_session=True,
-            env={name: value for name, value in environment.items() if not name.startswith(_FOR_ETCD)},
+        variables = {name: value for name, value in environment.items() if not name.startswith(_FOR_ETCD)}
+        self._keeper = HelperProcess(
+            server_keeper.__file__, [scratch, *command], variables, folder, subprocess.PIPE, stderr
         )
-        _owners.add(self)
         self._listener = threading.Thread(target=self._listen, name="etcd server", daemon=True)
         self._listener.start()
 
@@ -77,25 +69,15 @@ class ServerProcess:
     def close(self) -> None:
         """End it, SIGKILL being the last means. Idempotent."""
         self._closing = True
-        self.drop()
-        try:
-            self._keeper.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._kill_session()
-            self._keeper.wait()
+        self._keeper.close(_PATIENCE)
         self._listener.join(_TOLD)
 
-    def drop(self) -> None:
-        """Let go of the pipe that says that we live. A forked child must not hold it."""
-        if self._keeper.stdin is not None:
-            self._keeper.stdin.close()
-
     def _listen(self) -> None:
-        with self._keeper.stdout or open(os.devnull, "rb") as lines:
+        with self._keeper.output as lines:
             for line in lines:
                 self._hear(*line.decode().rstrip("\n").split(" ", 1))
         if not self.end:  # somebody has ended the keeper, and what it kept is an orphan
-            self._kill_session()
+            self._keeper.kill()
             self._finish("its keeper was ended")
 
     def _hear(self, verb: str, rest: str) -> None:
@@ -114,13 +96,6 @@ class ServerProcess:
         if not self._closing:
             self._on_exit(end)
 
-    def _kill_session(self) -> None:
-        """The keeper leads its process group, and has not been waited for, so the number is still its."""
-        try:
-            os.killpg(self._keeper.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-
 
 def _decoded(code: int) -> str:
     if code >= 0:
@@ -129,14 +104,3 @@ def _decoded(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
-
-
-_owners: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
-
-
-def _drop_all() -> None:
-    for owner in list(_owners):
-        owner.drop()
-
-
-os.register_at_fork(after_in_child=_drop_all)

@@ -26,7 +26,7 @@ import psutil
 from elastic_etcd.client.values import end_of
 from elastic_etcd.server_binary import find_binary
 
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 from elastic_core.testing import eventually
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.sessions import start_of

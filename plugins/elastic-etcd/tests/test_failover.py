@@ -9,7 +9,7 @@ from elastic_etcd.client.errors import EtcdClosed, EtcdUnreachable
 from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction, absent, end_of
 
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 
 RECOVERY = 20.0
 """Seconds within which writes succeed again, on a machine that may stall. A client that stays with a member that does

@@ -20,7 +20,7 @@ from elastic_etcd.server_log import plain
 from elastic_etcd.server_probe import answers_as
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 
 LONG = 60
 

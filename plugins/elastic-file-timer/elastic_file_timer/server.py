@@ -6,18 +6,17 @@ removed, or that a process has ended; so it also looks every `max_interval` seco
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import select
 import threading
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.interfaces.watchdog import Expiry
 from elastic_core.log import get_logger
+from elastic_core.support.forks import drop_in_forks, forget
 from elastic_core.watchdog import TimerServer
 from elastic_core.watchdog.guard import CLIENT
 from elastic_file_timer.book import Book
@@ -94,7 +93,7 @@ class FileTimerServer(TimerServer):
         if self._begun:
             raise RuntimeError("expected a server that was never started, found one that was; make a new one")
         self._on_expiry = on_expiry
-        _started.add(self)
+        drop_in_forks(self)
         self._pipe.open()
         try:
             self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -121,7 +120,7 @@ class FileTimerServer(TimerServer):
         if self._wake >= 0:
             os.close(self._wake)
         self._wake = -1
-        _started.discard(self)
+        forget(self)
 
     def drop(self) -> None:
         """In a forked child: hold neither the pipe nor what wakes the thread. A worker that outlives its agent would
@@ -225,15 +224,3 @@ class FileTimerServer(TimerServer):
             self._log_event(name, request)
         except Exception as error:  # noqa: BLE001 - it is the user's, and workers are watched all the same
             get_logger().warning("event lost", name=name, exc_info=error)
-
-
-_started: weakref.WeakSet[FileTimerServer] = weakref.WeakSet()
-
-
-def _drop_in_child() -> None:
-    for server in list(_started):
-        with contextlib.suppress(OSError):  # one that fails must not keep the others from it
-            server.drop()
-
-
-os.register_at_fork(after_in_child=_drop_in_child)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from typing import TYPE_CHECKING
 
-from elastic_core.host_port import ip_address
+from elastic_core.support.addresses import ip_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

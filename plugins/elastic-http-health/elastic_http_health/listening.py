@@ -8,7 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.host_port import ip_address, joined_host_port
+from elastic_core.support.addresses import ip_address, joined_host_port
 from elastic_http_health.access import is_loopback
 from elastic_http_health.options import ORIGIN
 

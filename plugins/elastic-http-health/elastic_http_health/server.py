@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
-import weakref
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
 from elastic_core.interfaces.health import HealthCheckServer
 from elastic_core.log import get_logger
+from elastic_core.support.forks import drop_in_forks, forget
 from elastic_http_health.counts import Counts
 from elastic_http_health.desk import Desk
 from elastic_http_health.listening import address_of, listen, only_loopback
@@ -110,7 +109,7 @@ class _Work:
         self._faults = 0
 
     def begin(self) -> None:
-        _running.add(self)
+        drop_in_forks(self)
         self._unsubscribe = self._agent.subscribe(self._changed)
         self._desk.note(self._agent.status())
         self._thread.start()
@@ -124,7 +123,7 @@ class _Work:
             self._loop.close()
         else:
             self._thread.join(_STOPPED_WITHIN)
-        _running.discard(self)
+        forget(self)
 
     def drop(self) -> None:
         """In a forked child: keep neither the port nor any connection open."""
@@ -174,15 +173,3 @@ class _Work:
         self._faults += 1
         if self._faults == 1:
             get_logger().warning("endpoint failed", endpoint="http", reason=reason, exc_info=error)
-
-
-_running: weakref.WeakSet[_Work] = weakref.WeakSet()
-
-
-def _drop_in_child() -> None:
-    for work in list(_running):
-        with contextlib.suppress(Exception):
-            work.drop()
-
-
-os.register_at_fork(after_in_child=_drop_in_child)

@@ -13,7 +13,7 @@ from elastic_http_health.plugin import elastic_health_endpoints
 from elastic_http_health.server import HttpHealthServer
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 
 DEFAULTS = {"host": "127.0.0.1", "token": None, "token_file": None, "connections": 64, "rate": 200.0}
 

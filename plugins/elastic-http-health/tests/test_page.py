@@ -10,7 +10,7 @@ from elastic_http_health.server import HttpHealthServer
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.health import AgentPhase, RoundStatus
 from elastic_core.interfaces.node import Member
-from elastic_core.port import PortReservation
+from elastic_core.support.sockets import PortReservation
 
 pytest.importorskip("selenium", reason="the tests on other Pythons run without a browser")
 

@@ -1,0 +1,146 @@
+"""The event queue: the one place where the agent waits for everything, so that nothing is polled and nothing blocks a
+signal. Events are put in from any thread and from signal handlers; they take effect when the agent's thread waits.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import select
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import Duration, Instant
+from elastic_core.log import get_logger
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Collection, Iterable
+
+    from elastic_core.clock import Clock
+    from elastic_core.interfaces.handler import RendezvousInfo
+    from elastic_core.interfaces.watchdog import Expiry
+
+_LONGEST_WAIT: Duration = 3600.0  # a bound, so that a lost wake-up costs an hour and not for ever
+_SAME_REQUEST: Duration = 0.5  # seconds; a terminal and a wrapper (tox, timeout) both pass on what was asked once
+
+
+class EventQueue:
+    """`wake`, `signalled`, `expired`, `joined` and `alive_at` from any thread or signal handler; the rest from the
+    agent's. After `close`, events are dropped.
+
+    Attributes:
+        signals: all that asked the agent to leave, in order.
+        urged: somebody asked again and does not want to wait for the grace period.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._events: collections.deque[Callable[[], None]] = collections.deque()
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        # Between looking at the descriptor and writing to it, `close` could run and the number become another
+        # file's. Reentrant, for a signal handler puts in a thread that may be putting or closing.
+        self._lock = threading.RLock()
+        self._waiting = False
+        self._waited_at = clock.timestamp()
+        self._asked_at = Instant(0.0)
+        self._joined: list[RendezvousInfo | BaseException] = []
+        self._expired: list[Expiry] = []
+        self.signals: list[signal.Signals] = []
+        self.urged = False
+
+    def wake(self) -> None:
+        """Something may have changed of which a look will tell."""
+        self._put(lambda: None)
+
+    def signalled(self, signum: signal.Signals) -> None:
+        """The agent's process received a signal that asks it to leave, now; the agent may take it long after that."""
+        self._put(partial(self._take_signal, signum, self._clock.now()))
+
+    def expired(self, expiry: Expiry) -> None:
+        """A watchdog found a worker that hangs."""
+        self._put(partial(self._expired.append, expiry))
+
+    def joined(self, outcome: RendezvousInfo | BaseException) -> None:
+        """`next_rendezvous` has come back, with a round or an error."""
+        self._put(partial(self._joined.append, outcome))
+
+    def wait(self, fds: Collection[int], *until: Instant | None) -> Collection[int]:
+        """Block until an event comes, one of `fds` becomes readable, or the first of the instants `until` (an hour at
+        most); None is no instant. Now and then it returns early, without any of them. Returns what became readable.
+
+        Raises:
+            RuntimeError: the queue is closed.
+        """
+        if self._reader < 0:
+            raise RuntimeError("expected an open event queue, found a closed one: an agent runs once")
+        poll = select.poll()
+        for fd in (self._reader, *fds):
+            poll.register(fd, select.POLLIN)
+        self._waiting = True
+        try:
+            readable = poll.poll(self._milliseconds(until))
+        finally:
+            # In this order: another thread that finds nobody waiting must not find the end of the wait before.
+            self._waited_at = self._clock.timestamp()
+            self._waiting = False
+        self._take_all()
+        return [fd for fd, _ in readable if fd in fds]
+
+    def take_joined(self) -> RendezvousInfo | BaseException | None:
+        """How the join ended that was waited for; None while it has not. Each one comes once."""
+        return self._joined.pop(0) if self._joined else None
+
+    def take_expired(self) -> list[Expiry]:
+        """Timers that expired since the last call."""
+        expired = self._expired.copy()
+        self._expired.clear()
+        return expired
+
+    def alive_at(self) -> float:
+        """When the agent last took its events, seconds since the epoch; one that waits for them is alive now."""
+        return self._clock.timestamp() if self._waiting else self._waited_at
+
+    def close(self) -> None:
+        """Release the pipe. Idempotent."""
+        with self._lock:
+            pipe, self._reader, self._writer = (self._reader, self._writer), -1, -1
+            self._events.clear()
+            for fd in pipe:
+                if fd >= 0:
+                    os.close(fd)
+
+    def _put(self, event: Callable[[], None]) -> None:
+        with self._lock:
+            if self._writer < 0:
+                return
+            self._events.append(event)
+            try:
+                os.write(self._writer, b"!")
+            except BlockingIOError:
+                pass  # the pipe is full, so the waiter will wake
+
+    def _milliseconds(self, until: Iterable[Instant | None]) -> int:
+        now = self._clock.now()
+        left = [_LONGEST_WAIT, *(instant - now for instant in until if instant is not None)]
+        return int(max(min(left), 0.0) * 1000 + 0.999)
+
+    def _take_all(self) -> None:
+        try:
+            while os.read(self._reader, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        while self._events:
+            self._events.popleft()()
+
+    def _take_signal(self, signum: signal.Signals, at: Instant) -> None:
+        get_logger().warning("signal received", signal=signum.name)
+        if not self.signals:
+            self._asked_at = at
+        elif signum != self.signals[0] or at - self._asked_at >= _SAME_REQUEST:
+            self.urged = True
+        self.signals.append(signum)

@@ -1,0 +1,120 @@
+"""The reporter: tells of the run what happens, to the observer, and most of it as a line of the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elastic_core.agent.interface import WorkerState
+from elastic_core.errors import SignalException
+from elastic_core.interfaces.health import AgentPhase
+from elastic_core.interfaces.observer import (
+    AgentFinished,
+    PhaseChanged,
+    RestartDecided,
+    RoundFormed,
+    WorkerExited,
+    WorkerFailed,
+    WorkersStarted,
+)
+from elastic_core.log import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_core.agent.interface import WorkerGroup
+    from elastic_core.agent.supervise import Decision
+    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.node import Round
+    from elastic_core.interfaces.observer import Observer
+    from elastic_core.interfaces.workers import WorkerExit
+
+_PIDS_IN_A_LINE = 8
+
+
+class Reporter:
+    """Reports the facts of one run, in the agent's thread."""
+
+    def __init__(self, run_id: str, observer: Observer, clock: Clock) -> None:
+        self._run_id = run_id
+        self._observer = observer
+        self._clock = clock
+        self._phase: tuple[AgentPhase, str] | None = None
+
+    def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
+        """`sign`: when the first sign of the reason showed. What was told last is not told again."""
+        if self._phase != (phase, reason):
+            self._phase = (phase, reason)
+            self._observer.phase_changed(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
+
+    def round_formed(self, group: WorkerGroup, formed: Round, seconds: Duration) -> None:
+        """`seconds`: how long it took."""
+        self._observer.round_formed(
+            RoundFormed(self._run_id, group.round, group.group_rank, group.group_world_size, seconds, formed)
+        )
+        get_logger().info(
+            "round formed",
+            round=group.round,
+            nodes=group.group_world_size,
+            node_rank=group.group_rank,
+            store=f"{group.master_addr}:{group.master_port}",
+            **({"reason": formed.reason} if formed.reason else {}),
+        )
+
+    def workers_started(self, group: WorkerGroup, pids: Mapping[int, int]) -> None:
+        get_logger().info("workers started", round=group.round, workers=len(pids), pids=_few(list(pids.values())))
+        ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
+        self._observer.workers_started(WorkersStarted(self._run_id, group.round, pids, ranks))
+
+    def worker_exited(self, round_: int, ended: WorkerExit) -> None:
+        get_logger().debug("worker exited", local_rank=ended.local_rank, pid=ended.pid, exitcode=ended.exitcode)
+        self._observer.worker_exited(WorkerExited(self._run_id, round_, ended.local_rank, ended.exitcode))
+
+    def failures(self, failures: Mapping[int, ProcessFailure]) -> None:
+        for failure in failures.values():
+            get_logger().error(
+                "worker failed", rank=failure.global_rank, pid=failure.pid, round=failure.round, reason=failure.reason
+            )
+            self._observer.worker_failed(WorkerFailed(self._run_id, failure))
+
+    def hangs_elsewhere(self, job: Mapping[int, ProcessFailure], own: Mapping[int, ProcessFailure]) -> None:
+        """Of the job's failures those that were hangs of workers of other nodes, with their stacks: a job that goes on
+        makes no report. In the log only, for the node whose worker it was tells the observers of it."""
+        for rank, failure in job.items():
+            if failure.hung and rank not in own:
+                get_logger().error(
+                    "worker hangs", rank=rank, node=failure.node, reason=failure.reason, stack=failure.stack
+                )
+
+    def restart(self, round_: int, decision: Decision, restart_count: int) -> None:
+        """`restart_count`: failures that will have been forgiven."""
+        cause, allowed = decision.cause.value if decision.cause else "", decision.budget.max_restarts
+        get_logger().warning("restart decided", cause=cause, reason=decision.reason)
+        self._observer.restart_decided(
+            RestartDecided(self._run_id, round_, cause, decision.reason, restart_count, allowed)
+        )
+
+    def finished(self, state: WorkerState, reason: str, restarts: int) -> None:
+        get_logger().info("agent finished", state=state.value, reason=reason, restarts=restarts)
+        self._observer.agent_finished(AgentFinished(self._run_id, state.value, reason, restarts))
+        self.phase(AgentPhase.FINISHED, reason)
+
+
+def _few(pids: list[int]) -> list[int] | str:
+    """All process ids while a line can hold them; with many workers the first and the last."""
+    return pids if len(pids) <= _PIDS_IN_A_LINE else f"{pids[0]} to {pids[-1]}"
+
+
+def state_after(error: BaseException) -> WorkerState:
+    """The state in which an error leaves the run that it ends."""
+    stopped = isinstance(error, (SignalException, KeyboardInterrupt))
+    return WorkerState.STOPPED if stopped else WorkerState.FAILED
+
+
+def in_words(error: BaseException) -> str:
+    """The error for people."""
+    if isinstance(error, SignalException):
+        return str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted from the keyboard"
+    return f"{type(error).__name__}: {error}"

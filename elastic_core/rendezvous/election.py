@@ -1,0 +1,155 @@
+"""Leader election: which node runs `decide` for all, as one of them sees it. Pure.
+
+It only keeps the store quiet: safety never depends on there being one leader. Whoever leads counts up the leaders'
+counter with every beat. The line of those who may lead follows from the state; when the counter stands still, the next
+in line steps in, the sooner the nearer it is, so that not all do at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import later
+from elastic_core.rendezvous.observation import Counter
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Duration, Instant
+    from elastic_core.rendezvous.model import State
+    from elastic_core.rendezvous.settings import RendezvousSettings
+
+_DOUBTFUL = 0.5  # windows of silence of the leader, after which the line behind it is counted anew
+_ENOUGH = 2  # looks at a counter that stands still
+_MOST_FAULTS = 3  # of a leader's work in a row
+_BARRED = 10  # windows for which a leader that could not work leaves it to others
+
+
+def position(state: State, key: str, older: int) -> int:
+    """The node's place in the line, 0 for the first: members that live, stay and work first, in rank order, then all
+    others by age. `older`: how many entries are older, about."""
+    out = {key: rank for key in _out(state) if (rank := state.rank(key)) is not None}
+    rank = state.rank(key)
+    if rank is None or key in out:
+        return len(state.seats) - len(out) + older
+    return rank - sum(other < rank for other in out.values())
+
+
+def goes_by_age(state: State, key: str) -> bool:
+    """Whether the node's place in the line depends on how many entries are older."""
+    return not state.seated(key) or key in _out(state)
+
+
+def _out(state: State) -> tuple[str, ...]:
+    return *state.gone, *state.done, *state.draining
+
+
+@dataclass(frozen=True)
+class Election:
+    """What one node knows of it.
+
+    Args:
+        window: seconds of silence after which a node is held to be gone.
+        interval: seconds between two beats.
+        leading: whether this node leads, as far as it knows.
+        older: how many entries of nodes that wait are older than this node's, about.
+        recount: whether those may have left since they were counted.
+        stepping_in: why this node is about to lead; empty if it is not.
+        line_seen: whether it has looked who is before it, and not leading.
+        counter: the leaders' counter as last seen.
+        doubted: whether the line was counted anew in this silence.
+        vacant_since: when the backend first told that the leader is gone.
+        faults: how often in a row this node's work as a leader has failed.
+        barred_until: until then this node does not lead, because it could not do the work.
+    """
+
+    window: Duration
+    interval: Duration
+    leading: bool = False
+    older: int = 0
+    recount: bool = False
+    stepping_in: str = ""
+    line_seen: bool = False
+    counter: Counter | None = None
+    doubted: bool = False
+    vacant_since: Instant | None = None
+    faults: int = 0
+    barred_until: Instant | None = None
+
+    @classmethod
+    def of(cls, settings: RendezvousSettings) -> Election:
+        """Before this node has announced itself."""
+        return cls(settings.window, settings.keep_alive_interval)
+
+    def patience(self, place: int) -> Duration:
+        """Seconds of silence until the node at this place steps in."""
+        return (1.0 + 0.25 * min(place - 1, 12)) * self.window
+
+    def looks(self, place: int, beats: int) -> bool:
+        """Whether to look at the leaders' counter with the next beat: those near the head of the line always do."""
+        return place <= 2 or beats % 2 == 0
+
+    def barred(self, now: Instant) -> bool:
+        """Whether this node could not do a leader's work a short while ago."""
+        return self.barred_until is not None and now < self.barred_until
+
+    def leads(self) -> Election:
+        """From now on."""
+        return replace(self, leading=True, stepping_in="", line_seen=False, faults=0)
+
+    def steps_back(self) -> Election:
+        """Another one leads, or shall."""
+        return replace(self, leading=False, stepping_in="", line_seen=False, faults=0)
+
+    def steps_in(self, reason: str) -> Election:
+        """It is about to lead, once it has looked who is there and has counted."""
+        return replace(self, stepping_in=reason)
+
+    def saw_line(self) -> Election:
+        """It has looked who is before it."""
+        return replace(self, line_seen=True)
+
+    def counted(self, value: int | None, now: Instant, place: int) -> Election:
+        """This node leads, or is about to, and has counted up. Of two that count, the one that is not the first in line
+        steps back."""
+        others = self.leading and self.counter is not None and value is not None and value > self.counter.value + 1
+        counter = None if value is None else Counter(value, now)
+        return replace(self, counter=counter, leading=self.leading and not (others and place > 0))
+
+    def seen(self, value: int, now: Instant, place: int) -> Election:
+        """This node does not lead, and has looked at the counter."""
+        before = self.counter or Counter(value, now)
+        counter = before.seen(value, now, self.interval)
+        silence = now - counter.since
+        moved = counter.value != before.value
+        if moved or counter.unchanged < _ENOUGH:
+            return replace(self, counter=counter, doubted=self.doubted and not moved)
+        doubtful = silence >= _DOUBTFUL * self.window and not self.doubted
+        seen = replace(self, counter=counter, doubted=self.doubted or doubtful, recount=self.recount or doubtful)
+        silent = silence >= self.patience(place) and not self.barred(now)
+        return seen.steps_in("the node that led is silent") if silent else seen
+
+    def after_outage(self, now: Instant) -> Election:
+        """Whoever leads could not count either."""
+        return self if self.counter is None else replace(self, counter=self.counter.after_outage(0, now))
+
+    def told_vacant(self, vacant: bool, now: Instant, place: int) -> Election:
+        """After the backend has told whether it saw the leader go. The next in line need not wait for silence, the
+        others wait for the next."""
+        if self.leading or not vacant:
+            return self if self.vacant_since is None else replace(self, vacant_since=None)
+        since = now if self.vacant_since is None else self.vacant_since
+        seen = self if since == self.vacant_since else replace(self, vacant_since=since)
+        due = now - since >= self.patience(place) - self.window and not self.barred(now)
+        return seen.steps_in("the node that led is gone") if due and not seen.stepping_in else seen
+
+    def worked(self) -> Election:
+        """All of a leader's work that there was is done."""
+        return replace(self, faults=0) if self.faults else self
+
+    def failed(self, now: Instant) -> Election:
+        """A part of it has failed, though the store answers. After some of these in a row the others are let try."""
+        if not self.leading:
+            return self
+        if self.faults + 1 < _MOST_FAULTS:
+            return replace(self, faults=self.faults + 1)
+        return replace(self.steps_back(), barred_until=later(now, _BARRED * self.window))

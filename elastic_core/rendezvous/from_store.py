@@ -1,0 +1,103 @@
+"""The rendezvous backend that a registered store brings: `OverStore` on it, by the same name and with its options."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.hooks.records import Option, RendezvousBackendRecord
+from elastic_core.rendezvous.handler import create_handler
+from elastic_core.rendezvous.over_store import FactoryConnector, OverStore
+from elastic_core.rendezvous.round_stores import MadeStores
+from elastic_core.rendezvous.settings import OPTIONS, seconds_of
+from elastic_core.support.addresses import reached_at, split_host_port
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Duration
+    from elastic_core.hooks.records import StoreRecord
+    from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
+    from elastic_core.interfaces.store import Store
+
+_GRACE: Duration = 30.0
+OUTAGE_GRACE = Option(
+    "outage_grace",
+    float,
+    _GRACE,
+    "that workers are kept while the store answers nobody, beyond the time after which others call a node gone",
+    "seconds",
+)
+_PLACES = (("endpoint",), ("url",), ("path",), ("host", "port"))
+_NO_PORT, _ANY_PORT = 0, 9
+
+
+def record_of(store: StoreRecord) -> RendezvousBackendRecord:
+    """The record of the backend. `--rdzv-endpoint` becomes the option `endpoint`, `url` or `path` of the store,
+    whichever it has, or `host` and `port`; where none is given, these have their defaults."""
+    shared = (*OPTIONS, OUTAGE_GRACE)
+    taken = {option.name for option in shared} | set(_place(store) or ())
+    own = None if store.options is None else [option for option in store.options if option.name not in taken]
+    return RendezvousBackendRecord(
+        store.name,
+        f"nodes meet at {store.summary}",
+        partial(_handler, store),
+        None if own is None else (*shared, *own),
+        store.aliases,
+        open_backend=partial(_backend, store, observes=True),
+        forkable=False,  # nobody knows what a client of it has open
+    )
+
+
+def _place(store: StoreRecord) -> tuple[str, ...] | None:
+    """The options of the store by which it is told where it is; None: it has none. Who takes any takes the first."""
+    declared = None if store.options is None else {option.name for option in store.options}
+    return next((names for names in _PLACES if declared is None or declared >= set(names)), None)
+
+
+def _handler(record: StoreRecord, params: RendezvousParameters) -> RendezvousHandler:
+    host, port = ("", _NO_PORT) if _place(record) == ("path",) else _host_of(params.endpoint)
+    address = params.local_addr or ("127.0.0.1" if params.max_nodes == 1 else reached_at(host, port))
+    stores = MadeStores(partial(_store, record, params), params.run_id, address)
+    return create_handler(None, _backend(record, params), params, stores)
+
+
+def _backend(record: StoreRecord, params: RendezvousParameters, observes: bool = False) -> OverStore:
+    _options(record, params)  # what cannot be is told before anything is tried
+    grace = seconds_of(params, OUTAGE_GRACE.name, _GRACE, zero=True)
+    where = params.endpoint or record.name
+    connector = FactoryConnector(partial(_store, record, params), where, grace)
+    return OverStore(connector, params.run_id, record.name, observes=observes)
+
+
+def _store(record: StoreRecord, params: RendezvousParameters) -> Store:
+    return record.factory(_options(record, params))
+
+
+def _options(record: StoreRecord, params: RendezvousParameters) -> dict[str, Any]:
+    """What the store is made with. Raises ConfigurationError: it cannot take the endpoint."""
+    defaults = {option.name: option.default for option in record.options or ()}
+    given = {name: value for name, value in params.config.items() if record.options is None or name in defaults}
+    return {**defaults, **given, **_endpoint(params.endpoint, _place(record))}
+
+
+def _endpoint(endpoint: str, place: tuple[str, ...] | None) -> dict[str, Any]:
+    if not endpoint:
+        return {}
+    if place is not None and len(place) == 1:
+        return {place[0]: endpoint}
+    try:
+        if place is None:
+            raise ValueError(f"found {endpoint!r}, and a store that is told no place")
+        host, port = split_host_port(endpoint, _NO_PORT)
+    except ValueError as error:
+        told = f"expected a place of the store, {error}"
+        raise ConfigurationError(Problem("--rdzv-endpoint", told)) from error
+    return {"host": host, "port": port} if port else {"host": host}
+
+
+def _host_of(endpoint: str) -> tuple[str, int]:
+    """Of an endpoint or URL whose host can be told; else none."""
+    try:
+        return split_host_port(endpoint.partition("://")[2].partition("/")[0].rpartition("@")[2] or endpoint, _ANY_PORT)
+    except ValueError:
+        return "", _NO_PORT

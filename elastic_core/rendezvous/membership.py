@@ -1,0 +1,137 @@
+"""A node's membership: the round that it is in or wants, and what the state means for it. Pure."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import LONG_AGO, later
+from elastic_core.interfaces.handler import Outcome, Verdict
+from elastic_core.rendezvous.model import Cause, first_failures
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Duration, Instant
+    from elastic_core.rendezvous.model import State
+
+
+class JoinStatus(enum.Enum):
+    """Where a node stands that wants the next round.
+
+    MEMBER: it has formed, with the node in it. GATHERING: none runs. WAITING: one runs that will end for this node.
+    SPARE: one runs that is full. CLOSED, DRAINED, REFUSED: there will be none for it.
+    """
+
+    MEMBER = "member"
+    GATHERING = "gathering"
+    WAITING = "waiting"
+    SPARE = "spare"
+    CLOSED = "closed"
+    DRAINED = "drained"
+    REFUSED = "refused"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether there will be no round for the node."""
+        return self in (JoinStatus.CLOSED, JoinStatus.DRAINED, JoinStatus.REFUSED)
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether a round runs that has to end first, for as long as that may take."""
+        return self in (JoinStatus.WAITING, JoinStatus.SPARE)
+
+
+def join_status(state: State, key: str, after: int, max_nodes: int) -> JoinStatus:
+    """Where the node stands that was last in round `after`."""
+    if state.closed:
+        return JoinStatus.CLOSED
+    if state.refusal(key):
+        return JoinStatus.REFUSED
+    if state.open and state.round > after and state.seated(key):
+        return JoinStatus.MEMBER
+    if key in state.draining:
+        return JoinStatus.DRAINED
+    if not state.open:
+        return JoinStatus.GATHERING
+    return JoinStatus.SPARE if len(state.busy) >= max_nodes else JoinStatus.WAITING
+
+
+def missed(state: State, key: str, after: int) -> int | None:
+    """The last round that formed with a node in it which had been over before the node looked, when it was last in
+    round `after`; None if there is none. The node has to announce that it wants a newer one: it cannot have run that
+    round, but nobody else knows, and until then it is held to be still in it."""
+    last = state.round if state.seated(key) else state.last_round_of(key)
+    running = state.open and state.seated(key)
+    return last if last > after and not running else None
+
+
+def verdict(state: State, key: str, number: int) -> Verdict | None:
+    """What has become of round `number`, of which the node is a member; None while it runs. In a store that has lost
+    its memory another round may have formed with that number."""
+    failures = first_failures(state)
+    if state.closed:
+        return Verdict(
+            Outcome.CLOSED,
+            state.closed.reason,
+            succeeded=state.closed.succeeded,
+            by=state.closed.by,
+            failures={} if state.closed.succeeded else failures,
+        )
+    if key in state.draining:
+        return Verdict(Outcome.DRAINED, "somebody asked this node to leave (drain)")
+    if state.round == number and state.open and state.seated(key):
+        return None
+    if state.round > number or state.open or state.end is None:
+        return Verdict(Outcome.RESTART, f"round {state.round} formed without this node, which was held to be gone")
+    failed = state.end.cause is Cause.FAILURE
+    return Verdict(Outcome.RESTART, state.end.reason, failed, failures=failures if failed else {})
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What one node is and wants to be.
+
+    Args:
+        round: the round it is in or was in last; 0 before the first.
+        formed: the state in which it came to its last round; None before the first.
+        running: whether it is in a round.
+        done: whether its workers have succeeded.
+        joins: whether it wants a round.
+        join_by: until when it waits for one to form.
+        was_closed: whether the job was over when it first looked.
+        cut_off: whether it has fenced itself off.
+        left: whether it has told that it takes part no longer.
+        shut: whether it never will again.
+    """
+
+    round: int = 0
+    formed: State | None = None
+    running: bool = False
+    done: bool = False
+    joins: bool = False
+    join_by: Instant = LONG_AGO
+    was_closed: bool = False
+    cut_off: bool = False
+    left: bool = False
+    shut: bool = False
+
+    def begins(self, now: Instant, patience: Duration) -> Membership:
+        """Its agent wants a round, whatever was before; it waits `patience` seconds for one."""
+        return replace(self, running=False, joins=False, done=False, join_by=later(now, patience))
+
+    def wants(self, state: State | None) -> Membership:
+        """It joins the next round that forms, as seen when this stood in the store."""
+        was_closed = self.round == 0 and state is not None and state.closed is not None
+        return replace(self, joins=True, cut_off=False, was_closed=was_closed)
+
+    def steps_back(self) -> Membership:
+        """It does not come to the round that it wanted."""
+        return replace(self, joins=False, running=False)
+
+    def came_to(self, state: State) -> Membership:
+        """The round has formed with it."""
+        return replace(self, round=state.round, formed=state, joins=False, running=True)
+
+    def waits_from(self, now: Instant, patience: Duration) -> Membership:
+        """A round has ended that it waited for: its own time to wait for one begins now."""
+        return replace(self, join_by=later(now, patience))

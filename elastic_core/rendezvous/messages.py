@@ -1,0 +1,127 @@
+"""What a node tells people: why it does not come to the round that it wants or leaves the one it is in, and who is
+missing. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elastic_core.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from elastic_core.interfaces.handler import Outcome, Verdict
+from elastic_core.rendezvous.membership import JoinStatus, join_status
+from elastic_core.rendezvous.model import first_failures
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elastic_core.clock import Duration
+    from elastic_core.rendezvous.model import State
+    from elastic_core.rendezvous.policy import Wait
+    from elastic_core.rendezvous.roster import Roster
+    from elastic_core.rendezvous.settings import RendezvousSettings
+
+_MOST_NAMES = 8
+
+
+def no_answer(outage: Exception | None, fault: Exception | None, seconds: Duration) -> RendezvousConnectionError:
+    """The store did not answer within so many seconds; how it is out of reach, if that is known."""
+    if isinstance(outage, RendezvousConnectionError):
+        return outage
+    told = f": {type(fault).__name__}: {fault}" if fault else ""
+    return RendezvousConnectionError(
+        f"expected the rendezvous store to answer within {seconds:g} s, found that it did not{told}"
+    )
+
+
+def no_place(state: State, status: JoinStatus, key: str, run_id: str, was_closed: bool) -> RendezvousError:
+    """There will be no round for the node: it is drained, refused, or all is closed. `was_closed`: it was so when the
+    node first looked."""
+    if status is JoinStatus.DRAINED:
+        return RendezvousGracefulExitError("somebody asked this node to leave (drain)")
+    if status is JoinStatus.REFUSED:
+        return RendezvousStateError(
+            f"this node may not take part: {state.refusal(key)}; give every agent a name of its own with --node-id "
+            "(with the backend static, a --node-rank of its own)"
+        )
+    return _closed(state, run_id, was_closed)
+
+
+def _closed(state: State, run_id: str, was_closed: bool) -> RendezvousError:
+    assert state.closed is not None
+    told = f"the job {run_id!r} was closed by {state.closed.by}: {state.closed.reason}"
+    if state.closed.succeeded and not was_closed:
+        return RendezvousGracefulExitError(f"{told}; this node was not needed")
+    advice = "; for a new job choose another --rdzv-id" if was_closed else ""
+    error = RendezvousClosedError(told + advice)
+    error.failures = {} if state.closed.succeeded else first_failures(state)
+    return error
+
+
+def too_few(settings: RendezvousSettings, seen: str) -> RendezvousTimeoutError:
+    """The round did not form in time. `seen`: who was there."""
+    return RendezvousTimeoutError(
+        f"expected {_bounds(settings)} within {settings.timeout.join:g} s (join_timeout), found: "
+        f"{seen or 'too few'}; start the missing ones, or allow more time with --rdzv-conf=join_timeout=SECONDS"
+    )
+
+
+def _bounds(settings: RendezvousSettings) -> str:
+    if settings.min_nodes == settings.max_nodes:
+        return f"{settings.min_nodes} nodes to join"
+    return f"{settings.min_nodes} to {settings.max_nodes} nodes to join"
+
+
+def fenced(seconds: Duration, window: Duration, outage: Exception | None) -> Verdict:
+    """The node fences itself off: the store was out of reach for so many seconds."""
+    answer = f"the last answer was: {outage}" if outage else "it does not answer at all"
+    return Verdict(
+        Outcome.FENCED,
+        f"the rendezvous store was out of reach for {seconds:.1f} s; after {window:g} s without a beat the others hold "
+        f"this node to be gone; {answer}",
+    )
+
+
+def progress(
+    state: State | None, gathering: Wait | None, roster: Roster, settings: RendezvousSettings, key: str
+) -> str:
+    """Who is there and who is missing, in one line; empty when nothing is known."""
+    if state is None:
+        return ""
+    if state.open and state.seated(key):
+        return _work_left(state, roster)
+    status = join_status(state, key, 0, settings.max_nodes)
+    if status is JoinStatus.SPARE:
+        return f"round {state.round} is full with {len(state.busy)} nodes; this one is a spare"
+    if status is JoinStatus.WAITING:
+        return f"round {state.round} runs with {len(state.busy)} nodes; this one waits for the next"
+    if gathering is None:
+        return ""
+    wanted = settings.min_nodes if gathering.joined < settings.min_nodes else settings.max_nodes
+    text = f"{gathering.joined} of {wanted} nodes joined"
+    if gathering.missing:
+        return f"{text}, missing: {few(gathering.missing)}"
+    return f"{text}, {gathering.reason.split(', ', 1)[-1]}" if gathering.joined >= settings.min_nodes else text
+
+
+def _work_left(state: State, roster: Roster) -> str:
+    """For a member of a round that runs."""
+    done = {seen.entry.key for seen in roster if seen.entry.done == state.round}
+    busy = state.names(key for key in state.busy if key not in done)
+    return (
+        f"{len(state.seats) - len(busy)} of {len(state.seats)} nodes are done, still at work: {few(busy)}"
+        if busy
+        else ""
+    )
+
+
+def few(names: Sequence[str]) -> str:
+    """The names, but not hundreds of them."""
+    shown = ", ".join(names[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,335 @@
+"""What nodes agree on and what each of them tells: the state, and the entries. The state changes only when a round
+forms or ends, or members are done, and only by the functions here.
+
+Each of them is pure and returns the state that should follow, or the same object when nothing is to be changed, so
+that doing it again after an answer was lost does no harm.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from elastic_core.interfaces.node import Member
+from elastic_core.rendezvous.seats import NOBODY, Seat, Seats
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from elastic_core.clock import Duration
+    from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.node import Node
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one node announces, under a key that nobody else writes: it wants a round newer than `after`.
+
+    Args:
+        key: unique for every start of an agent: the node's name and an incarnation.
+        node: the node's name.
+        address, port: where the workers' store would be if this node became rank 0.
+        stop_timeout: seconds that this node may take to stop its workers.
+        after: the last round it was in; 0 before the first.
+        done: the round in which all its workers succeeded; 0 for none.
+        unreachable: keys of members of the last round that this node could not reach.
+    """
+
+    key: str
+    node: str
+    host: str = ""
+    address: str = ""
+    port: int = 0
+    role: str = "default"
+    local_world_size: int = 1
+    rank_hint: int | None = None
+    max_restarts: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    stop_timeout: Duration = 0.0
+    after: int = 0
+    done: int = 0
+    unreachable: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, node: Node, key: str) -> Entry:
+        """The entry of a node that has been in no round and has no place for a store yet."""
+        return cls(
+            key=key,
+            node=node.name,
+            host=node.host,
+            role=node.role,
+            local_world_size=node.local_world_size,
+            rank_hint=node.rank_hint,
+            max_restarts=node.max_restarts,
+            labels=dict(node.labels),
+            stop_timeout=node.stop_timeout,
+        )
+
+    @property
+    def seat(self) -> Seat:
+        """The place of this node in a round."""
+        member = Member(self.node, self.host, self.address, self.role, self.local_world_size)
+        return Seat(self.key, member, self.port)
+
+
+class Cause(str, enum.Enum):
+    """Why a round ended. Only FAILURE uses the restart budget."""
+
+    FAILURE = "failure"
+    LOST = "node lost"
+    LEFT = "node left"
+    JOINED = "node joined"
+    DRAINED = "node drained"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one node tells of its failed workers. `certain`: they did not just follow from the loss of a peer."""
+
+    key: str
+    node: str
+    failures: tuple[ProcessFailure, ...]
+    certain: bool
+
+
+@dataclass(frozen=True)
+class End:
+    """Why a round ended. `counted`: a restart was used for it."""
+
+    cause: Cause
+    by: str
+    reason: str
+    reports: tuple[Report, ...] = ()
+    counted: bool = False
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The job is over. `by` is a node's name."""
+
+    by: str
+    reason: str
+    succeeded: bool
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything the nodes agree on.
+
+    Args:
+        round: the number of the last round that formed; 0 for none.
+        open: whether it still runs.
+        seats: its members in rank order.
+        gone: keys of members that were lost or left since it formed.
+        done: keys of members whose workers have succeeded.
+        draining: keys of nodes that were asked to leave.
+        end: why the last round that ended did; kept while the next one runs.
+        restarts: failures that were forgiven so far.
+        max_restarts: how many will be: the most that a member of the last round allows.
+        reason: why the round formed just then.
+        absent: members of earlier rounds that are not in the last one and still have an entry, with the number of their
+            last round: until they announce themselves anew, their entries are of the past.
+        refused: keys that may not take part, and why.
+        min_nodes, max_nodes: bounds of the job, as the node that formed the round was told; 0 before the first.
+        serial: counted up with every change: of two states of one store, which is the later one.
+    """
+
+    round: int = 0
+    open: bool = False
+    seats: Seats = NOBODY
+    gone: tuple[str, ...] = ()
+    done: tuple[str, ...] = ()
+    draining: tuple[str, ...] = ()
+    end: End | None = None
+    restarts: int = 0
+    max_restarts: int = 0
+    closed: Closed | None = None
+    reason: str = ""
+    absent: tuple[tuple[str, int], ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    min_nodes: int = 0
+    max_nodes: int = 0
+    serial: int = 0
+
+    def seated(self, key: str) -> bool:
+        """Whether the node is a member of the last round."""
+        return self.seats.rank(key) is not None
+
+    def rank(self, key: str) -> int | None:
+        """The group rank that the node has, or had, in the last round."""
+        return self.seats.rank(key)
+
+    def last_round_of(self, key: str) -> int:
+        """The last round that a node was in which is not in the present one; 0 for one that is not known."""
+        return self._absent.get(key, 0)
+
+    @functools.cached_property
+    def _absent(self) -> dict[str, int]:
+        return dict(self.absent)
+
+    def refusal(self, key: str) -> str:
+        """Why the node may not take part; empty if it may."""
+        return dict(self.refused).get(key, "") if self.refused else ""
+
+    @property
+    def progress(self) -> tuple[int, bool, bool, int, int]:
+        """Grows with every change: a store in which it is less than it was has lost its memory."""
+        return self.round, self.closed is not None, not self.open, self.restarts, self.serial
+
+    @functools.cached_property
+    def busy(self) -> tuple[str, ...]:
+        """Keys of the members of the last round that are not known to be gone or done, in rank order."""
+        out = {*self.gone, *self.done}
+        return tuple(key for key in self.seats.keys if key not in out)
+
+    def names(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """The names of these members."""
+        return tuple(self.seats[rank].member.node for key in keys if (rank := self.rank(key)) is not None)
+
+
+def formed(
+    state: State, seats: Iterable[Seat], max_restarts: int, reason: str, announced: Collection[str] = ()
+) -> State:
+    """The next round. `announced`: all keys that have an entry; what is kept about others is forgotten."""
+    taken = Seats.of(seats)
+    past = {**dict(state.absent), **dict.fromkeys(state.seats.keys, state.round)}
+    return replace(
+        state,
+        round=state.round + 1,
+        open=True,
+        seats=taken,
+        gone=(),
+        done=(),
+        max_restarts=max_restarts,
+        reason=reason,
+        draining=tuple(key for key in state.draining if key in announced),
+        refused=tuple(item for item in state.refused if item[0] in announced),
+        absent=tuple((key, number) for key, number in past.items() if taken.rank(key) is None and key in announced),
+    )
+
+
+def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...] = ()) -> State:
+    """The round is over because its membership changes. Of a round that is over already only the list of those that
+    are gone grows."""
+    if state.closed or not state.round:
+        return state
+    out = {*state.gone, *state.done}
+    new = tuple(key for key in gone if state.seated(key) and key not in out)
+    if not state.open:
+        return replace(state, gone=state.gone + new) if new else state
+    return replace(state, open=False, gone=state.gone + new, end=End(cause, by, reason))
+
+
+def failed(state: State, number: int, report: Report) -> State:
+    """Workers of a node failed in round `number`: the round is over for everybody. A second report of the same node
+    takes the place of its first; reports of several nodes about one round use one restart together. What fails in a
+    round that was over for another cause followed from that, and is not told."""
+    if state.closed or state.round != number or not state.seated(report.key):
+        return state
+    if state.open:
+        told = replace(state, open=False, end=End(Cause.FAILURE, report.node, why(report), (report,)))
+    elif state.end and state.end.cause is Cause.FAILURE and report not in state.end.reports:
+        told = replace(state, end=_with_report(state.end, report))
+    else:
+        return state
+    incurable = not all(failure.curable for failure in report.failures)
+    alone = len(state.seats) == 1  # no peer whose loss could be the cause
+    return counted_failure(told, incurable) if report.certain or incurable or alone else told
+
+
+def _with_report(end: End, report: Report) -> End:
+    """The first report that is certain gives the reason."""
+    first = all(r.key != report.key for r in end.reports)
+    reports = (*end.reports, report) if first else tuple(report if r.key == report.key else r for r in end.reports)
+    if report.certain and not any(r.certain for r in end.reports if r.key != report.key):
+        return replace(end, by=report.node, reason=why(report), reports=reports)
+    return replace(end, reports=reports)
+
+
+def counted_failure(state: State, incurable: bool = False) -> State:
+    """Use a restart for the failure that ended the round, once; close the job when none is left."""
+    end = state.end
+    if state.closed or end is None or (end.counted and not incurable):
+        return state
+    if incurable:
+        return closed(state, end.by, f"{end.reason}; a restart cannot cure it", succeeded=False)
+    if state.restarts >= state.max_restarts:
+        return closed(state, end.by, f"{end.reason}; {_spent(state.max_restarts)}", succeeded=False)
+    return replace(state, restarts=state.restarts + 1, end=replace(end, counted=True))
+
+
+def _spent(max_restarts: int) -> str:
+    if max_restarts == 0:
+        return "no restart is allowed (--max-restarts=0)"
+    return f"all {max_restarts} restarts are used (--max-restarts)"
+
+
+def why(report: Report) -> str:
+    """The failure of a report in words."""
+    first = next((f for f in report.failures if f.caused_by is None), None)
+    if first is None:
+        return f"workers of {report.node} failed"
+    return f"rank {first.global_rank} on {report.node}: {first.reason or f'exit code {first.exitcode}'}"
+
+
+def first_failures(state: State) -> Mapping[int, ProcessFailure]:
+    """The workers' failures that ended the last round, by global rank, of all nodes that told: first those that are
+    certain not to have followed from others, in the order of telling."""
+    reports = sorted(state.end.reports if state.end else (), key=lambda report: not report.certain)
+    causes_first = (sorted(report.failures, key=lambda failure: failure.caused_by is not None) for report in reports)
+    return {failure.global_rank: failure for failures in causes_first for failure in failures}
+
+
+def left(state: State, key: str, reason: str) -> State:
+    """A node goes. If its workers ran, the round is over for everybody."""
+    if not state.seated(key) or key in state.done:
+        return state
+    node = state.names([key])[0]
+    if key in state.draining:
+        return ended(state, Cause.DRAINED, node, f"{node} is drained", (key,))
+    return ended(state, Cause.LEFT, node, f"{node} left: {reason}", (key,))
+
+
+def succeeded(state: State, keys: Collection[str], number: int) -> State:
+    """The workers of these members have succeeded in round `number`. They are not missed if they go, and the job is
+    over once there are no others."""
+    if state.closed or state.round != number or not state.open:
+        return state
+    done = set(state.done)
+    new = tuple(key for key in keys if state.seated(key) and key not in done)
+    return replace(state, done=(*state.done, *new)) if new else state
+
+
+def drained(state: State, key: str) -> State:
+    """Somebody asks a node to leave. Whether a round ends for it is decided by who sees whether its workers run."""
+    if state.closed or key in state.draining:
+        return state
+    return replace(state, draining=(*state.draining, key))
+
+
+def refused(state: State, keys: Collection[tuple[str, str]]) -> State:
+    """These nodes, each with the reason, may not take part."""
+    new = tuple(item for item in keys if not state.refusal(item[0]))
+    return replace(state, refused=state.refused + new) if new and not state.closed else state
+
+
+def closed(state: State, by: str, reason: str, succeeded: bool) -> State:
+    """The job is over, for good."""
+    if state.closed:
+        return state
+    return replace(state, open=False, closed=Closed(by, reason, succeeded))
+
+
+def recovered(known: State, found: State) -> State:
+    """What should stand in a store in which `found` stands, for a node that has seen `known` there before: `found`
+    itself, unless the store has lost its memory. Then it is whichever of the two is further on, and what must never be
+    taken back holds as well: that the job is over, and the restarts that were used."""
+    if found.closed:
+        return found
+    further = known if known.progress > found.progress else found
+    if known.closed and not further.closed:
+        further = replace(further, open=False, closed=known.closed)
+    restarts = max(known.restarts, found.restarts)
+    return further if further.restarts == restarts else replace(further, restarts=restarts)

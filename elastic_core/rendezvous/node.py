@@ -1,0 +1,775 @@
+"""One node's side of the rendezvous, without I/O: everything that it knows and wants about the job. No clock, store,
+thread or randomness is in here. What happens comes in, each time with `now` on the node's own monotonic clock:
+
+- what its agent wants (`begin`, `want`, `fail`, `succeed`, `leave`, `close`, ...),
+- news of the store (`state_changed`, `roster_changed`),
+- the answer to the operation that it asked for last (`answered`, `broke`).
+
+`next` says what follows: one operation on the backend, or to rest. What a node wants is kept as a level, not as an
+edge: an entry that should stand in the store, requests that should be carried out. So after an answer that was lost, an
+outage or a refused write the node looks at what stands in the store and goes on from there.
+
+The file reads from top to bottom: what the node knows, what its agent may ask, what it hears, what it does next, and
+what it tells. Whether the store answers (`connection`), who leads (`election`), what is seen of the others
+(`observation`) and the membership policy (`policy`) are values and functions of their own; what changes, changes here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import LONG_AGO, Instant, later
+from elastic_core.errors import (
+    ConfigurationError,
+    ElasticError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+)
+from elastic_core.interfaces.backend import EntryDroppedError
+from elastic_core.rendezvous import messages, model
+from elastic_core.rendezvous.attribution import is_certain
+from elastic_core.rendezvous.codec import bounded
+from elastic_core.rendezvous.connection import Connection
+from elastic_core.rendezvous.effects import (
+    Amend,
+    Announce,
+    Beat,
+    Look,
+    Note,
+    ReadRoster,
+    ReadState,
+    Rest,
+    Retire,
+    Withdraw,
+    WriteState,
+)
+from elastic_core.rendezvous.election import Election, goes_by_age, position
+from elastic_core.rendezvous.membership import JoinStatus, Membership, join_status, missed, verdict
+from elastic_core.rendezvous.model import Cause, Report, State
+from elastic_core.rendezvous.observation import Observation
+from elastic_core.rendezvous.policy import Wait, Write, decide, enough
+from elastic_core.rendezvous.roster import waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Literal
+
+    from elastic_core.clock import Duration
+    from elastic_core.errors import ProcessFailure, RendezvousError
+    from elastic_core.interfaces.backend import Token
+    from elastic_core.interfaces.handler import RendezvousStoreInfo, Verdict
+    from elastic_core.log import EventName
+    from elastic_core.rendezvous.effects import Operation, Registration, Request
+    from elastic_core.rendezvous.model import Entry
+    from elastic_core.rendezvous.policy import Decision
+    from elastic_core.rendezvous.seats import Seat
+    from elastic_core.rendezvous.settings import RendezvousSettings
+
+_IDLE: Duration = 5.0  # between two looks at what there is to do, of a node that wants nothing and hears no news
+_AFTER: Duration = 0.01  # requests are tried again a little later than all else, which they must not hold up
+
+
+class Node:
+    """See above. All attributes are values, so that a shallow copy of a node is another node.
+
+    Args:
+        entry: what this node announces, before its first round.
+
+    Attributes:
+        state, token: what was last read, None before; and the token of its write.
+        registered: the entry of this node that stands in the store; None if none does, for all that is known.
+        entry: what it announces, or would.
+        membership: the round that it is in, or wants.
+        election: who leads, as it sees it.
+        connection: whether the store answers.
+        lingers: whether it hosts the store of a job that is over, and others are still there.
+        seen: what it sees of the others.
+        gathering: what a round waits for, as seen last; None if this node has not looked.
+        fault: what went wrong last, other than an outage; None once nothing was left to do, and all went well.
+    """
+
+    def __init__(self, entry: Entry, settings: RendezvousSettings) -> None:
+        self.key = entry.key
+        self.settings = settings
+        # The state, and whether it may be another one by now. What a store that forgot it is to get back.
+        self.state: State | None = None
+        self.token: Token | None = None
+        self._state_stale = True
+        self._to_give_back: tuple[State, Token | None] | None = None
+        # This node's entry: what should stand (if it is to be registered), what does, and what did before an outage.
+        self.entry = entry
+        self._registers = False
+        self.registered: Entry | None = None
+        self._stood: Entry | None = None
+        self._may_stand = False
+        self._seated_in = 0
+        self._beat_at = LONG_AGO
+        self._beats = 0
+        # The others, and what follows from what is seen of them.
+        self.seen = Observation.of(settings)
+        self._roster_stale = True
+        self._enough: tuple[int, Instant] | None = None
+        self._decision: Decision | None = None
+        self._decide_at: Instant | None = None
+        self.gathering: Wait | None = None
+        self.election = Election.of(settings)
+        # What its agent is told: the round it is in, the join it waits for.
+        self.membership = Membership()
+        self.lingers = False
+        # What was asked for and is not done yet, and what became of it.
+        self._requests: tuple[Request, ...] = ()
+        self._looks: tuple[Look, ...] = ()
+        self._looking: tuple[Look, ...] = ()
+        self._requests_at = LONG_AGO
+        self._request_fails_since: Instant | None = None
+        self._settled: tuple[tuple[Request, Exception | None], ...] = ()
+        # Operations and what goes wrong with them.
+        self._asked: Operation | None = None
+        self._asked_at: Instant | None = None
+        self._asked_for = ""
+        self._answers = False
+        self.connection = Connection.of(settings)
+        self.fault: Exception | None = None
+        self._notes: tuple[Note, ...] = ()
+
+    # -- what its agent may ask
+
+    def begin(self, now: Instant) -> None:
+        """The agent wants a round, whatever was before; it has `join_timeout` to come to it."""
+        self.membership = self.membership.begins(now, self.settings.timeout.join)
+
+    def want(self, where: RendezvousStoreInfo, unreachable: Sequence[str] = ()) -> None:
+        """It wants a round newer than the last one it was in. `where`: the workers' store would be, if this node gets
+        rank 0. `unreachable`: keys of members of the last round that it cannot reach."""
+        if self.membership.left or self.membership.shut:
+            return
+        self._give_up_round()
+        self.membership = self.membership.wants(self.state)
+        self._registers = True
+        self.entry = replace(
+            self.entry,
+            after=self.membership.round,
+            done=0,
+            address=where.master_addr,
+            port=where.master_port,
+            unreachable=tuple(unreachable),
+        )
+        self._hurry()
+
+    def _give_up_round(self) -> None:
+        """A node that wants a new round while its last one runs ends that for all, as users of torch's handlers expect:
+        they report nothing. Does nothing after a report, or when the round is over."""
+        name, number, cut_off = self.entry.node, self.membership.round, self.membership.cut_off
+        if number:
+            reason = f"{name} was cut off from the store" if cut_off else f"{name} wants a new round"
+            cause = Cause.LOST if cut_off else Cause.LEFT
+            self.request(Amend(_given_up, (self.key, number, cause, name, reason)))
+
+    def reaches(self, unreachable: Sequence[str]) -> None:
+        """These members are those that it cannot reach by now."""
+        self.entry = replace(self.entry, unreachable=tuple(unreachable))
+        self._hurry()
+
+    def step_back(self) -> None:
+        """It does not come to the round that it wanted."""
+        self.membership = self.membership.steps_back()
+        self._retire()
+
+    def fail(self, failures: Mapping[int, ProcessFailure]) -> None:
+        """Its workers failed."""
+        told = tuple(bounded(failure) for failure in failures.values())
+        self.request(Amend(model.failed, (self.membership.round, self._report(told, is_certain(failures)))))
+
+    def succeed(self) -> None:
+        """Its workers are done."""
+        self.membership = replace(self.membership, done=True)
+        if not self.membership.left:
+            self.entry = replace(self.entry, done=self.membership.round)
+            self._hurry()
+
+    def leave(self, reason: str) -> Request:
+        """It takes part no longer, for good; a join ends. Its entry stays for as long as its workers may run: the
+        others wait for them to stop. Returns the request that is settled once all is told."""
+        told = self._go(reason)
+        return told if self.membership.running else self._retire()
+
+    def retire(self, reason: str) -> Request:
+        """As `leave`, and no worker runs here any more."""
+        self._go(reason)
+        return self._retire()
+
+    def _go(self, reason: str) -> Request:
+        if self.membership.left:
+            return self.request(Amend(_as_it_is))
+        self.membership = replace(self.membership, left=True)
+        done = Amend(model.succeeded, ((self.key,), self.membership.round))
+        return self.request(done if self.membership.done else Amend(model.left, (self.key, reason)))
+
+    def close(self, reason: str, succeeded: bool) -> Request:
+        """The job is over for everybody."""
+        return self.request(Amend(model.closed, (self.entry.node, reason, succeeded)))
+
+    def reread(self) -> Request:
+        """Read the state once more. Settled when that is done."""
+        self._state_stale = True
+        return self.request(Amend(_as_it_is))
+
+    def shut_down(self) -> bool:
+        """It never takes part again. Whether the store has ever answered."""
+        self.membership = replace(self.membership, shut=True)
+        return self.state is not None
+
+    def linger(self) -> None:
+        """It hosts the store. If the job is over, it watches whether others are still there to learn of it."""
+        self.lingers = self.connection.outage is None and self.state is not None and self.state.closed is not None
+        self._roster_stale = True
+
+    def request(self, request: Request) -> Request:
+        """Anything else. It is settled some time, see `take_settled`."""
+        if isinstance(request, Look):
+            self._looks = (*self._looks, request)
+        else:
+            self._requests = (*self._requests, request)
+        self._hurry()
+        return request
+
+    def _report(self, failures: tuple[ProcessFailure, ...], certain: bool) -> Report:
+        return Report(self.key, self.entry.node, failures, certain)
+
+    def _retire(self) -> Request:
+        self._registers = False
+        return self.request(Retire())
+
+    def _hurry(self) -> None:
+        self.connection = self.connection.hurries()
+        self._requests_at = LONG_AGO
+
+    # -- what it hears
+
+    def state_changed(self) -> None:
+        """Somebody wrote the state, or may have."""
+        self._state_stale = True
+        self.connection = self.connection.hurries()
+
+    def roster_changed(self) -> None:
+        """Somebody came or went, or may have."""
+        self._roster_stale = True
+
+    def answered(self, answer: Any, now: Instant) -> None:
+        """The operation that `next` asked for was carried out; `effects` says what the answer is."""
+        operation, asked = self._take_asked(now)
+        away, silent = self.connection.was_away(asked, now), self.connection.silent_since(asked)
+        self.connection = self.connection.answered(asked, now)
+        if away:
+            self._expect_all_back(now)
+            self._wait_longer(now - (silent or now))
+        if self._asked_for != "work":
+            self._answers = True
+        if isinstance(operation, ReadState):
+            self._take(answer[0], answer[1], now)
+        elif isinstance(operation, WriteState):
+            self._written(operation, answer, now)
+        elif isinstance(operation, ReadRoster):
+            self._observe(answer, now)
+        elif isinstance(operation, Announce):
+            self._announced(operation.entry, answer, now)
+        elif isinstance(operation, Withdraw):
+            self._withdrawn(operation.key)
+        elif isinstance(operation, Beat):
+            self._beaten(operation, answer, now)
+
+    def broke(self, error: Exception, now: Instant) -> None:
+        """The operation that `next` asked for failed. Nothing that was read before it is sure to stand."""
+        _, asked = self._take_asked(now)
+        purpose = self._asked_for
+        self._state_stale = self._roster_stale = True
+        self._looks, self._looking = (*self._looking, *self._looks), ()
+        if isinstance(error, EntryDroppedError):
+            self.connection = self.connection.answered(asked, now)
+            self._come_back(now)
+            return
+        outage = error if isinstance(error, RendezvousConnectionError) else None
+        if outage is None:
+            self._tell_fault(error)
+        else:
+            self.registered = None  # the store may come back without its memory
+            self._extend_join(now)
+        self.connection = self.connection.failed(asked, outage, now)
+        if purpose == "request":
+            self._request_failed(error, outage is not None, now)
+        if purpose == "work" and self._answers:
+            self._work_failed(error, now)
+
+    def _request_failed(self, error: Exception, outage: bool, now: Instant) -> None:
+        """An outage passes. What fails for another reason for as long as a window fails for good: it must not hold up
+        the rest."""
+        self._requests_at = later(self.connection.retry_at or LONG_AGO, _AFTER)
+        if outage:
+            return
+        self._request_fails_since = now if self._request_fails_since is None else self._request_fails_since
+        if now - self._request_fails_since >= self.settings.window:
+            self._settle(error)
+
+    def _work_failed(self, error: Exception, now: Instant) -> None:
+        self._answers = False
+        led, self.election = self.election.leading, self.election.failed(now)
+        if led and not self.election.leading:
+            self._note("warning", "leads no more", reason=f"{type(error).__name__}: {error}")
+
+    def _tell_fault(self, error: Exception) -> None:
+        if type(error) is not type(self.fault) and not isinstance(error, ConfigurationError):  # which ends the join
+            trace = None if isinstance(error, ElasticError) else error  # whose words say it all
+            self._note("warning", "rendezvous fault", trace, reason=f"{type(error).__name__}: {error}")
+        self.fault = error
+
+    def _take(self, found: State | None, token: Token | None, now: Instant) -> None:
+        """A store that knows less than this node does has lost its memory (its host was started anew): it gets back
+        what the nodes know, by whoever is first."""
+        if self.state is not None and token == self.token:
+            return
+        state = found or State()
+        due = state if self.state is None else model.recovered(self.state, state)
+        if due is not state:
+            self._note("warning", "store lost its state", round=due.round)
+            self._expect_all_back(now)
+            self.registered = None
+            self._to_give_back = (due, token)
+            return
+        if state == self.state and state.round:  # another write of the same: somebody gave it back
+            self._expect_all_back(now)
+            self.registered = None
+        self._took(state, token, now)
+
+    def _took(self, state: State, token: Token | None, now: Instant) -> None:
+        """This state stands in the store. Who is there is to be looked at again: a state is never decided about by a
+        roster that was read before it, or who announced itself in between would look as if it had not."""
+        self._extend_join(now)
+        self.state, self.token = state, token
+        self._to_give_back = None
+        self._decision = self._decide_at = None
+        self._roster_stale = True
+        if state.seated(self.key):
+            self._seated_in = state.round
+        nobody_leads = bool(state.round) and not state.open and not state.closed and not state.busy
+        if nobody_leads != self.election.recount:
+            self.election = replace(self.election, recount=nobody_leads)
+        self._follow()
+
+    def _follow(self) -> None:
+        """What the state means for a node that wants a round."""
+        if not self.membership.joins or self.state is None:
+            return
+        over = missed(self.state, self.key, self.entry.after)
+        if over is not None:
+            self.entry = replace(self.entry, after=over)
+        if self.join_status is JoinStatus.MEMBER:
+            self.membership = self.membership.came_to(self.state)
+
+    def _written(self, operation: WriteState, answer: Any, now: Instant) -> None:
+        if answer is None:
+            self._state_stale, self._to_give_back = True, None
+            return
+        state, token, written = answer
+        if not written:
+            self._to_give_back = None
+            self._take(state, token, now)
+            return
+        if self._asked_for == "work" and isinstance(self._decision, Write):
+            reason = self._decision.reason
+            self._note("debug", "rendezvous state written", round=operation.state.round, reason=reason)
+        self._took(operation.state, token, now)
+
+    def _observe(self, found: tuple[Registration, ...], now: Instant) -> None:
+        state = self.state or State()
+        dropped = self.registered is not None and self.seen.drops(self.key, found)
+        self.seen = self.seen.after_look(found, state, now)
+        if dropped:
+            self._come_back(now)
+        keys = [item.key for item in found if item.entry is not None]  # whose entry cannot be read does not lead
+        before = keys[: keys.index(self.key)] if self.key in keys else keys
+        if self.election.recount:
+            older = sum(not state.seated(key) for key in before)
+            self.election = replace(self.election, recount=False, older=older)
+        if self.election.stepping_in:
+            self._see_line(keys, now)
+        for look in self._looking:
+            self._settled = (*self._settled, (look, None))
+        self._looking = ()
+        others = any(not seen.late and seen.entry.key != self.key for seen in self.seen.roster)
+        self.lingers = self.lingers and others
+        self._judge(now)
+
+    def _see_line(self, keys: list[str], now: Instant) -> None:
+        """Those before this node in the line have not led though it was theirs to do. The first of them is held to be
+        gone, unless it has beaten since the look that was taken in this silence: then it lives, and cannot lead."""
+        state = self.state or State()
+        line = [key for key in state.busy if key not in state.draining]
+        seated = set(line)
+        line += [key for key in keys if key not in seated]
+        before = line[: line.index(self.key)] if self.key in line else []
+        self.seen = self.seen.presumed_late(before[:1], before[1:], now)
+        self._roster_stale = True
+        self.election = self.election.saw_line()
+
+    def _announced(self, entry: Entry, older: int, now: Instant) -> None:
+        if self.registered is None:
+            self._beat_at = later(now, self.settings.keep_alive_interval)
+        self.election = replace(self.election, older=older)
+        self.registered = self._stood = entry
+        self._roster_stale = True
+
+    def _withdrawn(self, key: str) -> None:
+        self._roster_stale = True
+        if key == self.key:
+            self.registered = self._stood = None
+            self._may_stand = False
+            self.election = self.election.steps_back()
+
+    def _beaten(self, operation: Beat, pulse: int | None, now: Instant) -> None:
+        """Beats are looked at once in an interval by whoever leads, also when nobody came or went."""
+        self._roster_stale = True
+        election, place = self.election, self._place
+        if election.stepping_in and operation.leading:
+            self._note("info", "leads now", reason=election.stepping_in)
+            self.election = election.counted(pulse, now, place).leads()
+            return
+        self._beats += 1
+        self._beat_at = later(now, self.settings.keep_alive_interval)
+        if election.leading:
+            self.election = election.counted(pulse, now, place)
+        elif pulse is not None:
+            self.election = election.seen(pulse, now, place)
+
+    def _come_back(self, now: Instant) -> None:
+        """The store has dropped the entry of this node, which lives, and perhaps those of others."""
+        self._note("warning", "entry dropped")
+        self._expect_all_back(now)
+        self.registered = None
+
+    def _expect_all_back(self, now: Instant) -> None:
+        """The store was away, or slept. What it does for those that do not beat it may have done to all: until they had
+        the time to announce themselves anew, as this node does, nobody is lost for having no entry; and nobody could
+        beat meanwhile, or lead."""
+        self.seen, self.election = self.seen.after_outage(now), self.election.after_outage(now)
+        if self.state is not None and self.state.round:
+            self.seen = self.seen.all_back_by(later(now, self.settings.window))
+
+    def _wait_longer(self, seconds: Duration) -> None:
+        """Time in which nobody could come back is no part of what members have for that."""
+        if self._enough is not None:
+            self._enough = (self._enough[0], later(self._enough[1], seconds))
+
+    def _extend_join(self, now: Instant) -> None:
+        """The deadline of a join is for gathering: it begins anew when the round has ended that the node waited for."""
+        if self._waits:
+            self.membership = self.membership.waits_from(now, self.settings.timeout.join)
+
+    # -- what it does next
+
+    def next(self, now: Instant, vacant: bool = False) -> Operation | Rest:
+        """One operation, to be answered before `next` is asked again, or a rest. `vacant`: the backend says that
+        whoever led has gone."""
+        if self.registered is not None and (vacant or self.election.vacant_since is not None):
+            self.election = self.election.told_vacant(vacant, now, self._place)
+        operation = self._operation(now) if self.connection.may_try(now) else None
+        if operation is None:
+            if self.connection.retry_at is None and not self._requests:  # else there is something left to do
+                self._all_is_well()
+            return self._rest(now)
+        self._asked, self._asked_at = operation, now
+        return operation
+
+    def _take_asked(self, now: Instant) -> tuple[Operation | None, Instant]:
+        taken = self._asked, now if self._asked_at is None else self._asked_at
+        self._asked = self._asked_at = None
+        return taken
+
+    def _all_is_well(self) -> None:
+        if self.connection.told:
+            self._note("info", "store is back")
+        self.connection, self.fault, self.election = self.connection.rests(), None, self.election.worked()
+
+    def _operation(self, now: Instant) -> Operation | None:
+        # Beats come first: whatever else goes wrong, the others do not call this node gone for it.
+        self._asked_for = ""
+        return (
+            self._beat(now)
+            or self._restore()
+            or self._read()
+            or self._give_back()
+            or self._serve(now)
+            or self._register()
+            or self._step_in()
+            or self._work(now)
+        )
+
+    def _beat(self, now: Instant) -> Operation | None:
+        if not self._registers or self.registered is None or now < self._beat_at:
+            return None
+        return Beat(self.key, self.election.leading, self.election.looks(self._place, self._beats))
+
+    def _restore(self) -> Operation | None:
+        """After an outage what stood there before stands there again first, also when the state cannot be read."""
+        stood = self._stood
+        if not self._registers or self.registered is not None or stood is None or self._is_outdated(stood):
+            return None
+        readable = self.fault is None or not isinstance(self.fault, ElasticError)
+        if self._state_stale and stood.after < self._seated_in and readable:
+            return self._read()
+        return self._announce(stood)
+
+    def _read(self) -> Operation | None:
+        if not self._state_stale and self.state is not None:
+            return None
+        self._state_stale = False
+        return ReadState()
+
+    def _give_back(self) -> Operation | None:
+        return None if self._to_give_back is None else WriteState(*self._to_give_back)
+
+    def _serve(self, now: Instant) -> Operation | None:
+        """The first request that is not done. A failure is told before the node is ready for the next round: else the
+        round ends for another cause."""
+        while self._requests and now >= self._requests_at:
+            request = self._requests[0]
+            self._asked_for = "request"
+            if isinstance(request, Amend):
+                changed = self._amended(request)
+                if changed is not None:
+                    return WriteState(changed, self.token)
+            elif self._registers or not self._may_stand:
+                self._settle()
+            else:
+                return Withdraw(self.key)
+        self._asked_for = ""
+        return None
+
+    def _amended(self, request: Amend) -> State | None:
+        """The state to write; None if there is nothing to change, and the request is settled."""
+        state = self.state or State()
+        try:
+            changed = request.change(state, *request.arguments)
+        except Exception as error:  # noqa: BLE001 - one request that cannot be carried out must not end the beats
+            self._settle(error)
+            return None
+        if changed is state:
+            self._settle()
+            return None
+        return replace(changed, serial=state.serial + 1)
+
+    def _settle(self, fault: Exception | None = None) -> None:
+        request, *others = self._requests
+        self._requests, self._request_fails_since = tuple(others), None
+        self._settled = (*self._settled, (request, fault))
+
+    def _register(self) -> Operation | None:
+        waits = any(isinstance(request, Amend) for request in self._requests)
+        if waits or not self._registers or self.registered == self.entry or self._is_outdated(self.entry):
+            return None
+        return self._announce(self.entry)
+
+    def _announce(self, entry: Entry) -> Operation:
+        self._may_stand = True
+        return Announce(entry)
+
+    def _is_outdated(self, entry: Entry) -> bool:
+        """Whether the entry led to a round that is past: a node that slept while the others went on without it would
+        look like one that waits for the next, and be given a seat before it knows."""
+        return self.state is not None and entry.after < self._seated_in < self.state.round
+
+    def _step_in(self) -> Operation | None:
+        """Counted before anything is written: what this node writes may move the next in line up, and it must not find
+        that the leaders' counter stands still."""
+        is_next = self._place == 1  # and must know whether the first one beats
+        recounts = self.election.recount and (is_next or goes_by_age(self.state or State(), self.key))
+        if self.registered is None or not (self.election.stepping_in or recounts):
+            return None
+        if self.election.line_seen and self.election.stepping_in:
+            return Beat(self.key, leading=True, look=True)
+        return self._look()
+
+    def _look(self) -> Operation:
+        self._roster_stale = False
+        self._looking, self._looks = (*self._looking, *self._looks), ()
+        return ReadRoster()
+
+    def _work(self, now: Instant) -> Operation | None:
+        """What the leader does. The first in line leads without waiting for silence."""
+        if self._may_lead(now):
+            self.election = self.election.leads()
+            self._roster_stale = True
+        self._asked_for = "work"
+        if self._looks or (self._roster_stale and self.wants_roster):
+            return self._look()
+        if not self.election.leading:
+            return None
+        if self._decide_at is not None and now >= self._decide_at:
+            self._judge(now)
+        if isinstance(self._decision, Write):
+            decided = self._decision.state
+            return WriteState(replace(decided, serial=decided.serial + 1), self.token)
+        dead = self.seen.dead(self.state or State(), now)
+        return None if dead is None else Withdraw(dead)
+
+    def _may_lead(self, now: Instant) -> bool:
+        waits = self.election.leading or self.registered is None or self.election.barred(now)
+        return not waits and self._place == 0
+
+    @property
+    def _place(self) -> int:
+        return position(self.state or State(), self.key, self.election.older)
+
+    def _judge(self, now: Instant) -> None:
+        """Decide by what is seen; carried out if this node leads."""
+        state, roster = self.state or State(), self.seen.roster
+        if not enough(roster, state, self.settings):
+            self._enough = None
+        elif self._enough is None or self._enough[0] != state.round:
+            self._enough = (state.round, now)
+        since = None if self._enough is None else self._enough[1]
+        self._decision = decide(roster, state, self.settings, now, since, self.seen.settled)
+        self._decide_at = None
+        if isinstance(self._decision, Wait):
+            self._decide_at = self._decision.until
+            self.gathering = None if state.open else self._decision
+
+    def _rest(self, now: Instant) -> Rest:
+        times = [later(now, _IDLE)]
+        if self.connection.retry_at is not None:
+            times = [self.connection.retry_at]
+        elif self._registers:
+            times = [self._beat_at if self.registered else later(now, self.settings.keep_alive_interval)]
+            if self.election.leading and self._decide_at is not None:
+                times.append(self._decide_at)
+        if self._requests:
+            times.append(max(self._requests_at, self.connection.retry_at or now))
+        return Rest(min(times), self.wants_roster)
+
+    @property
+    def wants_roster(self) -> bool:
+        """Whether it wants to be told of changes of the roster."""
+        return self.election.leading or self.lingers
+
+    @property
+    def lacking(self) -> int:
+        """How many announcements a node that leads needs to be told of at once, while nodes gather: half of those that
+        lack, so that a thousand of them wake it ten times and not a thousand. It looks with every beat besides."""
+        wait = self.gathering
+        if wait is None or self.lingers or (self.state is not None and self.state.open):
+            return 1
+        return max(1, (len(wait.missing) or wait.wanted - wait.joined) // 2)
+
+    # -- what it tells
+
+    @property
+    def join_status(self) -> JoinStatus:
+        """Where it stands, as a node that wants the next round."""
+        return join_status(self.state or State(), self.key, self.entry.after, self.settings.max_nodes)
+
+    def obstacle(self, now: Instant) -> RendezvousError | ElasticError | None:
+        """Why the node does not come to the round that it wants, and never will; None while it may."""
+        member, state = self.membership, self.state
+        if member.shut:
+            return RendezvousGracefulExitError("the rendezvous was shut down on this node")
+        if isinstance(self.fault, ElasticError):
+            return self.fault
+        if member.left:
+            return RendezvousGracefulExitError("this node left the rendezvous while it was joining")
+        if member.joins and state is not None and self.join_status.is_final:
+            return messages.no_place(state, self.join_status, self.key, self.settings.run_id, member.was_closed)
+        due = self.join_deadline
+        if due is None or now < due:
+            return None
+        if state is None or self._waits or self.connection.outage is not None or self.fault is not None:
+            return messages.no_answer(self.connection.outage, self.fault, self.settings.timeout.join)
+        return messages.too_few(self.settings, self.progress())
+
+    @property
+    def join_deadline(self) -> Instant | None:
+        """Until when it waits for the round; None while one runs that it waits for to end, and the store answers."""
+        if not self._waits:
+            return self.membership.join_by
+        silent = self.connection.silent_since(self._asked_at)
+        return None if silent is None else later(silent, self.settings.timeout.join)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether it waits for a round to end."""
+        return self.membership.joins and self.connection.outage is None and self.join_status.waits_for_others
+
+    def verdict(self, now: Instant, grace: Duration = 0.0) -> Verdict | None:
+        """What has become of the round that it is in; None while that goes on. `grace`: see `RosterBackend`."""
+        if not self.membership.running or self.state is None:
+            return None
+        found = verdict(self.state, self.key, self.membership.round)
+        if found is None:
+            since = self.connection.silent_since(self._asked_at)
+            self.connection, cut_off = self.connection.fenced(self._asked_at, grace, now)
+            if cut_off and since is not None:
+                found = messages.fenced(now - since, self.settings.window, self.connection.outage)
+                self.membership = replace(self.membership, cut_off=True)
+        return found
+
+    def waiting(self) -> int:
+        """How many nodes wait that the next round has room for, as seen last."""
+        state = self.state or State()
+        room = self.settings.max_nodes - (len(state.busy) if state.open else 0)
+        return min(len(waiting(self.seen.roster, state)), max(room, 0))
+
+    def progress(self) -> str:
+        """Who is there, and who is missing, in one line."""
+        return messages.progress(self.state, self.gathering, self.seen.roster, self.settings, self.key)
+
+    def suspects(self, most: int) -> tuple[Seat, ...]:
+        """Seats of so many members of the last round at most, if that failed as if some could not reach each other; or
+        of the round that this node is not in because it could not reach them."""
+        state = self.state or State()
+        failed = state.end is not None and state.end.cause is Cause.FAILURE and not state.end.counted
+        mine = state.round == self.membership.round and state.seated(self.key)
+        if not (self.entry.unreachable if state.open else failed and mine):
+            return ()
+        rank, size = state.rank(self.key) or 0, len(state.seats)
+        ring = dict.fromkeys([0, *((rank + step) % size for step in range(1, most))])
+        return tuple(seat for seat in (state.seats[place] for place in ring) if seat.key != self.key)
+
+    def notice(self, now: Instant) -> Instant:
+        """Note an outage that has lasted for some time; also while an attempt hangs. Returns when to look again."""
+        since = self.connection.silent_since(self._asked_at)
+        if since is not None and self.connection.is_news(since, now):
+            reason = str(self.connection.outage or "it does not answer")
+            self._note("warning", "store out of reach", seconds=round(now - since, 1), reason=reason)
+            self.connection = replace(self.connection, told=True)
+        return self.connection.next_look(since, now)
+
+    def fence_at(self, now: Instant, grace: Duration) -> Instant:
+        """When it will have fenced itself off unless the store answers."""
+        return self.connection.fence_at(self._asked_at, grace, now)
+
+    def take_notes(self) -> tuple[Note, ...]:
+        """Lines for the log since the last call."""
+        notes, self._notes = self._notes, ()
+        return notes
+
+    def take_settled(self) -> tuple[tuple[Request, Exception | None], ...]:
+        """Requests that were carried out since the last call; or, with the reason, that never can be."""
+        settled, self._settled = self._settled, ()
+        return settled
+
+    def _note(
+        self,
+        level: Literal["debug", "info", "warning"],
+        event: EventName,
+        trace: Exception | None = None,
+        **fields: Any,
+    ) -> None:
+        self._notes = (*self._notes, Note(level, event, fields, trace))
+
+
+def _as_it_is(state: State) -> State:
+    return state
+
+
+def _given_up(state: State, key: str, number: int, cause: Cause, by: str, reason: str) -> State:
+    running = state.open and state.round == number and state.seated(key)
+    return model.ended(state, cause, by, reason) if running else state

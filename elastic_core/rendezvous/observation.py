@@ -1,0 +1,179 @@
+"""What one node sees of the others, from one look at the store to the next. Pure: what stands in the store comes in,
+and times are the observer's own.
+
+Where the store shows beats, a node is late when its counter stands still; no clock of one machine is compared with
+another's, and an observer that could not look has seen nothing: it must have looked often enough, too.
+
+A store with leases shows no beats and drops the entries of nodes that are gone. But it can be wrong about all of them
+at once: one that was away or has lost its memory, and an etcd cluster (before 3.5.11) whose leader was suspended,
+wakes, and ends every lease that was not renewed with *it*. So an observer must not be faster to call others lost than
+the news that its own entry went too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import LONG_AGO, Instant, later
+from elastic_core.rendezvous.roster import Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from elastic_core.clock import Duration
+    from elastic_core.rendezvous.effects import Registration
+    from elastic_core.rendezvous.model import State
+    from elastic_core.rendezvous.roster import Roster
+    from elastic_core.rendezvous.settings import RendezvousSettings
+
+CONFIRM: Duration = 0.75
+"""Seconds between the end of one lease and that of the next, when a store ends them all: etcd looks twice a second for
+those that are over, and ends so many of them at a time."""
+SURELY = 1.5  # intervals within which a live node is seen to beat
+DOUBTS = 2  # looks at nodes that may be late, by an observer that has only just begun to look
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A counter as last seen: its value, when it was first seen with that value, how many looks found it still the
+    same, and when the last of these was; None before the first."""
+
+    value: int
+    since: Instant
+    unchanged: int = 0
+    looked: Instant | None = None
+
+    def seen(self, value: int, now: Instant, interval: Duration) -> Counter:
+        """After another look. Looks closer together than half an interval are one: after an outage, in which nobody
+        could beat, many looks in a row have still seen only one moment."""
+        if value != self.value:
+            return Counter(value, now)
+        if now - (self.since if self.looked is None else self.looked) < 0.5 * interval:
+            return self
+        return Counter(value, self.since, self.unchanged + 1, now)
+
+    def after_outage(self, most: int, now: Instant) -> Counter:
+        """Nobody could count during the outage: of the looks before it, `most` are kept at the most."""
+        return replace(self, unchanged=min(self.unchanged, most), looked=now)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What is known of the others after the last look.
+
+    Args:
+        interval: seconds between two beats of a live node.
+        attempts: beats that may fail to appear.
+        counters: of the beats, by key.
+        registrations: what stood in the store.
+        roster: the entries among them that can be read.
+        leased: whether the store drops the entries of nodes that are gone.
+        settled: until then nobody is lost for having no entry.
+        absent: members that had no entry.
+        looked: whether there was a look.
+    """
+
+    interval: Duration
+    attempts: int
+    counters: Mapping[str, Counter] = field(default_factory=dict)
+    registrations: tuple[Registration, ...] = ()
+    roster: Roster = ()
+    leased: bool = False
+    settled: Instant = LONG_AGO
+    absent: frozenset[str] = frozenset()
+    looked: bool = False
+
+    @classmethod
+    def of(cls, settings: RendezvousSettings) -> Observation:
+        """Before the first look."""
+        return cls(settings.keep_alive_interval, settings.keep_alive_max_attempt)
+
+    def after_look(self, found: tuple[Registration, ...], state: State, now: Instant) -> Observation:
+        """After another look; counters and entries that are not there any more are forgotten."""
+        leased = self.leased or any(item.beats is None for item in found)
+        counters = {i.key: self._counter(i.key, i.beats, now) for i in found if i.beats is not None}
+        since = {seen.entry.key: seen.since for seen in self.roster}
+        seen = replace(self, counters=counters, registrations=found, leased=leased, looked=True)
+        roster = tuple(
+            Seen(item.entry, seen.late(item.key, now), since.get(item.key, now))
+            for item in found
+            if item.entry is not None
+        )
+        return replace(seen, roster=(*self._gone_done(found, state), *roster))._with_absent(state, now)
+
+    def _gone_done(self, found: tuple[Registration, ...], state: State) -> tuple[Seen, ...]:
+        """Members that were seen to be done, and whose entries have gone before anybody noted that: they had succeeded,
+        and are not lost."""
+        here = {item.key for item in found}
+        busy = set(state.busy) if state.open else set()
+        return tuple(
+            replace(seen, late=True)
+            for seen in self.roster
+            if seen.entry.done == state.round and seen.entry.key in busy and seen.entry.key not in here
+        )
+
+    def _counter(self, key: str, value: int, now: Instant) -> Counter:
+        before = self.counters.get(key)
+        return Counter(value, now) if before is None else before.seen(value, now, self.interval)
+
+    def _with_absent(self, state: State, now: Instant) -> Observation:
+        """Who is absent for the first time may not be the last."""
+        if not self.leased and self.registrations:
+            return self
+        absent = frozenset(state.busy) - {item.key for item in self.registrations}
+        settled = max(self.settled, later(now, CONFIRM)) if absent - self.absent else self.settled
+        return replace(self, absent=absent, settled=settled)
+
+    def drops(self, own: str, found: tuple[Registration, ...]) -> bool:
+        """Whether a look that found this shows that the store has dropped the observer's `own` entry, which stood
+        there. Only a store with leases does; one that shows no entry at all may be one."""
+        leased = self.leased or not found or any(item.beats is None for item in found)
+        stood = not self.looked or any(item.key == own for item in self.registrations)
+        return leased and stood and all(item.key != own for item in found)
+
+    def after_outage(self, now: Instant) -> Observation:
+        """Nobody could be heard, and some need a moment to come back: they are late only after some looks more; and who
+        was seen before is seen anew, for of two agents of one name nobody knows yet which one is gone."""
+        most = max(self.attempts - 1 - DOUBTS, 0)
+        counters = {key: counter.after_outage(most, now) for key, counter in self.counters.items()}
+        return replace(self, counters=counters, roster=tuple(replace(seen, since=now) for seen in self.roster))
+
+    def all_back_by(self, until: Instant) -> Observation:
+        """Until then everybody has time to announce themselves anew: who has no entry is not lost."""
+        return replace(self, settled=max(until, self.settled))
+
+    def presumed_late(self, first: Collection[str], between: Collection[str], now: Instant) -> Observation:
+        """Those first in line would lead if they lived: they are late, as if they had been watched for long, until they
+        beat again. Those between them and this node may be about to step in themselves, so that there is some doubt.
+        Who has not been seen to stand still meanwhile may live, though it does not lead: it may have been cut off."""
+        since = Instant(now - self.interval * self.attempts)
+        looks = {**dict.fromkeys(between, self.attempts - 1 - DOUBTS), **dict.fromkeys(first, self.attempts - 1)}
+        late = {
+            key: Counter(self.counters[key].value, since, max(unchanged, 0), now)
+            for key, unchanged in looks.items()
+            if key in self.counters and now - self.counters[key].since >= SURELY * self.interval
+        }
+        return replace(self, counters={**self.counters, **late})
+
+    def late(self, key: str, now: Instant) -> bool:
+        """Whether the counter has stood still for too long, by the clock and by the number of looks."""
+        counter = self.counters.get(key)
+        if counter is None:
+            return False
+        return counter.unchanged >= self.attempts - 1 and now - counter.since >= self.interval * self.attempts
+
+    def age(self, key: str, now: Instant) -> Duration | None:
+        """Seconds since the counter was first seen as it is."""
+        counter = self.counters.get(key)
+        return None if counter is None else now - counter.since
+
+    def dead(self, state: State, now: Instant) -> str | None:
+        """A key whose entry is of no use to anybody: it has been late for a window more, and a round that runs does not
+        have it."""
+        patience = 2 * self.interval * self.attempts
+        for key in (item.key for item in self.registrations):  # also one whose entry cannot be read
+            age = self.age(key, now) if self.late(key, now) and not (state.open and state.seated(key)) else None
+            if age is not None and age >= patience:
+                return key
+        return None

@@ -1,0 +1,212 @@
+"""Where there is nothing but a rendezvous backend of two methods: a store whose keys are one state of it. The members
+of a round share one, and so, beneath `OverStore`, do the nodes of a job. It works; with many nodes a backend that keeps
+entries apart is much cheaper."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import SystemClock, later
+from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
+from elastic_core.interfaces.backend import RosterBackend
+from elastic_core.rendezvous.over_store import OverStore, StoreConnection
+from elastic_core.support.backoff import Backoff
+from elastic_core.support.compare_and_swap import TooManyRefusals, swapped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from elastic_core.clock import Clock, Duration
+    from elastic_core.interfaces.backend import RendezvousBackend
+
+    Values = dict[str, bytes]
+
+_VERSION = 1
+_TIMEOUT = timedelta(seconds=300)
+_MOST_REFUSALS = 1000  # each means that somebody else got through
+_PAUSES = Backoff(first=0.02, longest=1.0, factor=1.5)
+
+
+class StateStore:
+    """See `interfaces.store.Store`. All keys are one state of `backend`, which is read and written as a whole: made for
+    the few small values by which the members of a round find each other, not for data. Thread-safe. Who waits for a key
+    of another process asks for it again and again, with pauses of 0.02 s up to 1 s.
+
+    Args:
+        backend: a client for a state of this store's own, which nothing else writes: of another job id, say. If its
+            `set_state` does not tell what stands, `add` may count twice when others write at the same time.
+        timeout: how long `get` and `wait` wait for a key.
+
+    Every method raises RendezvousConnectionError and RendezvousStateError as the backend does; `get` and `wait`
+    TimeoutError, when a key does not appear in time.
+    """
+
+    def __init__(self, backend: RendezvousBackend, timeout: timedelta = _TIMEOUT, clock: Clock | None = None) -> None:
+        self._backend = backend
+        self._timeout = timeout
+        self._clock = clock or SystemClock()
+        self._changed = threading.Condition()
+
+    def get(self, key: str) -> bytes:
+        return self._awaited([key], self._timeout)[key]
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._change(lambda values: {**values, key: _as_bytes(value)})
+
+    def add(self, key: str, amount: int) -> int:
+        def change(values: Values) -> Values:
+            if key in values and not amount:
+                return values
+            return {**values, key: str(int(values.get(key) or b"0") + amount).encode()}
+
+        return int(self._change(change)[key])
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        def change(values: Values) -> Values:
+            meets = values.get(key, b"") == _as_bytes(expected)
+            return {**values, key: _as_bytes(desired)} if meets else values
+
+        return self._change(change).get(key, _as_bytes(expected))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        self._awaited(keys, self._timeout if timeout is None else timeout)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return not _missing(self._values(), keys)
+
+    def delete_key(self, key: str) -> bool:
+        was_there = False
+
+        def change(values: Values) -> Values:
+            nonlocal was_there
+            was_there = key in values
+            return {name: value for name, value in values.items() if name != key} if was_there else values
+
+        self._change(change)
+        return was_there
+
+    def num_keys(self) -> int:
+        return len(self._values())
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """The values of all these keys, as `get`."""
+        values = self._awaited(keys, self._timeout)
+        return [values[key] for key in keys]
+
+    def close(self) -> None:
+        """Close the backend, if it has a `close`."""
+        close: Callable[[], object] | None = getattr(self._backend, "close", None)
+        if close is not None:
+            close()
+
+    def _values(self) -> Values:
+        with self._changed:
+            found = self._backend.get_state()
+        return {} if found is None else _decoded(found[0])
+
+    def _awaited(self, keys: Sequence[str], timeout: timedelta) -> Values:
+        until, looks = later(self._clock.now(), timeout.total_seconds()), 0
+        while missing := _missing(values := self._values(), keys):
+            left = until - self._clock.now()
+            if left <= 0:
+                raise TimeoutError(
+                    f"expected the keys {missing} to be set within {timeout.total_seconds():g} s; nobody has set them"
+                )
+            looks += 1
+            with self._changed:
+                self._changed.wait(min(_PAUSES.pause(looks), left))
+        return values
+
+    def _change(self, change: Callable[[Values], Values]) -> Values:
+        """The values as this call left them."""
+
+        def attempt() -> Values | None:
+            found = self._backend.get_state()
+            values = {} if found is None else _decoded(found[0])
+            changed = change(values)
+            done = changed is values or self._put(changed, None if found is None else found[1])
+            return changed if done else None
+
+        with self._changed:
+            try:
+                changed = swapped(attempt, _MOST_REFUSALS)
+            except TooManyRefusals as error:
+                raise RendezvousConnectionError(f"the state of the backend {self._backend.name!r}: {error}") from error
+            self._changed.notify_all()
+            return changed
+
+    def _put(self, values: Values, token: object) -> bool:
+        data = _encoded(values, secrets.token_hex(8))
+        answer = self._backend.set_state(data, token)
+        if answer is not None:
+            return answer[2]
+        found = self._backend.get_state()  # it does not tell
+        return found is not None and found[0] == data
+
+
+def _as_bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _missing(values: Values, keys: Sequence[str]) -> list[str]:
+    return [key for key in keys if key not in values]
+
+
+def _encoded(values: Values, serial: str) -> bytes:
+    """`serial` tells two writes of the same values apart."""
+    shown = {key: base64.b64encode(value).decode() for key, value in values.items()}
+    return json.dumps({"version": _VERSION, "serial": serial, "values": shown}, separators=(",", ":")).encode("ascii")
+
+
+def _decoded(data: bytes) -> Values:
+    try:
+        document = json.loads(data)
+        if document["version"] != _VERSION:
+            raise ValueError(f"version {document['version']!r}")
+        return {str(key): base64.b64decode(value, validate=True) for key, value in document["values"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RendezvousStateError(
+            f"expected the values of a store of version {_VERSION}, found {data[:80]!r} ({error}); no other program "
+            "may use the same endpoint and --rdzv-id"
+        ) from error
+
+
+class _StateConnector:
+    """Everybody gets the same store, which bounds no operation: the backend does."""
+
+    hosts = False
+    grace: Duration = 0.0
+
+    def __init__(self, backend: RendezvousBackend, clock: Clock) -> None:
+        self.where = backend.name
+        self._store = StateStore(backend, clock=clock)
+        self._closed = False
+
+    def connect(self, aside: bool = False) -> StoreConnection:
+        return _SharedConnection(self._store, self.where)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._store.close()
+
+
+class _SharedConnection(StoreConnection):
+    def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
+        """Every question reads the whole state: the pauses grow for as long as it waits."""
+        return self.asked_for(key, timeout, closed, _PAUSES)
+
+    def release(self) -> None:
+        """It is closed when all are."""
+
+
+def with_roster(backend: RendezvousBackend, clock: Clock, observes: bool = False) -> RosterBackend:
+    """The backend itself, if it keeps entries; else one over it that does. `observes`: see `OverStore`."""
+    if isinstance(backend, RosterBackend):
+        return backend
+    return OverStore(_StateConnector(backend, clock), "job", backend.name, clock, observes=observes)

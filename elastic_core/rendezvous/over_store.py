@@ -1,0 +1,440 @@
+"""A rendezvous backend over any key-value store that has compare_set, get, set, add, check and wait: versions of the
+state, and a log of announcements. Push is the store's `wait`."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from elastic_core.clock import SystemClock, later
+from elastic_core.errors import ElasticError, RendezvousConnectionError, RendezvousStateError
+from elastic_core.interfaces.backend import RosterBackend
+from elastic_core.rendezvous.roster_log import Announcer, RosterLog
+from elastic_core.rendezvous.versions import Keys, Version, Versions, add, create, peek, standing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elastic_core.clock import Clock, Duration
+    from elastic_core.interfaces.backend import Announced, Token
+    from elastic_core.interfaces.store import Store
+    from elastic_core.support.backoff import Backoff
+
+T = TypeVar("T")
+HOLE_PATIENCE: Duration = 2.0
+_PIECE: Duration = 1.0  # of a wait that cannot be interrupted
+_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
+
+
+class StoreConnection:
+    """One connection to a store. Derive from it where a store can do better than this.
+
+    Args:
+        store: used by one thread at a time.
+        where: the store, for messages.
+    """
+
+    def __init__(self, store: Store, where: str) -> None:
+        self.store: Any = store
+        self.where = where
+
+    def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
+        """The value of the key, once it is there; None after `timeout` seconds, soon after `closed` is set, and for a
+        key that was there and is not any more."""
+        clock = SystemClock()
+        until = later(clock.now(), timeout)
+        while not closed.is_set() and (left := until - clock.now()) > 0:
+            try:
+                self.store.wait([key], timedelta(seconds=max(min(left, _PIECE), 0.001)))
+            except Exception as error:
+                if not is_wait_timeout(error):
+                    raise
+            else:
+                return peek(self.store, key)
+        return None
+
+    def asked_for(self, key: str, timeout: Duration, closed: threading.Event, pauses: Backoff) -> bytes | None:
+        """The same for a store whose `wait` cannot be used: the key is asked for, with these pauses."""
+        clock, asked = SystemClock(), 0
+        until = later(clock.now(), timeout)
+        while not closed.is_set():
+            if (found := peek(self.store, key)) is not None:
+                return found
+            if (left := until - clock.now()) <= 0:
+                break
+            asked += 1
+            closed.wait(min(pauses.pause(asked), left))
+        return None
+
+    def abort(self) -> None:
+        """Let every operation on it fail now, blocked ones included, where that can be done. Any thread. Idempotent."""
+
+    def release(self) -> None:
+        """It is used no more. Idempotent."""
+        close = getattr(self.store, "close", None)
+        if close is not None:
+            close()
+
+
+def is_wait_timeout(error: BaseException) -> bool:
+    """Whether a `wait` ended because its time was up. torch has one class for this and other refusals of a store, and
+    only the message tells them apart; a broken connection has a class of its own."""
+    words = isinstance(error, RuntimeError) and type(error).__name__ != "DistNetworkError"
+    return isinstance(error, TimeoutError) or (words and "timeout" in str(error).lower())
+
+
+class StoreConnector(Protocol):
+    """Makes connections to one store. `connect` is called from several threads."""
+
+    @property
+    def where(self) -> str:
+        """The store, for messages."""
+        ...
+
+    @property
+    def hosts(self) -> bool:
+        """Whether the store lives in this process, and ends with `close`."""
+        ...
+
+    @property
+    def grace(self) -> Duration:
+        """See `RosterBackend.grace`."""
+        ...
+
+    def connect(self, aside: bool = False) -> StoreConnection:
+        """A connection. `aside`: one for waiting, beside a main one that stands or has just failed: no long patience.
+
+        Raises:
+            RendezvousConnectionError: there is none to be had within the connector's own bounds, or it was closed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let connecting come back with an error, now and later. Ends what is hosted here. Idempotent."""
+        ...
+
+
+class FactoryConnector:
+    """Connections to a store that a function makes, one for each thread that uses it.
+
+    Args:
+        make: makes a client of the store; may raise anything.
+        where: the store, for messages.
+        grace: see `RosterBackend.grace`.
+    """
+
+    hosts = False
+
+    def __init__(self, make: Callable[[], Store], where: str, grace: Duration = 0.0) -> None:
+        self._make = make
+        self.where = where
+        self.grace = grace
+
+    def connect(self, aside: bool = False) -> StoreConnection:
+        try:
+            return StoreConnection(self._make(), self.where)
+        except ElasticError:
+            raise
+        except Exception as error:
+            raise unreachable("connecting", self.where, error) from error
+
+    def close(self) -> None:
+        """What was made is released by who got it."""
+
+
+def unreachable(doing: str, where: str, error: BaseException) -> RendezvousConnectionError:
+    """The error for a store operation that failed. Raise it `from error`. A stack trace of C++ is cut off."""
+    lines = str(error).strip().splitlines()
+    said = lines[0].strip() if lines else type(error).__name__
+    return RendezvousConnectionError(f"{doing} at {where} failed: {said}")
+
+
+class _Restarted(Exception):
+    """A line that waits found a store that began anew."""
+
+
+class _Line:
+    """One thread's line to the store: connects when it is first used and after every fault, and can be cut from
+    outside.
+
+    Args:
+        connector: where connections come from.
+        aside: this line only waits, beside a main one.
+        greet: called with the store of every new connection before it is used otherwise.
+    """
+
+    def __init__(self, connector: StoreConnector, aside: bool, greet: Callable[[Store], None]) -> None:
+        self._connector = connector
+        self._aside = aside
+        self._greet = greet
+        self._lock = threading.RLock()
+        self._connection: StoreConnection | None = None
+        self._closed = threading.Event()
+
+    def use(self, doing: str, operation: Callable[[Store], T]) -> T:
+        """Do something with the store. After a fault the connection is dropped, and the next call makes a new one.
+
+        Raises:
+            RendezvousConnectionError: the store cannot be reached, the operation broke off, or the line was closed.
+        """
+        with self._lock:
+            return self._tried(doing, lambda connection: operation(connection.store))
+
+    def fetch(self, key: str, timeout: Duration) -> bytes | None:
+        """The value of the key, once it is there; None after `timeout` seconds, and when the line is closed. Raises: as
+        `use`, except that a closed line is no fault."""
+        return self._unless_closed(lambda connection: connection.fetch(key, timeout, self._closed))
+
+    def look(self, operation: Callable[[Store], T]) -> T | None:
+        """The same for any operation: None when the line is closed."""
+        return self._unless_closed(lambda connection: operation(connection.store))
+
+    def _unless_closed(self, operation: Callable[[StoreConnection], T]) -> T | None:
+        with self._lock:
+            try:
+                return None if self._closed.is_set() else self._tried("waiting", operation)
+            except RendezvousConnectionError:
+                if self._closed.is_set():
+                    return None
+                raise
+
+    def close(self) -> None:
+        """Cut the line. Any thread."""
+        self._closed.set()
+        connection = self._connection
+        if connection is not None:
+            connection.abort()
+        if self._lock.acquire(blocking=False):  # else whoever is at it finds it cut, and drops it
+            try:
+                self._drop()
+            finally:
+                self._lock.release()
+
+    def _tried(self, doing: str, operation: Callable[[StoreConnection], T]) -> T:
+        try:
+            return operation(self._connected())
+        except (ElasticError, _Restarted):
+            raise  # no word of the store about its connection
+        except Exception as error:
+            self._drop()
+            if isinstance(error, _FAULTS):  # no word about the connection either, but a client may be broken for good
+                raise
+            raise unreachable(doing, self._connector.where, error) from error
+        finally:
+            if self._closed.is_set():
+                self._drop()
+
+    def _connected(self) -> StoreConnection:
+        if self._connection is None and not self._closed.is_set():
+            connection = self._connector.connect(self._aside)
+            try:
+                self._greet(connection.store)
+            except BaseException:
+                connection.release()
+                raise
+            self._connection = connection
+        if self._connection is None or self._closed.is_set():
+            self._drop()
+            raise RendezvousConnectionError(f"the connection to {self._connector.where} was closed by this side")
+        return self._connection
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.release()
+            self._connection = None
+
+
+@dataclass
+class _Epoch:
+    """What is known of one epoch of the store: of the time since it was last empty."""
+
+    name: str
+    versions: Versions
+    announcer: Announcer
+    log: RosterLog
+
+
+@dataclass(frozen=True)
+class _Pushed:
+    epoch: _Epoch
+    number: int
+    value: bytes
+
+
+class OverStore(RosterBackend):
+    """See above.
+
+    It uses up to three connections, made when they are first needed: one for operations and one for each of the two
+    waits. A store that was restarted empty is noticed when a connection to it is made; everything known of the one
+    before is forgotten then, and what this node has announced is announced again.
+
+    Args:
+        connector: becomes this backend's.
+        run_id: the job; jobs with different ids do not see each other in one store.
+        name: that it is selected by.
+        clock: times how long a slot of the log stays unfilled.
+        hole_patience: seconds after which an unfilled slot is given up.
+        observes: it only looks: it changes nothing, and does not begin the epoch of an empty store.
+
+    Every method but `close` raises:
+        RendezvousConnectionError: the store cannot be reached. The next call tries again.
+        RendezvousStateError: something else writes to our keys.
+    """
+
+    def __init__(
+        self,
+        connector: StoreConnector,
+        run_id: str,
+        name: str = "store",
+        clock: Clock | None = None,
+        hole_patience: Duration = HOLE_PATIENCE,
+        observes: bool = False,
+    ) -> None:
+        self._keys = Keys(run_id)
+        self._name = name
+        self._clock = clock or SystemClock()
+        self._hole_patience = hole_patience
+        self._observes = observes
+        self._connector = connector
+        self._epoch: _Epoch | None = None
+        self._pushed: _Pushed | None = None
+        self._main = _Line(connector, aside=False, greet=self._greet)
+        self._state_line = _Line(connector, aside=True, greet=self._greet_aside)
+        self._roster_line = _Line(connector, aside=True, greet=self._greet_aside)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def hosts_store(self) -> bool:
+        return self._connector.hosts
+
+    @property
+    def grace(self) -> Duration:
+        return self._connector.grace
+
+    def connect(self) -> None:
+        """Connect now rather than at the first use. Takes as long as the connector's patience at most, and comes back
+        with an error soon after `close`."""
+        self._use("connecting", lambda store, epoch: None)
+
+    def get_state(self) -> tuple[bytes, Version] | None:
+        pushed, self._pushed = self._pushed, None
+
+        def read(store: Store, epoch: _Epoch) -> tuple[bytes, Version] | None:
+            if pushed is not None and pushed.epoch is epoch and epoch.versions.adopt(pushed.number, pushed.value):
+                return epoch.versions.standing()
+            return epoch.versions.newest(store)
+
+        return self._use("reading the state", read)
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Version, bool] | None:
+        def write(store: Store, epoch: _Epoch) -> tuple[bytes, Version, bool] | None:
+            if token is None or token.epoch == epoch.name:
+                return epoch.versions.write(store, state, 0 if token is None else token.number)
+            standing = epoch.versions.newest(store)
+            return None if standing is None else (*standing, False)
+
+        return self._use("writing the state", write)
+
+    def announce(self, key: str, entry: bytes) -> int:
+        return self._use("announcing this node", lambda store, epoch: epoch.announcer.announce(store, key, entry))
+
+    def withdraw(self, key: str) -> None:
+        def write(store: Store, epoch: _Epoch) -> None:
+            epoch.announcer.withdraw(store, key, epoch.log.first_slot(key))
+
+        self._use("withdrawing a node", write)
+
+    def beat(self, key: str, leading: bool, look: bool) -> int | None:
+        def write(store: Store, epoch: _Epoch) -> int | None:
+            epoch.announcer.beat(store, key)
+            return self._counted_lead(store, int(leading)) if leading or look else None
+
+        return self._use("beating", write)
+
+    def roster(self) -> tuple[Announced, ...]:
+        return self._use("reading the roster", lambda store, epoch: epoch.log.read(store))
+
+    def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
+        epoch = self._epoch
+        if token is not None and epoch is not None and token.epoch != epoch.name:
+            return True
+        number = 1 if token is None else token.number + 1
+        try:
+            value = self._state_line.fetch(self._keys.state(number), timeout)
+        except _Restarted:
+            return True
+        if value is None:
+            return epoch is not None and self._has_passed(epoch, number - 1)
+        if epoch is not None:
+            self._pushed = _Pushed(epoch, number, value)  # what was waited for came with the news
+        return True
+
+    def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
+        log = self._epoch.log if self._epoch is not None else None
+        if log is not None and log.behind:  # the next look fills the hole; until then there is nothing else to see
+            patience = min(timeout, self._hole_patience)
+            return self._is_filled(log.cursor + 1, patience) or timeout >= self._hole_patience
+        return self._is_filled((log.cursor if log else 0) + more, timeout)
+
+    def close(self) -> None:
+        """Every blocked call comes back at once: waits with False, others with RendezvousConnectionError. Where the
+        connections cannot be cut, waits need 1 s, and others as long as they need."""
+        for line in (self._main, self._state_line, self._roster_line):
+            line.close()  # before connecting is given up, which is no fault of the store then
+        self._connector.close()
+
+    def _counted_lead(self, store: Store, amount: int) -> int:
+        """What counts is that it moves: where something else has written to it, whoever leads begins anew."""
+        try:
+            return add(store, self._keys.lead, amount)
+        except RendezvousStateError:
+            if amount:
+                store.set(self._keys.lead, b"%d" % amount)
+            return amount
+
+    def _has_passed(self, epoch: _Epoch, number: int) -> bool:
+        """Whether the version that was waited for has long come and gone: who waits may have slept before."""
+        return bool(self._state_line.look(lambda store: epoch.versions.passed(store, number)))
+
+    def _is_filled(self, slot: int, timeout: Duration) -> bool:
+        try:
+            return self._roster_line.fetch(self._keys.slot(slot), timeout) is not None
+        except _Restarted:
+            return True
+
+    def _use(self, doing: str, operation: Callable[[Store, _Epoch], T]) -> T:
+        def with_epoch(store: Store) -> T:
+            assert self._epoch is not None  # `_greet` came first
+            return operation(store, self._epoch)
+
+        return self._main.use(doing, with_epoch)
+
+    def _greet(self, store: Store) -> None:
+        name = self._name_of_epoch(store)
+        if self._epoch is None or self._epoch.name != name:
+            log = RosterLog(self._keys, self._clock, self._hole_patience, self._observes)
+            announcer = Announcer(self._keys)
+            if self._epoch is not None:
+                self._epoch.announcer.move_to(announcer, store)
+            self._epoch = _Epoch(name, Versions(self._keys, name, self._observes), announcer, log)
+
+    def _name_of_epoch(self, store: Store) -> str:
+        if self._observes:
+            return _name(peek(store, self._keys.id) or b"")
+        return _name(create(store, self._keys.id, secrets.token_hex(8).encode()))
+
+    def _greet_aside(self, store: Store) -> None:
+        name = standing(store, self._keys.id)  # in a store that began anew there may be none
+        if self._epoch is not None and (name is None or _name(name) != self._epoch.name):
+            raise _Restarted
+
+
+def _name(epoch: bytes) -> str:
+    """Whatever bytes they are: an epoch is only told from others by it."""
+    return epoch.decode("latin-1")

@@ -1,0 +1,265 @@
+"""The whole membership policy: one pure function from what is seen to what should follow, with its reason.
+
+Any node may run it at any time: what makes it safe is that the state is written by compare-and-swap, against the very
+state that was decided about. To keep the store quiet one node runs it, the leader (see `election`).
+
+The policy, in order:
+
+- Closed: nothing follows.
+- A round runs: end it when a member is lost; close the job when all its members are done; end it when a member is to be
+  drained, or when nodes wait and there is room for them. Members that are done are noted, so that they are never lost,
+  and once the first is done nobody is let in: the job is ending.
+- No round runs: form one when `min_nodes` are ready, and everybody we know of is back, or has had the time to come
+  back. A member that lives and stops its workers is waited for as long as that may take it, also where spares fill all
+  places. A new job, whose nodes are not known yet, waits for the last call instead, or until `max_nodes` are ready.
+  Nodes that cannot reach each other do not meet in a round, as long as those that can are enough.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import LONG_AGO, Instant, later
+from elastic_core.rendezvous.model import (
+    Cause,
+    closed,
+    counted_failure,
+    ended,
+    formed,
+    refused,
+    succeeded,
+)
+from elastic_core.rendezvous.ranks import ordered
+from elastic_core.rendezvous.roster import alive, holders, is_ready, waiting
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Duration
+    from elastic_core.rendezvous.model import Entry, State
+    from elastic_core.rendezvous.roster import Roster
+    from elastic_core.rendezvous.settings import RendezvousSettings
+
+
+@dataclass(frozen=True)
+class Write:
+    """Put `state` in the place of the one decided about."""
+
+    state: State
+    reason: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to write now; decide again at `until` (None: when something changes).
+
+    Args:
+        joined: nodes that are ready.
+        wanted: how many it needs.
+        missing: names of known nodes that are not ready.
+    """
+
+    reason: str
+    until: Instant | None = None
+    joined: int = 0
+    wanted: int = 0
+    missing: tuple[str, ...] = ()
+
+
+Decision = Write | Wait
+
+
+def decide(
+    roster: Roster,
+    state: State,
+    settings: RendezvousSettings,
+    now: Instant,
+    enough_since: Instant | None,
+    settled: Instant = LONG_AGO,
+) -> Decision:
+    """What should follow.
+
+    Args:
+        enough_since: when the caller first saw that `min_nodes` were ready for the next round, on the clock of `now`;
+            None if they are not (see `enough`).
+        settled: the store was away and may have lost its entries: until then members without one are not lost.
+    """
+    if state.closed:
+        return Wait(f"closed by {state.closed.by}: {state.closed.reason}")
+    unwelcome = refused(state, _impostors(roster, state, settings, now))
+    if unwelcome is not state:
+        return Write(unwelcome, "two agents have one name")
+    if state.open:
+        return _while_running(roster, state, settings, settled if now < settled else None)
+    return _while_gathering(roster, state, settings, now, enough_since, settled)
+
+
+def enough(roster: Roster, state: State, settings: RendezvousSettings) -> bool:
+    """Whether `min_nodes` are ready for the next round."""
+    return not state.open and len(waiting(roster, state)) >= settings.min_nodes
+
+
+def _while_running(roster: Roster, state: State, settings: RendezvousSettings, returning: Instant | None) -> Decision:
+    seen = {item.entry.key: item for item in roster}
+    noted = succeeded(state, [key for key, it in seen.items() if it.entry.done == state.round], state.round)
+    absent = [key for key in noted.busy if key not in seen]
+    silent = [key for key in noted.busy if key in seen and seen[key].late]
+    lost = silent if returning is not None else [*silent, *absent]
+    if lost:
+        reason = _why_lost(state.names(silent), state.names(absent if returning is None else []), settings)
+        return Write(ended(noted, Cause.LOST, ", ".join(state.names(lost)), reason, tuple(lost)), reason)
+    if not noted.busy:
+        by = state.names(noted.done[-1:]) or ("the last node",)
+        return Write(closed(noted, by[0], "every worker succeeded", succeeded=True), "every worker succeeded")
+    draining = set(state.draining)
+    leaving = state.names(key for key in noted.busy if key in draining)
+    if leaving:
+        reason = f"{', '.join(leaving)} {'is' if len(leaving) == 1 else 'are'} drained"
+        return Write(ended(noted, Cause.DRAINED, ", ".join(leaving), reason), reason)
+    if noted is not state:
+        return Write(noted, f"{len(noted.done)} of {len(state.seats)} nodes are done")
+    busy = set(state.busy)
+    newcomers = [entry for entry in waiting(roster, state) if busy.isdisjoint(entry.unreachable)]
+    if noted.done or not newcomers or len(busy) >= settings.max_nodes:
+        until = returning if absent else None
+        return Wait("the round runs", until, len(busy), len(busy))
+    names = ", ".join(entry.node for entry in newcomers)
+    reason = f"{names} want{'s' if len(newcomers) == 1 else ''} to take part"
+    return Write(ended(state, Cause.JOINED, names, reason), reason)
+
+
+def _why_lost(silent: tuple[str, ...], absent: tuple[str, ...], settings: RendezvousSettings) -> str:
+    told = [f"lost {', '.join(silent)}: no beat for {settings.window:g} s"] if silent else []
+    return "; ".join([*told, f"lost {', '.join(absent)}: left without a word"] if absent else told)
+
+
+def _while_gathering(
+    roster: Roster,
+    state: State,
+    settings: RendezvousSettings,
+    now: Instant,
+    enough_since: Instant | None,
+    settled: Instant,
+) -> Decision:
+    ready = waiting(roster, state)
+    missing = _missing(roster, state)
+    names = tuple(entry.node for entry in missing)
+    if len(ready) < settings.min_nodes:
+        reason = f"{len(ready)} of {settings.min_nodes} nodes joined"
+        return Wait(reason, None, len(ready), settings.min_nodes, names)
+    until = _until(ready, missing, state, settings, now if enough_since is None else enough_since)
+    if until is not None and now < until:
+        waits_for = "the last call" if not missing else f"{', '.join(names)} to come back"
+        return Wait(f"{len(ready)} nodes joined, waiting for {waits_for}", until, len(ready), settings.max_nodes, names)
+    if now < settled and (unsettled := _without_entry(roster, state)):
+        reason = f"{len(ready)} nodes joined, waiting for {', '.join(state.names(unsettled))} to come back"
+        return Wait(reason, settled, len(ready), settings.max_nodes, state.names(unsettled))
+    if until is None:
+        full = len(ready) >= settings.max_nodes
+        return _form(
+            ready, missing, roster, state, settings, f"all {settings.max_nodes} nodes are there" if full else ""
+        )
+    late = "the last call is over" if not missing else f"{', '.join(names)} did not come back in time"
+    return _form(ready, missing, roster, state, settings, late)
+
+
+def _until(
+    ready: list[Entry], missing: list[Entry], state: State, settings: RendezvousSettings, since: Instant
+) -> Instant | None:
+    """When to form a round with those that are ready, at the latest; None for at once. Spares are always ready first:
+    without this they would take the places of members that only stop their workers. These live, so that they have heard
+    of the end of the round within a window."""
+    full = len(ready) >= settings.max_nodes
+    if missing:
+        stopping: Duration = settings.window + max(entry.stop_timeout for entry in missing)
+        return later(since, stopping if full else max(stopping, settings.timeout.close))
+    known = any(state.seated(entry.key) for entry in ready)  # else nobody of the last round is left: a new gathering
+    return None if (full and not missing) or known else later(since, settings.timeout.last_call)
+
+
+def _without_entry(roster: Roster, state: State) -> list[str]:
+    """Members of the last round that had not gone, and have no entry."""
+    present = {seen.entry.key for seen in roster}
+    return [key for key in state.busy if key not in present]
+
+
+def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: Instant) -> list[tuple[str, str]]:
+    """Live agents of a name that another has, with the reason. By now the other one would be late if it were gone, and
+    its lease would have ended, were it given out once more meanwhile."""
+    names = holders(roster, state)
+    found = []
+    for seen in roster:
+        holder = seen.entry if seen.late else names[seen.entry.node]
+        if holder is not seen.entry and now - seen.since > 2 * settings.window:
+            where = holder.address or holder.host
+            found.append((seen.entry.key, f"the name {holder.node} is taken by a live agent at {where}"))
+    return found
+
+
+def _missing(roster: Roster, state: State) -> list[Entry]:
+    """Members of the last round that live and are not back yet: their workers may still run. That is so as well of who
+    is drained, until it has told that it goes, and of who was called lost and is heard of again."""
+    return [entry for entry in alive(roster, state) if state.seated(entry.key) and not is_ready(entry, state)]
+
+
+def _form(
+    ready: list[Entry],
+    missing: list[Entry],
+    roster: Roster,
+    state: State,
+    settings: RendezvousSettings,
+    reason: str,
+) -> Decision:
+    """A round of those that are ready, members of the last one first, then the older ones; the rest are spares."""
+    state = _judged(state, ready, missing)
+    if state.closed:
+        return Write(state, state.closed.reason)
+    veterans_first = sorted(ready, key=lambda entry: not state.seated(entry.key))
+    meeting = _meeting(veterans_first, settings.min_nodes)
+    meets = {entry.key for entry in meeting}
+    chosen = {entry.key for entry in meeting[: settings.max_nodes]}
+    members = ordered([entry for entry in ready if entry.key in chosen], list(state.seats.keys))
+    max_restarts = max(entry.max_restarts for entry in members)
+    announced = {seen.entry.key for seen in roster}
+    apart = ", ".join(entry.node for entry in ready if entry.key not in meets)
+    reason = f"{apart} cannot be reached by the others" if apart else reason or "every node known is back"
+    bounded = replace(state, min_nodes=settings.min_nodes, max_nodes=settings.max_nodes)
+    return Write(formed(bounded, (entry.seat for entry in members), max_restarts, reason, announced), reason)
+
+
+def _meeting(ready: list[Entry], least: int) -> list[Entry]:
+    """Those of them that can reach each other: whoever has the most links that are broken goes, of several the last,
+    until none is left. All of them if that leaves fewer than `least`."""
+    broken = _broken_links(ready)
+    worst = [(-len(broken[entry.key]), -place, entry.key) for place, entry in enumerate(ready) if entry.key in broken]
+    heapq.heapify(worst)
+    out: set[str] = set()
+    while worst:
+        noted, place, key = heapq.heappop(worst)
+        count = sum(other not in out for other in broken[key])
+        if count == -noted:
+            out.add(key)
+        elif count:  # fewer than when it was noted: others may have more
+            heapq.heappush(worst, (-count, place, key))
+    return [entry for entry in ready if entry.key not in out] if len(ready) - len(out) >= least else ready
+
+
+def _broken_links(entries: list[Entry]) -> dict[str, list[str]]:
+    """For each that has any, who is at the other ends of its broken links; twice if both ends have told."""
+    here = {entry.key for entry in entries}
+    found: dict[str, list[str]] = {}
+    for key, other in ((entry.key, other) for entry in entries for other in entry.unreachable if other in here):
+        found.setdefault(key, []).append(other)
+        found.setdefault(other, []).append(key)
+    return found
+
+
+def _judged(state: State, ready: list[Entry], missing: list[Entry]) -> State:
+    """The state after judging a failure that nobody was certain about: if a member is gone, its loss was the cause, and
+    that costs no restart. `max_restarts` is that of the round in which it happened."""
+    if state.end is None or state.end.cause is not Cause.FAILURE or state.end.counted:
+        return state
+    here = {entry.key for entry in (*ready, *missing)}
+    if any(key not in here for key in state.seats.keys):
+        return state
+    return counted_failure(state)

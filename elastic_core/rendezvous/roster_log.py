@@ -1,0 +1,354 @@
+"""The roster in a key-value store: a log of announcements. Every announcement of every node has a slot of its own.
+
+A writer takes a slot by counting up `slots`, then fills it. A reader folds filled slots in their order, from where it
+stopped the last time, so that joining costs a node a handful of operations and costs a reader one more entry.
+
+- A writer that dies between the two leaves a hole. A reader that has known of a slot for 2 s and finds it unfilled
+  voids it, by the same compare_set that fills it, so that only one of the two can happen; a writer that was merely
+  slow sees it and takes another slot. So does one that was so slow that the void slot was deleted, and it could fill
+  it behind the cursor of every reader: it finds `base` beyond it.
+- `base` tells newcomers where live slots begin. Whoever reads moves it on when what lies before is dead, and deletes
+  slots there, the first one first: who dies meanwhile leaves some right before `base`, which the next one deletes. A
+  reader that finds its next slot empty and `base` beyond it was left behind, and folds the log anew from there:
+  everything alive is at or after `base`. A node whose entry is far behind the others announces it once more, so that it
+  does not hold up `base`.
+- An entry may be withdrawn by another node. Its counter then begins anew, by which its node learns of it, should it
+  live.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from elastic_core.errors import RendezvousStateError
+from elastic_core.interfaces.backend import Announced, EntryDroppedError
+from elastic_core.log import get_logger
+from elastic_core.rendezvous.versions import add, as_number, compare_set, create, delete, foreign, peek
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.interfaces.store import Store
+    from elastic_core.rendezvous.versions import Keys
+
+VOID = b"-"  # nobody filled the slot in time
+SUPERSEDED = b"x"  # whoever filled the slot has announced something newer since
+CHUNK = 512
+_TIDIED_AT_ONCE = 64
+_FAR_BEHIND = 256  # slots after an entry, from which on it is announced once more
+_BEATS_PER_LOOK = 64
+_MOST_DIGITS = 18
+_MOST_UNREAD = 1_000_000  # slots; more have not been taken since `base`, whatever the counter says
+
+
+@dataclass(frozen=True)
+class LogRecord:
+    """An announcement of `key`, or (`entry` None) its withdrawal. `first` is the slot of the key's first one."""
+
+    key: str
+    first: int
+    entry: bytes | None
+
+    def encode(self) -> bytes:
+        head = f"{self.first} {quote(self.key, safe='')}".encode()
+        return head if self.entry is None else head + b" " + self.entry
+
+
+def decoded_record(value: bytes) -> LogRecord | None:
+    """The record; None for a slot that holds none any more. Raises ValueError: it is nothing that we write."""
+    if value in (VOID, SUPERSEDED):
+        return None
+    first, _, rest = value.partition(b" ")
+    key, payload, entry = rest.partition(b" ")
+    if not first.isdigit() or len(first) > _MOST_DIGITS or not key or not key.isascii():
+        raise ValueError(f"expected an announcement, found {value[:60]!r}")
+    return LogRecord(unquote(key.decode()), int(first), entry if payload else None)
+
+
+@dataclass
+class _Own:
+    """Where a key of ours stands: its first slot, the slot of what it announced last (None: not known to be written)
+    and what is written there, its entry (None: it is about to be withdrawn), and its beats."""
+
+    first: int
+    latest: int | None = None
+    record: bytes = b""
+    entry: bytes | None = None
+    beats: int = 0
+
+
+class Announcer:
+    """Writes the announcements of one node in one epoch of the store. Used from one thread at a time.
+
+    Args:
+        keys: of the job.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._own: dict[str, _Own] = {}
+
+    def announce(self, store: Store, key: str, entry: bytes) -> int:
+        """Append an announcement. Returns how many live ones are older than the first of this key, about."""
+        own = self._own.get(key)
+        slot = None
+        if own is None or own.entry is None:  # a withdrawal that broke off may have landed, and its counter be deleted
+            slot = add(store, self._keys.slots, 1)
+            own = self._own[key] = _Own(slot)
+        own.entry = entry
+        if own.latest is None:  # the counter is there before the entry is: who sees an entry reads its beats unasked
+            own.beats = add(store, self._keys.beats(own.first), 1)
+        return max(0, own.first - self._append(store, own, LogRecord(key, own.first, entry), slot))
+
+    def move_to(self, other: Announcer, store: Store) -> None:
+        """Announce what stands here with `other`, in the epoch of the store that is its."""
+        for key, own in self._own.items():
+            if own.entry is not None:
+                other.announce(store, key, own.entry)
+
+    def withdraw(self, store: Store, key: str, first: int | None) -> None:
+        """Append a withdrawal of a key of ours that may have been announced; or of another's, whose first slot is
+        `first` (None: it has no entry)."""
+        own = self._own.get(key)
+        if own is None and first is not None:
+            store.set(self._keys.beats(first), b"0")
+        if own is not None or first is not None:
+            own = own or _Own(first or 0)
+            own.entry = None
+            self._append(store, own, LogRecord(key, own.first, None), None)
+            self._own.pop(key, None)  # only now: one that breaks off is made again
+
+    def beat(self, store: Store, key: str) -> None:
+        """Count one beat of an announced key. Raises EntryDroppedError: another node has withdrawn it."""
+        own = self._own.get(key)
+        if own is None:
+            return
+        before, own.beats = own.beats, self._counted(store, own)
+        if own.beats <= before:
+            del self._own[key]
+            if own.beats == 1:  # it was deleted, too, and is of no use to anybody
+                delete(store, self._keys.beats(own.first))
+            raise EntryDroppedError(
+                "expected the entry of this node to stand, found that another node has withdrawn it because it gave no "
+                "beat for long; the node announces itself again"
+            )
+        if own.beats % _BEATS_PER_LOOK == 0 and own.latest is not None and own.entry is not None:
+            behind = add(store, self._keys.slots, 0) - own.latest
+            if behind > _FAR_BEHIND:
+                self.announce(store, key, own.entry)
+
+    def _counted(self, store: Store, own: _Own) -> int:
+        """One more beat. 0 where something else has written to the counter: the node gets another one then."""
+        try:
+            return add(store, self._keys.beats(own.first), 1)
+        except RendezvousStateError:
+            return 0
+
+    def _append(self, store: Store, own: _Own, record: LogRecord, slot: int | None) -> int:
+        """Write the record into `slot`, or into a new one where a reader lost patience with us and voided it, or
+        something else has written. Only then is what it replaces marked, so that at every moment somebody who reads the
+        log finds the node in it; by a compare_set, since a reader may have deleted it by then, for good. A slot before
+        `base` was void and deleted before it was filled: what is written there goes as well. Returns `base`."""
+        value, before, marked = record.encode(), own.latest, own.record
+        own.latest = None
+        slot = add(store, self._keys.slots, 1) if slot is None else slot
+        while True:
+            if create(store, self._keys.slot(slot), value) == value:
+                base = as_number(self._keys.base, create(store, self._keys.base, b"1"))
+                if base <= slot or not delete(store, self._keys.slot(slot)):
+                    break
+            slot = add(store, self._keys.slots, 1)
+        own.latest, own.record = slot, value
+        if before is not None:
+            compare_set(store, self._keys.slot(before), marked, SUPERSEDED)
+        return base
+
+
+@dataclass(frozen=True)
+class _Live:
+    first: int
+    slot: int
+    entry: bytes
+
+
+class RosterLog:
+    """Reads the log in one epoch of the store. Used from one thread at a time.
+
+    Args:
+        keys: of the job.
+        clock: times holes.
+        patience: seconds after which a hole is voided.
+        observes: it changes nothing.
+
+    Attributes:
+        cursor: the last slot read.
+        behind: whether slots beyond it were taken but not filled yet.
+    """
+
+    def __init__(self, keys: Keys, clock: Clock, patience: Duration, observes: bool = False) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._patience = patience
+        self._observes = observes
+        self._base = 0
+        self._live: dict[str, _Live] = {}
+        self._withdrawn: dict[int, int] = {}  # the slots of withdrawals, with the first slot of the key
+        self._sighted: list[tuple[int, Instant]] = []
+        self.cursor = 0
+        self.behind = False
+
+    def read(self, store: Store) -> tuple[Announced, ...]:
+        """All entries, the oldest first, their beats fresh."""
+        if self._base == 0:
+            self._start(store)
+        self._fold(store, self._sighted_slots(store))
+        if not self._observes:
+            self._tidy(store)
+        return self._with_beats(store)
+
+    def first_slot(self, key: str) -> int | None:
+        """The first slot of a key that was live at the last reading."""
+        live = self._live.get(key)
+        return None if live is None else live.first
+
+    def base(self, store: Store) -> int:
+        """Where live slots begin, or began a short while ago."""
+        found = (peek(store, self._keys.base) or b"1") if self._observes else create(store, self._keys.base, b"1")
+        return as_number(self._keys.base, found)
+
+    def _start(self, store: Store) -> None:
+        self._base = self.base(store)
+        self._live, self._withdrawn = {}, {}
+        self.cursor = self._base - 1
+
+    def _sighted_slots(self, store: Store) -> int:
+        """How many slots were taken, and are known to be from now on. Where that does not go with what was read, the
+        log is read anew from `base`; and where it does not go with that, something else has written one of the two."""
+        taken = self._taken(store)
+        if not 0 <= taken - self.cursor <= _MOST_UNREAD:
+            self._start(store)
+            self._sighted = []
+            taken = self._taken(store)
+        if not 0 <= taken - self.cursor <= _MOST_UNREAD:
+            both = f"{self._keys.base!r} and {self._keys.slots!r}"
+            raise foreign(f"numbers under the keys {both} that belong together", f"{self._base} and {taken}")
+        if taken > (self._sighted[-1][0] if self._sighted else self.cursor):
+            self._sighted.append((taken, self._clock.now()))
+        return taken
+
+    def _taken(self, store: Store) -> int:
+        if self._observes:
+            return as_number(self._keys.slots, peek(store, self._keys.slots) or b"0")
+        return add(store, self._keys.slots, 0)
+
+    def _fold(self, store: Store, taken: int) -> None:
+        holes = 0
+        while self.cursor < taken and holes < CHUNK:  # the rest with the next reading: this one takes its time
+            found = self._filled(store, self.cursor + 1, min(taken, self.cursor + CHUNK))
+            for value in found:
+                self.cursor += 1
+                self._fold_one(self.cursor, value)
+            holes += not found
+            if not found and not self._pass_hole(store):
+                break
+        self.behind = self.cursor < taken
+        self._sighted = [sighting for sighting in self._sighted if sighting[0] > self.cursor]
+
+    def _filled(self, store: Store, first: int, last: int) -> list[bytes]:
+        """The values of the filled slots from `first` on, up to the next hole; `multi_get` would wait for that. If it
+        ever waits for a slot that was deleted in between, since we were left behind just then, it breaks off at the
+        read timeout, and the next reading finds `base` further on."""
+        names = [self._keys.slot(number) for number in range(first, last + 1)]
+        while names and not store.check(names):
+            names = names[: len(names) // 2]
+        return values_of(store, names)
+
+    def _pass_hole(self, store: Store) -> bool:
+        """Whether the log can be read on from the cursor, where there is a hole."""
+        if self.base(store) > self.cursor + 1:
+            self._start(store)
+            return True
+        hole = self.cursor + 1
+        since = next(instant for taken, instant in self._sighted if taken >= hole)
+        if self._observes or self._clock.now() - since < self._patience:
+            return False
+        create(store, self._keys.slot(hole), VOID)
+        return True
+
+    def _fold_one(self, slot: int, value: bytes) -> None:
+        try:
+            record = decoded_record(value)
+        except ValueError as error:
+            get_logger().warning("entry not readable", node=self._keys.slot(slot), reason=str(error))
+            return
+        if record is None:
+            return
+        if record.entry is None:
+            if (live := self._live.get(record.key)) and live.first == record.first:  # else it came back meanwhile
+                del self._live[record.key]
+            self._withdrawn[slot] = record.first
+        else:
+            self._live[record.key] = _Live(record.first, slot, record.entry)
+
+    def _tidy(self, store: Store) -> None:
+        """Move `base` past dead slots. Only who moved it deletes them, so nobody deletes behind another's reading."""
+        begin = min((live.slot for live in self._live.values()), default=self.cursor + 1)
+        begin = min(begin, self._base + _TIDIED_AT_ONCE)
+        if begin <= self._base:
+            return
+        moved = compare_set(store, self._keys.base, b"%d" % self._base, b"%d" % begin)
+        if moved == b"%d" % begin:
+            counted = {live.first for live in self._live.values()}
+            self._delete_left(store, self._base - 1, counted)
+            for slot in range(self._base, begin):
+                self._delete(store, slot, self._withdrawn.get(slot), counted)
+        self._base = as_number(self._keys.base, moved) if moved else self.base(store)
+        self._withdrawn = {slot: first for slot, first in self._withdrawn.items() if slot >= begin}
+
+    def _delete_left(self, store: Store, slot: int, counted: set[int]) -> None:
+        """This slot and those before it, as long as there is one: they are left of who moved `base` and died."""
+        while slot > 0 and (value := peek(store, self._keys.slot(slot))) is not None:
+            if not self._delete(store, slot, _withdrawn_in(value), counted):
+                return  # the store cannot
+            slot -= 1
+
+    def _delete(self, store: Store, slot: int, withdrawn: int | None, counted: set[int]) -> bool:
+        """The slot, and before it, since nothing else names it, the counter of a key that was withdrawn there."""
+        if withdrawn is not None and withdrawn not in counted:
+            delete(store, self._keys.beats(withdrawn))
+        return delete(store, self._keys.slot(slot))
+
+    def _with_beats(self, store: Store) -> tuple[Announced, ...]:
+        live = sorted(self._live.items(), key=lambda item: item[1].first)
+        beats = self._beats(store, [entry.first for _, entry in live])
+        return tuple(Announced(key, entry.entry, count) for (key, entry), count in zip(live, beats, strict=True))
+
+    def _beats(self, store: Store, firsts: list[int]) -> Iterator[int]:
+        for start in range(0, len(firsts), CHUNK):
+            names = [self._keys.beats(first) for first in firsts[start : start + CHUNK]]
+            yield from (_count(value) for value in values_of(store, names))
+
+
+def _withdrawn_in(value: bytes) -> int | None:
+    """The first slot of the key that is withdrawn there, if one is."""
+    try:
+        record = decoded_record(value)
+    except ValueError:
+        return None
+    return record.first if record is not None and record.entry is None else None
+
+
+def _count(value: bytes) -> int:
+    """0 for what is no number: a counter that something else has written to is not this reader's affair."""
+    return int(value) if value.isdigit() and len(value) <= _MOST_DIGITS else 0
+
+
+def values_of(store: Store, keys: Sequence[str]) -> list[bytes]:
+    """The values of keys that exist; in one operation, where the store can."""
+    several = getattr(store, "multi_get", None)
+    if several is None or not keys:
+        return [bytes(store.get(key)) for key in keys]
+    return [bytes(value) for value in several(list(keys))]

@@ -1,0 +1,38 @@
+"""What a forked child must not keep: descriptors whose end means something to others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from typing import Protocol
+
+
+class Droppable(Protocol):
+    """Holds file descriptors that only the process may hold that made it."""
+
+    def drop(self) -> None:
+        """Close them, in the child."""
+        ...
+
+
+_owners: weakref.WeakSet[Droppable] = weakref.WeakSet()
+
+
+def drop_in_forks(owner: Droppable) -> None:
+    """Call `owner.drop()` in every child forked from now on, for as long as `owner` lives."""
+    _owners.add(owner)
+
+
+def forget(owner: Droppable) -> None:
+    """It holds nothing any more. Idempotent."""
+    _owners.discard(owner)
+
+
+def _drop_all() -> None:
+    for owner in list(_owners):
+        with contextlib.suppress(OSError):  # one that fails must not keep the others from it
+            owner.drop()
+
+
+os.register_at_fork(after_in_child=_drop_all)

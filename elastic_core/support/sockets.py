@@ -1,0 +1,229 @@
+"""Sockets: ports that are really ours, addresses of this machine, and whether other machines can be reached."""
+
+from __future__ import annotations
+
+import errno
+import selectors
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.clock import SystemClock, later
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.support.addresses import ip_address, joined_host_port
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_core.clock import Duration
+
+REFUSED = "connection refused"
+_PLAIN = {
+    errno.ECONNREFUSED: REFUSED,
+    errno.ENETUNREACH: "no route",
+    errno.EHOSTUNREACH: "no route",
+    errno.EADDRNOTAVAIL: "no such address here",
+    errno.EADDRINUSE: "somebody has it",
+    errno.EACCES: "not allowed",
+    errno.ETIMEDOUT: "timed out",
+    errno.ECONNRESET: "connection reset",
+}
+_ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)  # which a machine gives that is there
+
+
+def plain(error: OSError) -> str:
+    """What a socket's error means."""
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    return _PLAIN.get(error.errno or 0) or error.strerror or str(error)
+
+
+@dataclass(frozen=True)
+class Address:
+    """One address, ready for a socket."""
+
+    family: socket.AddressFamily
+    sockaddr: tuple[Any, ...]
+
+    @property
+    def host(self) -> str:
+        return str(self.sockaddr[0])
+
+    @property
+    def scoped_host(self) -> str:
+        """The host with its interface, which a link-local address needs."""
+        scope = self.sockaddr[3] if len(self.sockaddr) > 3 else 0
+        return f"{self.host}%{scope}" if scope and "%" not in self.host else self.host
+
+    @property
+    def port(self) -> int:
+        return int(self.sockaddr[1])
+
+    @property
+    def is_loopback(self) -> bool:
+        address = ip_address(self.host.partition("%")[0])
+        return address is not None and address.is_loopback
+
+    def __str__(self) -> str:
+        return joined_host_port(self.host, self.port)
+
+
+def is_local(address: Address) -> bool:
+    """Whether it is one of this machine's: a socket can be bound to it."""
+    return not cannot_bind(address.family, (address.host, 0, *address.sockaddr[2:]))
+
+
+def cannot_bind(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> str:
+    """Why nobody can serve there now; empty if one can."""
+    try:
+        with bound(family, sockaddr) as sock:
+            sock.listen(1)  # of two that are bound, only one may listen
+    except OSError as error:
+        return plain(error)
+    return ""
+
+
+def resolve(host: str, port: int) -> list[Address]:
+    """All addresses of a name, in the system's order of preference. One of IPv4 that is mapped into IPv6, as /etc/hosts
+    may have it, is the one of IPv4: no socket of IPv6 alone can be bound to it.
+
+    Raises:
+        socket.gaierror: the name is unknown, for now at least.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a label that is empty or too long
+        raise socket.gaierror(socket.EAI_NONAME, f"not a host name: {error}") from error
+    return list(dict.fromkeys(_address(family, tuple(sockaddr)) for family, _, _, _, sockaddr in found))
+
+
+def _address(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> Address:
+    host = _unmapped(str(sockaddr[0]))
+    return Address(family, sockaddr) if host == sockaddr[0] else Address(socket.AF_INET, (host, sockaddr[1]))
+
+
+def _unmapped(host: str) -> str:
+    return host.removeprefix("::ffff:") if "." in host else host
+
+
+def connected(address: Address, timeout: Duration) -> tuple[str, str]:
+    """Connect and hang up. Returns what went wrong, in plain words (empty: somebody listens), and the local address of
+    the connection, which is the one that others reach us by."""
+    try:
+        with socket.socket(address.family, socket.SOCK_STREAM) as sock:
+            sock.settimeout(timeout)
+            sock.connect(address.sockaddr)
+            return "", _unmapped(str(sock.getsockname()[0]))
+    except OSError as error:
+        return plain(error), ""
+
+
+def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> set[str]:
+    """Those of these hosts and ports, by any name for each, from which nothing comes back within so many seconds. One
+    that refuses the connection is there. All are tried at the same time."""
+    until = later(SystemClock().now(), seconds)
+    silent = set(targets)
+    with selectors.DefaultSelector() as selector:
+        try:
+            for name, (host, port) in targets.items():
+                if _begin(selector, name, host, port):
+                    silent.discard(name)
+            while selector.get_map() and (left := until - SystemClock().now()) > 0:
+                for key, _ in selector.select(left):
+                    with _of(key) as sock:
+                        selector.unregister(sock)
+                        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _ANSWERS:
+                            silent.discard(key.data)
+        finally:
+            for key in list(selector.get_map().values()):
+                _of(key).close()
+    return silent
+
+
+def _of(key: selectors.SelectorKey) -> socket.socket:
+    assert isinstance(key.fileobj, socket.socket)
+    return key.fileobj
+
+
+def _begin(selector: selectors.BaseSelector, name: str, host: str, port: int) -> bool:
+    """Begin to connect. Whether it is known already that the host is there."""
+    try:
+        address = resolve(host, port)[0]
+        sock = socket.socket(address.family, socket.SOCK_STREAM)
+    except OSError:
+        return False
+    sock.setblocking(False)
+    begun = sock.connect_ex(address.sockaddr)
+    if begun == errno.EINPROGRESS:
+        selector.register(sock, selectors.EVENT_WRITE, name)
+    else:
+        sock.close()
+    return begun in _ANSWERS
+
+
+def bound(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.socket:
+    """A socket bound to the address, which does not listen yet: IPv4 and IPv6 alike for `::`. Raises OSError, and
+    OverflowError for what cannot be a port."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(sockaddr[0] != "::"))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(sockaddr)
+    except (OSError, OverflowError):
+        sock.close()
+        raise
+    return sock
+
+
+def bound_everywhere(port: int) -> socket.socket:
+    """The same for the port on all addresses, IPv4 and IPv6 where the machine has both."""
+    try:
+        return bound(socket.AF_INET6, ("::", port))
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise
+    return bound(socket.AF_INET, ("0.0.0.0", port))
+
+
+class PortReservation:
+    """Holds a TCP port on all addresses until `release`, without listening.
+
+    The socket is bound with SO_REUSEADDR and never listens. So the kernel gives the port to nobody else who
+    asks for any port, nor to an outgoing connection, while a server that sets SO_REUSEADDR too, as torch's
+    TCPStore does, can bind and listen on it. For the same reason two reservations of one wanted port do not see
+    each other; whoever listens second finds out.
+
+    Args:
+        port: the port wanted, 0 for any free one.
+
+    Raises:
+        ConfigurationError: the wanted port is busy or not allowed.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        try:
+            self._socket = bound_everywhere(port)
+        except OverflowError as error:
+            raise _unavailable(port, "ports are 0 to 65535") from error
+        except OSError as error:
+            raise _unavailable(port, error.strerror) from error
+        self.port: int = self._socket.getsockname()[1]
+
+    def take(self) -> socket.socket:
+        """The socket itself, for a server of this process; it is not held any more."""
+        return self._socket
+
+    def release(self) -> None:
+        """Let go of the port. Idempotent."""
+        self._socket.close()
+
+
+def _unavailable(port: int, why: str | None) -> ConfigurationError:
+    return ConfigurationError(
+        Problem(
+            "--master-port",
+            f"expected a free port for the workers' store, found that {port} cannot be bound: {why}; "
+            "end what listens there (ss -ltnp shows it), choose another, or leave the flag out to get a free one",
+        )
+    )

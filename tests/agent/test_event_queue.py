@@ -1,0 +1,257 @@
+"""The event queue: what wakes who waits, what comes out of it, and what it tells of the agent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+
+import pytest
+
+from elastic_core.agent.event_queue import EventQueue
+from elastic_core.clock import SystemClock, later
+from elastic_core.interfaces.watchdog import Expiry
+from elastic_core.testing import Background, FakeClock, eventually
+
+INT, TERM = signal.SIGINT, signal.SIGTERM
+ENDED = ValueError("no round")
+
+
+@pytest.fixture
+def make_queue():
+    made = []
+
+    def make_queue(clock=None):
+        made.append(EventQueue(clock or SystemClock()))
+        return made[-1]
+
+    yield make_queue
+    for queue in made:
+        queue.close()
+
+
+@pytest.fixture
+def queue(make_queue):
+    return make_queue()
+
+
+@pytest.fixture
+def pipe():
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        with contextlib.suppress(OSError):
+            os.close(end)
+
+
+def in_a_minute():
+    return later(SystemClock().now(), 60.0)
+
+
+def numbers(expired):
+    return [expiry.worker_pid for expiry in expired]
+
+
+def test_each_event_comes_out_once_and_in_order(queue):
+    queue.expired(Expiry(7, "step"))
+    queue.joined(ENDED)
+    queue.expired(Expiry(8, "load"))
+    queue.signalled(TERM)
+    assert (queue.take_expired(), queue.take_joined(), queue.signals) == ([], None, [])
+    queue.wait((), None)
+    assert (numbers(queue.take_expired()), queue.take_joined(), queue.signals) == ([7, 8], ENDED, [TERM])
+    queue.wait((), SystemClock().now())
+    assert (queue.take_expired(), queue.take_joined(), queue.signals) == ([], None, [TERM])
+
+
+def test_an_event_from_another_thread_wakes(queue):
+    begun = SystemClock().now()
+    threading.Timer(0.05, queue.signalled, [TERM]).start()
+    queue.wait((), in_a_minute())
+    assert queue.signals == [TERM]
+    threading.Timer(0.05, queue.wake).start()
+    queue.wait((), in_a_minute())
+    assert SystemClock().now() - begun < 30
+
+
+def test_an_event_from_a_signal_handler_wakes(queue):
+    before = signal.signal(signal.SIGALRM, lambda number, frame: queue.signalled(TERM))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        begun = SystemClock().now()
+        queue.wait((), in_a_minute())
+        assert queue.signals == [TERM]
+        assert SystemClock().now() - begun < 30
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_more_events_than_the_pipe_holds_lose_nothing(queue):
+    count = 70_000  # a pipe holds 65,536 bytes
+    for number in range(count):
+        queue.expired(Expiry(number, ""))
+    queue.wait((), None)
+    assert numbers(queue.take_expired()) == list(range(count))
+    queue.joined(ENDED)
+    queue.wait((), in_a_minute())
+    assert queue.take_joined() is ENDED
+
+
+def test_events_of_many_threads_all_arrive(queue):
+    def put(thread):
+        for number in range(200):
+            queue.expired(Expiry(thread * 200 + number, ""))
+
+    threads = [threading.Thread(target=put, args=[thread]) for thread in range(8)]
+    for thread in threads:
+        thread.start()
+    found = []
+    while len(found) < 1600:
+        queue.wait((), in_a_minute())  # may bring nothing: an event can be taken before its wake-up call is sent
+        found += numbers(queue.take_expired())
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == list(range(1600))
+
+
+def test_a_readable_descriptor_wakes(queue, pipe):
+    reader, writer = pipe
+    assert queue.wait([reader], SystemClock().now()) == []
+    os.write(writer, b"!")
+    assert queue.wait([reader], in_a_minute()) == [reader]
+
+
+def test_a_descriptor_that_nobody_can_write_to_any_more_wakes(queue, pipe):
+    reader, writer = pipe
+    os.close(writer)
+    assert queue.wait([reader], in_a_minute()) == [reader]
+
+
+def test_a_deadline_that_has_passed_does_not_block(queue, pipe):
+    queue.wait([pipe[0]], later(SystemClock().now(), -5.0))
+
+
+def test_a_deadline_ends_the_wait(queue):
+    begun = SystemClock().now()
+    queue.wait((), None, later(begun, 50.0), later(begun, 0.02))
+    assert 0.02 <= SystemClock().now() - begun < 30
+
+
+def test_who_waits_is_alive_and_who_does_not_shows_when_it_waited_last(make_queue):
+    clock = FakeClock()
+    queue = make_queue(clock)
+    clock.advance(50.0)
+    before = queue.alive_at()
+    seen = Background(lambda: (eventually(lambda: queue.alive_at() == clock.timestamp()), queue.wake()))
+    queue.wait((), None)
+    ended = clock.timestamp()
+    clock.advance(50.0)
+    assert (ended - before, seen.result()[0], queue.alive_at()) == (50.0, True, ended)
+
+
+class Watched(FakeClock):
+    """Whoever looks at it is watched himself, by another thread as it were. `watch`: is called; may look at it too."""
+
+    watch = None
+
+    def now(self):
+        self._be_watched()
+        return super().now()
+
+    def timestamp(self):
+        self._be_watched()
+        return super().timestamp()
+
+    def _be_watched(self):
+        watch, self.watch = self.watch, None
+        if watch:
+            watch()
+        self.watch = watch
+
+
+def test_a_wait_that_has_just_ended_is_no_time_without_a_look(make_queue):
+    clock, ages = Watched(), []
+    queue = make_queue(clock)
+    clock.advance(3600.0)
+    clock.watch = lambda: ages.append(clock.timestamp() - queue.alive_at())
+    queue.wake()
+    queue.wait((), None)
+    assert set(ages) == {0.0}
+
+
+def test_after_close_events_are_dropped_and_touch_no_file(make_queue):
+    queue = make_queue()
+    queue.close()
+    queue.close()
+    descriptors = [os.pipe() for _ in range(4)]  # the numbers of the queue's own are used again
+    try:
+        queue.signalled(TERM)
+        for reader, _ in descriptors:
+            os.set_blocking(reader, False)
+            with pytest.raises(BlockingIOError):
+                os.read(reader, 1)
+    finally:
+        for end in (end for ends in descriptors for end in ends):
+            os.close(end)
+
+
+def test_nobody_can_wait_for_a_closed_queue(queue):
+    queue.close()
+    with pytest.raises(RuntimeError, match="an agent runs once"):
+        queue.wait((), None)
+
+
+def test_closing_while_others_put_is_safe(queue):
+    begun = threading.Event()
+
+    def put():
+        for _ in range(2000):
+            queue.wake()
+            begun.set()
+
+    threads = [threading.Thread(target=put) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert begun.wait(30)
+    queue.close()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("taken_at_once", [True, False])
+@pytest.mark.parametrize(
+    ("signals", "urged"),
+    [
+        ([(0.0, TERM)], False),
+        ([(0.0, TERM), (0.0, TERM)], False),
+        ([(0.0, TERM), (0.4, TERM)], False),
+        ([(0.0, TERM), (0.5, TERM)], True),
+        ([(0.0, TERM), (0.0, INT)], True),
+    ],
+)
+def test_what_counts_is_when_a_signal_came_and_not_when_it_was_taken(signals, urged, taken_at_once, make_queue):
+    """The agent may be busy in between: to tell the others that it leaves takes seconds where the store is slow."""
+    clock = FakeClock()
+    queue = make_queue(clock)
+    for after, signum in signals:
+        clock.advance(after)
+        queue.signalled(signum)
+        if taken_at_once:
+            queue.wait((), None)
+    clock.advance(2.0)
+    queue.wake()
+    queue.wait((), None)
+    assert (queue.signals, queue.urged) == ([signum for _, signum in signals], urged)
+
+
+def test_a_signal_that_is_taken_late_did_not_come_late(make_queue):
+    clock = FakeClock()
+    queue = make_queue(clock)
+    queue.signalled(TERM)
+    queue.wait((), None)
+    queue.signalled(TERM)
+    clock.advance(2.0)
+    queue.wait((), None)
+    assert not queue.urged

@@ -1,0 +1,254 @@
+"""What is lost or falls silent, and what that may cost the others: with the defaults, where a time is the promise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import uuid
+
+import pytest
+from job_of_nodes import SLEEPER, SOON, eventually, kill, kill_node, lives
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+DEFAULTS = {"keep_alive_interval": "1", "keep_alive_max_attempt": "5"}
+
+# What a node that is called slow does when it is told to end: it writes a checkpoint, which takes long.
+SAVE = """
+import signal
+
+
+def save(*_):
+    pathlib.Path("saving").touch()
+    time.sleep(8)
+    pathlib.Path("saving").unlink()
+    os._exit(0)
+
+
+if node == "slow":
+    signal.signal(signal.SIGTERM, save)
+"""
+WAITS = "while not all_have_written"
+SAVER = SLEEPER.replace('"saw": None', '"saw": os.path.exists("saving")').replace(WAITS, SAVE + WAITS)
+
+
+def codes(*agents):
+    return [agent.code() for agent in agents]
+
+
+def host_first(agents):
+    return sorted(agents, key=lambda agent: "store hosted" not in agent.err)
+
+
+def test_a_suspended_host_of_the_store_costs_nothing(job):
+    """Nobody hears the store meanwhile, so that nobody can be called gone."""
+    job.conf |= DEFAULTS
+    agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
+    first = job.round(2)
+    host, guest = host_first(agents)
+    host.signal(signal.SIGSTOP)
+    time.sleep(30)  # six windows
+    assert "store out of reach" in guest.err
+    host.signal(signal.SIGCONT)
+    guest.says("store is back")
+    time.sleep(6)  # whoever would be called gone for it would be by now
+    assert job.rounds() == [first]
+    job.end()
+    assert codes(*agents) == [0, 0]
+    assert all("restart decided" not in agent.err for agent in agents)
+
+
+def test_the_host_of_the_store_stays_while_others_work(job):
+    """Whatever its exit barrier says: with the store they would lose their workers."""
+    job.conf |= DEFAULTS
+    agents = job.agents("a b", "--nnodes=2", "--exit-barrier-timeout=1")
+    first = job.round(2)
+    host, guest = host_first(agents)
+    job.end(host.name)
+    host.says("exit barrier prolonged")
+    time.sleep(7)  # a window, and more
+    assert lives(first.pid(guest.name))
+    job.end(guest.name)
+    assert codes(*agents) == [0, 0]
+    assert job.rounds() == [first]
+
+
+def test_a_spare_that_was_killed_long_ago_gets_no_seat(any_job):
+    any_job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "6", "lease_ttl": "3"}
+    if any_job.backend == "c10d":
+        del any_job.conf["lease_ttl"]
+        any_job.serve()
+    members = any_job.agents("a b", "--nnodes=2", "--max-restarts=3")
+    first = any_job.round(2)
+    dead = any_job.agent("c", "--nnodes=2", "--max-restarts=3")
+    dead.says("this one is a spare")
+    dead.process.kill()
+    time.sleep(10)  # three windows
+    spare = any_job.agent("d", "--nnodes=2", "--max-restarts=3")
+    spare.says("this one is a spare")
+    kill_node(members[0], first.pid("a"))
+    second = any_job.round(2, after=first)
+    assert set(second.nodes) == {"b", "d"}
+    assert "round=2" in members[1].err
+    assert "round=3" not in members[1].err
+    any_job.end()
+    assert codes(members[1], spare) == [0, 0]
+
+
+def test_a_member_that_stops_its_workers_is_waited_for_though_a_spare_is_there(job, elastic):
+    """It writes a checkpoint for 8 s: no round starts beside it, and it keeps its seat."""
+    job.conf |= {**DEFAULTS, "close_timeout": "2"}
+    script = elastic.script("saver.py", SAVER)
+    job.serve()
+    slow, other = job.agents("slow other", "--nnodes=2", "--max-restarts=3", script=script)
+    first = job.round(2)
+    spare = job.agent("spare", "--nnodes=2", "--max-restarts=3", script=script)
+    spare.says("this one is a spare")
+    kill(first.pid("other"))
+    slow.says("stopping workers")
+    second = job.round(2, after=first)
+    assert second.all("saw") == [False, False]
+    assert sorted(second.nodes) == ["other", "slow"]
+    kill_node(other, second.pid("other"))  # a node that is lost is not waited for
+    third = job.round(2, after=second)
+    assert sorted(third.nodes) == ["slow", "spare"]
+    job.end()
+    assert codes(slow, spare) == [0, 0]
+
+
+def test_who_leaves_is_waited_for_until_its_workers_have_stopped(job, elastic):
+    """They write a checkpoint for 8 s, from which the others will go on."""
+    script = elastic.script("saver.py", SAVER)
+    job.serve()
+    slow, other = job.agents("slow other", "--nnodes=1:2", "--max-restarts=3", script=script)
+    first = job.round(2)
+    slow.signal(signal.SIGTERM)
+    other.says("restart decided: cause=membership")
+    second = job.round(1, after=first)
+    assert second.all("saw") == [False]
+    job.end()
+    assert codes(slow, other) == [128 + signal.SIGTERM, 0]
+
+
+def test_a_node_that_is_done_is_drained_or_lost_and_nobody_else_is_disturbed(any_job):
+    """Over etcd as over c10d: their workers go on in the same round."""
+    any_job.conf |= SOON
+    if any_job.backend == "c10d":
+        any_job.serve()
+    drained, killed, last = any_job.agents("drained killed last", "--nnodes=3", "--max-restarts=3")
+    first = any_job.round(3)
+    for agent in (drained, killed):
+        any_job.end(agent.name)
+        agent.says('waiting_for="the workers of other nodes to succeed"')
+    where = (f"--rdzv-backend={any_job.backend}", f"--rdzv-endpoint={any_job.endpoint}", "--rdzv-id=job")
+    conf = [f"--rdzv-conf=prefix={any_job.conf['prefix']}"] if "prefix" in any_job.conf else []
+    assert any_job.command("drain", "drain", *where, *conf, "drained").code() == 0
+    assert drained.code() == 0
+    killed.signal(signal.SIGKILL)
+    time.sleep(12)  # SOON: it would have been called gone by now
+    assert any_job.rounds() == [first]
+    assert lives(first.pid("last"))
+    any_job.end("last")
+    assert last.code() == 0
+    assert "restart decided" not in last.err
+
+
+def test_an_agent_comes_back_under_its_name_when_its_lease_has_ended(elastic, tmp_path, etcd_endpoint):
+    """Leases may be longer than a window of beats: it is not refused for good before."""
+    from job_of_nodes import Job
+
+    job = Job(elastic.start_to_files, tmp_path, "etcd", etcd_endpoint, prefix=uuid.uuid4().hex, **DEFAULTS)
+    job.conf |= {"lease_ttl": "15"}
+    a, b = job.agents("a b", "--nnodes=2", "--max-restarts=3")
+    first = job.round(2)
+    kill_node(b, first.pid("b"))
+    b.code()
+    again = job.agent("b", "--nnodes=2", "--max-restarts=3")
+    second = job.round(2, after=first)
+    assert sorted(second.nodes) == ["a", "b"]
+    job.end()
+    assert codes(a, again) == [0, 0]
+
+
+def test_who_leaves_while_nodes_gather_has_told_so_at_once(any_job):
+    """Beats may be far apart: nobody waits for the next one."""
+    any_job.conf |= {"keep_alive_interval": "30", "keep_alive_max_attempt": "5"}
+    waiting = any_job.agent("a", "--nnodes=2")
+    waiting.says("1 of 2 nodes joined")
+    waiting.signal(signal.SIGTERM)
+    assert waiting.code(20) == 128 + signal.SIGTERM
+    assert "told=True" in waiting.err
+
+
+def test_two_agents_that_are_process_1_of_their_containers_form_a_round(job, elastic):
+    """They have one host name and one process id, and no name was given to them."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may make name spaces")
+    elastic.through = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-backend=c10d", "--rdzv-id=job", "--nnodes=2")
+    agents = [job.command(name, "run", *where, job.sleeper, name) for name in "ab"]
+    job.round(2)
+    job.end()
+    assert codes(*agents) == [0, 0]
+
+
+class Net:
+    """Machines as network name spaces, each with an address on one bridge: 10.97.0.1 and so on."""
+
+    def __init__(self, machines):
+        self.mark = uuid.uuid4().hex[:6]
+        self.spaces = [f"el{self.mark}{number}" for number in range(1, machines + 1)]
+        self.made = []
+        self._ip("link", "add", f"elb{self.mark}", "type", "bridge")
+        self.made.append(("link", "del", f"elb{self.mark}"))
+        self._ip("link", "set", f"elb{self.mark}", "up")
+        for number, space in enumerate(self.spaces, 1):
+            self._ip("netns", "add", space)
+            self.made.append(("netns", "del", space))
+            self._ip("link", "add", f"{space}h", "type", "veth", "peer", "name", "eth0", "netns", space)
+            self._ip("link", "set", f"{space}h", "master", f"elb{self.mark}", "up")
+            for command in (f"addr add 10.97.0.{number}/24 dev eth0", "link set eth0 up", "link set lo up"):
+                self._ip("-n", space, *command.split())
+
+    def apart(self, one, other):
+        """They do not reach each other any more."""
+        self._ip("-n", self.spaces[one - 1], "route", "add", "blackhole", f"10.97.0.{other}/32")
+        self._ip("-n", self.spaces[other - 1], "route", "add", "blackhole", f"10.97.0.{one}/32")
+
+    def close(self):
+        for command in reversed(self.made):
+            subprocess.run(["ip", *command], check=False, capture_output=True)
+
+    def _ip(self, *command):
+        subprocess.run(["ip", *command], check=True, capture_output=True)
+
+
+@pytest.fixture
+def net():
+    if os.geteuid() != 0:
+        pytest.skip("only root may make name spaces")
+    made = Net(3)
+    yield made
+    made.close()
+
+
+def test_nodes_that_do_not_reach_each_other_do_not_meet_in_a_round(job, elastic, net):
+    """They reach the store, and so nobody is gone. The round of all three fails; then the two that can meet go on."""
+    job.endpoint = f"10.97.0.1:{job.port}"
+    job.conf |= DEFAULTS
+    net.apart(2, 3)
+    agents = []
+    for number, space in enumerate(net.spaces, 1):
+        elastic.through = ["ip", "netns", "exec", space]
+        environment = {"GLOO_SOCKET_IFNAME": "eth0", "ELASTIC_LOCAL_ADDR": f"10.97.0.{number}"}
+        agents.append(job.agent(f"n{number}", "--nnodes=2:3", "--max-restarts=3", script=job.trainer, **environment))
+        agents[0].says(
+            "1 of 2 nodes joined"
+        )  # it gets rank 0: where that is out of reach, torch tries for half an hour
+    two = job.round(2, timeout=240)
+    assert "n1" in two.nodes
+    job.end()
+    eventually(lambda: agents[0].process.poll() is not None, "the job to end")
+    assert sum(agent.code() == 0 for agent in agents) >= 2

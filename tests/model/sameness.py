@@ -1,0 +1,247 @@
+"""When two worlds are the same, for all that may follow from them.
+
+What is compared of a world is a number (a hash) of what it is made of, in which nothing is left that only tells how the
+world came about: instants are ages, or ticks until something is due, and none is older or farther than any rule looks;
+tokens are those of now or of the past; counters of beats are told as whether they have moved. Words are left out.
+Worlds that differ by a part of a second are held to be the same: one of them is gone through.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from small_world import SLACK, Actor
+
+from elastic_core.rendezvous.effects import Amend, Announce, Beat, Retire, WriteState
+from elastic_core.rendezvous.model import Entry, State
+from elastic_core.rendezvous.policy import Write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from small_world import Rules, World
+
+    from elastic_core.rendezvous.effects import Operation
+    from elastic_core.rendezvous.node import Node
+
+_MOST_KEPT = 100_000
+_FAR = 99
+_OUT = (
+    *("key", "settings", "gathering", "_settled", "_notes", "_beats", "told", "formed", "registrations"),
+    *("window", "interval", "attempts", "patience"),
+)
+_DUE = (
+    *("_beat_at", "_decide_at", "_requests_at", "retry_at", "extended", "barred_until", "join_by"),
+    "Observation.settled",
+)
+
+
+class View(NamedTuple):
+    """From where a node is looked at: its clock, and what stands in the store."""
+
+    now: float
+    store: Any
+    serial: int
+
+
+class Sameness:
+    """Tells worlds by numbers. Values that many worlds share are numbered once."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._window = rules.window
+        self._far = 2 * rules.window + 1
+        self._twins = len(set(rules.nodes)) < len(rules.nodes) or "crashes" in rules.events
+        self._serials = "the store forgets" in rules.events
+        self._attempts = rules.settings.keep_alive_max_attempt
+        self._numbers: dict[Any, int] = {}
+        self._kept: dict[int, tuple[object, int]] = {}
+        self._plans: dict[type, tuple[tuple[str, Callable[[Any, View], Any]], ...]] = {}
+
+    def __call__(self, world: World) -> int:
+        """The number of the world."""
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.clear()
+        store = world.store
+        serial = store.state.serial if store.state and self._serials else 0
+        rows = tuple([(key, self._number(row.entry)) for key, row in store.rows])
+        actors = tuple([self._actor(world, actor, serial) for actor in world.actors])
+        last = dict(store.last)
+        late = [(self._operation(o, View(0, store, serial)), n > last.get(by, -1), by) for o, n, by in world.late]
+        rest = (world.turn, world.to_come, world.to_restart, world.asleep, world.forgot)
+        return hash((self._state(store.state, serial), rows, actors, tuple(late), rest))
+
+    def _actor(self, world: World, actor: Actor, serial: int) -> Any:
+        heard = min(world.now - actor.heard, 3 * self._window + 1)
+        if actor.machine is None:
+            return actor.key, actor.phase, heard, actor.told_done
+        store, now = world.store, world.now + actor.behind
+        news = actor.heard_writes != store.writes and actor.machine.token != store.token
+        rosters = actor.heard_rosters != store.rosters
+        due = math.ceil(min(max(actor.due - world.now - SLACK, 0), _FAR))
+        flags = (actor.frozen, actor.cut_off, actor.spoilt, news, rosters, isinstance(actor.goodbye, Retire))
+        stops = max(actor.stops_by - world.now, 0)
+        young = min(world.now - actor.since, 3 * self._window) if self._dead(world) else 0
+        own = (actor.key, actor.phase, actor.works_in, actor.number, due, stops, heard, actor.told_done, young)
+        return own, flags, self._node(actor.machine, View(now, store, serial))
+
+    def _dead(self, world: World) -> bool:
+        """Whether an entry stands there of a node that is no more."""
+        return any(a.machine is None and world.store.beats(a.key) is not None for a in world.actors)
+
+    # -- values that worlds share
+
+    def _number(self, value: Entry | State) -> int:
+        """Of an entry or a state: equal ones have one, whatever reasons they tell."""
+        known = self._kept.get(id(value))
+        if known is None:
+            plain = _of_state(value) if isinstance(value, State) else _of_entry(value)
+            known = value, self._numbers.setdefault(plain, len(self._numbers))
+            self._kept[id(value)] = known
+        return known[1]
+
+    def _state(self, state: State | None, serial: int) -> Any:
+        if state is None:
+            return None
+        return (self._number(state), state.serial - serial) if self._serials else self._number(state)
+
+    def _entry(self, entry: Entry | None, view: View) -> Any:
+        return None if entry is None else self._number(entry)
+
+    def _token(self, token: Any, view: View) -> Any:
+        return None if token is None else token == view.store.token
+
+    def _given(self, given: Any, view: View) -> Any:
+        return given and (self._state(given[0], view.serial), self._token(given[1], view))
+
+    def _operation(self, operation: Operation | None, view: View) -> Any:
+        if isinstance(operation, WriteState):
+            return self._state(operation.state, view.serial), self._token(operation.token, view)
+        if isinstance(operation, Announce):
+            return "announce", self._number(operation.entry)
+        if isinstance(operation, Beat):
+            return "beat", operation.leading, operation.look
+        return operation and (type(operation).__name__, getattr(operation, "key", ""))
+
+    def _request(self, request: Any) -> Any:
+        if not isinstance(request, Amend):
+            return type(request).__name__
+        first = request.arguments[:1] + tuple(getattr(a, "certain", None) for a in request.arguments)
+        return request.change.__name__, str(first)
+
+    # -- one node
+
+    def _node(self, node: Node, view: View) -> Any:
+        known = vars(node)
+        return tuple([treat(known[name], view) for name, treat in self._plan_of(node, known)])
+
+    def _plain(self, value: Any, view: View) -> Any:
+        """Any value of a class that says what it is made of."""
+        if value is None:
+            return None
+        known = vars(value)
+        return tuple([treat(known[name], view) for name, treat in self._plan_of(value, known)])
+
+    def _plan_of(self, value: object, known: dict[str, Any]) -> tuple[tuple[str, Callable[[Any, View], Any]], ...]:
+        plan = self._plans.get(type(value))
+        if plan is None:
+            kind = type(value).__name__
+            special = self._special()
+            treats = [(name, special.get(name, special.get(f"{kind}.{name}", _as_it_is))) for name in known]
+            plan = tuple((name, treat) for name, treat in treats if treat is not _left_out)
+            self._plans[type(value)] = plan
+        return plan
+
+    def _special(self) -> dict[str, Callable[[Any, View], Any]]:
+        """What is not compared as it is."""
+        out = dict.fromkeys(_OUT, _left_out)
+        due = dict.fromkeys(_DUE, _due)
+        ages = dict.fromkeys(("_asked_at", "since", "vacant_since", "away_at"), self._age)
+        return {
+            **out,
+            **due,
+            **ages,
+            "state": lambda state, view: self._state(state, view.serial),
+            "token": self._token,
+            "_to_give_back": self._given,
+            "entry": self._entry,
+            "registered": self._entry,
+            "_stood": self._entry,
+            "_enough": lambda enough, view: enough and (enough[0], self._age(enough[1], view)),
+            "_decision": self._decision,
+            "_requests": lambda requests, view: tuple([self._request(request) for request in requests]),
+            "_looks": _count,
+            "_looking": _count,
+            "_asked": self._operation,
+            "fault": _kind,
+            "outage": _kind,
+            "failures": lambda count, view: min(count, 3),
+            "seen": self._plain,
+            "election": self._plain,
+            "membership": self._plain,
+            "connection": self._plain,
+            "counters": self._counters,
+            "counter": lambda counter, view: counter and self._counter(counter, view.store.lead, view),
+            "roster": self._roster,
+            "absent": lambda absent, view: tuple(sorted(absent)),
+        }
+
+    def _age(self, instant: float | None, view: View) -> Any:
+        """In half ticks; what is older than any rule looks is as old as that."""
+        return None if instant is None else min(round(2 * (view.now - instant)), 2 * self._far)
+
+    def _decision(self, decision: Any, view: View) -> Any:
+        return self._state(decision.state, view.serial) if isinstance(decision, Write) else None
+
+    def _counters(self, counters: Any, view: View) -> Any:
+        beats = {key: row.beats for key, row in view.store.rows}
+        return tuple([(key, self._counter(counter, beats.get(key, -1), view)) for key, counter in counters.items()])
+
+    def _counter(self, counter: Any, value: int, view: View) -> Any:
+        looked = counter.since if counter.looked is None else counter.looked
+        moved = max(counter.value - value, -1)
+        again = view.now - looked >= 0.5
+        return moved, self._age(counter.since, view), min(counter.unchanged, self._attempts), again
+
+    def _roster(self, roster: Any, view: View) -> Any:
+        if self._twins:
+            return tuple([(self._number(s.entry), s.late, self._age(s.since, view)) for s in roster])
+        return tuple([(self._number(s.entry), s.late) for s in roster])
+
+
+def _left_out(value: Any, view: View) -> Any:
+    raise NotImplementedError
+
+
+def _as_it_is(value: Any, view: View) -> Any:
+    return value
+
+
+def _count(value: Any, view: View) -> Any:
+    return len(value)
+
+
+def _kind(error: Any, view: View) -> Any:
+    return None if error is None else type(error).__name__
+
+
+def _due(instant: float | None, view: View) -> Any:
+    """Ticks until then."""
+    return None if instant is None else math.ceil(min(max(instant - view.now - SLACK, 0), _FAR))
+
+
+def _of_entry(entry: Entry) -> Any:
+    return entry.key, entry.after, entry.done, entry.unreachable
+
+
+def _of_state(state: State) -> Any:
+    end = state.end and (
+        state.end.cause,
+        state.end.counted,
+        tuple((report.key, report.certain) for report in state.end.reports),
+    )
+    return (
+        (state.round, state.open, state.seats.text, end, state.restarts, state.max_restarts),
+        (tuple(sorted(state.gone)), tuple(sorted(state.done)), tuple(sorted(state.draining))),
+        (state.closed and state.closed.succeeded, tuple(sorted(state.absent)), tuple(k for k, _ in state.refused)),
+    )

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.rendezvous.attribution import PHRASES, is_certain
+
+
+@pytest.mark.parametrize(
+    ("failure", "certain"),
+    [
+        ({}, False),  # an exit code and no words
+        ({"message": "ValueError: no such file"}, True),
+        ({"stderr_tail": ("Traceback", "KeyError: 3")}, True),
+        ({"message": "RuntimeError: [..] Connection closed by peer [10.0.0.7]:4242"}, False),
+        ({"message": "ValueError", "stderr_tail": ("NCCL WARN ..",)}, False),
+        ({"exitcode": -9}, True),
+        ({"exitcode": -11}, True),
+        ({"exitcode": -6}, False),  # how a collective gives up
+        ({"exitcode": -6, "message": "assertion x > 0 failed"}, True),
+        ({"message": "   "}, False),
+        ({"curable": False}, True),
+        ({"exitcode": -6, "reason": "hang: the watchdog timer 'step' was not released in time"}, True),
+    ],
+)
+def test_one_failure(say, failure, certain):
+    assert is_certain({0: say.failure(**failure)}) is certain
+
+
+def test_one_that_failed_by_itself_is_enough(say):
+    failures = {0: say.failure(0, message="gloo: timed out waiting"), 1: say.failure(1, message="ValueError")}
+    assert is_certain(failures)
+
+
+def test_what_followed_from_another_worker_does_not_count(say):
+    failures = {0: say.failure(0), 1: say.failure(1, exitcode=-9, caused_by=0)}
+    assert not is_certain(failures)
+
+
+def test_nothing_is_not_certain():
+    assert not is_certain({})
+
+
+def test_phrases_are_compared_in_small_letters():
+    assert [phrase.lower() for phrase in PHRASES] == list(PHRASES)

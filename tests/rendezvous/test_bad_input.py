@@ -1,0 +1,141 @@
+"""A job over a store in which something else writes: nonsense, or what a younger elastic-core would. Each node that
+finds it tells of it once. What can be passed over is; else healthy workers go on, and who joins is told why not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from handler_job import LONG, failure
+from store_place import Place
+
+from elastic_core.errors import RendezvousStateError
+from elastic_core.interfaces.node import Node
+from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+from elastic_core.rendezvous.versions import Keys
+from elastic_core.testing import Background, eventually
+
+KEYS = Keys("job")
+YOUNGER = b'{"version": 99, "key": "x/1", "round": 7}'
+NONSENSE = [b"hello", b"", b"\xff\xfe\x00", b"[1, 2]", b"{" * 5000, YOUNGER, YOUNGER + b"\nand seats"]
+INTERVAL = 0.05
+
+
+class StoreJob:
+    """The nodes of a job in one process; they beat often, and are not called gone for long."""
+
+    def __init__(self):
+        self.place = Place()
+        self.stranger = self.place.backend()
+        self.handlers = {}
+
+    def form(self, names, nodes=(2, 2)):
+        """The round in which all of these are."""
+        for name in names:
+            if name not in self.handlers:
+                self.handlers[name] = DynamicRendezvousHandler.from_backend(
+                    "job",
+                    self.place.store,
+                    self.place.backend(),
+                    *nodes,
+                    "127.0.0.1",
+                    RendezvousTimeout(join=LONG, last_call=0.1),
+                    INTERVAL,
+                    60,
+                    node=Node(name, host=name, max_restarts=3),
+                )
+        calls = [Background(self.handlers[name].next_rendezvous) for name in names]
+        return [call.result() for call in calls]
+
+    def write_state(self, value):
+        """Whatever stands there now, this is newer."""
+        found = self.stranger.get_state()
+        assert self.stranger.set_state(value, found and found[1])[2]
+
+    def beats(self):
+        return sum(int(self.place.store.get(KEYS.beats(slot))) for slot in (1, 2))
+
+    def live_on(self):
+        """Both of its nodes beat for a second, and their workers are left alone."""
+        begun, beats = time.monotonic(), self.beats()
+        eventually(lambda: time.monotonic() - begun > 1.0 and self.beats() > beats + 6)
+        assert [handler.verdict() for handler in self.handlers.values()] == [None] * 2
+
+    def end(self):
+        for call in [Background(handler.shutdown) for handler in self.handlers.values()]:
+            call.result()
+        self.place.close()
+
+
+@pytest.fixture
+def job():
+    job = StoreJob()
+    yield job
+    job.end()
+
+
+# -- the state
+
+
+@pytest.mark.parametrize("value", NONSENSE)
+def test_a_state_that_cannot_be_read_is_a_clear_error_for_who_joins(job, value, capsys):
+    job.write_state(value)
+    with pytest.raises(RendezvousStateError, match=r"expected a rendezvous state of version .*--rdzv-id"):
+        job.form("a", (1, 1))
+    job.end()
+    assert capsys.readouterr().err.count("rendezvous fault") == 1
+
+
+def test_so_is_one_that_no_elastic_core_has_written(job, capsys):
+    job.place.store.set(KEYS.state(1), "hello")
+    with pytest.raises(RendezvousStateError, match=r"'elastic/job/s/1', found b'hello'; choose another run id"):
+        job.form("a", (1, 1))
+    job.end()
+    assert capsys.readouterr().err.count("rendezvous fault") == 1
+
+
+def test_one_that_is_written_while_a_round_runs_is_told_once_and_costs_only_the_next_round(job, capsys):
+    job.form("ab")
+    job.write_state(YOUNGER)
+    job.live_on()
+    for name in "ab":
+        job.handlers[name].report_failure(failure())
+        job.handlers[name].report_success()
+    job.live_on()
+    assert capsys.readouterr().err.count("rendezvous fault") == 2  # by each node
+    with pytest.raises(RendezvousStateError, match="every node of a job needs the same version"):
+        job.form("a")
+    with pytest.raises(RendezvousStateError):
+        job.handlers["b"].next_rendezvous()
+
+
+# -- entries, and the log that they stand in
+
+
+def test_entries_that_cannot_be_read_are_told_once_and_passed_over(job, capsys):
+    for number, value in enumerate(NONSENSE):
+        job.place.backend().announce(f"stranger{number}/1", value)
+    job.place.store.set(KEYS.slot(job.place.store.add(KEYS.slots, 1)), "hello")
+    for _ in range(2):
+        infos = job.form("ab")
+        assert {info.world_size for info in infos} == {2}
+        for name in "ab":
+            job.handlers[name].report_failure(failure())
+    told = [line for line in capsys.readouterr().err.splitlines() if "entry not readable" in line]
+    assert len({line.partition(" ")[2] for line in told}) == len(NONSENSE) + 1
+    assert len(told) <= 2 * (len(NONSENSE) + 1)  # by each node that looked
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("head", b"-1"), ("slots", b"hello"), ("base", b"9" * 5000), ("lead", b"-1")]
+)
+def test_numbers_that_something_else_has_overwritten_are_told_once_and_end_no_round(job, name, value, capsys):
+    job.form("ab")
+    before = job.place.store.get(getattr(KEYS, name))
+    job.place.store.set(getattr(KEYS, name), value)
+    job.live_on()
+    assert capsys.readouterr().err.count("rendezvous fault") <= 2  # by each node that looks
+    job.place.store.set(getattr(KEYS, name), before)  # as whoever has repaired it
+    job.live_on()
+    job.handlers["a"].report_failure(failure())
+    assert {info.formed.number for info in job.form("ab")} == {2}

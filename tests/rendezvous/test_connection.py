@@ -1,0 +1,98 @@
+"""Whether the store answers, and what follows from that."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.clock import Instant
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.rendezvous.connection import Connection
+
+OUTAGE = RendezvousConnectionError("refused")
+
+
+@pytest.fixture
+def well():
+    return Connection(window=5.0, interval=1.0, patience=2.0)
+
+
+def failing(connection, times):
+    for now in times:
+        connection = connection.failed(Instant(now), OUTAGE, Instant(now))
+    return connection
+
+
+def answered(connection):
+    return connection.answered(Instant(20.0), Instant(20.1))
+
+
+def test_an_operation_that_is_not_answered_is_waited_for_since_it_began(well):
+    assert well.silent_since(None) is None
+    assert well.silent_since(Instant(1.0)) == 1.0
+    assert well.answered(Instant(1.0), Instant(1.1)) is well
+
+
+def test_an_outage_begins_with_the_first_attempt_that_was_not_answered(well):
+    away = failing(well, [10.0, 11.0, 12.0])
+    assert away.silent_since(None) == away.silent_since(Instant(13.0)) == 10.0
+    assert answered(away).silent_since(None) is None
+
+
+def test_pauses_between_attempts_grow(well):
+    away = failing(well, [0.0])
+    assert not away.may_try(Instant(0.04))
+    assert away.may_try(Instant(0.05))
+    assert not failing(away, [0.05]).may_try(Instant(0.14))
+    assert failing(well, range(9)).retry_at == 9.0
+    assert failing(well, range(9)).hurries().may_try(Instant(8.0))
+
+
+def test_once_nothing_is_left_to_do_what_went_wrong_is_past(well):
+    away = failing(well, range(9))
+    assert answered(away).outage is OUTAGE
+    assert answered(away).rests() == well
+    assert well.rests() is well
+
+
+def test_a_slow_answer_means_that_the_store_was_away(well):
+    assert not well.was_away(Instant(0.0), Instant(0.9))
+    assert well.was_away(Instant(0.0), Instant(1.1))
+    assert failing(well, [0.0]).was_away(Instant(5.0), Instant(5.0))
+
+
+def test_a_store_whose_answers_are_slow_again_and_again_was_away_once_in_a_window(well):
+    """Else nobody who looks at the others through it would ever call one of them gone."""
+    slow = well.answered(Instant(0.0), Instant(1.1))
+    assert not slow.was_away(Instant(1.1), Instant(2.2))
+    quick = slow.answered(Instant(1.1), Instant(1.2))
+    assert not quick.was_away(Instant(1.2), Instant(2.3))
+    assert slow.answered(Instant(1.1), Instant(2.2)).was_away(Instant(5.0), Instant(6.1))
+
+
+def test_an_outage_is_news_once_it_has_lasted_for_as_long_as_a_beat_may_take(well):
+    asked = Instant(10.0)
+    assert not well.is_news(asked, Instant(11.9))
+    assert well.is_news(asked, Instant(12.0))
+    assert well.next_look(asked, Instant(10.5)) == 12.0
+    assert well.next_look(asked, Instant(13.0)) == 15.0
+    assert well.next_look(None, Instant(20.0)) == 22.0
+
+
+def test_a_node_fences_itself_off_one_beat_before_the_others_call_it_gone(well):
+    asked = Instant(10.0)
+    assert well.fence_at(asked, 0.0, Instant(11.0)) == 14.0
+    assert not well.fenced(asked, 0.0, Instant(13.9))[1]
+    assert well.fenced(asked, 0.0, Instant(14.0))[1]
+    assert not well.fenced(asked, 30.0, Instant(43.9))[1]
+    assert well.fenced(asked, 30.0, Instant(44.0))[1]
+    assert not well.fenced(None, 0.0, Instant(1000.0))[1]
+
+
+def test_a_process_that_slept_has_one_more_beat_to_hear_an_answer(well):
+    asked = Instant(10.0)
+    slept, fenced = well.fenced(asked, 0.0, Instant(60.0))
+    assert not fenced
+    assert slept.fence_at(asked, 0.0, Instant(60.0)) == 61.0
+    assert not slept.fenced(asked, 0.0, Instant(60.9))[1]
+    assert slept.fenced(asked, 0.0, Instant(61.0))[1]
+    assert not answered(slept).fenced(None, 0.0, Instant(61.0))[1]

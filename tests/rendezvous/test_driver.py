@@ -1,0 +1,395 @@
+"""The driver, with its threads, over a memory that can hang, go wrong, or hold nonsense. The time between two beats is
+long wherever a test is about news, or about being woken: what happens, happens for that reason."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+
+import pytest
+from handler_job import HangingBackend, rendezvous_threads
+
+from elastic_core.clock import SystemClock
+from elastic_core.errors import RendezvousStateError
+from elastic_core.interfaces import node as described
+from elastic_core.interfaces.handler import RendezvousStoreInfo
+from elastic_core.rendezvous import model
+from elastic_core.rendezvous.codec import decoded_state, encoded_state
+from elastic_core.rendezvous.driver import Driver
+from elastic_core.rendezvous.effects import Amend, Look
+from elastic_core.rendezvous.model import Entry
+from elastic_core.rendezvous.node import Node
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+from elastic_core.testing import Background, MemoryBackend, SharedMemory, eventually
+
+LONG = 20.0
+RARELY = 100.0  # seconds between two beats, in which a test is long over
+WHERE = RendezvousStoreInfo("127.0.0.1", 1234)
+
+
+class One:
+    """A node with its driver."""
+
+    def __init__(self, memory, name, backend, nodes, interval, attempts, closing):
+        self.backend = backend(memory)
+        timeout = RendezvousTimeout(last_call=0.1)
+        settings = RendezvousSettings("job", *nodes, timeout, interval, attempts)
+        node = Node(Entry.of(described.Node(name, max_restarts=3), f"{name}/1"), settings)
+        self.driver = Driver(node, self.backend, SystemClock(), **({} if closing is None else {"closing": closing}))
+
+    def join(self):
+        self.driver.ask(lambda node, now: node.begin(now))
+        self.driver.start()
+        self.driver.tell(lambda node: node.want(WHERE))
+
+    def member(self):
+        """Wait until it is a member of a round."""
+        self.driver.wait(lambda node, now: node.membership.running or None, lambda node: None)
+
+    @property
+    def leads(self):
+        return self.driver.ask(lambda node, now: node.election.leading)
+
+    @property
+    def round(self):
+        return self.driver.ask(lambda node, now: node.state.round)
+
+
+@pytest.fixture
+def memory():
+    return SharedMemory()
+
+
+@pytest.fixture
+def start(memory):
+    """A function that makes a node with its driver; all of them are stopped at the end."""
+    made = []
+
+    def start(name="a", backend=HangingBackend, nodes=(1, 1), interval=RARELY, attempts=3, closing=None):
+        made.append(One(memory, name, backend, nodes, interval, attempts, closing))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.backend.hold.set()
+    for call in [Background(one.driver.stop) for one in made]:
+        call.result()
+
+
+@pytest.fixture
+def gathering(start):
+    """A node that leads and waits for others. The thread that operates waits in the store for news of the roster."""
+    one = start(nodes=(3, 3))
+    one.join()
+    eventually(lambda: one.leads)
+    return one
+
+
+@pytest.fixture
+def following(gathering, start):
+    """A node that waits for others, too, and does not lead. It waits in the store for news of the state."""
+    one = start("b", nodes=(3, 3))
+    one.join()
+    eventually(lambda: one.driver.ask(lambda node, now: node.registered))
+    return one
+
+
+@pytest.fixture
+def member(start):
+    """The only member of a round, which it leads; its threads wait for news of the state and of the roster."""
+    one = start(nodes=(1, 2))
+    one.join()
+    one.member()
+    return one
+
+
+def write(memory, change):
+    """Somebody else changes the state."""
+    backend = MemoryBackend(memory)
+    found = backend.get_state()
+    state, token = (model.State(), None) if found is None else (decoded_state(found[0]), found[1])
+    assert backend.set_state(encoded_state(change(state)), token)[2]
+
+
+def closed(state):
+    return model.closed(state, "somebody", "enough", True)
+
+
+def goes_wrong(state):
+    raise ZeroDivisionError("a change that cannot be made")
+
+
+# -- what a node asks for is done, when it is due
+
+
+def test_it_performs_what_the_node_asks_for_and_tells_who_waits(start):
+    one = start()
+    heard = threading.Event()
+    one.driver.subscribe(lambda: one.round and heard.set())  # a listener may ask
+    assert not one.driver.started
+    one.join()
+    one.member()
+    assert (one.round, one.driver.started) == (1, True)
+    assert heard.wait(LONG)
+
+
+def test_it_sleeps_until_the_next_beat_is_due(start):
+    one = start(interval=0.1, attempts=50)
+    one.join()
+    one.member()
+    eventually(lambda: one.backend.calls["beat"] > 3)  # what a round that has just formed brings is done
+    one.backend.calls.clear()
+    begun = time.monotonic()
+    eventually(lambda: one.backend.calls["beat"] >= 5)
+    beats = (time.monotonic() - begun) / 0.1 + 2
+    assert one.backend.calls["beat"] <= beats
+    assert one.backend.calls["roster"] <= beats
+    assert set(one.backend.calls) <= {"beat", "roster"}
+
+
+@pytest.mark.parametrize("who", ["following", "member"])
+def test_news_of_the_state_reaches_it_at_once(request, memory, who):
+    one = request.getfixturevalue(who)
+    write(memory, closed)
+    eventually(lambda: one.driver.ask(lambda node, now: node.state.closed))
+
+
+def test_news_of_the_roster_reaches_the_leader_at_once(member, start):
+    other = start("b", nodes=(1, 2))
+    other.join()
+    eventually(lambda: not member.driver.ask(lambda node, now: node.state.open))  # so that both are in the next
+
+
+# -- a wake reaches it wherever it sleeps
+
+
+@pytest.mark.parametrize("who", ["gathering", "following", "member"])
+def test_what_is_asked_for_is_done_at_once(request, who):
+    one = request.getfixturevalue(who)
+    assert all(one.driver.carry_out(lambda node: node.request(Look()), LONG) for _ in range(20))
+    assert one.driver.carry_out(lambda node: node.leave("test"), LONG)
+
+
+def test_while_the_store_hangs_it_answers_at_once_and_does_what_was_asked_for_once_it_can(member):
+    member.backend.hold.clear()
+    member.driver.tell(lambda node: node.reread())
+    assert member.backend.hung.wait(LONG)
+    answers = Background(lambda: [member.driver.ask(lambda node, now: node.key) for _ in range(5)])
+    assert answers.result() == ["a/1"] * 5
+    assert not member.driver.carry_out(lambda node: node.request(Look()), 0.05)
+    asked = Background(lambda: member.driver.carry_out(lambda node: node.close("test", True), LONG))
+    assert not asked.over(0.1)
+    member.backend.hold.set()
+    assert asked.result()
+
+
+def test_a_wake_reaches_it_while_a_state_that_cannot_be_read_is_news_again_and_again(following, memory):
+    """Its pauses between two looks grow to a second; who asks for something does not wait for them."""
+    with memory.changed:
+        memory.state = (b"not ours", memory.writes + 1)
+        memory.changed.notify_all()
+    eventually(lambda: following.driver.ask(lambda node, now: isinstance(node.fault, RendezvousStateError)))
+
+    def pause():
+        """Seconds in which it does not look."""
+        looks, begun = following.backend.calls["get_state"], time.monotonic()
+        eventually(lambda: following.backend.calls["get_state"] > looks)
+        return time.monotonic() - begun
+
+    eventually(lambda: pause() > 0.9)
+
+    def woken():
+        pause()  # the next look is a second away
+        looks, begun = following.backend.calls["get_state"], time.monotonic()
+        following.driver.tell(lambda node: node.reread())
+        eventually(lambda: following.backend.calls["get_state"] > looks)
+        return time.monotonic() - begun
+
+    assert any(woken() < 0.5 for _ in range(4))  # a machine that stalls makes some late, a fault all
+
+
+def test_there_are_three_threads_at_most_however_often_it_is_woken(start, memory):
+    before = rendezvous_threads()
+    one = start(nodes=(1, 2))
+    one.join()
+    for number in range(100):
+        one.driver.wake()
+        if number % 10 == 0:
+            assert one.driver.carry_out(lambda node: node.request(Look()), LONG)
+        assert len(rendezvous_threads() - before) <= 3
+    one.member()
+    eventually(lambda: len(rendezvous_threads() - before) == 3)
+
+
+# -- faults
+
+
+def test_the_fault_of_a_request_is_told_to_who_asked_and_the_rest_goes_on(member):
+    bad = Background(lambda: member.driver.carry_out(lambda node: node.request(Amend(goes_wrong)), LONG))
+    good = Background(lambda: member.driver.carry_out(lambda node: node.close("enough", True), LONG))
+    with pytest.raises(ZeroDivisionError, match="a change that cannot be made"):
+        bad.result()
+    assert good.result()
+
+
+class CannotLook(HangingBackend):
+    """Beats, but cannot see who is there, once it is `blind`."""
+
+    blind = False
+
+    def roster(self):
+        if self.blind:
+            raise ValueError("a fault of this backend")
+        return super().roster()
+
+
+def test_a_leader_that_cannot_work_for_a_few_tries_lets_another_one_lead(start, capsys):
+    one = start("a", CannotLook, (2, 2), interval=0.05)
+    other = start("b", nodes=(2, 2), interval=0.05)
+    one.join()
+    eventually(lambda: one.leads)
+    other.join()
+    one.member()
+    other.member()
+    one.backend.blind = True
+    eventually(lambda: other.leads and not one.leads)
+    told = capsys.readouterr().err
+    assert told.count("leads no more") == 1 and "a fault of this backend" in told
+    eventually(lambda: one.backend.calls["beat"] > 3)
+    assert other.round == 1  # who cannot lead is a member all the same
+
+
+class Deaf(HangingBackend):
+    """Waits for the state go wrong, so often."""
+
+    faults = 2
+
+    def wait_for_state(self, token, timeout):
+        if self.faults:
+            self.faults -= 1
+            raise ValueError("a fault of this backend")
+        return super().wait_for_state(token, timeout)
+
+
+def test_a_wait_that_goes_wrong_is_told_once_and_begun_again(gathering, start, memory, capsys):
+    one = start("b", Deaf, nodes=(3, 3))
+    one.join()
+    eventually(lambda: not one.backend.faults)
+    write(memory, closed)
+    eventually(lambda: one.driver.ask(lambda node, now: node.state.closed))
+    assert capsys.readouterr().err.count("rendezvous fault") == 1
+
+
+@pytest.fixture
+def no_threads():
+    """A function after which no thread can be had, until it is called again with False."""
+
+    def no_threads(scarce=True):
+        threading.stack_size(2**46 if scarce else 0)
+
+    yield no_threads
+    no_threads(False)
+
+
+def test_where_no_thread_is_to_be_had_it_says_so_and_may_be_started_later(start, no_threads):
+    one = start()
+    no_threads()
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        one.driver.start()
+    assert not one.driver.started
+    no_threads(False)
+    one.join()
+    one.member()
+
+
+def test_who_tells_it_something_then_need_not_care(gathering, no_threads, capsys):
+    no_threads()
+    gathering.driver.tell(lambda node: node.succeed())
+    gathering.driver.wake()
+    assert capsys.readouterr().err.count("rendezvous fault") == 1
+    assert gathering.driver.stop()
+
+
+# -- the end
+
+
+@pytest.mark.parametrize("who", ["gathering", "member"])
+def test_to_stop_ends_all_threads_at_once_and_for_good(request, who):
+    before = rendezvous_threads()
+    one = request.getfixturevalue(who)
+    begun = time.monotonic()
+    assert one.driver.stop() and one.driver.stop()
+    assert time.monotonic() - begun < LONG
+    assert rendezvous_threads() <= before
+    one.driver.start()
+    one.driver.wake()
+    assert rendezvous_threads() <= before
+    assert not one.driver.carry_out(lambda node: node.leave("too late"), LONG * 2)
+
+
+def test_one_that_was_never_started_closes_its_backend_too(start):
+    one = start()
+    waiting = Background(lambda: one.backend.wait_for_state(None, LONG * 2))
+    assert one.driver.stop()
+    assert waiting.result() is False
+
+
+class Stubborn(HangingBackend):
+    """Waits that do not heed `close`, which hangs itself."""
+
+    def close(self):
+        self.hold.wait(60)
+
+    def wait_for_state(self, token, timeout):
+        self.hold.wait(60)
+        return False
+
+    wait_for_roster = wait_for_state
+
+
+def test_to_stop_is_bounded_though_everything_hangs(start, capsys):
+    one = start(backend=Stubborn, nodes=(1, 2), closing=0.1)
+    one.join()
+    one.member()
+    one.backend.hold.clear()
+    one.driver.tell(lambda node: node.reread())
+    assert one.backend.hung.wait(LONG)
+    begun = time.monotonic()
+    assert not one.driver.stop()
+    assert time.monotonic() - begun < LONG  # they hang for a minute
+    assert "close within 0.1 s" in capsys.readouterr().err
+    before = rendezvous_threads()
+    one.backend.hold.set()
+    eventually(lambda: not rendezvous_threads() & before)  # late, but they end
+
+
+def test_a_forked_child_has_no_driver_and_takes_nothing_from_its_parent(member):
+    """The lock may be held when it is forked, by a thread that the child does not have."""
+    held, go_on = threading.Event(), threading.Event()
+    holding = Background(lambda: member.driver.ask(lambda node, now: held.set() or go_on.wait(LONG)))
+    assert held.wait(LONG)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        driver = member.driver
+        driver.start()
+        key = driver.ask(lambda node, now: node.key)
+        done = driver.carry_out(lambda node: node.leave("a child"), LONG)
+        told = (key, driver.started, done, driver.stop(), len(rendezvous_threads()))
+        os.write(writer, repr(told).encode())
+        os._exit(0)
+    try:
+        go_on.set()
+        holding.result()
+        os.close(writer)
+        assert select.select([reader], [], [], LONG)[0]
+        assert os.read(reader, 1000) == repr(("a/1", False, False, True, 0)).encode()
+    finally:
+        os.close(reader)
+        os.waitpid(child, 0)
+    assert member.driver.carry_out(lambda node: node.request(Look()), LONG)
+    assert not member.driver.ask(lambda node, now: node.membership.left)

@@ -1,0 +1,161 @@
+"""A store that is registered brings a rendezvous backend of its name."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.errors import ConfigurationError, RendezvousConnectionError
+from elastic_core.hooks.records import Option, StoreRecord
+from elastic_core.interfaces.node import Node
+from elastic_core.rendezvous import OPTIONS, RendezvousParameters
+from elastic_core.rendezvous.from_store import record_of
+from elastic_core.testing import eventually
+
+URL = Option("url", str, None, "the server")
+LIMIT_S = 30
+
+
+class Server:
+    """A store of one process in the place of one that processes share, and what its factory was given."""
+
+    def __init__(self):
+        self.store = MemoryStore()
+        self.given = []
+        self.fault = None
+
+    def create(self, options):
+        self.given.append(dict(options))
+        if self.fault is not None:
+            raise self.fault
+        return Client(self.store)
+
+
+class Client:
+    """One connection, which tells whether it was closed; used by one thread at a time."""
+
+    open = 0
+
+    def __init__(self, store):
+        self._store = store
+        self._busy = threading.Lock()
+        Client.open += 1
+
+    def close(self):
+        Client.open -= 1
+
+    def __getattr__(self, name):
+        method = getattr(self._store, name)
+
+        def call(*arguments):
+            assert self._busy.acquire(blocking=False), "two threads use one connection"
+            try:
+                return method(*arguments)
+            finally:
+                self._busy.release()
+
+        return call
+
+
+@pytest.fixture
+def server():
+    Client.open = 0
+    return Server()
+
+
+def record(server, *options, **fields):
+    return record_of(StoreRecord("mine", "a server of mine", server.create, options or (URL,), **fields))
+
+
+def parameters(endpoint="mine://here", nodes=(1, 1), name="a", **config):
+    node = Node(name, name)
+    return RendezvousParameters(
+        "mine", endpoint, "job", *nodes, "127.0.0.1", node, **{"last_call_timeout": 0, **config}
+    )
+
+
+def test_it_is_named_and_described_like_the_store_and_has_its_options_too(server):
+    known = Option("join_timeout", float, 1.0, "a name that every backend has")
+    backend = record(server, URL, known, Option("ttl", float, 3.0, "its own"), aliases=("my",))
+    assert (backend.name, backend.aliases) == ("mine", ("my",))
+    assert backend.summary == "nodes meet at a server of mine"
+    names = [option.name for option in backend.options]
+    assert names == [*(option.name for option in OPTIONS), "outage_grace", "ttl"]
+    assert not backend.forkable
+
+
+def test_nodes_meet_at_it_and_everything_is_closed(server):
+    backend = record(server)
+    handlers = [backend.factory(parameters(nodes=(2, 2), name=name)) for name in "ab"]
+    with ThreadPoolExecutor() as pool:
+        rounds = [future.result(LIMIT_S) for future in [pool.submit(each.next_rendezvous) for each in handlers]]
+    assert sorted(info.rank for info in rounds) == [0, 1]
+    assert {info.world_size for info in rounds} == {2}
+    rounds[0].store.set("key", "value")
+    assert rounds[1].store.get("key") == b"value"
+    assert all(handler.shutdown() for handler in handlers)
+    eventually(lambda: Client.open == 0)
+
+
+def test_who_looks_from_outside_sees_the_job_and_leaves_nothing_behind(server):
+    backend = record(server)
+    assert backend.open_backend(parameters()).get_state() is None
+    assert server.store.num_keys() == 0
+    handler = backend.factory(parameters())
+    handler.next_rendezvous()
+    assert backend.open_backend(parameters()).get_state() is not None
+    handler.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("names", "endpoint", "given"),
+    [
+        (("endpoint", "url"), "a:1,b:2", {"endpoint": "a:1,b:2", "url": None}),
+        (("url", "path"), "mine://here", {"url": "mine://here", "path": None}),
+        (("path",), "/shared/file", {"path": "/shared/file"}),
+        (("host", "port"), "[fe80::1]:29", {"host": "fe80::1", "port": 29}),
+        (("host", "port"), "here", {"host": "here", "port": None}),
+        (("url",), "", {"url": None}),
+    ],
+)
+def test_the_endpoint_becomes_the_option_that_the_store_has(server, names, endpoint, given):
+    backend = record(server, *(Option(name, str, None, "a place") for name in names))
+    defaults = {option.name: option.default for option in backend.options}
+    backend.open_backend(parameters(endpoint, **defaults)).get_state()
+    assert server.given == [given]
+
+
+@pytest.mark.parametrize(("names", "endpoint"), [(("size",), "here:1"), (("host", "port"), "here:70000")])
+def test_an_endpoint_that_the_store_cannot_take(server, names, endpoint):
+    backend = record(server, *(Option(name, str, None, "a place") for name in names))
+    for make in (backend.factory, backend.open_backend):
+        with pytest.raises(ConfigurationError, match=r"--rdzv-endpoint: expected a place of the store, found"):
+            make(parameters(endpoint))
+
+
+def test_a_grace_that_cannot_be(server):
+    with pytest.raises(ConfigurationError, match=r"--rdzv-conf: outage_grace: expected seconds from 0 on, found -1"):
+        record(server).factory(parameters(outage_grace=-1))
+
+
+def test_a_store_that_takes_any_option_is_given_all_that_is_written(server):
+    backend = record_of(StoreRecord("mine", "a server of mine", server.create, None))
+    assert backend.options is None
+    backend.open_backend(parameters(colour="red")).get_state()
+    assert server.given[0]["colour"] == "red"
+    assert server.given[0]["endpoint"] == "mine://here"
+
+
+def test_what_the_factory_raises_is_an_outage_and_what_can_never_be_ends_the_join(server):
+    backend = record(server)
+    server.fault = OSError("nobody is there")
+    with pytest.raises(RendezvousConnectionError, match="connecting at mine://here failed: nobody is there"):
+        backend.open_backend(parameters()).get_state()
+    server.fault = ConfigurationError("no such place")
+    handler = backend.factory(parameters())
+    with pytest.raises(ConfigurationError, match="no such place"):
+        handler.next_rendezvous()
+    handler.shutdown()

@@ -1,0 +1,150 @@
+"""The words of a node: why it does not come to a round, and who is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+)
+from elastic_core.interfaces.handler import Outcome
+from elastic_core.rendezvous.membership import JoinStatus
+from elastic_core.rendezvous.messages import fenced, few, no_answer, no_place, progress, too_few
+from elastic_core.rendezvous.model import Cause, State, closed, ended, failed, refused
+from elastic_core.rendezvous.policy import Wait
+
+
+def closed_for(state, was_closed):
+    return no_place(state, JoinStatus.CLOSED, "b", "job", was_closed)
+
+
+def test_without_an_answer_the_known_outage_is_the_reason():
+    outage = RendezvousConnectionError("connection refused")
+    assert no_answer(outage, ValueError("odd"), 5.0) is outage
+
+
+def test_without_an_outage_the_fault_is_told():
+    error = no_answer(None, ValueError("odd"), 5.0)
+    assert str(error) == ("expected the rendezvous store to answer within 5 s, found that it did not: ValueError: odd")
+    assert str(no_answer(None, None, 0.5)).endswith("within 0.5 s, found that it did not")
+
+
+def test_a_node_that_is_drained_goes_in_peace():
+    error = no_place(State(), JoinStatus.DRAINED, "b", "job", was_closed=False)
+    assert isinstance(error, RendezvousGracefulExitError)
+    assert "drain" in str(error)
+
+
+def test_a_node_that_is_refused_is_told_why_and_what_to_do():
+    state = refused(State(), [("b", "b is on another host")])
+    error = no_place(state, JoinStatus.REFUSED, "b", "job", was_closed=False)
+    assert isinstance(error, RendezvousStateError)
+    assert "b is on another host" in str(error)
+    assert "--node-id" in str(error)
+
+
+def test_a_spare_of_a_job_that_succeeded_goes_in_peace():
+    error = closed_for(closed(State(), "a", "all are done", succeeded=True), was_closed=False)
+    assert isinstance(error, RendezvousGracefulExitError)
+    assert str(error) == "the job 'job' was closed by a: all are done; this node was not needed"
+
+
+@pytest.mark.parametrize("succeeded", [True, False])
+def test_who_comes_when_all_is_over_needs_another_name_for_its_job(succeeded):
+    error = closed_for(closed(State(), "a", "it is over", succeeded), was_closed=True)
+    assert isinstance(error, RendezvousClosedError)
+    assert "another --rdzv-id" in str(error)
+
+
+def test_who_waited_for_a_job_that_failed_learns_of_the_failures(say):
+    state = failed(say.state("a", max_restarts=0), 1, say.report("a", rank=3))
+    error = closed_for(closed(state, "a", "no restarts left", succeeded=False), was_closed=False)
+    assert isinstance(error, RendezvousClosedError)
+    assert list(error.failures) == [3]
+    assert "--rdzv-id" not in str(error)
+
+
+def test_a_job_that_succeeded_has_no_failures(say):
+    state = failed(say.state("a", max_restarts=1), 1, say.report("a", rank=3))
+    assert closed_for(closed(state, "a", "all are done", succeeded=True), was_closed=True).failures == {}
+
+
+@pytest.mark.parametrize(("most", "bounds"), [(2, "expected 2 nodes to join"), (4, "expected 2 to 4 nodes to join")])
+def test_too_few_says_how_many_were_expected(say, most, bounds):
+    assert str(too_few(say.settings(2, most), "1 of 2 nodes joined")).startswith(bounds)
+
+
+@pytest.mark.parametrize(("seen", "found"), [("", "found: too few;"), ("a, b", "found: a, b;")])
+def test_too_few_says_who_was_there(say, seen, found):
+    assert found in str(too_few(say.settings(), seen))
+
+
+@pytest.mark.parametrize(
+    ("outage", "answer"),
+    [(None, "it does not answer at all"), (RendezvousConnectionError("refused"), "the last answer was: refused")],
+)
+def test_a_node_that_fences_itself_off_says_how_long_it_has_tried(outage, answer):
+    verdict = fenced(4.25, 5.0, outage)
+    assert verdict.outcome is Outcome.FENCED
+    assert verdict.reason.startswith("the rendezvous store was out of reach for 4.2 s; after 5 s without a beat")
+    assert verdict.reason.endswith(answer)
+
+
+@pytest.fixture
+def text(say):
+    def make(state, gathering=None, roster=(), key="a", **bounds):
+        return progress(state, gathering, roster, say.settings(**{"min_nodes": 2, **bounds}), key)
+
+    return make
+
+
+def test_nothing_is_known_before_the_first_answer(text):
+    assert text(None) == ""
+    assert text(State()) == ""
+
+
+@pytest.mark.parametrize(
+    ("gathering", "expected"),
+    [
+        (Wait("1 of 2 nodes joined", None, 1, 2), "1 of 2 nodes joined"),
+        (Wait("1 of 2 nodes joined", None, 1, 2, ("b", "c")), "1 of 2 nodes joined, missing: b, c"),
+        (
+            Wait("2 nodes joined, waiting for the last call", None, 2, 4),
+            "2 of 4 nodes joined, waiting for the last call",
+        ),
+    ],
+)
+def test_a_round_that_gathers(text, gathering, expected):
+    assert text(State(), gathering) == expected
+
+
+def test_after_a_round_has_ended_it_tells_who_is_not_back(text, say):
+    state = ended(say.state("ab"), Cause.FAILURE, "b", "it failed")
+    assert text(state, Wait("1 of 2 nodes joined", None, 1, 2, ("b",))) == "1 of 2 nodes joined, missing: b"
+
+
+def test_those_outside(text, say):
+    assert text(say.state("ab"), key="x") == "round 1 runs with 2 nodes; this one waits for the next"
+    assert text(say.state("ab"), key="x", max_nodes=2) == "round 1 is full with 2 nodes; this one is a spare"
+
+
+def test_a_member_is_told_who_still_works(text, say):
+    roster = (say.seen("a", done=1), say.seen("b"), say.seen("c"))
+    old = Wait("1 of 3 nodes joined", None, 1, 3, ("b", "c"))
+    for most in (3, 4):
+        told = text(say.state("abc"), old, roster, max_nodes=most)
+        assert told == "1 of 3 nodes are done, still at work: b, c"
+
+
+def test_members_that_went_after_their_success_count(text, say):
+    roster = (say.seen("a", done=1), say.seen("c", done=0))
+    assert text(say.state("abc", done=("b",)), None, roster) == "2 of 3 nodes are done, still at work: c"
+    assert text(say.state("a"), None, (say.seen("a", done=1),)) == ""
+
+
+def test_not_hundreds_of_names():
+    assert few(("a", "b")) == "a, b"
+    assert few(tuple(str(i) for i in range(1000))) == "0, 1, 2, 3, 4, 5, 6, 7 and 992 more"

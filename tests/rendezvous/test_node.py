@@ -1,0 +1,778 @@
+"""A node as a machine: what it hears, and what it asks for then. No thread, no time, and no store but a memory."""
+
+from __future__ import annotations
+
+import pytest
+from one_node import WHERE, OneNode
+
+from elastic_core.errors import (
+    ProcessFailure,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from elastic_core.interfaces.handler import Outcome
+from elastic_core.rendezvous import model
+from elastic_core.rendezvous.codec import encoded_entry
+from elastic_core.rendezvous.effects import (
+    Amend,
+    Announce,
+    Beat,
+    Look,
+    ReadRoster,
+    ReadState,
+    Rest,
+    Withdraw,
+    WriteState,
+)
+from elastic_core.rendezvous.membership import JoinStatus
+from elastic_core.rendezvous.model import Cause, Entry
+
+OUTAGE = RendezvousConnectionError("connection refused")
+INTERVAL, WINDOW = 1.0, 5.0  # seconds between two beats, and of silence after which a node is called gone
+
+
+@pytest.fixture
+def alone():
+    """A node that is a round of its own, and leads."""
+    one = OneNode()
+    one.join()
+    return one
+
+
+@pytest.fixture
+def pair():
+    """Two members of a round, of which the first leads."""
+    leader = OneNode(min_nodes=2, max_nodes=2)
+    other = OneNode(leader.memory, leader.clock, "b", min_nodes=2, max_nodes=2)
+    leader.join()
+    other.join()
+    leader.hear()
+    other.hear()
+    assert leader.node.membership.running and other.node.membership.running
+    return leader, other
+
+
+def together(nodes, seconds):
+    """Time passes for nodes that share a clock, and all news comes at once."""
+    memory, clock, told = nodes[0].memory, nodes[0].clock, None
+    until = clock.now() + seconds
+    while clock.now() < until:
+        for one in nodes:
+            one.settle()
+        while told != (told := (memory.writes, memory.rosters)):
+            for one in nodes:
+                one.hear()
+        clock.advance(0.25)
+
+
+def kinds(operations):
+    return [type(operation) for operation in operations]
+
+
+def failure():
+    return {0: ProcessFailure(0, 7, 1, global_rank=0, reason="exit code 1")}
+
+
+def goes_wrong(state):
+    raise ZeroDivisionError("a change that cannot be made")
+
+
+# -- the first round
+
+
+def test_it_reads_the_state_before_anything_else():
+    one = OneNode()
+    assert one.node.next(one.clock.now()) == ReadState()
+    assert one.node.state is None
+
+
+def test_who_wants_nothing_has_read_and_rests():
+    one = OneNode()
+    assert kinds(one.settle()) == [ReadState]
+    assert one.node.state == model.State()
+    assert kinds(one.run(60.0)) == []
+
+
+def test_who_wants_a_round_announces_itself_and_leads_if_it_is_the_first_and_forms_the_round():
+    one = OneNode()
+    assert kinds(one.join()) == [ReadState, Announce, ReadRoster, WriteState, ReadRoster]
+    assert (one.state.round, one.state.open, one.members) == (1, True, ["a/1"])
+    assert one.node.election.leading
+    assert (one.node.membership.running, one.node.membership.formed) == (True, one.state)
+
+
+def test_what_it_announces_says_where_the_store_would_be():
+    one = OneNode(min_nodes=2, max_nodes=2)
+    one.join()
+    entry = one.entries["a/1"]
+    assert (entry.address, entry.port, entry.after) == (WHERE.master_addr, WHERE.master_port, 0)
+    assert one.node.registered == entry
+
+
+def test_enough_nodes_wait_for_the_last_call():
+    one = OneNode(max_nodes=2)
+    one.join()
+    assert not one.state.round
+    assert one.node.gathering.until == 5.0
+    one.run(4.9)
+    assert not one.state.round
+    one.run(0.2)
+    assert one.members == ["a/1"]
+
+
+def test_too_few_wait_until_the_deadline_and_say_who_is_there():
+    one = OneNode(min_nodes=2, max_nodes=2, join=60.0)
+    one.join()
+    one.run(59.0)
+    assert one.node.obstacle(one.clock.now()) is None
+    assert one.node.progress() == "1 of 2 nodes joined"
+    one.run(2.0)
+    assert isinstance(one.node.obstacle(one.clock.now()), RendezvousTimeoutError)
+
+
+def test_who_is_not_the_first_waits_for_the_one_that_leads():
+    leader = OneNode(min_nodes=2, max_nodes=2)
+    other = OneNode(leader.memory, leader.clock, "b", min_nodes=2, max_nodes=2)
+    leader.join()
+    assert kinds(other.join()) == [ReadState, Announce]
+    assert not other.node.election.leading
+    leader.hear()
+    assert leader.members == ["a/1", "b/1"]
+    assert not other.node.membership.running
+    other.hear()
+    assert other.node.membership.running
+
+
+def test_in_a_round_a_leader_beats_and_looks_and_the_others_only_beat(pair):
+    leader, other = pair
+    assert kinds(leader.run(3.0)) == [Beat, ReadRoster] * 3
+    assert kinds(other.run(0.1)) == [Beat]
+
+
+def test_a_beat_says_whether_its_node_leads(pair):
+    beats = [next(one for one in node.run(1.0) if isinstance(one, Beat)) for node in pair]
+    assert [beat.leading for beat in beats] == [True, False]
+
+
+def test_a_round_that_it_joins_too_late_is_waited_for_without_a_deadline(alone):
+    spare = OneNode(alone.memory, alone.clock, "b", join=10.0)
+    spare.join()
+    assert spare.node.join_status is JoinStatus.SPARE
+    together((alone, spare), 100.0)
+    assert spare.node.obstacle(spare.clock.now()) is None
+
+
+# -- requests
+
+
+def test_a_request_is_settled_once_it_is_carried_out(alone):
+    request = alone.node.close("enough", succeeded=False)
+    assert alone.node.take_settled() == ()
+    assert kinds(alone.settle()) == [WriteState, ReadRoster]
+    assert alone.node.take_settled() == ((request, None),)
+    assert alone.node.take_settled() == ()
+    assert alone.state.closed.reason == "enough"
+
+
+def test_a_request_that_changes_nothing_is_settled_without_a_write(alone):
+    alone.node.close("enough", succeeded=False)
+    alone.settle()
+    again = alone.node.close("once more", succeeded=False)
+    assert kinds(alone.settle()) == []
+    assert (again, None) in alone.node.take_settled()
+    assert alone.state.closed.reason == "enough"
+
+
+def test_a_write_that_came_after_anothers_is_decided_anew(alone):
+    alone.write(lambda state: model.drained(state, "z/1"))
+    request = alone.node.close("enough", succeeded=False)
+    assert kinds(alone.settle())[:2] == [WriteState, WriteState]
+    assert (request, None) in alone.node.take_settled()
+    assert (alone.state.draining, bool(alone.state.closed)) == (("z/1",), True)
+
+
+def test_a_change_that_cannot_be_made_is_settled_with_its_fault_and_the_next_is_made(alone):
+    bad = alone.node.request(Amend(goes_wrong))
+    good = alone.node.close("enough", succeeded=False)
+    alone.settle()
+    (first, fault), (second, none) = alone.node.take_settled()
+    assert (first, second, none) == (bad, good, None)
+    assert isinstance(fault, ZeroDivisionError)
+
+
+def test_a_request_that_always_fails_is_settled_with_its_fault_after_a_window_and_the_rest_goes_on(alone):
+    alone.faults[WriteState] = fault = RuntimeError("too large")
+    request = alone.node.close("enough", succeeded=False)
+    alone.run(WINDOW - 1.0)
+    assert alone.node.take_settled() == ()  # it may pass
+    alone.run(2.0)
+    assert alone.node.take_settled() == ((request, fault),)
+    assert alone.asked.count(WriteState) <= 12
+    assert alone.memory.entries["a/1"].beats >= 5
+    del alone.faults[WriteState]
+    again = alone.node.close("enough", succeeded=False)
+    alone.settle()
+    assert alone.node.take_settled() == ((again, None),)
+
+
+def test_a_request_waits_for_the_end_of_an_outage_however_long_that_takes(alone):
+    alone.backend.reachable = False
+    request = alone.node.close("enough", succeeded=False)
+    alone.run(1000.0)
+    assert alone.node.take_settled() == ()
+    alone.backend.reachable = True
+    alone.run(1.1)
+    assert alone.node.take_settled() == ((request, None),)
+
+
+def test_pauses_between_the_tries_of_a_request_grow_though_all_else_is_answered(alone):
+    """As a store does that has become read-only."""
+    alone.faults[WriteState] = OUTAGE
+    alone.node.close("enough", succeeded=False)
+    alone.run(5.0)
+    del alone.asked[:]
+    alone.run(20.0)
+    assert 15 <= alone.asked.count(WriteState) <= 25
+    assert alone.node.connection.outage is OUTAGE
+
+
+def test_a_failure_is_told_before_the_node_is_ready_for_the_next_round(pair):
+    """Who sees it ready must find the report: else the round could end for another cause, and cost nothing."""
+    _, other = pair
+    other.node.fail(failure())
+    other.node.want(WHERE)
+    asked = kinds(other.settle())
+    assert asked.index(WriteState) < asked.index(Announce)
+    assert (other.state.end.cause, other.entries["b/1"].after) == (Cause.FAILURE, 1)
+
+
+def test_to_read_again_is_settled_once_that_is_done(alone):
+    alone.write(lambda state: model.drained(state, "z/1"))
+    request = alone.node.reread()
+    assert kinds(alone.settle())[0] is ReadState
+    assert (request, None) in alone.node.take_settled()
+    assert alone.node.state.draining == ("z/1",)
+
+
+def test_a_look_is_settled_once_it_has_looked(pair):
+    _, other = pair
+    look = other.node.request(Look())
+    assert kinds(other.settle()) == [ReadRoster]
+    assert other.node.take_settled() == ((look, None),)
+    assert [seen.entry.key for seen in other.node.seen.roster] == ["a/1", "b/1"]
+
+
+def test_a_look_that_failed_is_taken_again_and_settled_then(pair):
+    _, other = pair
+    other.backend.reachable = False
+    look = other.node.request(Look())
+    other.settle()
+    assert other.node.take_settled() == ()
+    other.backend.reachable = True
+    other.run(1.1)
+    assert other.node.take_settled() == ((look, None),)
+
+
+# -- answers that are lost
+
+
+def test_an_announcement_whose_answer_was_lost_is_made_again_and_is_one(alone):
+    other = OneNode(alone.memory, alone.clock, "b")
+    other.backend.lose_answers = 1
+    other.join()
+    assert other.node.registered is None
+    other.run(0.1)
+    assert list(alone.memory.entries) == ["a/1", "b/1"]
+    assert other.node.registered == other.entries["b/1"]
+
+
+def test_a_write_whose_answer_was_lost_is_found_to_stand(alone):
+    alone.backend.lose_answers = 1
+    request = alone.node.close("enough", succeeded=False)
+    alone.settle()
+    assert alone.node.take_settled() == ()
+    alone.run(0.1)
+    assert alone.node.take_settled() == ((request, None),)
+    assert alone.memory.writes == 2  # and not a third time
+
+
+def test_a_round_whose_answer_was_lost_is_not_formed_twice():
+    one = OneNode()
+    one.node.want(WHERE)
+    while not isinstance(one.step(), Announce):
+        pass
+    one.backend.lose_answers = 1
+    one.run(0.5)
+    assert (one.state.round, one.memory.writes) == (1, 1)
+    assert one.node.membership.round == 1
+
+
+# -- outages
+
+
+def test_after_an_outage_who_waits_announces_itself_again_first():
+    one = OneNode(min_nodes=2, max_nodes=2)
+    one.join()
+    one.backend.reachable = False
+    one.run(2.0)
+    assert one.node.registered is None  # for all that it knows
+    one.memory.entries.clear()
+    one.backend.reachable = True
+    one.node.close("enough", succeeded=False)
+    assert kinds(one.settle())[:3] == [Announce, ReadState, WriteState]
+    assert list(one.memory.entries) == ["a/1"]
+
+
+def test_after_an_outage_a_member_looks_first_whether_the_others_went_on_without_it(alone):
+    alone.backend.reachable = False
+    alone.run(2.0)
+    alone.backend.reachable = True
+    assert kinds(alone.run(1.1))[:2] == [ReadState, Announce]
+
+
+def test_after_an_outage_it_beats_though_the_state_cannot_be_read(alone):
+    alone.backend.reachable = False
+    alone.run(2.0)
+    alone.memory.forget()
+    alone.memory.state = (b"not ours", 99)
+    alone.backend.reachable = True
+    alone.run(5.0)
+    assert isinstance(alone.node.fault, RendezvousStateError)
+    assert alone.memory.entries["a/1"].beats >= 2
+
+
+def test_pauses_between_attempts_grow_to_a_second():
+    one, pauses = OneNode(), []
+    one.backend.reachable = False
+    one.join()
+    for _ in range(10):
+        pauses.append(one.rest.until - one.clock.now())
+        one.clock.advance(pauses[-1])
+        one.settle()
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (0.05, 1.0)
+
+
+def test_whoever_asks_for_something_does_not_wait_for_the_pause(alone):
+    alone.backend.reachable = False
+    alone.run(10.0)
+    alone.backend.reachable = True
+    alone.node.close("enough", succeeded=False)
+    alone.settle()
+    assert alone.state.closed
+
+
+def test_what_goes_wrong_is_told_once(alone):
+    alone.faults[Beat] = RuntimeError("odd")
+    alone.run(20.0)
+    assert alone.notes.count("rendezvous fault") == 1
+    assert alone.node.fault is alone.faults[Beat]
+    del alone.faults[Beat]
+    alone.run(2.0)
+    assert alone.node.fault is None
+
+
+def test_a_long_outage_is_told_once_and_so_is_its_end(alone):
+    alone.backend.reachable = False
+    for _ in range(10):
+        alone.run(1.0)
+        alone.node.notice(alone.clock.now())
+    alone.backend.reachable = True
+    alone.run(2.0)
+    told = alone.notes
+    assert (told.count("store out of reach"), told.count("store is back")) == (1, 1)
+
+
+def test_an_operation_that_hangs_is_an_outage_too(alone):
+    alone.clock.advance(INTERVAL)
+    assert isinstance(alone.node.next(alone.clock.now()), Beat)
+    assert alone.node.fence_at(alone.clock.now(), 0.0) == alone.clock.now() + WINDOW - INTERVAL
+    alone.clock.advance(WINDOW - INTERVAL)
+    assert alone.node.verdict(alone.clock.now()).outcome is Outcome.FENCED
+
+
+def test_without_an_answer_a_member_fences_itself_off_and_tells_why_it_wants_another_round(pair):
+    _, other = pair
+    other.backend.reachable = False
+    other.run(WINDOW - 0.5)
+    assert other.node.verdict(other.clock.now()) is None
+    other.run(1.0)
+    assert other.node.verdict(other.clock.now()).outcome is Outcome.FENCED
+    other.node.want(WHERE)
+    other.backend.reachable = True
+    other.run(2.0)
+    assert (other.state.end.cause, other.state.end.reason) == (Cause.LOST, "b was cut off from the store")
+
+
+def test_the_time_to_join_begins_anew_while_the_store_is_away():
+    one = OneNode(min_nodes=2, max_nodes=2, join=60.0)
+    leader = OneNode(one.memory, one.clock, "b", min_nodes=1, max_nodes=1)
+    leader.join()
+    one.join()
+    together((leader, one), 100.0)
+    one.backend.reachable = False
+    one.run(59.0)
+    assert one.node.obstacle(one.clock.now()) is None
+    one.run(62.0)
+    assert isinstance(one.node.obstacle(one.clock.now()), RendezvousConnectionError)
+
+
+# -- a store that forgets
+
+
+def test_the_entry_that_the_store_dropped_is_announced_again(alone):
+    alone.memory.drop("a/1")
+    assert Announce in kinds(alone.run(INTERVAL))
+    assert list(alone.memory.entries) == ["a/1"]
+    assert "entry dropped" in alone.notes
+    assert alone.node.verdict(alone.clock.now()) is None
+
+
+def test_a_look_shows_too_that_the_entry_was_dropped(alone):
+    alone.memory.leases = True
+    alone.hear()
+    alone.memory.drop("a/1")
+    assert kinds(alone.hear())[-2:] == [Announce, ReadRoster]
+
+
+def test_a_store_that_forgot_gets_back_what_the_node_knows(alone):
+    known = alone.state
+    alone.memory.forget()
+    assert kinds(alone.hear())[:3] == [ReadState, Announce, WriteState]
+    assert alone.state == known
+    assert "store lost its state" in alone.notes
+
+
+def test_what_was_given_back_by_another_is_not_given_back_again(pair):
+    leader, other = pair
+    known = leader.state
+    leader.memory.forget()
+    other.hear()
+    assert other.state == known
+    before = leader.memory.writes
+    leader.hear()
+    assert leader.memory.writes == before
+    assert sorted(leader.memory.entries) == ["a/1", "b/1"]
+
+
+def test_what_could_not_be_given_back_is_given_back_later(alone):
+    known = alone.state
+    alone.memory.forget()
+    alone.faults[WriteState] = OUTAGE
+    alone.hear()
+    alone.run(3.0)
+    assert alone.memory.state is None
+    del alone.faults[WriteState]
+    alone.run(2.0)
+    assert alone.state == known
+
+
+def test_nobody_is_lost_for_having_no_entry_in_a_store_that_forgot_until_a_window_has_passed(pair):
+    leader, _ = pair
+    leader.memory.forget()
+    leader.hear()
+    leader.run(WINDOW - 0.5)
+    assert leader.state.open
+    leader.run(1.0)
+    assert leader.state.gone == ("b/1",)
+
+
+def test_beats_that_a_store_counts_anew_after_it_forgot_do_not_stand_still(pair):
+    leader, other = pair
+    leader.run(WINDOW - 0.5)
+    leader.memory.forget()
+    other.hear()  # gives back what it knows
+    leader.hear()
+    assert leader.memory.entries["b/1"].beats == 0  # as it was before
+    leader.run(1.2)
+    assert leader.state.open
+
+
+def test_whose_lease_alone_has_ended_is_lost_a_moment_later(pair):
+    leader, _ = pair
+    leader.memory.leases = True
+    leader.hear()
+    leader.memory.drop("b/1")
+    leader.hear()
+    assert leader.state.open  # it may not be the last: a store can end all leases at once
+    leader.run(1.0)
+    assert leader.state.gone == ("b/1",)
+
+
+# -- who leads
+
+
+def test_a_leader_who_cannot_do_the_work_stops_leading_and_another_is_let_try(pair):
+    leader, _ = pair
+    leader.faults[ReadRoster] = RuntimeError("no roster today")
+    together(pair, 3 * WINDOW)
+    assert [one.node.election.leading for one in pair] == [False, True]
+    assert "leads no more" in leader.notes
+
+
+def test_a_leader_who_can_look_and_not_write_stops_leading_too(pair):
+    leader, _ = pair
+    leader.faults[WriteState] = RendezvousStateError("expected less than 1 MiB, found more")
+    leader.write(lambda state: model.drained(state, "b/1"))
+    together(pair, 3 * WINDOW)
+    assert [one.node.election.leading for one in pair] == [False, True]
+    assert not leader.state.open
+
+
+def test_a_leader_who_cannot_do_the_work_and_beats_is_not_called_lost(pair):
+    leader, _ = pair
+    leader.faults[ReadRoster] = RuntimeError("no roster today")
+    together(pair, 5 * WINDOW)
+    assert leader.state.open
+    assert leader.memory.entries["a/1"].beats >= 20
+
+
+def test_who_could_not_do_the_work_may_lead_again_after_some_time(alone):
+    alone.faults[ReadRoster] = RuntimeError("no roster today")
+    alone.run(5.0)
+    assert not alone.node.election.leading
+    del alone.faults[ReadRoster]
+    alone.run(9 * WINDOW)
+    assert not alone.node.election.leading
+    alone.run(3 * WINDOW)
+    assert alone.node.election.leading
+
+
+def test_when_the_leader_is_silent_the_next_in_line_looks_and_counts_before_it_writes(pair):
+    _, other = pair
+    asked = kinds(other.run(2 * WINDOW))
+    steps_in = asked.index(ReadRoster)
+    assert asked[steps_in : steps_in + 2] == [ReadRoster, Beat]
+    assert WriteState not in asked[:steps_in]
+    assert other.node.election.leading
+    assert other.state.gone == ("a/1",)
+
+
+def test_when_the_leader_was_seen_to_go_the_next_in_line_does_not_wait_for_silence(pair):
+    leader, other = pair
+    leader.memory.drop("a/1")
+    leader.memory.vacant = True
+    other.hear()
+    assert other.node.election.leading
+
+
+def test_who_leads_withdraws_an_entry_that_nobody_renews():
+    leader = OneNode(min_nodes=3, max_nodes=3)
+    other = OneNode(leader.memory, leader.clock, "b", min_nodes=3, max_nodes=3)
+    leader.join()
+    other.join()
+    leader.run(2 * WINDOW - 1.0)
+    assert "b/1" in leader.memory.entries
+    leader.run(2.0)
+    assert list(leader.memory.entries) == ["a/1"]
+
+
+def test_who_leads_withdraws_what_cannot_be_read_and_nobody_renews():
+    one = OneNode()
+    one.backend.announce("stranger/1", b"not an entry")
+    one.join()
+    one.run(3 * WINDOW)
+    assert list(one.memory.entries) == ["a/1"]
+
+
+def test_an_entry_that_cannot_be_read_stays_outside():
+    one = OneNode()
+    one.backend.announce("stranger/1", b"not an entry")
+    one.join()
+    one.run(30.0)
+    assert one.members == ["a/1"]
+
+
+def test_older_entries_that_cannot_be_read_do_not_hold_up_the_first_round():
+    """Who announced them cannot lead, however many they are."""
+    one = OneNode()
+    for number in range(8):
+        one.backend.announce(f"stranger{number}/1", b"not an entry")
+    one.join()
+    one.run(WINDOW)
+    assert one.members == ["a/1"]
+
+
+def test_an_entry_that_stands_under_the_key_of_another_stays_outside():
+    one = OneNode()
+    one.backend.announce("stranger/1", encoded_entry(Entry("ghost/1", "ghost")))
+    one.join()
+    one.run(30.0)
+    assert one.members == ["a/1"]
+    assert one.node.election.leading
+
+
+def test_whose_store_falls_silent_while_it_waits_for_a_round_to_end_gives_up_after_the_join_timeout(pair):
+    leader, _ = pair
+    spare = OneNode(leader.memory, leader.clock, "c", min_nodes=2, max_nodes=2, join=60.0)
+    spare.join()
+    leader.clock.advance(100.0)
+    assert spare.node.obstacle(spare.clock.now()) is None
+    assert not isinstance(spare.node.next(spare.clock.now()), Rest)  # it has asked, and there is no answer
+    spare.clock.advance(59.0)
+    assert spare.node.obstacle(spare.clock.now()) is None
+    spare.clock.advance(2.0)
+    assert "expected the rendezvous store to answer within 60 s" in str(spare.node.obstacle(spare.clock.now()))
+
+
+# -- joining again, leaving, and the end
+
+
+def test_who_wants_a_new_round_while_its_own_runs_ends_that_for_all(pair):
+    leader, other = pair
+    other.node.begin(other.clock.now())
+    other.node.want(WHERE)
+    other.settle()
+    assert (leader.state.open, leader.state.end.reason) == (False, "b wants a new round")
+    leader.hear()
+    assert leader.node.verdict(leader.clock.now()).outcome is Outcome.RESTART
+
+
+def test_a_round_that_was_over_before_its_member_looked_is_behind_it(pair):
+    leader, _ = pair
+    leader.node.fail(failure())
+    leader.settle()
+    late = OneNode(leader.memory, leader.clock, "b", min_nodes=2, max_nodes=2)  # the same node, that has not looked
+    late.join()
+    assert late.entries["b/1"].after == 1
+
+
+def test_an_entry_that_led_to_a_round_of_the_past_is_not_announced_again(pair):
+    """Else a node that slept would be given a seat before it knows that the others went on without it."""
+    leader, other = pair
+    leader.write(lambda state: model.ended(state, Cause.LOST, "b", "lost b", ("b/1",)))
+    leader.write(lambda state: model.formed(state, [state.seats[0]], 3, "", {"a/1", "b/1"}))
+    leader.memory.drop("b/1")
+    other.run(INTERVAL)
+    assert "b/1" not in leader.memory.entries
+    assert other.node.verdict(other.clock.now()).outcome is Outcome.RESTART
+    other.node.want(WHERE)
+    other.settle()
+    assert other.entries["b/1"].after == 1
+
+
+def test_who_leaves_says_so_and_its_entry_goes_when_its_workers_have_stopped(pair):
+    leader, other = pair
+    request = other.node.leave("it was asked to")
+    assert [kind for kind in kinds(other.settle()) if kind in (WriteState, Withdraw)] == [WriteState]
+    assert other.node.take_settled()[-1] == (request, None)
+    assert leader.state.end.reason == "b left: it was asked to"
+    leader.hear()
+    leader.join()
+    assert leader.node.gathering.missing == ("b",)
+    request = other.node.retire("it was shut down")
+    assert kinds(other.settle()) == [Withdraw]
+    assert other.node.take_settled()[-1] == (request, None)
+    assert list(leader.memory.entries) == ["a/1"]
+
+
+def test_who_leaves_without_workers_takes_its_entry_along(alone):
+    one = OneNode(alone.memory, alone.clock, "b", min_nodes=2, max_nodes=2)
+    one.join()
+    one.node.leave("it was asked to")
+    one.settle()
+    assert "b/1" not in alone.memory.entries
+
+
+def test_who_leaves_after_its_success_ends_no_round(pair):
+    leader, other = pair
+    other.node.succeed()
+    other.node.leave("it was shut down")
+    other.settle()
+    assert (leader.state.open, leader.state.done) == (True, ("b/1",))
+
+
+def test_who_leaves_before_it_was_announced_has_nothing_to_withdraw():
+    one = OneNode()
+    request = one.node.leave("it was asked to")
+    assert kinds(one.settle()) == [ReadState]
+    assert one.node.take_settled()[-1] == (request, None)
+
+
+def test_to_begin_after_it_left_does_not_undo_that(alone):
+    alone.node.retire("it was asked to")
+    alone.settle()
+    alone.join()
+    assert not alone.memory.entries
+    assert isinstance(alone.node.obstacle(alone.clock.now()), RendezvousGracefulExitError)
+
+
+def test_to_want_a_round_after_it_was_shut_down_does_nothing():
+    one = OneNode()
+    one.node.shut_down()
+    one.join()
+    assert not one.memory.entries
+    assert not one.node.membership.joins
+    assert isinstance(one.node.obstacle(one.clock.now()), RendezvousGracefulExitError)
+
+
+def test_who_steps_back_takes_its_entry_back():
+    one = OneNode(min_nodes=2, max_nodes=2)
+    one.join()
+    one.node.step_back()
+    assert Withdraw in kinds(one.settle())
+    assert not one.memory.entries
+
+
+def test_who_wants_again_before_its_entry_was_taken_back_keeps_it():
+    one = OneNode(min_nodes=2, max_nodes=2)
+    one.join()
+    one.node.step_back()
+    one.node.want(WHERE)
+    assert Withdraw not in kinds(one.settle())
+    assert list(one.memory.entries) == ["a/1"]
+
+
+def test_who_joins_a_job_that_is_over_learns_how_it_ended(alone):
+    alone.node.close("enough", succeeded=False)
+    alone.settle()
+    late = OneNode(alone.memory, alone.clock, "b")
+    late.join()
+    assert isinstance(late.node.obstacle(late.clock.now()), RendezvousClosedError)
+
+
+def test_when_all_have_succeeded_the_job_is_over(pair):
+    for one in pair:
+        one.node.succeed()
+    together(pair, 1.0)
+    assert pair[0].state.closed.succeeded
+    assert [one.node.verdict(one.clock.now()).succeeded for one in pair] == [True, True]
+
+
+def test_the_host_of_the_store_lingers_until_the_others_have_gone(pair):
+    leader, other = pair
+    leader.node.close("enough", succeeded=True)
+    leader.node.retire("it was shut down")
+    leader.settle()
+    leader.node.linger()
+    leader.settle()
+    assert leader.node.lingers and leader.rest.roster
+    other.hear()
+    other.node.retire("it was shut down")
+    other.settle()
+    leader.hear()
+    assert not leader.node.lingers
+
+
+def test_nobody_lingers_while_the_job_goes_on_or_in_an_outage(alone):
+    alone.node.linger()
+    assert not alone.node.lingers
+    alone.node.close("enough", succeeded=True)
+    alone.settle()
+    alone.backend.reachable = False
+    alone.run(2.0)
+    alone.node.linger()
+    assert not alone.node.lingers
+
+
+def test_a_shallow_copy_is_another_node(alone):
+    """So that an explorer can go on from one place several times."""
+    import copy
+
+    twin = copy.copy(alone.node)
+    alone.node.close("enough", succeeded=False)
+    assert isinstance(alone.node.next(alone.clock.now()), WriteState)
+    assert isinstance(twin.next(alone.clock.now()), Rest)

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.clock import Instant
+from elastic_core.rendezvous.effects import Registration
+from elastic_core.rendezvous.model import State, succeeded
+from elastic_core.rendezvous.observation import CONFIRM, Observation
+
+INTERVAL, ATTEMPTS = 1.0, 5
+NONE = State()
+
+
+def looked(seen, beats, now, state=NONE):
+    found = tuple(Registration(key, None, value) for key, value in beats.items())
+    return seen.after_look(found, state, Instant(now))
+
+
+def watched(looks, value=7):
+    """After looks at these times, which found the counter unchanged."""
+    seen = Observation(INTERVAL, ATTEMPTS)
+    for now in looks:
+        seen = looked(seen, {"a": value}, now)
+    return seen
+
+
+def test_a_counter_that_stands_still_for_all_attempts_is_late():
+    seen = watched(range(6))
+    assert seen.late("a", Instant(5.0))
+    assert not watched(range(5)).late("a", Instant(4.9))
+
+
+def test_a_beat_refutes_it():
+    seen = looked(watched(range(20)), {"a": 8}, 20)
+    assert not seen.late("a", Instant(100))
+
+
+def test_time_alone_makes_nobody_late():
+    """The observer slept, or its store did: it has not looked."""
+    assert not watched([0]).late("a", Instant(1000))
+    assert not watched([0, 1000]).late("a", Instant(1000))
+
+
+def test_many_looks_right_after_an_outage_are_one():
+    """Nobody could beat during the outage, and nobody has had the time to beat since."""
+    seen = watched([0, *(100 + 0.01 * i for i in range(40))])
+    assert not seen.late("a", Instant(100.4))
+
+
+def test_many_looks_alone_make_nobody_late():
+    assert not watched([0.1 * i for i in range(45)]).late("a", Instant(4.4))
+
+
+def test_looks_at_an_uneven_pace_count_too():
+    assert watched([0, 0.8, 1.9, 2.7, 3.9, 5.0]).late("a", Instant(5.0))
+
+
+def test_who_should_lead_and_does_not_is_late_at_once_and_until_its_next_beat():
+    seen = looked(Observation(INTERVAL, ATTEMPTS), {"a": 7, "b": 3, "c": 1}, 0.0)
+    seen = seen.presumed_late(["b"], ["c"], Instant(2.5))
+    assert [seen.late(key, Instant(2.5)) for key in "abc"] == [False, True, False]
+    assert looked(seen, {"b": 3}, 2.6).late("b", Instant(2.6))
+    assert not looked(seen, {"b": 4}, 2.6).late("b", Instant(2.6))
+    for now in (3.6, 4.6):
+        seen = looked(seen, {"b": 3, "c": 1}, now)
+    assert seen.late("c", Instant(4.6))  # it may have been about to step in itself
+
+
+def test_who_should_lead_is_not_late_if_it_may_have_beaten_since_the_look_before():
+    """It may have been cut off and be back, and not have had the time to lead."""
+    for pause, late in ((1.0, False), (1.4, False), (1.6, True)):
+        seen = looked(looked(Observation(INTERVAL, ATTEMPTS), {"b": 3}, 0.0), {"b": 3}, pause)
+        assert seen.presumed_late(["b"], [], Instant(pause)).late("b", Instant(pause)) is late
+
+
+def test_who_was_looked_at_before_an_outage_is_late_after_two_more_looks_at_the_earliest():
+    """Nobody could beat meanwhile, and looks are taken at once when the store is back."""
+    seen = watched([0, 1, 2, 3]).after_outage(Instant(9.0))
+    for now, late in ((9.0, False), (9.4, False), (10.0, False), (11.0, True)):
+        seen = looked(seen, {"a": 7}, now)
+        assert seen.late("a", Instant(now)) is late
+
+
+def test_who_is_not_there_any_more_is_forgotten():
+    seen = looked(watched(range(20)), {}, 20)
+    assert not seen.late("a", Instant(21))
+    assert seen.age("a", Instant(21)) is None
+
+
+def test_the_age_of_the_last_beat():
+    assert watched([3, 4, 5]).age("a", Instant(6.5)) == 3.5
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 3.0), st.booleans()), max_size=60))
+def test_late_means_silent_for_the_window_and_looked_at_often_enough(looks):
+    """Compared with the dumb version: keep all looks since the last change, and count those half an interval apart."""
+    seen, now, value = looked(Observation(INTERVAL, ATTEMPTS), {"a": 0}, 0.0), 0.0, 0
+    same = [0.0]
+    for pause, beats in looks:
+        now, value = now + pause, value + beats
+        seen = looked(seen, {"a": value}, now)
+        same = [now] if beats else [*same, now]
+        counted = [same[0]]
+        for look in same[1:]:
+            if look - counted[-1] >= 0.5 * INTERVAL:
+                counted.append(look)
+        late = len(counted) - 1 >= ATTEMPTS - 1 and now - same[0] >= ATTEMPTS * INTERVAL
+        assert seen.late("a", Instant(now)) is late
+
+
+# -- stores with leases
+
+
+LEASED = Observation(INTERVAL, ATTEMPTS)
+
+
+def test_a_store_that_shows_no_beats_drops_who_is_gone(say):
+    seen = looked(LEASED, {"a": None, "b": None}, 0.0, say.state("ab"))
+    assert seen.leased
+    assert not any(seen.late(key, Instant(1000.0)) for key in "ab")
+
+
+def test_who_is_absent_for_the_first_time_may_not_be_the_last(say):
+    state = say.state("abc")
+    seen = looked(LEASED, {"a": None, "b": None, "c": None}, 0.0, state)
+    assert seen.settled < 0.0
+    seen = looked(seen, {"a": None, "b": None}, 10.0, state)
+    assert (seen.absent, seen.settled) == ({"c"}, 10.0 + CONFIRM)
+    assert looked(seen, {"a": None, "b": None}, 11.0, state).settled == 10.0 + CONFIRM
+    assert looked(seen, {"a": None}, 11.0, state).settled == 11.0 + CONFIRM
+
+
+def test_a_member_that_was_seen_to_be_done_is_so_after_its_lease_has_ended(say):
+    """Until that is noted: who led may have died before it could."""
+    state = say.state("ab")
+    both = (Registration("a", say.entry("a", done=1), None), Registration("b", say.entry("b"), None))
+    seen = LEASED.after_look(both, state, Instant(0.0)).after_look(both[1:], state, Instant(6.0))
+    assert [(item.entry.key, item.late) for item in seen.roster] == [("a", True), ("b", False)]
+    assert seen.dead(state, Instant(60.0)) is None
+    noted = seen.after_look(both[1:], succeeded(state, ["a"], 1), Instant(7.0))
+    assert [item.entry.key for item in noted.roster] == ["b"]
+    lost = LEASED.after_look(both, state, Instant(0.0)).after_look(both[:1], state, Instant(6.0))
+    assert [item.entry.key for item in lost.roster] == ["a"]
+
+
+def test_everybody_gets_the_time_to_come_back():
+    assert LEASED.all_back_by(Instant(5.0)).all_back_by(Instant(3.0)).settled == 5.0
+
+
+def test_a_store_has_dropped_an_entry_that_was_seen_there():
+    found = (Registration("b", None, None),)
+    seen = looked(LEASED, {"a": None, "b": None}, 0.0)
+    assert seen.drops("a", found)
+    assert not looked(seen, {"b": None}, 1.0).drops("a", found)  # told once
+    assert not seen.drops("b", found)
+    assert LEASED.drops("a", found)  # what it announced stood there, though it has not looked before
+
+
+def test_a_store_with_beats_drops_nobody_unless_it_is_empty():
+    seen = looked(Observation(INTERVAL, ATTEMPTS), {"a": 1, "b": 1}, 0.0)
+    assert not seen.drops("a", (Registration("b", None, 2),))
+    assert seen.drops("a", ())
+
+
+# -- entries that are of no use any more
+
+
+def entries(say, *keys):
+    return tuple(Registration(key, say.entry(key), 1) for key in keys)
+
+
+def test_an_entry_that_was_late_for_another_window_is_dead(say):
+    seen, found = Observation(INTERVAL, ATTEMPTS), entries(say, "a")
+    for now in range(10):
+        seen = seen.after_look(found, State(), Instant(now))
+        assert seen.dead(State(), Instant(now)) is None
+    seen = seen.after_look(found, State(), Instant(10.0))
+    assert seen.dead(State(), Instant(10.0)) == "a"
+    assert seen.dead(say.state("a"), Instant(10.0)) is None  # first the round ends

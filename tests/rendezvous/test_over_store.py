@@ -1,0 +1,467 @@
+"""A backend over a store: it keeps the contract of backends, begins anew with its store, and takes no harm from what
+others write under its keys."""
+
+from __future__ import annotations
+
+import pytest
+from store_place import Place
+
+from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
+from elastic_core.interfaces.backend import EntryDroppedError
+from elastic_core.rendezvous.over_store import StoreConnection, is_wait_timeout
+from elastic_core.rendezvous.versions import KEPT, Keys
+from elastic_core.testing import BackendContract, Background, eventually
+
+LONG = 20.0
+KEYS = Keys("job")
+
+
+class TestOverStore(BackendContract):
+    @pytest.fixture
+    def backend(self):
+        self.place = Place()
+        yield self.peer(None)
+        self.place.close()
+
+    def peer(self, backend):
+        return self.place.backend()
+
+    def other_job(self, backend):
+        return self.place.backend("other")
+
+    def lose(self, backend):
+        self.place.away = True
+
+    def spoil(self, backend):
+        self.place.store.set(KEYS.state(1), "hello")
+
+
+@pytest.fixture
+def place():
+    place = Place()
+    yield place
+    place.close()
+
+
+def shown(backend):
+    return [(seen.key, seen.entry) for seen in backend.roster()]
+
+
+def fails(call):
+    """Whether it says that the store is out of reach."""
+    try:
+        call()
+    except RendezvousConnectionError:
+        return True
+    return False
+
+
+# -- connections
+
+
+def test_a_store_that_cannot_be_had_is_told_with_its_place_and_its_words(place):
+    place.away = True
+    with pytest.raises(RendezvousConnectionError, match="connecting at a place in memory failed: connection refused"):
+        place.backend().get_state()
+
+
+def test_a_connection_that_broke_is_made_anew_with_the_next_call(place):
+    backend = place.backend()
+    backend.announce("a/1", b"1")
+    place.away = True
+    with pytest.raises(RendezvousConnectionError, match="reading the roster at a place in memory failed"):
+        backend.roster()
+    place.away = False
+    assert shown(backend) == [("a/1", b"1")]
+
+
+@pytest.mark.parametrize("error", [ValueError("I/O operation on closed file"), AttributeError("no recv")])
+def test_a_client_that_is_broken_for_good_is_replaced_whatever_it_says(place, error):
+    backend = place.backend()
+    backend.announce("a/1", b"1")
+
+    def breaks():
+        raise error
+
+    place.before("compare_set", "elastic/job/head", breaks)
+    with pytest.raises(type(error)):
+        backend.get_state()
+    made = place.connections
+    assert shown(backend) == [("a/1", b"1")]
+    assert place.connections == made + 1
+
+
+def test_a_wait_that_is_cut_by_the_end_leaves_no_connection(place):
+    backend = place.backend()
+    backend.announce("a/1", b"1")
+    waiting = Background(lambda: backend.wait_for_state(None, LONG))
+    eventually(lambda: place.connections == 2)
+    backend.close()
+    assert waiting.result() is False
+    assert place.closed == 2
+
+
+def test_a_withdrawal_by_another_node_does_not_take_what_was_announced_since(place):
+    node, leader = place.backend(), place.backend()
+    node.announce("a/1", b"1")
+    leader.roster()
+
+    def comes_back():
+        with pytest.raises(EntryDroppedError):
+            node.beat("a/1", False, False)
+        node.announce("a/1", b"2")
+
+    place.before("add", "elastic/job/slots", comes_back)
+    leader.withdraw("a/1")
+    assert shown(leader) == [("a/1", b"2")]
+
+
+def test_to_connect_is_no_more_than_that(place):
+    place.backend(observes=True).connect()
+    assert place.store.num_keys() == 0
+    place.away = True
+    assert fails(place.backend().connect)
+
+
+def test_a_closed_backend_says_so(place):
+    backend = place.backend()
+    backend.close()
+    with pytest.raises(RendezvousConnectionError, match="closed by this side"):
+        backend.get_state()
+    assert backend.wait_for_state(None, LONG) is False
+    assert backend.wait_for_roster(LONG) is False
+
+
+class Ending:
+    def __init__(self):
+        self.ended = 0
+
+    def close(self):
+        self.ended += 1
+
+
+def test_a_store_that_can_be_closed_is_closed_with_its_connection():
+    store = Ending()
+    StoreConnection(store, "here").release()
+    assert store.ended == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (TimeoutError("nobody has set them"), True),
+        (RuntimeError("wait timeout after 10ms"), True),
+        (RuntimeError("connection reset by peer"), False),
+        (OSError("timed out"), False),
+    ],
+)
+def test_a_wait_that_ran_out_is_told_from_a_connection_that_broke(error, expected):
+    assert is_wait_timeout(error) is expected
+
+
+# -- a store that began anew, empty
+
+
+def test_a_store_that_began_anew_is_noticed_and_what_the_node_announced_is_announced_again(place):
+    one = place.backend()
+    one.announce("a/1", b"1")
+    one.announce("a/1", b"2")
+    place.restart()
+    assert fails(one.get_state)  # the connection broke
+    assert one.get_state() is None
+    assert shown(place.backend()) == shown(one) == [("a/1", b"2")]
+    one.beat("a/1", leading=True, look=True)
+
+
+def test_what_was_withdrawn_is_not_announced_again(place):
+    one = place.backend()
+    one.announce("a/1", b"1")
+    one.withdraw("a/1")
+    place.restart()
+    assert fails(one.get_state)
+    assert shown(one) == []
+
+
+def test_a_token_of_the_store_before_writes_nothing_in_the_new_one(place):
+    one = place.backend()
+    _, old, _ = one.set_state(b"1")
+    place.restart()
+    assert fails(one.get_state)
+    assert one.set_state(b"late", old) is None
+    _, token, written = one.set_state(b"new")
+    assert written and token != old
+    assert one.set_state(b"late", old) == (b"new", token, False)
+
+
+def test_who_waits_for_the_state_is_told_that_the_store_began_anew(place):
+    one = place.backend()
+    _, old, _ = one.set_state(b"1")
+    assert not one.wait_for_state(old, 0.01)
+    place.restart()
+    assert fails(lambda: one.wait_for_state(old, LONG))
+    assert one.wait_for_state(old, LONG) is True
+
+
+def test_who_waits_for_the_roster_is_told_that_the_store_began_anew(place):
+    one = place.backend()
+    one.roster()
+    assert not one.wait_for_roster(0.01)
+    place.restart()
+    assert fails(lambda: one.wait_for_roster(LONG))
+    assert one.wait_for_roster(LONG) is True
+
+
+def test_an_observer_begins_nothing_and_sees_the_store_that_began_anew(place):
+    one, observer = place.backend(), place.backend(observes=True)
+    assert (observer.get_state(), observer.roster()) == (None, ())
+    assert place.store.num_keys() == 0
+    one.set_state(b"1")
+    one.announce("a/1", b"1")
+    place.restart()
+    assert fails(observer.get_state)
+    assert (observer.get_state(), observer.roster()) == (None, ())
+    assert place.store.num_keys() == 0
+
+
+# -- answers that are lost
+
+
+@pytest.mark.parametrize("lands", [False, True])
+@pytest.mark.parametrize(("operation", "key"), [("add", KEYS.slots), ("compare_set", KEYS.slot(1))])
+def test_an_announcement_that_broke_off_is_made_again_and_is_one(place, operation, key, lands):
+    backend = place.backend()
+    place.lose(operation, key, lands)
+    assert fails(lambda: backend.announce("a/1", b"1"))
+    backend.announce("a/1", b"1")
+    assert shown(place.backend(hole_patience=0.0)) == [("a/1", b"1")]
+    backend.beat("a/1", leading=False, look=False)
+
+
+@pytest.mark.parametrize("lands", [False, True])
+@pytest.mark.parametrize(("operation", "key"), [("add", KEYS.slots), ("compare_set", KEYS.slot(2))])
+def test_a_withdrawal_that_broke_off_is_made_again(place, operation, key, lands):
+    backend = place.backend()
+    backend.announce("a/1", b"1")
+    place.lose(operation, key, lands)
+    assert fails(lambda: backend.withdraw("a/1"))
+    backend.withdraw("a/1")
+    assert shown(place.backend(hole_patience=0.0)) == []
+
+
+def test_a_node_that_was_about_to_withdraw_does_not_come_back_with_a_new_store(place):
+    backend = place.backend()
+    backend.announce("a/1", b"1")
+    place.lose("add", KEYS.slots, lands=False)
+    assert fails(lambda: backend.withdraw("a/1"))
+    place.restart()
+    backend.withdraw("a/1")
+    assert shown(place.backend()) == []
+
+
+@pytest.mark.parametrize("lands", [False, True])
+def test_a_state_whose_answer_was_lost_is_written_once(place, lands):
+    backend = place.backend()
+    _, token, _ = backend.set_state(b"1")
+    place.lose("compare_set", KEYS.state(2), lands)
+    assert fails(lambda: backend.set_state(b"2", token))
+    _, newer, written = backend.set_state(b"2", token)
+    assert written
+    assert place.backend().get_state() == (b"2", newer)
+    assert newer.number == token.number + 1
+
+
+# -- jobs, and what others write under the keys of one
+
+
+def test_jobs_in_one_store_do_not_see_each_other(place):
+    one, two = place.backend("one"), place.backend("two")
+    one.set_state(b"1")
+    one.announce("a/1", b"1")
+    one.beat("a/1", leading=True, look=True)
+    assert (two.get_state(), two.roster()) == (None, ())
+    two.announce("b/1", b"")
+    assert two.beat("b/1", leading=False, look=True) == 0
+    assert [key for key, _ in shown(one)] == ["a/1"]
+
+
+def test_one_job_is_not_the_beginning_of_another(place):
+    place.backend("job").announce("a/1", b"1")
+    assert shown(place.backend("job/a")) == []
+
+
+def test_the_epoch_of_a_store_may_have_any_name(place):
+    place.store.set(KEYS.id, b"\xff\x00 any bytes")
+    one, two = place.backend(), place.backend()
+    _, token, _ = one.set_state(b"1")
+    one.announce("a/1", b"1")
+    assert two.get_state() == (b"1", token)
+    assert shown(two) == [("a/1", b"1")]
+    assert not two.wait_for_state(token, 0.01)
+
+
+@pytest.mark.parametrize("value", [b"hello", b"", b"-1", b"1.5", b"9" * 5000])
+@pytest.mark.parametrize("key", ["head", "slots", "base"])
+def test_what_is_no_number_where_one_belongs_is_named(place, key, value):
+    """An empty value is none, as it is for the store itself."""
+    name = getattr(KEYS, key)
+    place.store.set(name, value)
+    backend, observer = place.backend(), place.backend(observes=True)
+    for one in (backend, observer):
+        look = one.get_state if key == "head" else one.roster
+        if value:
+            with pytest.raises(RendezvousStateError, match=rf"{name}.*choose another run id"):
+                look()
+        else:
+            assert not look()
+
+
+def test_a_head_without_its_state_is_named(place):
+    """Else a job that has a state would look like a new one, and every write would be refused without a reason."""
+    one = place.backend()
+    _, token, _ = one.set_state(b"1")
+    place.store.set(KEYS.head, "1000")
+    for backend in (one, place.backend()):
+        with pytest.raises(RendezvousStateError, match=r"the state under the key .*/s/1000'.*head 1000"):
+            backend.get_state()
+    with pytest.raises(RendezvousStateError):
+        one.set_state(b"2", token)
+
+
+@pytest.mark.parametrize(("slots", "base"), [(10**12, 1), (1, 1000)])
+def test_numbers_of_the_log_that_do_not_belong_together_are_named(place, slots, base):
+    place.backend().announce("a/1", b"1")
+    place.store.set(KEYS.slots, b"%d" % slots)
+    place.store.set(KEYS.base, b"%d" % base)
+    with pytest.raises(RendezvousStateError, match=r"numbers .* that belong together"):
+        place.backend().roster()
+
+
+def test_a_counter_of_slots_that_jumped_holds_up_no_single_look(place):
+    backend = place.backend(hole_patience=0.0)
+    backend.announce("a/1", b"1")
+    place.store.add(KEYS.slots, 3000)
+    backend.announce("b/1", b"2")
+    assert shown(backend) == [("a/1", b"1")]  # so many holes are not passed over in one look
+    assert backend.wait_for_roster(LONG)
+    eventually(lambda: shown(backend) == [("a/1", b"1"), ("b/1", b"2")])
+
+
+def test_a_slot_that_something_else_has_filled_is_told_once_and_passed_over(place, capsys):
+    place.store.set(KEYS.slot(1), "hello")
+    backend = place.backend()
+    backend.announce("a/1", b"1")
+    assert shown(backend) == shown(backend) == [("a/1", b"1")]
+    assert capsys.readouterr().err.count("entry not readable") == 1
+
+
+@pytest.mark.parametrize("value", [b"", b"x", b"-", b"1", b"1 ", b"x a/1", b"9" * 19 + b" a/1", b"1 \xff entry"])
+def test_whatever_fills_a_slot_the_log_is_read_on(place, value):
+    place.store.set(KEYS.slot(place.store.add(KEYS.slots, 1)), value)
+    backend = place.backend()
+    backend.announce("b/1", b"2")
+    assert shown(backend) == shown(place.backend()) == [("b/1", b"2")]
+
+
+@pytest.mark.parametrize("value", [b"hello", b"", b"-7", b"9" * 5000])
+def test_a_counter_of_beats_that_something_else_has_written_to_is_that_nodes_affair_alone(place, value):
+    one, two = place.backend(), place.backend()
+    one.announce("a/1", b"1")
+    two.announce("b/1", b"2")
+    place.store.set(KEYS.beats(1), value)
+    assert {seen.key: seen.beats for seen in two.roster()} == {"a/1": 0, "b/1": 1}
+    with pytest.raises(EntryDroppedError):
+        one.beat("a/1", leading=False, look=False)
+    one.announce("a/1", b"3")  # as a node does
+    one.beat("a/1", leading=False, look=False)
+    assert {seen.key: (seen.entry, seen.beats) for seen in two.roster()} == {"a/1": (b"3", 2), "b/1": (b"2", 1)}
+
+
+@pytest.mark.parametrize("value", [b"hello", b"-7", b"9" * 5000])
+def test_a_counter_of_leaders_that_something_else_has_written_to_begins_anew(place, value):
+    one, two = place.backend(), place.backend()
+    one.announce("a/1", b"")
+    two.announce("b/1", b"")
+    place.store.set(KEYS.lead, value)
+    assert two.beat("b/1", leading=False, look=True) == 0
+    assert [one.beat("a/1", leading=True, look=False) for _ in range(2)] == [1, 2]
+    assert two.beat("b/1", leading=False, look=True) == 2
+
+
+# -- what is left in the store
+
+
+class Counting:
+    """How many keys there were at most, from now on."""
+
+    def __init__(self, place):
+        self._place = place
+        self.most = 0
+
+    def look(self):
+        self.most = max(self.most, self._place.store.num_keys())
+
+
+def rounds(place, count, during):
+    """So many rounds of two nodes, as their backends see them; the most keys that there were."""
+    leader, member, keys = place.backend(), place.backend(), Counting(place)
+    token = None
+    for number in range(count):
+        leader.announce("leader/1", b"%d" % number)
+        member.announce("member/1", b"%d" % number)
+        _, token, written = leader.set_state(b"round %d" % number, token)
+        assert written
+        during(number, leader)
+        leader.beat("leader/1", leading=True, look=True)
+        member.beat("member/1", leading=False, look=True)
+        leader.roster()
+        keys.look()
+    assert {"leader/1", "member/1"} <= {seen.key for seen in member.roster()}
+    return keys.most
+
+
+def test_two_hundred_rounds_leave_few_keys(place):
+    assert rounds(place, 200, lambda number, leader: None) < KEPT + 20
+
+
+def test_nodes_that_died_and_were_withdrawn_by_others_leave_few_keys(place):
+    def die(number, leader):
+        place.backend().announce(f"dead{number}/1", b"x" * 200)
+        assert f"dead{number}/1" in [seen.key for seen in leader.roster()]
+        leader.withdraw(f"dead{number}/1")
+
+    assert rounds(place, 200, die) < KEPT + 30
+
+
+def test_nodes_that_only_seemed_dead_leave_few_keys(place):
+    slow = place.backend()
+
+    def seem_dead(number, leader):
+        slow.announce("slow/1", b"%d" % number)
+        leader.roster()
+        leader.withdraw("slow/1")
+        with pytest.raises(EntryDroppedError):
+            slow.beat("slow/1", leading=False, look=False)
+
+    assert rounds(place, 200, seem_dead) < KEPT + 30
+
+
+def test_a_node_that_marks_its_last_slot_late_does_not_bring_it_back(place):
+    """A reader has seen its next announcement by then, and deleted the one before."""
+    node, leader = place.backend(), place.backend()
+
+    def announce_while_it_is_read(number, _):
+        last = KEYS.slot(3 * number)  # the two others have announced themselves since
+        place.before("compare_set", last, leader.roster)
+        place.before("set", last, leader.roster)
+        node.announce("node/1", b"%d" % number)
+
+    assert rounds(place, 100, announce_while_it_is_read) < KEPT + 30
+
+
+def test_a_store_that_cannot_delete_works_as_well(place):
+    def refuse():
+        raise NotImplementedError
+
+    place.store.delete_key = lambda key: refuse()
+    assert rounds(place, 20, lambda number, leader: None) > 40
+    assert [seen.key for seen in place.backend().roster()] == ["leader/1", "member/1"]

@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.clock import Instant
+from elastic_core.rendezvous.model import Cause, Entry, State, closed, drained, ended, failed, formed, left, succeeded
+from elastic_core.rendezvous.policy import Wait, Write, decide, enough
+from elastic_core.rendezvous.roster import Seen
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+
+NOW = Instant(100.0)
+
+
+@pytest.fixture
+def choose(say):
+    """`decide`, with bounds 2:4 unless told otherwise."""
+
+    def call(roster, state, enough_since=None, now=NOW, bounds=(2, 4)):
+        return decide(roster, state, say.settings(*bounds), now, enough_since)
+
+    return call
+
+
+def members(decision):
+    assert isinstance(decision, Write)
+    assert decision.state.open
+    return "".join(seat.key for seat in decision.state.seats)
+
+
+# -- a new job
+
+
+def test_too_few_wait_without_limit(say, choose):
+    decision = choose(say.roster("a"), State())
+    assert decision == Wait("1 of 2 nodes joined", None, 1, 2)
+    assert not enough(say.roster("a"), State(), say.settings(2))
+
+
+def test_all_that_may_be_are_there(say, choose):
+    decision = choose(say.roster("abcd"), State())
+    assert members(decision) == "abcd"
+    assert (decision.state.round, decision.reason) == (1, "all 4 nodes are there")
+    assert (decision.state.min_nodes, decision.state.max_nodes) == (2, 4)
+
+
+def test_with_enough_a_new_job_waits_for_the_last_call(say, choose):
+    roster = say.roster("abc")
+    assert enough(roster, State(), say.settings(2))
+    decision = choose(roster, State(), enough_since=Instant(98.0))
+    assert decision == Wait("3 nodes joined, waiting for the last call", Instant(103.0), 3, 4)
+    assert members(choose(roster, State(), enough_since=Instant(95.0))) == "abc"
+    assert choose(roster, State()).until == Instant(105.0)  # seen just now
+
+
+def test_the_late_are_not_taken(say, choose):
+    assert members(choose(say.roster("abc", late="b"), State(), enough_since=Instant(0))) == "ac"
+
+
+def test_the_older_ones_are_taken_and_the_rest_are_spares(say, choose):
+    assert members(choose(say.roster("fedcba"), State())) == "cdef"  # in the order of their hosts
+
+
+def test_the_budget_is_that_of_the_members(say, choose):
+    roster = (say.seen("a", max_restarts=1), say.seen("b", max_restarts=3), say.seen("c", late=True, max_restarts=9))
+    assert choose(roster, State(), bounds=(2, 2)).state.max_restarts == 3
+
+
+def test_after_closing_nothing_follows(say, choose):
+    state = closed(State(), "a", "no more", False)
+    assert choose(say.roster("abcd"), state) == Wait("closed by a: no more")
+
+
+# -- a round runs
+
+
+def test_a_round_that_runs_runs(say, choose):
+    assert isinstance(choose(say.roster("ab"), say.state("ab")), Wait)
+
+
+@pytest.mark.parametrize("roster", ["late", "without an entry"])
+def test_a_member_that_is_lost_ends_it(say, choose, roster):
+    seen = say.roster("ab", late="b") if roster == "late" else say.roster("a")
+    decision = choose(seen, say.state("ab"))
+    assert decision.reason == f"lost b: {'no beat for 5 s' if roster == 'late' else 'left without a word'}"
+    assert (decision.state.open, decision.state.gone, decision.state.end.cause) == (False, ("b",), Cause.LOST)
+
+
+def test_a_newcomer_ends_it_if_there_is_room(say, choose):
+    decision = choose(say.roster("abc"), say.state("ab"))
+    assert (decision.state.end.cause, decision.reason) == (Cause.JOINED, "c wants to take part")
+    assert choose(say.roster("abcd"), say.state("ab")).reason == "c, d want to take part"
+    assert isinstance(choose(say.roster("abc"), say.state("ab"), bounds=(2, 2)), Wait)
+
+
+@pytest.mark.parametrize("who", ["late", "drained", "refused", "of the past"])
+def test_who_cannot_take_part_does_not_end_it(say, choose, who):
+    state = say.state("ab", round=2)
+    roster = say.roster("abc", late="c" if who == "late" else "")
+    if who == "drained":
+        state = replace(state, draining=("c",))
+    elif who == "refused":
+        state = replace(state, refused=(("c", "why"),))
+    elif who == "of the past":
+        state = replace(state, absent=(("c", 1),))
+    assert isinstance(choose(roster, state), Wait)
+
+
+def test_when_all_members_are_done_the_job_is_over(say, choose):
+    roster = say.roster("ab", done=1)
+    decision = choose(roster, say.state("ab"))
+    assert (decision.state.closed.succeeded, decision.reason) == (True, "every worker succeeded")
+
+
+def test_also_when_some_of_them_have_left(say, choose):
+    state = succeeded(say.state("ab"), ["a"], 1)
+    decision = choose(say.roster("b", done=1), state)
+    assert decision.state.closed.succeeded
+    assert choose((), succeeded(state, ["b"], 1)).state.closed.succeeded
+
+
+def test_done_in_an_earlier_round_is_not_done(say, choose):
+    assert isinstance(choose(say.roster("ab", done=1), say.state("ab", round=2)), Wait)
+
+
+def test_a_member_that_is_done_is_not_lost(say, choose):
+    """Nor is it when its entry is dropped: the state keeps it in mind."""
+    roster = (say.seen("a"), say.seen("b", late=True, done=1))
+    decision = choose(roster, say.state("ab"))
+    assert (decision.reason, decision.state.done, decision.state.open) == ("1 of 2 nodes are done", ("b",), True)
+    assert isinstance(choose(roster, decision.state), Wait)
+    assert isinstance(choose(say.roster("a"), decision.state), Wait)
+
+
+def test_who_is_done_is_noted_also_when_another_is_lost(say, choose):
+    decision = choose((say.seen("a", done=1), say.seen("b", late=True), say.seen("c")), say.state("abc"))
+    assert (decision.state.end.cause, decision.state.gone, decision.state.done) == (Cause.LOST, ("b",), ("a",))
+
+
+def test_a_member_that_is_to_be_drained_ends_it(say, choose):
+    decision = choose(say.roster("ab"), drained(say.state("ab"), "b"))
+    assert (decision.state.end.cause, decision.reason, decision.state.gone) == (Cause.DRAINED, "b is drained", ())
+
+
+def test_nobodys_workers_are_touched_for_a_member_that_is_drained_and_done(say, choose):
+    state = drained(succeeded(say.state("ab"), ["b"], 1), "b")
+    assert isinstance(choose((say.seen("a"), say.seen("b", done=1)), state), Wait)
+    assert isinstance(choose(say.roster("a"), state), Wait)
+
+
+def test_once_the_first_is_done_nobody_is_let_in(say, choose):
+    roster = (say.seen("a"), say.seen("b", done=1), say.seen("c"))
+    assert choose(roster, say.state("ab")).state.open
+    assert isinstance(choose((say.seen("a"), say.seen("c")), succeeded(say.state("ab"), ["b"], 1)), Wait)
+
+
+# -- the next round
+
+
+def test_when_everybody_is_back_the_next_round_forms_at_once(say, choose):
+    state = ended(say.state("ab"), Cause.LOST, "c", "silent")
+    decision = choose(say.roster("ab", after=1), state)
+    assert (members(decision), decision.state.round, decision.reason) == ("ab", 2, "every node known is back")
+
+
+def test_a_member_that_lives_and_is_not_back_is_waited_for(say, choose):
+    state = ended(say.state("abc"), Cause.JOINED, "d", "")
+    roster = (say.seen("a", after=1), say.seen("b", after=1), say.seen("c", after=0))
+    decision = choose(roster, state, enough_since=Instant(50.0))
+    assert decision == Wait("2 nodes joined, waiting for c to come back", Instant(110.0), 2, 4, ("c",))
+    decision = choose(roster, state, enough_since=Instant(40.0))
+    assert (members(decision), decision.reason) == ("ab", "c did not come back in time")
+    assert decision.state.absent == (("c", 1),)
+
+
+def test_nobody_waits_for_the_lost_and_the_done(say, choose):
+    state = ended(say.state("abcd"), Cause.LOST, "b", "", ("b",))
+    roster = (say.seen("a", after=1), say.seen("b", late=True), say.seen("c", after=1))
+    assert members(choose(roster, state)) == "ac"
+
+
+def test_who_was_lost_and_is_heard_of_again_is_waited_for_until_its_workers_have_stopped(say, choose):
+    state = ended(say.state("ab"), Cause.LOST, "b", "", ("b",))
+    decision = choose((say.seen("a", after=1), say.seen("b")), state)
+    assert isinstance(decision, Wait)
+    assert decision.missing == ("b",)
+    assert members(choose(say.roster("ab", after=1), state)) == "ab"
+
+
+def test_who_is_drained_is_waited_for_until_its_workers_have_stopped(say, choose):
+    state = drained(ended(say.state("abc"), Cause.DRAINED, "b", ""), "b")
+    roster = (say.seen("a", after=1), say.seen("b", stop_timeout=30.0), say.seen("c", after=1))
+    decision = choose(roster, state)
+    assert isinstance(decision, Wait)
+    assert decision.missing == ("b",)
+    assert members(choose((roster[0], roster[2]), left(state, "b", "it ends"))) == "ac"
+
+
+def test_a_member_that_was_lost_and_is_back_is_taken(say, choose):
+    state = ended(say.state("ab"), Cause.LOST, "b", "", ("b",))
+    assert members(choose(say.roster("ab", after=1), state)) == "ab"
+
+
+def test_members_come_before_older_nodes_that_wait(say, choose):
+    state = ended(say.state("bc"), Cause.LEFT, "c", "")
+    roster = (say.seen("a"), say.seen("b", after=1), say.seen("c", after=1))
+    assert members(choose(roster, state, bounds=(2, 2))) == "bc"
+
+
+def test_a_spare_steps_in(say, choose):
+    state = ended(say.state("ab"), Cause.LOST, "a", "", ("a",))
+    roster = (say.seen("a", late=True), say.seen("b", after=1), say.seen("c"))
+    assert members(choose(roster, state, bounds=(2, 2))) == "bc"
+
+
+def test_spares_do_not_take_the_places_of_members_that_are_about_to_come_back(say, choose):
+    """Spares are ready the moment that a round ends; members have to hear of it, and their workers to stop first."""
+    state = ended(say.state("ab"), Cause.LOST, "a", "", ("a",))
+    roster = (say.seen("b", stop_timeout=30.0), say.seen("c"), say.seen("d"))
+    decision = choose(roster, state, bounds=(2, 2), enough_since=NOW)
+    assert (decision.reason, decision.until) == ("2 nodes joined, waiting for b to come back", Instant(135.0))
+    back = (say.seen("b", after=1), say.seen("c"), say.seen("d"))
+    assert members(choose(back, state, bounds=(2, 2), enough_since=NOW)) == "bc"
+    assert members(choose(roster, state, bounds=(2, 2), enough_since=Instant(65.0))) == "cd"
+
+
+def test_a_member_that_takes_long_to_stop_is_waited_for_that_long(say, choose):
+    state = ended(say.state("ab"), Cause.LEFT, "c", "")
+    roster = (say.seen("a", after=1), say.seen("b", stop_timeout=90.0), say.seen("c"))
+    assert choose(roster, state, enough_since=NOW, bounds=(2, 3)).until == Instant(195.0)
+    assert choose(roster, state, enough_since=NOW, bounds=(2, 2)).until == Instant(195.0)
+
+
+def test_when_nobody_of_the_last_round_is_left_the_last_call_is_waited_for(say, choose):
+    state = ended(say.state("ab"), Cause.LOST, "a, b", "", ("a", "b"))
+    decision = choose(say.roster("cd"), state, enough_since=NOW)
+    assert (decision.reason, decision.until) == ("2 nodes joined, waiting for the last call", Instant(105.0))
+    assert members(choose(say.roster("cd"), state, enough_since=Instant(95.0))) == "cd"
+
+
+# -- failures that nobody was certain about
+
+
+@pytest.fixture
+def uncertain(say):
+    return failed(say.state("ab"), 1, say.report("a", certain=False))
+
+
+def test_with_everybody_back_it_costs_a_restart(say, choose, uncertain):
+    decision = choose(say.roster("ab", after=1), uncertain)
+    assert (decision.state.restarts, decision.state.round, decision.state.end.counted) == (1, 2, True)
+
+
+def test_with_everybody_back_and_none_left_it_closes_the_job(say, choose, uncertain):
+    decision = choose(say.roster("ab", after=1), replace(uncertain, restarts=3))
+    assert decision.state.closed is not None
+    assert decision.state.round == 1
+
+
+@pytest.mark.parametrize("loss", ["late", "no entry", "left"])
+def test_with_a_member_gone_that_was_the_cause_and_it_costs_nothing(say, choose, uncertain, loss):
+    roster = {
+        "late": (say.seen("a", after=1), say.seen("b", late=True)),
+        "no entry": (say.seen("a", after=1),),
+        "left": (say.seen("a", after=1),),
+    }[loss]
+    state = ended(uncertain, Cause.LEFT, "b", "", ("b",)) if loss == "left" else uncertain
+    decision = choose(roster, state, bounds=(1, 2))
+    assert (members(decision), decision.state.restarts) == ("a", 0)
+
+
+def test_a_member_that_lives_but_is_slow_was_not_the_cause(say, choose, uncertain):
+    roster = (say.seen("a", after=1), say.seen("b"))
+    decision = choose(roster, uncertain, enough_since=Instant(0.0), bounds=(1, 2))
+    assert (members(decision), decision.state.restarts) == ("a", 1)
+
+
+def test_a_failure_that_was_counted_is_not_counted_again(say, choose):
+    state = failed(say.state("ab"), 1, say.report("a"))
+    assert choose(say.roster("ab", after=1), state).state.restarts == 1
+
+
+def test_a_membership_change_costs_nothing(say, choose):
+    state = ended(say.state("ab"), Cause.JOINED, "c", "")
+    decision = choose(say.roster("abc", after=1), state)
+    assert (members(decision), decision.state.restarts) == ("abc", 0)
+
+
+# -- one name, two agents
+
+
+def test_a_younger_agent_of_a_name_is_refused_when_the_older_would_be_late_by_now(say, choose):
+    older, younger = say.seen("a/1", node="a", address="10.0.0.1"), say.seen("a/2", node="a", since=89.9)
+    decision = choose((older, younger), State())
+    assert decision.reason == "two agents have one name"
+    assert decision.state.refused == (("a/2", "the name a is taken by a live agent at 10.0.0.1"),)
+    assert isinstance(choose((older, replace(younger, since=Instant(91.0))), State()), Wait)
+    assert isinstance(choose((replace(older, late=True), younger), State()), Wait)
+
+
+def test_a_member_is_not_refused_for_an_older_agent_that_wakes_up(say, choose):
+    roster = (say.seen("a/1", node="a"), say.seen("a/2", node="a"), say.seen("b"))
+    decision = choose(roster, say.state(["a/2", "b"]))
+    assert [key for key, _ in decision.state.refused] == ["a/1"]
+    state = formed(State(round=4), say.seats(["a/2", "b"]), 3, "", {"a/1", "a/2", "b"})
+    assert [key for key, _ in choose(roster, state).state.refused] == ["a/1"]
+
+
+def test_who_left_without_a_word_is_told_apart_from_who_is_silent(say):
+    decision = decide(say.roster("ac", late="c"), say.state("abc"), say.settings(), Instant(0.0), None)
+    assert decision.reason == "lost c: no beat for 5 s; lost b: left without a word"
+    assert set(decision.state.gone) == {"b", "c"}
+
+
+def test_after_an_outage_only_those_without_an_entry_are_waited_for(say):
+    state, settings, until = say.state("abc"), say.settings(), Instant(5.0)
+    decision = decide(say.roster("ab"), state, settings, Instant(4.0), None, until)
+    assert (type(decision), decision.until) == (Wait, until)
+    assert decide(say.roster("ab"), state, settings, until, None, until).state.gone == ("c",)
+    silent = decide(say.roster("ab", late="b"), state, settings, Instant(4.0), None, until)
+    assert (silent.state.gone, silent.reason) == (("b",), "lost b: no beat for 5 s")
+
+
+def test_after_an_outage_success_newcomers_and_rounds_do_not_wait(say):
+    settings, now, until = say.settings(), Instant(0.0), Instant(5.0)
+    over = decide(say.roster("ab", done=1), say.state("ab"), settings, now, None, until)
+    assert over.state.closed.succeeded
+    joined = decide(say.roster("abn"), say.state("abc"), settings, now, None, until)
+    assert joined.state.end.cause is Cause.JOINED
+    again = decide(say.roster("ab", after=1), say.state("ab", open=False), settings, now, None, until)
+    assert again.state.round == 2
+
+
+def test_after_an_outage_no_round_forms_without_a_member_that_has_no_entry(say):
+    state = ended(say.state("abc"), Cause.FAILURE, "a", "")
+    settings, until = say.settings(), Instant(5.0)
+    decision = decide(say.roster("ab", after=1), state, settings, Instant(4.0), Instant(4.0), until)
+    assert (decision.until, decision.missing) == (until, ("c",))
+    assert members(decide(say.roster("ab", after=1), state, settings, until, Instant(4.0), until)) == "ab"
+
+
+# -- nodes that cannot reach each other
+
+
+def test_those_that_cannot_reach_each_other_do_not_meet(say, choose):
+    state = ended(say.state("abc"), Cause.FAILURE, "a", "connection closed by peer")
+    roster = (
+        say.seen("a", after=1, unreachable=("c",)),
+        say.seen("b", after=1),
+        say.seen("c", after=1, unreachable=("a",)),
+    )
+    decision = choose(roster, state)
+    assert (members(decision), decision.reason) == ("ab", "c cannot be reached by the others")
+
+
+def test_who_reaches_nobody_goes_first(say, choose):
+    state = ended(say.state("abcd"), Cause.FAILURE, "a", "")
+    roster = (
+        say.seen("a", after=1, unreachable=("b", "c", "d")),
+        *(say.seen(key, after=1, unreachable=("a",)) for key in "bcd"),
+    )
+    assert members(choose(roster, state)) == "bcd"
+
+
+def test_if_too_few_can_they_all_meet(say, choose):
+    state = ended(say.state("ab"), Cause.FAILURE, "a", "")
+    assert members(choose(say.roster("ab", after=1, unreachable=("a", "b")), state)) == "ab"
+
+
+def test_who_cannot_reach_the_members_does_not_end_their_round(say, choose):
+    assert isinstance(choose((*say.roster("ab"), say.seen("c", unreachable=("a",))), say.state("ab")), Wait)
+    assert choose((*say.roster("ab"), say.seen("c")), say.state("ab")).state.end.cause is Cause.JOINED
+
+
+def dumb_meeting(entries, least):
+    """Who meets, counted anew for everybody who goes."""
+    left = list(entries)
+    while True:
+        here = {entry.key for entry in left}
+        pairs = [(entry.key, other) for entry in left for other in entry.unreachable if other in here]
+        broken = Counter(key for pair in pairs for key in pair)
+        if not broken:
+            return "".join(entry.key for entry in (left if len(left) >= least else entries))
+        left.remove([entry for entry in left if broken[entry.key] == max(broken.values())][-1])
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdefgh")), min_size=8, max_size=8), st.integers(1, 8))
+def test_who_meets_is_what_the_dumb_version_says(unreachable, least):
+    cut_off = zip("abcdefgh", unreachable, strict=True)
+    entries = [Entry(key, key, after=1, unreachable=tuple(sorted(keys))) for key, keys in cut_off]
+    state = ended(formed(State(), [entry.seat for entry in entries], 3, ""), Cause.LEFT, "a", "")
+    roster = tuple(Seen(entry, late=False, since=NOW) for entry in entries)
+    decision = decide(roster, state, RendezvousSettings("job", least, 8, RendezvousTimeout()), NOW, None)
+    assert members(decision) == dumb_meeting(entries, least)
+
+
+# -- many nodes: what takes time that grows with the square of their number holds up the leader's own beats
+
+
+MANY = 10_000
+
+
+def test_a_round_of_thousands_forms_at_once(say, choose, in_time):
+    roster = say.roster([f"node{number}" for number in range(MANY)])
+    assert in_time(lambda: choose(roster, State(), bounds=(1, MANY)), 1.0)
+
+
+def test_half_of_thousands_go_on_at_once(say, choose, in_time):
+    keys = [f"node{number}" for number in range(MANY)]
+    state = ended(say.state(keys), Cause.LOST, keys[0], "", tuple(keys[::2]))
+    roster = say.roster(keys[1::2], after=1)
+    assert in_time(lambda: choose(roster, state, bounds=(1, MANY)), 1.0)
+
+
+def test_thousands_that_cannot_reach_some_meet_at_once(say, choose, in_time):
+    keys = [f"node{number}" for number in range(MANY)]
+    apart = {key: tuple(keys[at + 1 : at + 32]) if at % 8 == 0 else () for at, key in enumerate(keys)}
+    state = ended(say.state(keys), Cause.FAILURE, keys[0], "")
+    roster = tuple(say.seen(key, after=1, unreachable=apart[key]) for key in keys)
+    assert in_time(lambda: choose(roster, state, bounds=(1, MANY)), 1.0)

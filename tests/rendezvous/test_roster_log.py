@@ -1,0 +1,215 @@
+"""The log of announcements: holes in it, readers that were left behind, and what is left of it in the store."""
+
+from __future__ import annotations
+
+import pytest
+from store_place import Place
+
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.rendezvous.roster_log import CHUNK
+from elastic_core.rendezvous.versions import Keys
+from elastic_core.testing import FakeClock
+
+LONG = 20.0
+KEYS = Keys("job")
+
+
+@pytest.fixture
+def place():
+    place = Place()
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def shown(backend):
+    return [(seen.key, seen.entry) for seen in backend.roster()]
+
+
+# -- holes: somebody has taken a slot, and not filled it
+
+
+def test_a_joiner_that_died_between_its_two_writes_holds_up_nobody_for_long(place, clock):
+    watcher = place.backend(clock=clock)
+    dead = place.store.add(KEYS.slots, 1)
+    place.backend().announce("a/1", b"1")
+    assert shown(watcher) == []
+    clock.advance(1.9)
+    assert shown(watcher) == []
+    clock.advance(0.2)
+    assert shown(watcher) == [("a/1", b"1")]
+    assert not place.store.check([KEYS.slot(dead)])
+    assert shown(place.backend()) == [("a/1", b"1")]
+
+
+def test_several_holes_are_given_up_together(place, clock):
+    watcher = place.backend(clock=clock)
+    for _ in range(5):
+        place.store.add(KEYS.slots, 1)
+    place.backend().announce("a/1", b"1")
+    watcher.roster()
+    clock.advance(2.1)
+    assert shown(watcher) == [("a/1", b"1")]
+
+
+def test_a_joiner_that_was_merely_slow_takes_another_slot(place, clock):
+    watcher, slow = place.backend(clock=clock), place.backend()
+
+    def lose_patience():
+        watcher.roster()
+        clock.advance(3.0)
+        watcher.roster()
+
+    place.before("compare_set", KEYS.slot(1), lose_patience)
+    slow.announce("a/1", b"1")
+    assert not place.store.check([KEYS.slot(1)])
+    assert shown(watcher) == shown(place.backend()) == [("a/1", b"1")]
+    slow.announce("a/1", b"2")
+    assert shown(watcher) == shown(place.backend()) == [("a/1", b"2")]
+
+
+def test_a_hole_is_looked_after_even_if_nothing_else_happens(place, clock):
+    watcher = place.backend(clock=clock, hole_patience=0.05)
+    place.store.add(KEYS.slots, 1)
+    watcher.roster()
+    assert watcher.wait_for_roster(LONG) is True
+
+
+def test_an_observer_gives_up_no_hole(place, clock):
+    observer = place.backend(clock=clock, observes=True)
+    place.store.add(KEYS.slots, 1)
+    place.backend().announce("a/1", b"1")
+    observer.roster()
+    clock.advance(10.0)
+    assert shown(observer) == []
+    assert not place.store.check([KEYS.slot(1)])
+
+
+# -- readers
+
+
+def test_more_entries_than_fit_into_one_reading(place):
+    backend = place.backend()
+    for number in range(2 * CHUNK + 7):
+        backend.announce(f"node{number}/1", b"x")
+    assert len(backend.roster()) == len(place.backend().roster()) == 2 * CHUNK + 7
+
+
+def test_a_reader_that_was_left_behind_folds_the_log_anew(place):
+    sleeper, watcher, node = (place.backend() for _ in range(3))
+    node.announce("gone/1", b"")
+    node.announce("a/1", b"0")
+    assert len(sleeper.roster()) == 2
+    node.withdraw("gone/1")
+    for number in range(1, 20):
+        node.announce("a/1", b"%d" % number)
+    watcher.roster()
+    assert shown(sleeper) == [("a/1", b"19")]
+
+
+def test_an_observer_folds_it_anew_as_well(place):
+    observer, watcher, node = place.backend(observes=True), place.backend(), place.backend()
+    node.announce("a/1", b"0")
+    assert shown(observer) == [("a/1", b"0")]
+    for number in range(1, 20):
+        node.announce("a/1", b"%d" % number)
+    watcher.roster()
+    assert shown(observer) == [("a/1", b"19")]
+
+
+def test_readers_agree_on_the_order_whenever_they_came(place):
+    nodes = [place.backend() for _ in range(6)]
+    for number, node in enumerate(nodes):
+        node.announce(f"n{number}/1", b"")
+    early = place.backend()
+    early.roster()
+    nodes[0].withdraw("n0/1")
+    nodes[0].announce("n0/1", b"again")
+    nodes[3].announce("n3/1", b"newer")
+    expected = ["n1/1", "n2/1", "n3/1", "n4/1", "n5/1", "n0/1"]
+    for reader in (early, place.backend(), nodes[5]):
+        assert [key for key, _ in shown(reader)] == expected
+
+
+# -- what is left in the store
+
+
+def test_dead_slots_at_the_front_are_deleted_and_void_ones_as_well(place, clock):
+    watcher, node = place.backend(clock=clock), place.backend()
+    void_slot = place.store.add(KEYS.slots, 1)
+    watcher.roster()
+    clock.advance(3.0)
+    for number in range(30):
+        node.announce("a/1", b"%d" % number)
+    watcher.roster()
+    assert not any(place.store.check([KEYS.slot(number)]) for number in range(void_slot, 31))
+    assert shown(place.backend()) == [("a/1", b"29")]
+    assert place.backend().announce("b/1", b"") == 1
+
+
+@pytest.mark.parametrize("died_at", [1, 5, 11])
+def test_what_who_tidies_and_dies_leaves_is_deleted_by_the_next_one(place, died_at):
+    dying, node = place.backend(), place.backend()
+    node.announce("old/1", b"")
+    node.announce("gone/1", b"")
+    node.withdraw("gone/1")
+    for number in range(9):
+        node.announce("old/1", b"%d" % number)
+    place.lose("delete_key", KEYS.slot(died_at), lands=False)
+    with pytest.raises(RendezvousConnectionError):
+        dying.roster()
+    assert place.store.check([KEYS.slot(died_at)])
+    node.announce("old/1", b"last")
+    assert shown(place.backend()) == [("old/1", b"last")]
+    assert not any(place.store.check([KEYS.slot(number)]) for number in range(1, 13))
+    assert not place.store.check([KEYS.beats(2)])
+
+
+def test_where_nothing_can_be_deleted_nobody_tries_for_long(place):
+    def cannot(key):
+        raise NotImplementedError
+
+    place.store.delete_key = cannot
+    watcher, node = place.backend(), place.backend()
+    for number in range(100):
+        node.announce("a/1", b"%d" % number)
+        watcher.roster()
+    asked = []
+    place.entered = lambda operation, arguments: asked.append(operation)
+    node.announce("a/1", b"last")
+    assert shown(watcher) == [("a/1", b"last")]
+    assert len(asked) < 20
+
+
+def test_a_thousand_joins_and_leaves_leave_little_in_the_store(place):
+    watcher, node = place.backend(), place.backend()
+    node.connect()
+    before = place.store.num_keys()
+    for number in range(1000):
+        node.announce(f"node{number}/1", b"x" * 200)
+        node.withdraw(f"node{number}/1")
+        if number % 10 == 0:
+            watcher.roster()
+    for _ in range(20):
+        assert watcher.roster() == ()
+    assert place.store.num_keys() - before < 20
+
+
+def test_an_entry_that_stays_for_long_does_not_hold_up_the_log(place):
+    old, others = place.backend(), place.backend()
+    old.announce("old/1", b"")
+    before = place.store.num_keys()
+    for number in range(1000):
+        others.announce(f"node{number}/1", b"")
+        others.withdraw(f"node{number}/1")
+        if number % 10 == 0:
+            old.beat("old/1", leading=True, look=True)
+            old.roster()
+    for _ in range(20):
+        old.roster()
+    assert [seen.key for seen in place.backend().roster()] == ["old/1"]
+    assert place.store.num_keys() - before < 2000  # at most what comes between two of its looks

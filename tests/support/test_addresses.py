@@ -1,0 +1,110 @@
+"""Addresses as people write them, and the one under which others reach this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.support.addresses import ip_address, joined_host_port, own_address_towards, split_host_port
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("node1", ("node1", 7)),
+        ("node1:1234", ("node1", 1234)),
+        ("node1:00065535", ("node1", 65535)),
+        ("10.0.0.1:1", ("10.0.0.1", 1)),
+        ("fe80::1", ("fe80::1", 7)),
+        ("[::1]", ("::1", 7)),
+        ("[fe80::1%eth0]:1234", ("fe80::1%eth0", 1234)),
+        ("x" * 253, ("x" * 253, 7)),
+    ],
+)
+def test_host_and_port(text, expected):
+    assert split_host_port(text, 7) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "found ''"),
+        (":1", "found ':1'"),
+        ("a b:1", "found 'a b:1'"),
+        ("a/b", "found 'a/b'"),
+        ("x" * 254, f"found '{'x' * 254}'"),
+        ("[::1", "found '[::1'; brackets hold an IPv6 address, as in [fe80::1]:7"),
+        ("[::1]x", "found '[::1]x'; brackets hold an IPv6 address, as in [fe80::1]:7"),
+        ("[10.0.0.1]:1", "found '[10.0.0.1]:1'; brackets hold an IPv6 address, as in [fe80::1]:7"),
+        ("a:b:c", "found 'a:b:c', which has several colons and is no IPv6 address"),
+        ("a:", "found 'a:', whose port is none; ports are 1 to 65535"),
+        ("a:0", "found 'a:0', whose port is none; ports are 1 to 65535"),
+        ("a:65536", "found 'a:65536', whose port is none; ports are 1 to 65535"),
+        ("a:+1", "found 'a:+1', whose port is none; ports are 1 to 65535"),
+        ("a:١٢", "found 'a:١٢', whose port is none; ports are 1 to 65535"),
+        ("a:" + "9" * 5000, f"found 'a:{'9' * 5000}', whose port is none; ports are 1 to 65535"),
+    ],
+)
+def test_what_is_wrong_is_told(text, told):
+    with pytest.raises(ValueError, match=r"^found ") as caught:
+        split_host_port(text, 7)
+    assert str(caught.value) == told
+
+
+def test_the_message_quotes_all_that_was_written():
+    with pytest.raises(ValueError, match=r"^found 'http://a:0', whose port is none"):
+        split_host_port("a:0", 7, part_of="http://a:0")
+
+
+@given(st.from_regex(r"[a-z][a-z0-9.-]{0,20}", fullmatch=True) | st.ip_addresses().map(str), st.integers(1, 65535))
+def test_what_is_joined_is_split_again(host, port):
+    assert split_host_port(joined_host_port(host, port), 7) == (host, port)
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text):
+    try:
+        host, port = split_host_port(text, 7)
+    except ValueError as error:
+        assert str(error).startswith("found ")
+    else:
+        assert split_host_port(joined_host_port(host, port), 7) == (host, port)
+
+
+def test_an_address_is_told_from_a_name():
+    assert ip_address("::1") == ipaddress.IPv6Address("::1")
+    assert ip_address("10.0.0.1") == ipaddress.IPv4Address("10.0.0.1")
+    assert ip_address("node1") is None
+
+
+def test_an_address_that_is_mapped_into_ipv6_is_the_one_of_ipv4():
+    assert ip_address("::ffff:127.0.0.1") == ipaddress.IPv4Address("127.0.0.1")
+    assert ip_address("::ffff:7f00:1") == ipaddress.IPv4Address("127.0.0.1")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_towards_this_machine_it_is_loopback(host):
+    assert own_address_towards(host, 9) in ("127.0.0.1", "::1")
+
+
+def test_nobody_has_to_listen_and_nobody_is_told():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.setblocking(False)
+        assert own_address_towards(*sock.getsockname()) == "127.0.0.1"
+        with pytest.raises(BlockingIOError):
+            sock.recv(1)
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 100])
+def test_a_name_that_nobody_knows(host):
+    assert own_address_towards(host, 9) is None
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_towards_an_address_of_ipv6_it_is_one_of_ipv6():
+    assert own_address_towards("::1", 9) == "::1"

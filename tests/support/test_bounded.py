@@ -1,0 +1,82 @@
+"""Calls that may hang, in threads of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.support.bounded import Call, Late, within
+from elastic_core.testing import Background, eventually
+
+LONG = 20.0
+
+
+@pytest.fixture
+def go_on():
+    """What calls wait for that hang; set at the end."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_call_has_begun_before_anybody_waits_for_it(go_on):
+    begun = threading.Event()
+    call = Call(lambda: begun.set() or go_on.wait(LONG))
+    assert begun.wait(LONG)
+    assert not call.wait(0.0)
+
+
+def test_its_value_is_to_be_had_as_often_as_one_likes():
+    call = Call(lambda: 7)
+    assert call.wait(LONG)
+    assert [call.result(), call.result(LONG)] == [7, 7]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
+def test_what_it_raises_is_raised_in_the_thread_that_waits(error):
+    def fails():
+        raise error
+
+    call = Call(fails)
+    for _ in range(2):
+        with pytest.raises(type(error)) as caught:
+            call.result(LONG)
+        assert caught.value is error
+
+
+def test_one_that_hangs_is_late_and_may_still_come_back(go_on):
+    call = Call(lambda: go_on.wait(LONG) and "at last")
+    with pytest.raises(Late):
+        call.result(0.01)
+    go_on.set()
+    assert call.result(LONG) == "at last"
+
+
+def test_to_interrupt_lets_whoever_waits_go_on_now_and_later(go_on):
+    call = Call(lambda: go_on.wait(LONG))
+    waiting = [Background(lambda: call.wait(LONG * 3)) for _ in range(2)]
+    call.interrupt()
+    assert [one.result() for one in (*waiting, Background(lambda: call.wait(LONG * 3)))] == [False] * 3
+    go_on.set()
+    eventually(lambda: call.wait(0.0))  # it is over all the same, and its value is there
+    assert call.result()
+
+
+def test_one_that_hangs_does_not_keep_the_process_alive():
+    code = "import threading; from elastic_core.support.bounded import Call; Call(threading.Event().wait)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_an_answer_in_time_is_given_and_so_is_what_went_wrong():
+    assert within(LONG, lambda: "it", "here:1") == "it"
+    with pytest.raises(ZeroDivisionError):
+        within(LONG, lambda: 1 // 0, "here:1")
+
+
+def test_a_store_that_does_not_answer_in_time_is_named(go_on):
+    with pytest.raises(RendezvousConnectionError, match=r"an answer of the store at here:1 within 0\.1 s, found that"):
+        within(0.1, lambda: go_on.wait(LONG), "here:1")

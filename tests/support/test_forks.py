@@ -1,0 +1,98 @@
+"""What forked children do not keep."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import pytest
+
+from elastic_core.support.forks import drop_in_forks, forget
+
+
+@pytest.fixture
+def pipe():
+    """A pipe, `(read end, write end)`; a forked child has both as well."""
+    ends = os.pipe()
+    yield ends
+    for fd in ends:
+        os.close(fd)
+
+
+class Owner:
+    def __init__(self, fd):
+        self.fd = fd
+
+    def drop(self):
+        os.write(self.fd, b"dropped in %d\n" % os.getpid())
+
+
+@pytest.fixture
+def fork():
+    """A function that forks a child, which ends at once; its process id."""
+
+    def fork():
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        return child
+
+    return fork
+
+
+@pytest.fixture
+def told(pipe):
+    """A function: the lines that were written until now."""
+
+    def told():
+        os.write(pipe[1], b".")
+        return os.read(pipe[0], 10_000).decode()[:-1].splitlines()
+
+    return told
+
+
+def test_owners_drop_in_the_child_only(pipe, fork, told):
+    owner = Owner(pipe[1])
+    drop_in_forks(owner)
+    child = fork()
+    assert told() == [f"dropped in {child}"]
+    assert owner.fd == pipe[1]
+
+
+def test_they_drop_in_every_child(pipe, fork, told):
+    owner = Owner(pipe[1])
+    drop_in_forks(owner)
+    drop_in_forks(owner)
+    assert told() == []
+    children = [fork(), fork()]
+    assert told() == [f"dropped in {child}" for child in children]
+
+
+def test_owners_that_are_gone_are_not_asked(pipe, fork, told):
+    drop_in_forks(Owner(pipe[1]))
+    gc.collect()
+    fork()
+    assert told() == []
+
+
+def test_owners_that_are_forgotten_are_not_asked(pipe, fork, told):
+    owner = Owner(pipe[1])
+    drop_in_forks(owner)
+    forget(owner)
+    forget(owner)
+    fork()
+    assert told() == []
+
+
+class Failing:
+    def drop(self):
+        raise OSError("closed already")
+
+
+def test_one_that_fails_does_not_keep_the_others(pipe, fork, told):
+    owners = [Failing(), Owner(pipe[1]), Failing()]
+    for owner in owners:
+        drop_in_forks(owner)
+    child = fork()
+    assert told() == [f"dropped in {child}"]

@@ -1,0 +1,136 @@
+"""A helper process, and that it learns of the end of ours."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elastic_core.support.helper import HelperProcess
+from elastic_core.testing import eventually
+
+LONG = 20.0
+READS = """
+import os, sys
+print(*sys.argv[1:], os.getcwd(), *sorted(os.environ), flush=True)
+for line in sys.stdin:
+    print("read", line.strip(), flush=True)
+print("the end", flush=True)
+"""
+
+
+@pytest.fixture
+def helper(tmp_path):
+    """A function that starts a helper which tells what it was given, and what it reads; or one of another program."""
+    made = []
+
+    def start(program=READS, **options):
+        file = tmp_path / "program.py"
+        file.write_text(program)
+        made.append(HelperProcess(file, output=subprocess.PIPE, **options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.kill()
+        one.close(LONG)
+        one.output.close()
+
+
+def lines(helper):
+    return helper.output.read().decode(errors="surrogateescape").splitlines()
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_it_reads_orders_until_it_is_closed(helper):
+    one = helper(arguments=["a", "b c"], environment={"ONLY": "this"})
+    assert one.order("watch 7")
+    assert one.order("bytes \udcff")
+    one.close(LONG)
+    one.close(LONG)
+    told, *read = lines(one)
+    assert told.startswith("a b c / ")
+    assert "ONLY" in told and "PATH" not in told and "HOME" not in told
+    assert read == ["read watch 7", "read bytes \udcff", "the end"]
+    assert one.order("after the end")  # nobody is there to read it any more, as was asked for
+
+
+def test_it_lives_in_a_session_of_its_own(helper):
+    one = helper()
+    assert os.getsid(one.pid) == one.pid != os.getsid(0)
+
+
+def test_that_it_is_lost_is_told_with_the_first_order(helper):
+    one = helper()
+    os.kill(one.pid, signal.SIGKILL)
+    eventually(lambda: not is_running(one.pid))
+    assert not one.order("one")
+    assert one.order("two")
+    one.close(LONG)
+
+
+def test_one_that_does_not_end_is_killed_with_all_that_it_started(helper):
+    one = helper("import os, signal, time\nchild = os.fork()\nif child: print(child, flush=True)\nsignal.pause()\n")
+    child = int(one.output.readline())
+    one.close(0.05)
+    eventually(lambda: not is_running(one.pid) and not is_running(child))
+
+
+def test_what_it_started_is_killed_though_it_has_died_itself(helper):
+    starts = "import os, subprocess, sys\nprint(subprocess.Popen(['sleep', '600']).pid, flush=True)\nsys.stdin.read()"
+    one = helper(starts)
+    child = int(one.output.readline())
+    os.kill(one.pid, signal.SIGKILL)
+    eventually(lambda: not is_running(one.pid))
+    one.kill()
+    eventually(lambda: not is_running(child))
+
+
+def test_a_forked_child_does_not_hold_its_pipe(helper):
+    """The child outlives our end of it; the helper must see the end all the same."""
+    one, (reader, writer) = helper(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        select.select([reader], [], [], 60)  # until the test has seen what it wants
+        os._exit(0)
+    try:
+        one.drop()
+        assert lines(one)[-1] == "the end"
+    finally:
+        os.close(writer)
+        os.close(reader)
+        os.waitpid(child, 0)
+
+
+def test_it_learns_that_this_process_was_killed(tmp_path):
+    file, told = tmp_path / "program.py", tmp_path / "told"
+    file.write_text(f"import sys; sys.stdin.read(); open({str(told)!r}, 'w').close()")
+    code = (
+        "import os, signal; from elastic_core.support.helper import HelperProcess;"
+        f"HelperProcess({str(file)!r}); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -signal.SIGKILL
+    eventually(told.exists)
+
+
+def test_what_cannot_be_started_is_an_error_and_what_is_not_read_has_no_output(tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text("")
+    with pytest.raises(OSError, match="No such file"):
+        HelperProcess(file, folder=str(tmp_path / "nowhere"))
+    one = HelperProcess(file)
+    with pytest.raises(ValueError, match="found one without"):
+        _ = one.output
+    one.close(LONG)

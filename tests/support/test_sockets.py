@@ -1,0 +1,190 @@
+"""Ports and addresses: these tests ask the kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+
+import pytest
+
+from elastic_core.errors import ConfigurationError
+from elastic_core.support.sockets import (
+    REFUSED,
+    Address,
+    PortReservation,
+    cannot_bind,
+    connected,
+    is_local,
+    plain,
+    resolve,
+    unreachable,
+)
+
+NOWHERE = "192.0.2.1"  # an address for documentation
+
+
+@pytest.fixture
+def reservation():
+    reservation = PortReservation()
+    yield reservation
+    reservation.release()
+
+
+def listener(port, reuse, family=socket.AF_INET, address="0.0.0.0"):
+    server = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if reuse:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((address, port))
+        server.listen()
+    except OSError:
+        server.close()
+        raise
+    return server
+
+
+# -- reservations
+
+
+def test_nobody_else_can_bind_it(reservation):
+    with pytest.raises(OSError, match="Address already in use"):
+        listener(reservation.port, reuse=False)
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_whoever_asks_for_any_port_gets_another(reservation, reuse):
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            server = stack.enter_context(socket.socket())
+            if reuse:
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("127.0.0.1", 0))
+            assert server.getsockname()[1] != reservation.port
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1"])
+def test_a_server_that_reuses_addresses_can_use_it_at_once(reservation, address):
+    with (
+        listener(reservation.port, reuse=True, address=address) as server,
+        socket.create_connection(("127.0.0.1", reservation.port), timeout=10) as client,
+    ):
+        peer, _ = server.accept()
+        with peer:
+            client.sendall(b"hello")
+            assert peer.recv(5) == b"hello"
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_so_can_one_on_both_families(reservation):
+    server = socket.create_server(("::", reservation.port), family=socket.AF_INET6, dualstack_ipv6=True)
+    with server, socket.create_connection(("127.0.0.1", reservation.port), timeout=10):
+        pass
+
+
+def test_nobody_can_connect_while_nobody_listens(reservation):
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", reservation.port), timeout=10)
+
+
+def test_two_reservations_have_two_ports(reservation):
+    other = PortReservation()
+    assert other.port != reservation.port
+    other.release()
+
+
+def test_a_wanted_port_is_taken_and_given_back(quiet_port):
+    reservation = PortReservation(quiet_port)
+    assert reservation.port == quiet_port
+    with pytest.raises(OSError, match="Address already in use"):
+        listener(quiet_port, reuse=False)
+    reservation.release()
+    reservation.release()
+    again = PortReservation(quiet_port)
+    assert again.port == quiet_port
+    again.release()
+    listener(quiet_port, reuse=False).close()
+
+
+def test_a_busy_port_is_a_configuration_error():
+    with listener(0, reuse=False) as server, pytest.raises(ConfigurationError) as refused:
+        PortReservation(server.getsockname()[1])
+    (problem,) = refused.value.problems
+    assert problem.origin == "--master-port"
+    assert "cannot be bound: Address already in use; end what listens there (ss -ltnp shows it)" in problem.message
+
+
+@pytest.mark.parametrize("port", [70_000, -1])
+def test_a_number_that_is_no_port_is_a_configuration_error(port):
+    with pytest.raises(ConfigurationError, match=f"found that {port} cannot be bound: ports are 0 to 65535"):
+        PortReservation(port)
+
+
+# -- addresses and connections
+
+
+@pytest.fixture
+def busy():
+    """The address of a socket that listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield Address(socket.AF_INET, server.getsockname())
+
+
+def test_where_somebody_listens_nobody_else_can_and_one_can_connect(busy):
+    assert cannot_bind(busy.family, busy.sockaddr) == "somebody has it"
+    assert connected(busy, 10) == ("", "127.0.0.1")
+
+
+def test_where_nobody_listens_one_can_and_a_connection_is_refused(quiet_port):
+    quiet = Address(socket.AF_INET, ("127.0.0.1", quiet_port))
+    assert cannot_bind(quiet.family, quiet.sockaddr) == ""
+    assert connected(quiet, 10) == (REFUSED, "")
+
+
+def test_an_address_of_this_machine_is_told_from_others(busy):
+    assert is_local(busy)
+    assert not is_local(Address(socket.AF_INET, (NOWHERE, 1)))
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TimeoutError(), "timed out"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "no route"),
+        (OSError(errno.EACCES, "Permission denied"), "not allowed"),
+        (OSError(errno.EPIPE, "Broken pipe"), "Broken pipe"),
+        (OSError("in words of its own"), "in words of its own"),
+    ],
+)
+def test_errors_are_told_in_plain_words(error, words):
+    assert plain(error) == words
+
+
+def test_a_name_is_resolved_to_addresses_each_once():
+    assert "127.0.0.1:7" in map(str, resolve("localhost", 7))
+    assert [address.host for address in resolve("::ffff:127.0.0.1", 7)] == ["127.0.0.1"]
+    (found,) = resolve("127.0.0.2", 7)
+    assert (found.host, found.port, found.is_loopback) == ("127.0.0.2", 7, True)
+
+
+@pytest.mark.parametrize("name", ["a..b", "x" * 64 + ".example", "no.such.host.invalid"])
+def test_a_name_that_nobody_knows_has_no_address(name):
+    with pytest.raises(socket.gaierror):
+        resolve(name, 7)
+
+
+def test_a_link_local_address_is_told_with_its_interface():
+    address = Address(socket.AF_INET6, ("fe80::1", 7, 0, 3))
+    assert (str(address), address.scoped_host) == ("[fe80::1]:7", "fe80::1%3")
+    assert Address(socket.AF_INET6, ("fe80::1", 7, 0, 0)).scoped_host == "fe80::1"
+
+
+def test_who_answers_or_refuses_is_there_and_who_does_neither_is_not(busy, quiet_port):
+    targets = {
+        "up": (busy.host, busy.port),
+        "refuses": ("127.0.0.1", quiet_port),
+        "unknown": ("no.such.host.invalid", 1),
+        "far": (NOWHERE, 1),
+    }
+    assert unreachable(targets, 0.2) - {"far"} == {"unknown"}  # what becomes of the last is the network's affair
+    assert unreachable({}, 10.0) == set()
