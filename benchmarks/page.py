@@ -19,8 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.job import LAUNCHERS
-from benchmarks.report import number
+from benchmarks.report import number, sides
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 DOCS = Path(__file__).parents[1] / "docs"
@@ -30,7 +29,14 @@ TITLES = {
     "recovery": "Recovery: something happens to a job of two nodes",
     "etcd": "Over etcd (stock torchrun's own etcd backends cannot use an etcd of today)",
     "etcd_recovery": "Recovery over etcd",
+    "endurance": "1,000 rounds with killed agents",
+    "paper": "10,000 nodes on paper",
     "timer": "Watchdog timers: what they cost a worker",
+    "before_rendezvous": "Beside the commit before: all join at once",
+    "before_steady": "Beside the commit before: nothing happens",
+    "before_recovery": "Beside the commit before: recovery",
+    "before_etcd": "Beside the commit before: over etcd",
+    "before_etcd_recovery": "Beside the commit before: recovery over etcd",
 }
 
 
@@ -42,21 +48,29 @@ def cell(row: Mapping[str, Any], launcher: str) -> str:
     return f"{number(value)} ({note})" if note else number(value)
 
 
-def line(row: Mapping[str, Any]) -> str:
+def line(row: Mapping[str, Any], names: Sequence[str]) -> str:
     """One row of a table."""
     ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f}"
     met = {None: "", True: "yes", False: "**no**"}[row["met"]]
-    cells = [f"{row['what']} [{row['unit']}]", *(cell(row, name) for name in LAUNCHERS), ratio, row["target"], met]
+    cells = [f"{row['what']} [{row['unit']}]", *(cell(row, name) for name in names), ratio, row["target"], met]
     return "| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |"
 
 
 def table(report: Mapping[str, Any]) -> str:
     """One benchmark."""
-    head = ["| | elastic | torchrun | ratio | target | met |", "|---|---|---|---|---|---|"]
+    names = sides(row["values"] for row in report["rows"])
+    head = [f"| | {' | '.join(names)} | ratio | target | met |", "|---|---|---|---|---|---|"]
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report["settings"].items())
     title = TITLES.get(report["benchmark"], report["benchmark"])
     return "\n".join(
-        [f"### {title}", "", f"`{report['benchmark']}`: {settings}.", "", *head, *map(line, report["rows"])]
+        [
+            f"### {title}",
+            "",
+            f"`{report['benchmark']}`: {settings}.",
+            "",
+            *head,
+            *(line(row, names) for row in report["rows"]),
+        ]
     )
 
 

@@ -11,7 +11,7 @@ import platform
 import signal
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -61,9 +61,10 @@ class Report:
     def print(self) -> None:
         """A table with one line for each row."""
         print(f"\n{self.benchmark}: " + ", ".join(f"{name} {value}" for name, value in self.settings.items()))
-        print(f"{'':58}{'elastic':>10}{'torchrun':>10}{'ratio':>8}  target")
+        ours, other = sides(row.values for row in self.rows)
+        print(f"{'':58}{ours:>10}{other:>10}{'ratio':>8}  target")
         for row in self.rows:
-            cells = [number(row.values.get(name)) for name in LAUNCHERS]
+            cells = [number(row.values.get(name)) for name in (ours, other)]
             ratio = row.ratio()
             print(
                 f"{f'{row.what} [{row.unit}]':58}{cells[0]:>10}{cells[1]:>10}"
@@ -81,6 +82,13 @@ class Report:
             "rows": rows,
             "measurements": self.measurements,
         }
+
+
+def sides(values: Iterable[Mapping[str, float | None]]) -> tuple[str, str]:
+    """What is compared in these rows: elastic with torchrun, unless they say with what else."""
+    names = {name: None for of_one in values for name in of_one}
+    other = next((name for name in names if name not in LAUNCHERS), "torchrun")
+    return "elastic", other
 
 
 def number(value: float | None) -> str:

@@ -13,12 +13,14 @@ from types import ModuleType
 
 from benchmarks import (
     digits_kill,
+    endurance,
     etcd,
     etcd_recovery,
     hangs,
     health,
     hello,
     many_workers,
+    paper,
     recovery,
     rendezvous,
     steady,
@@ -39,6 +41,8 @@ BENCHMARKS: dict[str, ModuleType] = {
     "timer": timer,
     "health": health,
     "etcd_recovery": etcd_recovery,
+    "endurance": endurance,
+    "paper": paper,
 }
 
 

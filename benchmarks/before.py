@@ -1,0 +1,96 @@
+"""Has a change made anything slower? A benchmark of this checkout and of another one, in turn.
+
+    git worktree add ../before COMMIT
+    python -m venv ../venv && ../venv/bin/python -m pip install ...   # that checkout, as the benchmark needs it
+    python -m benchmarks.before ../before ../venv/bin/python rendezvous --nodes 8,256 --runs 1
+
+What follows the name are options of that benchmark. Each side runs its own copy of it, in its own environment, with the
+launcher `elastic` alone. Sides take turns, and the first one changes with every turn, so that a machine whose speed
+drifts treats both alike. Figures are medians of all turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.job import ENVIRONMENT, BenchmarkError
+from benchmarks.report import Report, Row, conduct, machine_facts, median, publish
+
+NOW, BEFORE = "elastic", "before"
+LIMIT = 1.1
+
+Figures = dict[tuple[str, str], list[float]]
+"""All figures of one side, by what they say and their unit."""
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """Takes turns. Raises BenchmarkError when a side has no figures."""
+    sides = {NOW: (Path(__file__).parents[1], sys.executable), BEFORE: (arguments.checkout, arguments.python)}
+    found: dict[str, Figures] = {name: {} for name in sides}
+    for turn in range(arguments.turns):
+        for name in (NOW, BEFORE) if turn % 2 else (BEFORE, NOW):
+            for row in rows_of(*sides[name], arguments.benchmark, arguments.options):
+                if (value := row["values"].get("elastic")) is not None:
+                    found[name].setdefault((row["what"], row["unit"]), []).append(value)
+    report = Report(f"before_{arguments.benchmark}", {"turns": arguments.turns, "options": " ".join(arguments.options)})
+    report.rows = compared(found[NOW], found[BEFORE])
+    report.measurements = {name: {what: values for (what, _), values in found[name].items()} for name in sides}
+    return report
+
+
+def rows_of(checkout: Path, python: str, benchmark: str, options: list[str]) -> list[dict[str, Any]]:
+    """One run of one side."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "figures.json")
+        command = [python, "-m", f"benchmarks.{benchmark}", "--launchers", "elastic", "--json", str(path), *options]
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(command, cwd=checkout, env={**ENVIRONMENT, **environ}, stdout=subprocess.DEVNULL)
+        if done.returncode or not path.exists():
+            raise BenchmarkError(f"expected figures of {benchmark} in {checkout}, found exit code {done.returncode}")
+        rows: list[dict[str, Any]] = json.loads(path.read_text())["reports"][0]["rows"]
+        return rows
+
+
+def compared(now: Figures, before: Figures) -> list[Row]:
+    """What both sides have measured."""
+    rows = []
+    for (what, unit), values in now.items():
+        if (what, unit) in before:
+            new, old = median(values), median(before[what, unit])
+            met = None if not new or not old else new <= LIMIT * old
+            rows.append(Row(what, unit, {NOW: new, BEFORE: old}, f"ratio <= {LIMIT}", against=old, met=met))
+    return rows
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--turns", type=int, default=5, help="of each side (5)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write results, settings and machine facts there")
+    made.add_argument("checkout", type=Path, help="the other checkout")
+    made.add_argument("python", help="the interpreter of an environment in which that one is installed")
+    made.add_argument("benchmark", help="its name")
+    made.add_argument("options", nargs=argparse.REMAINDER, help="its options")
+    return made
+
+
+def main() -> int:
+    """Leaves with 1 and the reason when there is no figure to report."""
+    arguments, facts = options().parse_args(), machine_facts()
+    try:
+        publish([conduct(measure, arguments)], facts, arguments.json)
+    except BenchmarkError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

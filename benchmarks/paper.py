@@ -1,0 +1,351 @@
+"""What would a job of 10,000 nodes cost its leader, and what each other node?
+
+Computed on paper, so to speak: the code of production in one process, with a memory for a store. No socket, no thread,
+no network; names, addresses and labels are as long as those of a large cluster. What a store takes to hold and to send
+all this is not in it. Times are processor time of this process, the best of `--repetitions`: whatever else runs on the
+machine only adds to them.
+
+- *decide*: the membership policy, run once by the leader.
+- *look*: what the leader does with one look at the roster, from bytes to who is late.
+- *state*: the one value under compare-and-swap, which every node reads when a round forms or ends.
+- *first round*: all that a node which does not lead does from `begin` to the ranks of its workers, six beats included.
+- *next round*: the same for a member of a round that ends, from the news of that on.
+- *newcomer*: the same for one that finds a round running, which ends for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from benchmarks.job import BenchmarkError
+from benchmarks.rendezvous import numbers
+from benchmarks.report import Report, Row, main, parser
+from elastic_core.agent.joining import ranked_workers
+from elastic_core.clock import Instant, later
+from elastic_core.interfaces import node as described
+from elastic_core.interfaces.backend import Announced
+from elastic_core.interfaces.handler import RendezvousStoreInfo
+from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
+from elastic_core.rendezvous.driver import Operations
+from elastic_core.rendezvous.effects import ReadRoster, Registration, Rest
+from elastic_core.rendezvous.model import Entry, State
+from elastic_core.rendezvous.node import Node
+from elastic_core.rendezvous.observation import Observation
+from elastic_core.rendezvous.policy import Decision, Wait, Write, decide
+from elastic_core.rendezvous.ranks import ordered
+from elastic_core.rendezvous.roster import Roster
+from elastic_core.rendezvous.seats import Seats
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+from elastic_core.testing import MemoryBackend, SharedMemory
+
+TARGETS_HOLD_FOR = 10_000
+FORMATION_MS = 50.0
+STATE_KIB = 1536.0
+FEWEST = 2
+WORKERS_PER_NODE = 8
+NODES_PER_RACK = 32
+BEGIN = Instant(0.0)
+LATE = Instant(1000.0)
+BEATS = 6
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = parser(__doc__)
+    made.add_argument("--nodes", type=numbers, default=[100, 1000, 10_000], help="N (100,1000,10000)")
+    made.add_argument("--repetitions", type=int, default=9, help="of each measurement (9)")
+    return made
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of so many nodes, on paper.
+
+    Args:
+        entries: of all its nodes, as they announce themselves at first.
+    """
+
+    settings: RendezvousSettings
+    entries: tuple[Entry, ...]
+
+    def roster(self, entries: Sequence[Entry], state: State) -> Roster:
+        """As a leader sees these."""
+        found = tuple(Registration(entry.key, entry, 1) for entry in entries)
+        return Observation.of(self.settings).after_look(found, state, LATE).roster
+
+    def after(self, entries: Sequence[Entry], state: State) -> State:
+        """The state that a leader writes who sees these, and has seen for long that they are enough."""
+        decision = decide(self.roster(entries, state), state, self.settings, LATE, BEGIN)
+        if not isinstance(decision, Write):
+            raise BenchmarkError(f"expected a decision to write, found that the leader waits: {decision.reason}")
+        return replace(decision.state, serial=decision.state.serial + 1)
+
+
+def job_of(nodes: int) -> Job:
+    """One with names, addresses, ports and labels of usual length. The same for the same number."""
+    chance = random.Random(nodes)
+    settings = RendezvousSettings("pretrain-2026-11-21", max(1, nodes // 2), nodes, RendezvousTimeout())
+    return Job(settings, tuple(_entry(number, chance) for number in range(nodes)))
+
+
+def _entry(number: int, chance: random.Random) -> Entry:
+    rack, place = divmod(number, NODES_PER_RACK)
+    host = f"gpu-{rack:03}-{place:02}.pod-{rack // 16}.train.example.com"
+    labels = {"zone": f"eu-west-1{'abc'[rack % 3]}", "rack": f"r{rack}", "accelerator": "h100-80g", "pool": "pretrain"}
+    node = described.Node(host, host, "trainer", WORKERS_PER_NODE, max_restarts=3, labels=labels)
+    entry = Entry.of(node, f"{host}/{chance.getrandbits(32):08x}")
+    address = f"10.{number >> 14 & 255}.{number >> 6 & 255}.{number << 2 & 255}"
+    return replace(entry, address=address, port=chance.randrange(32768, 61000))
+
+
+class Stopwatch:
+    """Adds up processor time of this process, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While the block runs."""
+        begun = time.process_time()
+        yield
+        self.spent += (time.process_time() - begun) * 1000
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Milliseconds of processor time."""
+    watch = Stopwatch()
+    with watch.running():
+        action()
+    return watch.spent
+
+
+class Passage:
+    """A node that does not lead, on its way to a round. What others do meanwhile costs it nothing.
+
+    Args:
+        number: which node of the job it is; the others have announced themselves.
+        state: what stands in the store.
+    """
+
+    def __init__(self, job: Job, number: int, others: dict[str, Announced], state: State | None = None) -> None:
+        own = job.entries[number]
+        self._where = RendezvousStoreInfo(own.address, own.port)
+        self._memory = SharedMemory(entries={key: item for key, item in others.items() if key != own.key})
+        self._store = MemoryBackend(self._memory)
+        if state is not None:
+            self.others_write(state)
+        self._operations = Operations(MemoryBackend(self._memory))
+        self._now = BEGIN
+        self._node = Node(replace(own, address="", port=0), job.settings)
+        self.watch = Stopwatch()
+
+    def others_write(self, state: State) -> None:
+        """The leader does, and this node is told."""
+        self._store.set_state(encoded_state(state), self._memory.token)
+
+    def joins(self) -> None:
+        """It begins to want a round, as the handler has it do."""
+        with self.watch.running():
+            self._node.begin(self._now)
+        self._goes_on()
+        with self.watch.running():
+            self._node.want(self._where, tuple(seat.key for seat in self._node.suspects(64)))
+        self._goes_on()
+
+    def beats(self, times: int) -> None:
+        """So much time passes; whoever leads beats as well."""
+        for _ in range(times):
+            self._now = later(self._now, 1.0)
+            self._memory.lead += 1
+            self._goes_on()
+
+    def hears(self, state: State) -> None:
+        """Of the next state."""
+        self.others_write(state)
+        with self.watch.running():
+            self._node.state_changed()
+            self._node.verdict(self._now)
+        self._goes_on()
+
+    def arrives(self) -> None:
+        """What its handler and its agent ask of the round that it has come to. Raises BenchmarkError if it has not."""
+        formed = self._node.membership.formed
+        if formed is None or not self._node.membership.running:
+            raise BenchmarkError(f"expected a node that is in a round, found that it is {self._node.join_status.value}")
+        with self.watch.running():
+            asked(formed, self._node.key)
+
+    def _goes_on(self) -> None:
+        with self.watch.running():
+            while not isinstance(step := self._node.next(self._now), Rest):
+                self._node.answered(self._operations.perform(step), self._now)
+                if obstacle := self._node.obstacle(self._now):
+                    raise BenchmarkError(f"expected a node that comes to a round, found: {obstacle}")
+
+
+def asked(formed: State, key: str) -> None:
+    """What a member asks of the seats of its round: its rank, where rank 0 is, the round, the ranks of its workers."""
+    rank, host = formed.rank(key), formed.seats[0]
+    if rank is None or not host.member.address:
+        raise BenchmarkError(f"expected a round with {key} in it, found none")
+    agreed = described.Round(formed.round, formed.seats.members, formed.restarts, formed.reason)
+    ranked_workers(agreed.members, rank)
+
+
+class Figures:
+    """Everything that is measured for one number of nodes; each method measures once."""
+
+    def __init__(self, nodes: int) -> None:
+        self.job = job = job_of(nodes)
+        self.entries = entries = job.entries
+        self.others = {entry.key: Announced(entry.key, encoded_entry(entry), 1) for entry in entries}
+        # A first round of all; or one of all but the last, which ends for that, and the next one.
+        self.full = job.after(entries, State())
+        self.running = job.after(entries[:-1], State())
+        self.ended = job.after(entries, self.running)
+        self.again = [replace(entry, after=entry is not entries[-1]) for entry in entries]
+        self.next = job.after(self.again, self.ended)
+        self.data = encoded_state(self.full)
+        self.member = (nodes - 1) // 2
+
+    @property
+    def state_kib(self) -> float:
+        """The state of the first round, as it is written."""
+        return len(self.data) / 1024
+
+    def decide_gathering(self) -> float:
+        return self._decide([self.entries[0], *self.again[1:]], self.ended, Wait, since=LATE)
+
+    def decide_forming(self) -> float:
+        return self._decide(self.entries, State(), Write)
+
+    def decide_running(self) -> float:
+        return self._decide(self.entries, self.full, Wait)
+
+    def _decide(
+        self, entries: Sequence[Entry], state: State, expected: type[Decision], since: Instant = BEGIN
+    ) -> float:
+        state = decoded_state(encoded_state(state))  # nothing is known of it but what was read
+        roster = self.job.roster(entries, state)
+        watch = Stopwatch()
+        with watch.running():
+            decision = decide(roster, state, self.job.settings, LATE, since)
+        if not isinstance(decision, expected):
+            raise BenchmarkError(f"expected a decision to {expected.__name__}, found: {decision.reason}")
+        return watch.spent
+
+    def look_first(self) -> float:
+        operations, seen = self._leader()
+        return timed(lambda: seen.after_look(operations.perform(ReadRoster()), self.full, BEGIN))
+
+    def look_again(self) -> float:
+        operations, seen = self._leader()
+        seen = seen.after_look(operations.perform(ReadRoster()), self.full, BEGIN)
+        return timed(lambda: seen.after_look(operations.perform(ReadRoster()), self.full, LATE))
+
+    def _leader(self) -> tuple[Operations, Observation]:
+        return Operations(MemoryBackend(SharedMemory(entries=dict(self.others)))), Observation.of(self.job.settings)
+
+    def encode(self) -> float:
+        fresh = replace(self.full, seats=Seats(self.full.seats.text))  # of others it is known how they are packed
+        return timed(lambda: encoded_state(fresh))
+
+    def decode(self) -> float:
+        return timed(lambda: decoded_state(self.data))
+
+    def order(self) -> float:
+        return timed(lambda: ordered(self.entries, ()))
+
+    def order_again(self) -> float:
+        return timed(lambda: ordered(self.entries, list(self.running.seats.keys)))
+
+    def ask(self) -> float:
+        formed = decoded_state(self.data)
+        return timed(lambda: asked(formed, self.entries[self.member].key))
+
+    def first_round(self) -> float:
+        node = Passage(self.job, self.member, self.others)
+        node.joins()
+        node.beats(BEATS)
+        node.hears(self.full)
+        node.arrives()
+        return node.watch.spent
+
+    def next_round(self) -> float:
+        node = Passage(self.job, self.member, self.others)
+        node.joins()
+        node.hears(self.running)
+        node.arrives()
+        node.watch.spent = 0.0
+        node.hears(self.ended)
+        node.joins()
+        node.hears(self.next)
+        node.arrives()
+        return node.watch.spent
+
+    def newcomer(self) -> float:
+        node = Passage(self.job, len(self.entries) - 1, self.others, self.running)
+        node.joins()
+        node.hears(self.ended)
+        node.hears(self.next)
+        node.arrives()
+        return node.watch.spent
+
+
+TIMES: dict[str, Callable[[Figures], float]] = {
+    "leader decides: gathers, one is missing": Figures.decide_gathering,
+    "leader decides: a round forms": Figures.decide_forming,
+    "leader decides: a round runs": Figures.decide_running,
+    "leader looks: all entries are new": Figures.look_first,
+    "leader looks: nothing is new but beats": Figures.look_again,
+    "ranks of a first round": Figures.order,
+    "ranks of a next round": Figures.order_again,
+    "state: encode": Figures.encode,
+    "state: decode": Figures.decode,
+    "member asks for rank, host, workers' ranks": Figures.ask,
+    "first round, of one that does not lead": Figures.first_round,
+    "next round, of one that does not lead": Figures.next_round,
+    "newcomer": Figures.newcomer,
+}
+BOUNDED = ("first round, of one that does not lead", "next round, of one that does not lead", "newcomer")
+
+
+def rows(nodes: int, state_kib: float, times: dict[str, list[float]]) -> list[Row]:
+    """The table for one number of nodes. The size comes first."""
+    found = [Row(f"{nodes} nodes: state", "KiB", {"elastic": state_kib})]
+    found += [Row(f"{nodes} nodes: {what}", "ms", {"elastic": min(of)}) for what, of in times.items()]
+    if nodes == TARGETS_HOLD_FOR:
+        _judge(found[0], STATE_KIB, "< 1536 (etcd takes 1.5 MiB)")
+        for row, what in zip(found[1:], times, strict=True):
+            if what in BOUNDED:
+                _judge(row, FORMATION_MS, f"< {FORMATION_MS:g}")
+    return found
+
+
+def _judge(row: Row, limit: float, words: str) -> None:
+    value = row.values["elastic"]
+    row.target, row.met = words, value is not None and value < limit
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """Each number of nodes."""
+    report = Report("paper", {"repetitions": arguments.repetitions})
+    if min(arguments.nodes, default=0) < FEWEST:
+        raise BenchmarkError(f"expected --nodes of {FEWEST} or more, found {arguments.nodes}")
+    for nodes in arguments.nodes:
+        figures = Figures(nodes)
+        times = {what: [one(figures) for _ in range(arguments.repetitions)] for what, one in TIMES.items()}
+        report.rows += rows(nodes, figures.state_kib, times)
+        report.measurements[str(nodes)] = {"state_bytes": len(figures.data), "milliseconds": times}
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(main(measure, options()))
