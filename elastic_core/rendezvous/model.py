@@ -192,7 +192,8 @@ class State:
 def formed(
     state: State, seats: Iterable[Seat], max_restarts: int, reason: str, announced: Collection[str] = ()
 ) -> State:
-    """The next round. `announced`: all keys that have an entry; what is kept about others is forgotten."""
+    """The next round. `announced`: all keys that have an entry; what is kept about others is forgotten, but for who
+    was drained in the last round: it may only be cut off, and come back."""
     taken = Seats.of(seats)
     past = {**dict(state.absent), **dict.fromkeys(state.seats.keys, state.round)}
     return replace(
@@ -204,7 +205,7 @@ def formed(
         done=(),
         max_restarts=max_restarts,
         reason=reason,
-        draining=tuple(key for key in state.draining if key in announced),
+        draining=tuple(key for key in state.draining if key in announced or state.seated(key)),
         refused=tuple(item for item in state.refused if item[0] in announced),
         absent=tuple((key, number) for key, number in past.items() if taken.rank(key) is None and key in announced),
     )

@@ -259,7 +259,7 @@ def _judged(state: State, ready: list[Entry], missing: list[Entry]) -> State:
     that costs no restart. `max_restarts` is that of the round in which it happened."""
     if state.end is None or state.end.cause is not Cause.FAILURE or state.end.counted:
         return state
-    here = {entry.key for entry in (*ready, *missing)}
+    here = {entry.key for entry in (*ready, *(entry for entry in missing if entry.key not in state.gone))}
     if any(key not in here for key in state.seats.keys):
         return state
     return counted_failure(state)

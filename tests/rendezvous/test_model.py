@@ -53,6 +53,14 @@ def test_what_is_known_of_nodes_without_an_entry_is_forgotten(say):
     assert formed(before, say.seats("c"), 3, "", {"c"}).absent == ()
 
 
+def test_a_drain_is_kept_for_a_member_that_is_only_cut_off(say):
+    """It comes back after a round without it, and goes then. One that does not is forgotten with the round after."""
+    drained = replace(say.state("ab", open=False), draining=("b",))
+    without = formed(drained, say.seats("a"), 3, "", {"a"})
+    assert without.draining == ("b",)
+    assert formed(replace(without, open=False), say.seats("a"), 3, "", {"a"}).draining == ()
+
+
 def test_who_is_seated_again_is_not_absent_any_more(say):
     state = State(round=2, seats=say.seats("a"), absent=(("b", 1),))
     assert formed(state, say.seats("ab"), 3, "", {"a", "b"}).absent == ()

@@ -261,15 +261,16 @@ def test_with_everybody_back_and_none_left_it_closes_the_job(say, choose, uncert
     assert decision.state.round == 1
 
 
-@pytest.mark.parametrize("loss", ["late", "no entry", "left"])
+@pytest.mark.parametrize("loss", ["late", "no entry", "left", "left, and stops its workers"])
 def test_with_a_member_gone_that_was_the_cause_and_it_costs_nothing(say, choose, uncertain, loss):
     roster = {
         "late": (say.seen("a", after=1), say.seen("b", late=True)),
         "no entry": (say.seen("a", after=1),),
         "left": (say.seen("a", after=1),),
+        "left, and stops its workers": (say.seen("a", after=1), say.seen("b")),
     }[loss]
-    state = ended(uncertain, Cause.LEFT, "b", "", ("b",)) if loss == "left" else uncertain
-    decision = choose(roster, state, bounds=(1, 2))
+    state = ended(uncertain, Cause.LEFT, "b", "", ("b",)) if loss.startswith("left") else uncertain
+    decision = choose(roster, state, enough_since=Instant(0.0), bounds=(1, 2))
     assert (members(decision), decision.state.restarts) == ("a", 0)
 
 
