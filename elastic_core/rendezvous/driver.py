@@ -79,7 +79,7 @@ class Driver:
         self._clock = clock
         self._closing = closing
         self._operations = Operations(backend)
-        self._changed = threading.Condition()
+        self._changed, self._rested = _conditions()
         self._listeners: list[Callable[[], None]] = []
         self._pending: dict[int, _Pending] = {}
         self._threads: list[threading.Thread] = []
@@ -169,6 +169,7 @@ class Driver:
             self._stopping = True
             threads = list(self._threads)
             self._changed.notify_all()
+            self._rested.notify_all()
         closed = self._dropped or self._closed()
         until = later(self._clock.now(), _ENDING)
         for thread in threads:
@@ -179,7 +180,7 @@ class Driver:
     def drop(self) -> None:
         """This is a forked child. The threads and the connections are its parent's, and so is the lock: a thread that
         is not here may hold it."""
-        self._changed, self._threads = threading.Condition(), []
+        (self._changed, self._rested), self._threads = _conditions(), []
         self._stopping = self._dropped = True
 
     def _closed(self) -> bool:
@@ -231,38 +232,53 @@ class Driver:
     # -- operating
 
     def _reconcile(self, operator: object) -> None:
-        """One step: an operation, or a rest."""
+        """All that there is to do now, and a rest."""
         step = self._advance(self._next)
-        if isinstance(step, Rest):
-            self._rest(step, operator)
-            return
+        while not isinstance(step, Rest):
+            if self._stopping:
+                return
+            step = self._performed(step)
+        self._rest(step, operator)
+
+    def _performed(self, operation: Operation) -> Operation | Rest:
+        """What follows when it was carried out, or was not."""
+        fault: Exception | None = None
+        answer = None
         try:
-            answer = self._operations.perform(step)
+            answer = self._operations.perform(operation)
         except Exception as error:  # noqa: BLE001 - what a fault of one operation means is the node's to say
             fault = error
-            self._advance(lambda node, now: node.broke(fault, now))
-        else:
-            self._advance(lambda node, now: node.answered(answer, now))
+
+        def heard(node: Node, now: Instant) -> Operation | Rest:
+            if fault is None:
+                node.answered(answer, now)
+            else:
+                node.broke(fault, now)
+            return self._next(node, now)
+
+        return self._advance(heard)
 
     def _next(self, node: Node, now: Instant) -> Operation | Rest:
         step = node.next(now, self._backend.vacant)
-        self._rests += isinstance(step, Rest)
+        if isinstance(step, Rest):
+            self._rests += 1
+            self._rested.notify_all()
         return step
 
     def _advance(self, event: Callable[[Node, Instant], T]) -> T:
         """The node goes on, and everybody is told what has become of it."""
         node = self._node
         with self._changed:
-            before = (node.state, node.connection.outage, node.fault)
+            before = (node.state, node.connection.outage, node.fault, node.lingers)
             found = event(node, self._clock.now())
             notes, settled = node.take_notes(), node.take_settled()
             for request, fault in settled:
                 if id(request) in self._pending:
                     pending = self._pending[id(request)]
                     pending.done, pending.fault = fault is None, fault
-            after = (node.state, node.connection.outage, node.fault)
+            after = (node.state, node.connection.outage, node.fault, node.lingers)
             changed = any(new is not old for new, old in zip(after, before, strict=True))
-            if changed or settled or isinstance(found, Rest):
+            if changed or settled:
                 self._changed.notify_all()
         _log(notes)
         if changed:
@@ -376,7 +392,7 @@ class Driver:
             target = self._rests + 1
             self._woken = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._rests >= target or self._stopping, _AFTER_ERROR)
+            self._rested.wait_for(lambda: self._rests >= target or self._stopping, _AFTER_ERROR)
 
     def _pause(self, useless: int) -> None:
         """What cannot be taken up now (the store is out of reach, or what is there cannot be read) is news again at
@@ -451,6 +467,12 @@ class Operations:
             reason = str(error)
         get_logger().warning("entry not readable", node=key, reason=reason)
         return None
+
+
+def _conditions() -> tuple[threading.Condition, threading.Condition]:
+    """Of one lock: that something has changed; that the node rests. So beats wake nobody who waits for a change."""
+    lock = threading.RLock()
+    return threading.Condition(lock), threading.Condition(lock)
 
 
 def _log(notes: tuple[Note, ...]) -> None:

@@ -3,6 +3,7 @@ long wherever a test is about news, or about being woken: what happens, happens 
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import signal
@@ -12,12 +13,12 @@ import time
 import pytest
 from handler_job import HangingBackend, rendezvous_threads
 
-from elastic_core.clock import SystemClock
+from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.rendezvous import model
-from elastic_core.rendezvous.codec import decoded_state, encoded_state
+from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.driver import Driver
 from elastic_core.rendezvous.effects import Amend, Look
 from elastic_core.rendezvous.model import Entry
@@ -150,6 +151,17 @@ def test_it_sleeps_until_the_next_beat_is_due(start):
     assert set(one.backend.calls) <= {"beat", "roster"}
 
 
+def test_beats_wake_nobody_who_waits_for_a_change(start):
+    """Else every node of a large job wakes two threads for each beat."""
+    one, looks = start(interval=0.05, attempts=400), []
+    one.join()
+    one.member()
+    beats, until = one.backend.calls["beat"], later(SystemClock().now(), 1.0)
+    one.driver.wait(lambda node, now: looks.append(now), lambda node: until)
+    assert one.backend.calls["beat"] > beats + 5
+    assert len(looks) <= 3
+
+
 @pytest.mark.parametrize("who", ["following", "member"])
 def test_news_of_the_state_reaches_it_at_once(request, memory, who):
     one = request.getfixturevalue(who)
@@ -161,6 +173,28 @@ def test_news_of_the_roster_reaches_the_leader_at_once(member, start):
     other = start("b", nodes=(1, 2))
     other.join()
     eventually(lambda: not member.driver.ask(lambda node, now: node.state.open))  # so that both are in the next
+
+
+class Pushing(HangingBackend):
+    """Tells of each that comes, however many the node wants to be told of at once: so does etcd's watch."""
+
+    def wait_for_roster(self, timeout, more=1):
+        return super().wait_for_roster(timeout)
+
+
+def test_news_that_is_taken_up_each_time_is_not_rested_from(start, memory, in_time):
+    """A leader rested longer after each newcomer, up to a second: nodes that came one by one waited for it."""
+    leader, others, numbers = start(backend=Pushing, nodes=(999, 999)), MemoryBackend(memory), itertools.count()
+    leader.join()
+    eventually(lambda: leader.leads)
+
+    def ten_come():
+        for name in (f"n{next(numbers)}" for _ in range(10)):
+            looks = leader.backend.calls["roster"]
+            others.announce(f"{name}/1", encoded_entry(Entry.of(described.Node(name), f"{name}/1")))
+            eventually(lambda looks=looks: leader.backend.calls["roster"] > looks)
+
+    assert in_time(ten_come, 0.5)
 
 
 # -- a wake reaches it wherever it sleeps
