@@ -57,13 +57,19 @@ class WorldNode:
     """
 
     def __init__(
-        self, name: str, key: str, settings: RendezvousSettings, now: Instant, stops_in: Duration = 0.0
+        self,
+        name: str,
+        key: str,
+        settings: RendezvousSettings,
+        now: Instant,
+        stops_in: Duration = 0.0,
+        max_restarts: int = 3,
     ) -> None:
         self.name = name
         self.key = key
         self.settings = settings
         self.stops_in = stops_in
-        node = described.Node(name, host=name, max_restarts=3, stop_timeout=stops_in)
+        node = described.Node(name, host=name, max_restarts=max_restarts, stop_timeout=stops_in)
         self.machine = Node(Entry.of(node, key), settings)
         self.phase = Phase.WANTS
         self.rounds: list[tuple[int, int]] = []
@@ -144,7 +150,7 @@ class World:
     """See above. Nodes are called by name; all that happens follows from `seed`.
 
     Args:
-        leases: whether the store itself drops the entries of those that have not beaten for a window.
+        leases: whether the store itself drops the entries of those that have not beaten for `lease_ttl`, or a window.
         grace: what `RosterBackend.grace` says.
 
     Attributes:
@@ -170,12 +176,12 @@ class World:
 
     # -- what may happen
 
-    def join(self, name: str, stops_in: Duration = 0.0, called: str | None = None) -> WorldNode:
+    def join(self, name: str, stops_in: Duration = 0.0, called: str | None = None, max_restarts: int = 3) -> WorldNode:
         """A node starts. `called`: the name it tells the others, if it is that of another. Raises ValueError for a name
         that was used."""
         if name in self.nodes:
             raise ValueError(f"expected a name that was not used, found {name!r}")
-        made = WorldNode(called or name, f"{name}/1", self.settings, self.clock.now(), stops_in)
+        made = WorldNode(called or name, f"{name}/1", self.settings, self.clock.now(), stops_in, max_restarts)
         self.nodes[name] = made
         return made
 
@@ -277,14 +283,14 @@ class World:
         """Of those that have stood still for a window."""
         if not self.store.leases:
             return
-        now = self.clock.now()
+        now, ttl = self.clock.now(), self.settings.lease_ttl or self.settings.window
         before, self._leases = self._leases, {}
         for key, row in self.store.rows:
             known = before.get(key)
             heard = row.number, row.beats  # an announcement after the lease ended begins another
             since = known[1] if known is not None and known[0] == heard else now
             self._leases[key] = (heard, since)
-            if now - since >= self.settings.window:
+            if now - since >= ttl:
                 self.store = self.store.dropped(key)
 
     def _acting(self) -> list[WorldNode]:
