@@ -350,7 +350,7 @@ class Driver:
         while not self._stopping:
             if kind == _ROSTER and not self._node.wants_roster:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._node.wants_roster or self._stopping, _LONGEST_WAIT)
+                    self._rested.wait_for(lambda: self._node.wants_roster or self._stopping, _LONGEST_WAIT)
                 continue
             before = self._known(kind)
             if self._waited(kind, _LONGEST_WAIT):

@@ -4,16 +4,18 @@ long wherever a test is about news, or about being woken: what happens, happens 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import select
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from handler_job import HangingBackend, rendezvous_threads
 
-from elastic_core.clock import SystemClock, later
+from elastic_core.clock import Instant, SystemClock, later
 from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo
@@ -173,6 +175,38 @@ def test_news_of_the_roster_reaches_the_leader_at_once(member, start):
     other = start("b", nodes=(1, 2))
     other.join()
     eventually(lambda: not member.driver.ask(lambda node, now: node.state.open))  # so that both are in the next
+
+
+class Watched(HangingBackend):
+    """Knows whether somebody waits for news of the roster."""
+
+    waits = 0
+
+    def wait_for_roster(self, timeout, more=1):
+        self.waits += 1
+        try:
+            return super().wait_for_roster(timeout, more)
+        finally:
+            self.waits -= 1
+
+
+def test_who_leads_again_waits_for_news_of_the_roster_again(start, memory):
+    """It begins to lead by itself, with a beat."""
+    one, others = start(backend=Watched, nodes=(1, 2), interval=0.2, attempts=400), MemoryBackend(memory)
+
+    def lead_from(until):
+        changed = {"leading": False, "barred_until": until}
+        one.driver.ask(lambda node, now: setattr(node, "election", replace(node.election, **changed)))
+
+    one.join()
+    one.member()
+    eventually(lambda: one.backend.waits)
+    lead_from(Instant(math.inf))
+    others.announce("x/1", b"")
+    others.withdraw("x/1")
+    eventually(lambda: not one.backend.waits)
+    lead_from(None)
+    eventually(lambda: one.leads and one.backend.waits)
 
 
 class Pushing(HangingBackend):
