@@ -14,6 +14,7 @@ once, also while the store hangs.
 from __future__ import annotations
 
 import threading
+from operator import is_not
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.clock import later
@@ -277,7 +278,7 @@ class Driver:
                     pending = self._pending[id(request)]
                     pending.done, pending.fault = fault is None, fault
             after = (node.state, node.connection.outage, node.fault, node.lingers)
-            changed = any(new is not old for new, old in zip(after, before, strict=True))
+            changed = any(map(is_not, after, before))
             if changed or settled:
                 self._changed.notify_all()
         _log(notes)

@@ -53,7 +53,7 @@ class LogRecord:
     entry: bytes | None
 
     def encode(self) -> bytes:
-        head = f"{self.first} {quote(self.key, safe='')}".encode()
+        head = f"{self.first} {quote(self.key, safe='/:')}".encode()
         return head if self.entry is None else head + b" " + self.entry
 
 
