@@ -26,8 +26,8 @@ from benchmarks.report import Report, Row, conduct, machine_facts, median, publi
 NOW, BEFORE = "elastic", "before"
 LIMIT = 1.1
 
-Figures = dict[tuple[str, str], list[float]]
-"""All figures of one side, by what they say and their unit."""
+Figures = dict[tuple[str, str, str], list[float]]
+"""All figures of one side, by what they say, their unit, and the row that they are a part of (else empty)."""
 
 
 def measure(arguments: argparse.Namespace) -> Report:
@@ -36,12 +36,17 @@ def measure(arguments: argparse.Namespace) -> Report:
     found: dict[str, Figures] = {name: {} for name in sides}
     for turn in range(arguments.turns):
         for name in (NOW, BEFORE) if turn % 2 else (BEFORE, NOW):
+            whole = ""
             for row in rows_of(*sides[name], arguments.benchmark, arguments.options):
+                is_part = row["what"].startswith("- ")
+                whole = whole if is_part else row["what"]
                 if (value := row["values"].get("elastic")) is not None:
-                    found[name].setdefault((row["what"], row["unit"]), []).append(value)
+                    found[name].setdefault((row["what"], row["unit"], whole if is_part else ""), []).append(value)
     report = Report(f"before_{arguments.benchmark}", {"turns": arguments.turns, "options": " ".join(arguments.options)})
     report.rows = compared(found[NOW], found[BEFORE])
-    report.measurements = {name: {what: values for (what, _), values in found[name].items()} for name in sides}
+    report.measurements = {
+        name: {f"{whole} {what}".strip(): values for (what, _, whole), values in found[name].items()} for name in sides
+    }
     return report
 
 
@@ -61,9 +66,10 @@ def rows_of(checkout: Path, python: str, benchmark: str, options: list[str]) -> 
 def compared(now: Figures, before: Figures) -> list[Row]:
     """What both sides have measured."""
     rows = []
-    for (what, unit), values in now.items():
-        if (what, unit) in before:
-            new, old = median(values), median(before[what, unit])
+    for key, values in now.items():
+        if key in before:
+            what, unit, _ = key
+            new, old = median(values), median(before[key])
             met = None if not new or not old else new <= LIMIT * old
             rows.append(Row(what, unit, {NOW: new, BEFORE: old}, f"ratio <= {LIMIT}", against=old, met=met))
     return rows
