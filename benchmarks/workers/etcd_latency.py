@@ -13,7 +13,7 @@ from collections.abc import Callable
 import grpc
 from elastic_etcd import EtcdStore
 from elastic_etcd.client.client import EtcdClient
-from elastic_etcd.client.messages import rpc
+from elastic_etcd.client.messages import Method, rpc
 
 WARM_UP = 50
 
@@ -22,20 +22,23 @@ def plain_calls(port: int, key: bytes) -> dict[str, Callable[[int], object]]:
     """What each operation cannot do without: one call of etcd's, and the message for it."""
     calls = rpc()
     channel = grpc.insecure_channel(f"127.0.0.1:{port}")
-    read, write, decide = (method.on(channel) for method in (calls.range, calls.put, calls.txn))
+    written = type(calls.TxnRequest().success.add().request_put)
+    answered = type(calls.txn.parse(b"").responses.add().response_put)
+    put = Method("/etcdserverpb.KV/Put", answered.FromString)
+    read, write, decide = (method.on(channel) for method in (calls.range, put, calls.txn))
 
     def swap(number: int) -> object:
         request = calls.TxnRequest()
         condition = request.compare.add()
         condition.target, condition.key, condition.create_revision = 1, key, number  # never so
         for operations in (request.success, request.failure):
-            written = operations.add().request_put
-            written.key, written.value = key, b"value"
-        return decide(request)
+            change = operations.add().request_put
+            change.key, change.value = key, b"value"
+        return decide(request.SerializeToString())
 
     return {
-        "get": lambda _: read(calls.RangeRequest(key=key)),
-        "set": lambda _: write(calls.PutRequest(key=key, value=b"value")),
+        "get": lambda _: read(calls.RangeRequest(key=key).SerializeToString()),
+        "set": lambda _: write(written(key=key, value=b"value").SerializeToString()),
         "add": swap,
         "compare_set": swap,
     }

@@ -119,7 +119,7 @@ def test_what_is_read_of_a_scheduler_is_told_apart_from_what_is_looked_at():
 def test_what_is_told_of_a_plugin_is_in_its_code(row):
     name, plugin = row
     assert name in set().union(
-        *(variables_in(path.read_text()) for path in ROOT.glob(f"plugins/{plugin}/elastic_*/*.py"))
+        *(variables_in(path.read_text()) for path in ROOT.glob(f"plugins/{plugin}/elastic_*/**/*.py"))
     )
 
 

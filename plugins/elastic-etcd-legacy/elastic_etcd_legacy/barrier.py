@@ -24,7 +24,7 @@ from elastic_etcd_legacy.writing import transaction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_etcd.client.interface import Client
+    from elastic_etcd.client.client import EtcdClient
 
     from elastic_core.clock import Clock, Duration
     from elastic_etcd_legacy.decide import Move, Wait
@@ -57,7 +57,7 @@ class Barrier:
 
     def __init__(
         self,
-        client: Client,
+        client: EtcdClient,
         settings: LegacySettings,
         host: Callable[[], KeepAlive],
         name: str = "node",

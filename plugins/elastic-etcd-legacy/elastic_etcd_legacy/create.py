@@ -16,7 +16,7 @@ from elastic_etcd_legacy.keys import DEFAULT_PREFIX
 from elastic_etcd_legacy.settings import LAST_CALL, TIMEOUT, LegacySettings
 
 if TYPE_CHECKING:
-    from elastic_etcd.client.interface import Client
+    from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.parameters import EtcdParameters
 
     from elastic_core.clock import Duration
@@ -104,7 +104,7 @@ def _address_towards(cluster: EtcdParameters) -> str:
     return next(filter(None, addresses), socket.gethostname())
 
 
-def _store(client: Client, prefix: str, lease: int) -> Store:
+def _store(client: EtcdClient, prefix: str, lease: int) -> Store:
     from elastic_etcd.store import EtcdStore
 
     store: Store = EtcdStore(client, prefix, lease=lease)

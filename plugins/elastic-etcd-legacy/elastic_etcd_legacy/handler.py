@@ -18,13 +18,13 @@ from elastic_etcd_legacy.view import KeepAlive
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from elastic_etcd.client.interface import Client
+    from elastic_etcd.client.client import EtcdClient
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.store import Store
     from elastic_etcd_legacy.settings import LegacySettings
 
-    StoreFactory = Callable[[Client, str, int], Store]
+    StoreFactory = Callable[[EtcdClient, str, int], Store]
 
 _PATIENCE: Duration = 5.0  # seconds that `shutdown` waits for `next_rendezvous` to come back
 
@@ -42,7 +42,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
     def __init__(
         self,
-        client: Client,
+        client: EtcdClient,
         settings: LegacySettings,
         address: str,
         store: StoreFactory,

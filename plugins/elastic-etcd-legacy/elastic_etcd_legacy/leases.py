@@ -13,7 +13,7 @@ from elastic_core.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_etcd.client.interface import Client
+    from elastic_etcd.client.client import EtcdClient
 
     from elastic_core.clock import Clock, Duration
 
@@ -33,7 +33,7 @@ class Leases:
 
     def __init__(
         self,
-        client: Client,
+        client: EtcdClient,
         alive: Duration,
         kept: Duration,
         on_loss: Callable[[], None],

@@ -11,8 +11,9 @@ from elastic_etcd.client.values import end_of
 from elastic_etcd_legacy.view import view_of
 
 if TYPE_CHECKING:
-    from elastic_etcd.client.interface import Client, Watch
+    from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.values import KeyValue, News, Range
+    from elastic_etcd.client.watch import EtcdWatch
 
     from elastic_core.clock import Duration
     from elastic_etcd_legacy.keys import Keys
@@ -26,7 +27,7 @@ _PATIENCE: Duration = 5.0  # for the thread to end
 class Mirror:
     """From any thread; `start` before anything else."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: EtcdClient, keys: Keys) -> None:
         self._client = client
         self._keys = keys
         self._pairs: dict[bytes, KeyValue] = {}
@@ -36,7 +37,7 @@ class Mirror:
         self._news = threading.Condition()
         self._over = threading.Event()
         self._starting = threading.Lock()
-        self._watch: Watch | None = None
+        self._watch: EtcdWatch | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -98,13 +99,13 @@ class Mirror:
             self._thread.join(_PATIENCE)
         self.poke()
 
-    def _begin(self, watch: Watch) -> None:
+    def _begin(self, watch: EtcdWatch) -> None:
         self._watch = watch
         thread = threading.Thread(target=self._follow, args=(watch,), name="etcd-legacy mirror", daemon=True)
         thread.start()
         self._thread = thread  # only now: `close` joins it, and a thread that has not begun cannot be joined
 
-    def _follow(self, watch: Watch) -> None:
+    def _follow(self, watch: EtcdWatch) -> None:
         behind = False
         while not self._over.is_set():
             try:

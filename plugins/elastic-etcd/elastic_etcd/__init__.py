@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from elastic_etcd.backend import EtcdRendezvousBackend
-    from elastic_etcd.create import create_backend
+    from elastic_etcd.backend.create import create_backend
     from elastic_etcd.server import EtcdServer
     from elastic_etcd.store import EtcdStore
 
@@ -14,7 +14,7 @@ _WHERE = {
     "EtcdRendezvousBackend": "elastic_etcd.backend",
     "EtcdServer": "elastic_etcd.server",
     "EtcdStore": "elastic_etcd.store",
-    "create_backend": "elastic_etcd.create",
+    "create_backend": "elastic_etcd.backend.create",
 }
 
 __all__ = ["EtcdRendezvousBackend", "EtcdServer", "EtcdStore", "create_backend"]

@@ -1,5 +1,5 @@
-"""From the options that users write to what a client is made of. Pure but for one look at the environment; all problems
-at once."""
+"""From the endpoint and the options that users write to what a client is made of. Pure but for one look at the
+environment; all problems at once."""
 
 from __future__ import annotations
 
@@ -9,21 +9,43 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_etcd.endpoint import Endpoint, parse_endpoints
+from elastic_core.support.addresses import joined_host_port, split_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from elastic_core.clock import Duration
+    from elastic_etcd.client.channel import Security
     from elastic_etcd.client.login import Login
-    from elastic_etcd.client.security import Security
 
+DEFAULT_PORT = 2379
+ORIGIN = "--rdzv-endpoint"
+_SCHEMES = ("http", "https")
 PREFIX = "elastic"
 PASSWORD_ENV = "ELASTIC_ETCD_PASSWORD"
 READ_TIMEOUT: Duration = 5.0
 LEASE_TTL: Duration = 10.0
-_SHORTEST_TTL: Duration = 2.0  # what etcd grants at least
+SHORTEST_TTL: Duration = 2.0
+"""What etcd grants at least."""
 _CERTIFICATES = ("ca_cert", "ssl_cert", "ssl_cert_key")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A member of the cluster. `host` has no brackets; `scheme` is http, https, or empty where none was written."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    scheme: str = ""
+
+    def __str__(self) -> str:
+        prefix = f"{self.scheme}://" if self.scheme else ""
+        return prefix + self.address
+
+    @property
+    def address(self) -> str:
+        """`host:port`, with brackets around an IPv6 address."""
+        return joined_host_port(self.host, self.port)
 
 
 @dataclass(frozen=True)
@@ -59,7 +81,7 @@ class EtcdParameters:
 
     def security(self) -> Security | None:
         """For a client; None: in plain text."""
-        from elastic_etcd.client.security import Security
+        from elastic_etcd.client.channel import Security
 
         return Security(self.ca_cert, self.ssl_cert, self.ssl_cert_key) if self.over_tls else None
 
@@ -107,7 +129,7 @@ def read_parameters(
         password,
         reading.prefix(),
         reading.seconds("read_timeout", READ_TIMEOUT),
-        reading.seconds("lease_ttl", LEASE_TTL, _SHORTEST_TTL),
+        reading.seconds("lease_ttl", LEASE_TTL, SHORTEST_TTL),
     )
     if reading.problems:
         raise ConfigurationError(*reading.problems)
@@ -199,3 +221,49 @@ def _number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         return math.nan
+
+
+def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
+    """Read a list of endpoints, in its order; without a port it is 2379. What is listed twice counts once.
+
+    Raises:
+        ConfigurationError: there is none, or one cannot be an endpoint (all those are told), or some are http and
+            others https.
+    """
+    problems: list[Problem] = []
+    found: dict[str, Endpoint] = {}
+    for part in text.split(","):
+        try:
+            endpoint = _parsed(part.strip(), origin)
+        except ConfigurationError as error:
+            problems += error.problems
+        else:
+            found.setdefault(endpoint.address, endpoint)
+    schemes = sorted({endpoint.scheme for endpoint in found.values() if endpoint.scheme})
+    if len(schemes) > 1:
+        problems.append(Problem(origin, f"expected endpoints of one scheme, found http and https in {text!r}"))
+    if problems:
+        raise ConfigurationError(*problems)
+    return tuple(found.values())
+
+
+def _parsed(text: str, origin: str) -> Endpoint:
+    scheme, rest = _without_scheme(text, origin)
+    try:
+        host, port = split_host_port(rest, DEFAULT_PORT, part_of=text)
+    except ValueError as error:
+        raise _wrong(origin, str(error)) from None
+    return Endpoint(host, port, scheme)
+
+
+def _without_scheme(text: str, origin: str) -> tuple[str, str]:
+    before, separator, rest = text.partition("://")
+    if not separator:
+        return "", text
+    if before.lower() not in _SCHEMES:
+        raise _wrong(origin, f"found {text!r}, whose scheme is neither http nor https")
+    return before.lower(), rest.removesuffix("/")
+
+
+def _wrong(origin: str, found: str) -> ConfigurationError:
+    return ConfigurationError(Problem(origin, f"expected endpoints host[:port][,host[:port]...], {found}"))

@@ -46,13 +46,13 @@ _ETCD = (
 
 
 def _handler(params: RendezvousParameters) -> RendezvousHandler:
-    from elastic_etcd.create import handler_for
+    from elastic_etcd.backend.create import handler_for
 
     return handler_for(params)
 
 
 def _open(params: RendezvousParameters) -> RendezvousBackend:
-    from elastic_etcd.create import open_backend
+    from elastic_etcd.backend.create import open_backend
 
     return open_backend(params)
 
@@ -60,7 +60,7 @@ def _open(params: RendezvousParameters) -> RendezvousBackend:
 def _store(options: Mapping[str, Any]) -> Store:
     from datetime import timedelta
 
-    from elastic_etcd.create import client_for
+    from elastic_etcd.backend.create import client_for
     from elastic_etcd.parameters import read_parameters
     from elastic_etcd.store import EtcdStore
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core import errors
 from elastic_core.interfaces.handler import Outcome, RendezvousParameters
 from elastic_core.rendezvous.round_stores import MadeStores
-from elastic_etcd.create import handler_for
+from elastic_etcd.backend.create import handler_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 from elastic_etcd.client.values import end_of
-from elastic_etcd.server_binary import find_binary
+from elastic_etcd.server.process import find_binary
 
 from elastic_core.support.sockets import PortReservation
 from elastic_core.testing import eventually

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 from elastic_etcd import EtcdRendezvousBackend
+from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.values import Put, Transaction
-from elastic_etcd.keys import Keys
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 

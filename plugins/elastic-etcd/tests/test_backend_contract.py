@@ -2,9 +2,9 @@
 
 import pytest
 from cluster import LONG
+from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.values import Put, Transaction
-from elastic_etcd.keys import Keys
 
 from elastic_core.testing import BackendContract, installed_backend
 

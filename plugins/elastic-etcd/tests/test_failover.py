@@ -6,7 +6,6 @@ import time
 
 import pytest
 from elastic_etcd.client.errors import EtcdClosed, EtcdUnreachable
-from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction, absent, end_of
 
 from elastic_core.support.sockets import PortReservation
@@ -297,8 +296,8 @@ def test_a_lease_whose_grant_was_not_answered_is_not_left_over(servers, client_o
     server.cont()
     lease = granting.result(TIMEOUT)
     assert 59 <= lease.ttl <= 60
-    leases = member.ask(rpc().lease_leases, rpc().LeaseLeasesRequest(), TIMEOUT, ()).leases
-    assert [one.ID for one in leases] == [lease.id]
+    leases = server.call("/v3/lease/leases")["leases"]
+    assert [int(one["ID"]) for one in leases] == [lease.id]
 
 
 def test_a_lease_is_renewed_on_any_member(servers, client_of):

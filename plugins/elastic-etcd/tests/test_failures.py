@@ -3,44 +3,48 @@
 import pytest
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import (
-    EtcdCompacted,
     EtcdDenied,
     EtcdFull,
     EtcdLeaseExists,
     EtcdLeaseGone,
     EtcdRefused,
+    Failure,
+    Judgement,
+    fault,
+    is_mistrust,
+    judge,
+    refusal,
 )
-from elastic_etcd.client.failures import Failure, Verdict, fault, is_mistrust, judge, refusal
-from elastic_etcd.client.member import Member
+from elastic_etcd.client.members import Member
 from elastic_etcd.client.values import Put, Transaction
 
 CONNECT = "failed to connect to all addresses; last error: "
 
 VERDICTS = [
-    ("UNAVAILABLE", CONNECT + "UNKNOWN: ipv4:127.0.0.1:1: Failed to connect: Connection refused", Verdict.NOT_SENT),
-    ("UNAVAILABLE", "errors resolving no.such:2379: [field:hostname lookup error]", Verdict.NOT_SENT),
-    ("UNAVAILABLE", "DNS resolution failed for no.such:2379", Verdict.NOT_SENT),
-    ("UNAVAILABLE", "etcdserver: no leader", Verdict.NOT_SENT),
-    ("UNAVAILABLE", "etcdserver: rpc not supported for learner", Verdict.NOT_SENT),
-    ("FAILED_PRECONDITION", "etcdserver: not leader", Verdict.NOT_SENT),
-    ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", Verdict.NOT_SENT),
-    ("UNIMPLEMENTED", "unknown service etcdserverpb.KV", Verdict.NOT_SENT),
-    ("UNAVAILABLE", "Socket closed", Verdict.ELSEWHERE),
-    ("UNAVAILABLE", "etcdserver: request timed out, possibly due to previous leader failure", Verdict.ELSEWHERE),
-    ("UNAVAILABLE", "etcdserver: server stopped", Verdict.ELSEWHERE),
-    ("UNAVAILABLE", "etcdserver: leader changed", Verdict.ELSEWHERE),
-    ("DEADLINE_EXCEEDED", "Deadline Exceeded", Verdict.ELSEWHERE),
-    ("INTERNAL", "RST_STREAM", Verdict.ELSEWHERE),
-    ("UNKNOWN", "", Verdict.ELSEWHERE),
-    ("CANCELLED", "", Verdict.ELSEWHERE),
-    ("UNAUTHENTICATED", "etcdserver: invalid auth token", Verdict.LOG_IN),
-    ("PERMISSION_DENIED", "etcdserver: invalid auth token", Verdict.LOG_IN),
-    ("INVALID_ARGUMENT", "etcdserver: revision of auth store is old", Verdict.LOG_IN),
-    ("INVALID_ARGUMENT", "etcdserver: user name is empty", Verdict.LOG_IN),
-    ("PERMISSION_DENIED", "etcdserver: permission denied", Verdict.REFUSED),
-    ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", Verdict.REFUSED),
-    ("NOT_FOUND", "etcdserver: requested lease not found", Verdict.REFUSED),
-    ("INVALID_ARGUMENT", "etcdserver: duplicate key given in txn request", Verdict.REFUSED),
+    ("UNAVAILABLE", CONNECT + "UNKNOWN: ipv4:127.0.0.1:1: Failed to connect: Connection refused", Judgement.NOT_SENT),
+    ("UNAVAILABLE", "errors resolving no.such:2379: [field:hostname lookup error]", Judgement.NOT_SENT),
+    ("UNAVAILABLE", "DNS resolution failed for no.such:2379", Judgement.NOT_SENT),
+    ("UNAVAILABLE", "etcdserver: no leader", Judgement.NOT_SENT),
+    ("UNAVAILABLE", "etcdserver: rpc not supported for learner", Judgement.NOT_SENT),
+    ("FAILED_PRECONDITION", "etcdserver: not leader", Judgement.NOT_SENT),
+    ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", Judgement.NOT_SENT),
+    ("UNIMPLEMENTED", "unknown service etcdserverpb.KV", Judgement.NOT_SENT),
+    ("UNAVAILABLE", "Socket closed", Judgement.ELSEWHERE),
+    ("UNAVAILABLE", "etcdserver: request timed out, possibly due to previous leader failure", Judgement.ELSEWHERE),
+    ("UNAVAILABLE", "etcdserver: server stopped", Judgement.ELSEWHERE),
+    ("UNAVAILABLE", "etcdserver: leader changed", Judgement.ELSEWHERE),
+    ("DEADLINE_EXCEEDED", "Deadline Exceeded", Judgement.ELSEWHERE),
+    ("INTERNAL", "RST_STREAM", Judgement.ELSEWHERE),
+    ("UNKNOWN", "", Judgement.ELSEWHERE),
+    ("CANCELLED", "", Judgement.ELSEWHERE),
+    ("UNAUTHENTICATED", "etcdserver: invalid auth token", Judgement.LOG_IN),
+    ("PERMISSION_DENIED", "etcdserver: invalid auth token", Judgement.LOG_IN),
+    ("INVALID_ARGUMENT", "etcdserver: revision of auth store is old", Judgement.LOG_IN),
+    ("INVALID_ARGUMENT", "etcdserver: user name is empty", Judgement.LOG_IN),
+    ("PERMISSION_DENIED", "etcdserver: permission denied", Judgement.REFUSED),
+    ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", Judgement.REFUSED),
+    ("NOT_FOUND", "etcdserver: requested lease not found", Judgement.REFUSED),
+    ("INVALID_ARGUMENT", "etcdserver: duplicate key given in txn request", Judgement.REFUSED),
 ]
 
 
@@ -57,7 +61,6 @@ REFUSALS = [
     ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", EtcdFull, "alarm disarm"),
     ("NOT_FOUND", "etcdserver: requested lease not found", EtcdLeaseGone, "take a new one"),
     ("FAILED_PRECONDITION", "etcdserver: lease already exists", EtcdLeaseExists, "new to etcd"),
-    ("OUT_OF_RANGE", "etcdserver: mvcc: required revision has been compacted", EtcdCompacted, "what is there now"),
     ("OUT_OF_RANGE", "etcdserver: mvcc: something new", EtcdRefused, "something new"),
 ]
 

@@ -10,7 +10,7 @@ from subprocess import PIPE
 
 import pytest
 from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
-from elastic_etcd.client.lease_keeper import ATTEMPTS, LeaseKeeper, Loss, Need, Tenure
+from elastic_etcd.client.lease_keeper import ATTEMPTS, LeaseKeeper, LeaseState, Loss, Need
 from elastic_etcd.client.values import Put, Transaction
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,8 +84,8 @@ def put(client, key, lease):
     [(Need.NOTHING, (0, 1, 2.9)), (Need.RENEW, (3, 5, 9.9)), (Need.CONFIRM, (10, 11, 1e6))],
 )
 def test_what_a_lease_needs_depends_on_its_age(need, ages):
-    tenure = Tenure(1, 10.0, Instant(100.0))
-    assert {tenure.need(Instant(100.0 + age)) for age in ages} == {need}
+    state = LeaseState(1, 10.0, Instant(100.0))
+    assert {state.need(Instant(100.0 + age)) for age in ages} == {need}
 
 
 ORDER = [Need.NOTHING, Need.RENEW, Need.CONFIRM]
@@ -94,26 +94,26 @@ TIMES = st.floats(0, 1e6)
 
 @given(st.floats(2, 1e4), TIMES, TIMES, TIMES)
 def test_a_lease_never_needs_less_when_it_is_older(ttl, since, one, other):
-    tenure = Tenure(1, ttl, Instant(since))
+    state = LeaseState(1, ttl, Instant(since))
     earlier, later = sorted((one, other))
-    assert ORDER.index(tenure.need(Instant(earlier))) <= ORDER.index(tenure.need(Instant(later)))
+    assert ORDER.index(state.need(Instant(earlier))) <= ORDER.index(state.need(Instant(later)))
 
 
 @given(st.floats(2, 1e4), TIMES, TIMES)
 def test_whoever_waits_until_it_is_due_finds_it_due_with_time_to_spare(ttl, since, age):
-    tenure = Tenure(1, ttl, Instant(since))
+    state = LeaseState(1, ttl, Instant(since))
     now = Instant(since + age)
-    wait = tenure.due_in(now)
+    wait = state.due_in(now)
     assert wait >= 0
     if wait:
-        assert tenure.need(Instant(now + wait + 1e-6)) is Need.RENEW
+        assert state.need(Instant(now + wait + 1e-6)) is Need.RENEW
     else:
-        assert tenure.need(Instant(now + 1e-6)) is not Need.NOTHING
+        assert state.need(Instant(now + 1e-6)) is not Need.NOTHING
 
 
 def test_who_asks_every_third_of_the_time_renews_each_time():
-    tenure = Tenure(1, 15.0, Instant(0.0))
-    assert tenure.need(Instant(4.9)) is Need.RENEW
+    state = LeaseState(1, 15.0, Instant(0.0))
+    assert state.need(Instant(4.9)) is Need.RENEW
 
 
 # The keeper

@@ -108,12 +108,12 @@ def test_a_token_that_has_expired_is_renewed_once(servers, etcd_version, eventua
     server = servers.single(users=(ALICE,), token_ttl=1)
     client = EtcdClient([server.endpoint], login=Login(ALICE.name, ALICE.password), **PATIENT)
     put(client, b"/alice/a", b"1")
-    token = client.members.metadata(client.members.current())
+    token = client.tokens.metadata(client.members.current())
     eventually(lambda: expired(server))
     for thread in [background(lambda: put(client, b"/alice/a", b"2")) for _ in range(4)]:
         thread.result(60)
     assert client.read(b"/alice/a").first.value == b"2"
-    assert client.members.metadata(client.members.current()) != token
+    assert client.tokens.metadata(client.members.current()) != token
     renewed = logins(server) - 1
     assert 1 <= renewed <= expired(server)  # on a machine that stalls the new one expires too
     client.close()

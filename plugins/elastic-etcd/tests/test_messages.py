@@ -7,8 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from elastic_etcd.client.descriptors import UNDERSTOOD, serialized_files, serialized_in, understood
-from elastic_etcd.client.messages import CALLS, Method, rpc
+from elastic_etcd.client.messages import CALLS, UNDERSTOOD, Method, rpc, serialized_files, serialized_in, understood
 
 from elastic_core.errors import ExitCode, PluginError
 
@@ -47,10 +46,12 @@ except PluginError as error:
 
 def test_messages_fit_into_each_other():
     r = rpc()
-    compare = r.Compare(result=r.Compare.EQUAL, target=r.Compare.MOD, key=b"k", mod_revision=7)
-    put = r.RequestOp(request_put=r.PutRequest(key=b"k", value=b"v", lease=3))
-    read = r.RequestOp(request_range=r.RangeRequest(key=b"k", range_end=b"l"))
-    sent = r.TxnRequest(compare=[compare], success=[put], failure=[read])
+    sent = r.TxnRequest()
+    compare = sent.compare.add(key=b"k", mod_revision=7)
+    compare.result, compare.target = compare.EQUAL, compare.MOD
+    put = sent.success.add().request_put
+    put.key, put.value, put.lease = b"k", b"v", 3
+    sent.failure.add().request_range.CopyFrom(r.RangeRequest(key=b"k", range_end=b"l"))
     found = r.TxnRequest.FromString(sent.SerializeToString())
     assert found == sent
     assert found.compare[0].mod_revision == 7
@@ -59,8 +60,10 @@ def test_messages_fit_into_each_other():
 
 def test_the_messages_of_all_packages_are_there():
     r = rpc()
-    event = r.Event(type=r.Event.DELETE, kv=r.KeyValue(key=b"k", mod_revision=2))
-    assert r.WatchResponse(watch_id=1, events=[event]).events[0].kv.key == b"k"
+    sent = r.watch.parse(b"")
+    event = sent.events.add()
+    event.type, event.kv.key, event.kv.mod_revision = event.DELETE, b"k", 2
+    assert r.watch.parse(sent.SerializeToString()).events[0].kv.key == b"k"
 
 
 def test_every_call_that_is_declared_is_there_and_no_other():
@@ -78,30 +81,34 @@ def test_every_message_that_is_declared_is_there():
 
 def test_calls_know_which_of_them_stream():
     r = rpc()
-    streams = {name for name in CALLS if getattr(r, name).sends_stream or getattr(r, name).answers_stream}
-    assert streams == {"watch", "lease_keep_alive"}
-    assert r.watch.sends_stream
-    assert r.watch.answers_stream
+    assert [name for name in CALLS if getattr(r, name).answers_stream] == ["watch"]
 
 
 def test_a_call_goes_to_a_server_and_comes_back(etcd, prefix):
     import grpc
 
     r = rpc()
+    write = r.TxnRequest()
+    put = write.success.add().request_put
+    put.key, put.value = prefix, b"v"
     with grpc.insecure_channel(etcd.endpoint) as channel:
-        r.put.on(channel)(r.PutRequest(key=prefix, value=b"v"), timeout=LIMIT_S)
-        answer = r.range.on(channel)(r.RangeRequest(key=prefix), timeout=LIMIT_S)
+        r.txn.on(channel)(write.SerializeToString(), timeout=LIMIT_S)
+        answer = r.range.on(channel)(r.RangeRequest(key=prefix).SerializeToString(), timeout=LIMIT_S)
     assert [pair.value for pair in answer.kvs] == [b"v"]
 
 
-def test_a_streaming_call_goes_both_ways(etcd):
+def test_a_call_of_streams_takes_one_request(etcd, prefix):
     import grpc
 
     r = rpc()
     with grpc.insecure_channel(etcd.endpoint) as channel:
-        lease = r.lease_grant.on(channel)(r.LeaseGrantRequest(TTL=60), timeout=LIMIT_S).ID
-        renewals = iter([r.LeaseKeepAliveRequest(ID=lease), r.LeaseKeepAliveRequest(ID=1)])
-        answers = list(r.lease_keep_alive.on(channel)(renewals, timeout=LIMIT_S))
+        lease = r.lease_grant.on(channel)(r.LeaseGrantRequest(TTL=60).SerializeToString(), timeout=LIMIT_S).ID
+        renew = r.lease_keep_alive.on(channel)
+        answers = [renew(r.LeaseKeepAliveRequest(ID=one).SerializeToString(), timeout=LIMIT_S) for one in (lease, 1)]
+        watched = r.WatchRequest(create_request=r.WatchCreateRequest(key=prefix)).SerializeToString()
+        stream = r.watch.on(channel)(watched, timeout=LIMIT_S)
+        assert next(stream).created
+        stream.cancel()
     assert [answer.TTL for answer in answers] == [60, 0]
 
 
@@ -114,7 +121,7 @@ from importlib import metadata
 from elastic_etcd.client.messages import rpc
 environment, hooks, path = dict(os.environ), list(sys.meta_path), list(sys.path)
 r = rpc()
-r.TxnRequest(compare=[r.Compare(key=b"k")]).SerializeToString()
+r.TxnRequest().compare.add(key=b"k").SerializeToString()
 print(environment == dict(os.environ), hooks == sys.meta_path, path == sys.path)
 print([name for name in sys.modules if name.partition(".")[0] in ("etcd3", "grpc", "rpc_pb2", "kv_pb2", "auth_pb2")])
 for name in ("rpc.proto", "kv.proto", "auth.proto"):

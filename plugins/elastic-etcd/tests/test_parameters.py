@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elastic_etcd.endpoint import Endpoint, parse_endpoints
-from elastic_etcd.parameters import EtcdParameters, read_parameters
+from elastic_etcd.parameters import Endpoint, EtcdParameters, parse_endpoints, read_parameters
 from hypothesis import given
 from hypothesis import strategies as st
 

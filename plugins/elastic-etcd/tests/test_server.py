@@ -15,9 +15,8 @@ import pytest
 from cluster import binary
 from elastic_etcd.client.values import Put, Transaction
 from elastic_etcd.server import EtcdServer, EtcdServerError
-from elastic_etcd.server_binary import find_binary
-from elastic_etcd.server_log import plain
-from elastic_etcd.server_probe import answers_as
+from elastic_etcd.server.process import find_binary, plain
+from elastic_etcd.server.server import answers_as
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.support.sockets import PortReservation

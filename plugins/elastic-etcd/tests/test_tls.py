@@ -7,9 +7,9 @@ import time
 
 import pytest
 from cluster import make_certificates
+from elastic_etcd.client.channel import Security
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdRefused, EtcdUnreachable
-from elastic_etcd.client.security import Security
 from elastic_etcd.client.values import Put, Transaction
 
 from elastic_core.errors import ConfigurationError
@@ -93,7 +93,7 @@ def test_the_machine_may_trust_the_authority(secure, certificates, tmp_path):
     """In a process of its own, since OpenSSL's variable names what the machine trusts."""
     script = (
         "import sys; from elastic_etcd.client.client import EtcdClient; "
-        "from elastic_etcd.client.security import Security; "
+        "from elastic_etcd.client.channel import Security; "
         "client = EtcdClient([sys.argv[1]], Security(), timeout=60); print(client.read(b'/').revision); client.close()"
     )
     environment = {**os.environ, "SSL_CERT_FILE": certificates.ca}

@@ -4,9 +4,9 @@ import time
 
 import pytest
 from cluster import User
+from elastic_etcd.client.channel import Security
 from elastic_etcd.client.errors import EtcdDenied, EtcdUnreachable
 from elastic_etcd.client.login import Login
-from elastic_etcd.client.security import Security
 from elastic_etcd.client.values import Get, Put, Transaction, end_of
 from watching import LONG, gather, keep_putting, patiently, put
 

@@ -11,20 +11,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
-from elastic_etcd.client.errors import EtcdRefused, EtcdUnreachable
-from elastic_etcd.client.failures import Failure, Verdict, fault, is_mistrust, judge, refusal
+from elastic_etcd.client.errors import (
+    EtcdRefused,
+    EtcdUnreachable,
+    Failure,
+    Judgement,
+    fault,
+    is_mistrust,
+    judge,
+    refusal,
+)
+from elastic_etcd.client.login import LOGGING_IN
+from elastic_etcd.client.members import probe
 from elastic_etcd.client.messages import rpc
-from elastic_etcd.client.roll_call import knock
 
 if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
-    from elastic_etcd.client.login import Metadata
-    from elastic_etcd.client.member import Member
-    from elastic_etcd.client.members import Members
+    from elastic_etcd.client.login import Tokens
+    from elastic_etcd.client.members import Member, Members, Metadata
     from elastic_etcd.client.messages import Method
-
-LOGGING_IN: Duration = 2.5
-"""At least so long may it take to log in: the server does costly work on passwords, one after the other."""
 
 _SHORTEST: Duration = 0.01
 _SEARCHES: tuple[Duration, ...] = (0.1, 0.25, 0.5)
@@ -39,13 +44,21 @@ class Calls:
         attempt: of one attempt on one member.
     """
 
-    def __init__(self, members: Members, timeout: Duration, attempt: Duration, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        members: Members,
+        tokens: Tokens,
+        timeout: Duration,
+        attempt: Duration,
+        clock: Clock | None = None,
+    ) -> None:
         self.members = members
+        self.tokens = tokens
         self.timeout = timeout
         self.attempt = attempt
         self.clock: Clock = clock or SystemClock()
 
-    def ask(self, method: Method, request: Any, repeatable: bool = True) -> Any:
+    def ask(self, method: Method, request: bytes, repeatable: bool = True) -> Any:
         """The answer to the request. `repeatable`: it does no harm to carry it out twice.
 
         Raises:
@@ -58,9 +71,10 @@ class Calls:
 class _Call:
     """One call on its way, used by one thread."""
 
-    def __init__(self, calls: Calls, method: Method, request: Any, repeatable: bool) -> None:
+    def __init__(self, calls: Calls, method: Method, request: bytes, repeatable: bool) -> None:
         self._limits = calls
         self._members = calls.members
+        self._tokens = calls.tokens
         self._method = method
         self._request = request
         self._repeatable = repeatable
@@ -76,48 +90,48 @@ class _Call:
             member = self._members.current()
             metadata: Metadata = ()
             try:
-                metadata = self._members.metadata_at_hand or self._log_in(member)
+                metadata = self._tokens.at_hand or self._log_in(member)
                 return self._ask(member, metadata)
             except Failure as failure:
                 self._handle(member, metadata, failure)
 
     def _log_in(self, member: Member) -> Metadata:
-        return self._members.metadata(member, min(max(LOGGING_IN, self._limits.attempt), self._left()))
+        return self._tokens.metadata(member, min(max(LOGGING_IN, self._limits.attempt), self._left()))
 
     def _ask(self, member: Member, metadata: Metadata) -> Any:
         if not (self._repeatable or member.answered):
-            self._knock(member, metadata)
+            self._probe(member, metadata)
         self._sent = True
         answer = member.ask(self._method, self._request, self._patience(), metadata)
         member.found_well()
         return answer
 
-    def _knock(self, member: Member, metadata: Metadata) -> None:
+    def _probe(self, member: Member, metadata: Metadata) -> None:
         try:
-            member.ask(rpc().range, knock(), self._patience(), metadata)
+            member.ask(rpc().range, probe(), self._patience(), metadata)
         except Failure as failure:
-            if judge(failure) is not Verdict.REFUSED:
+            if judge(failure) is not Judgement.REFUSED:
                 raise
         member.found_well()  # without permission for that key, too: quorum comes before permission
 
     def _handle(self, member: Member, metadata: Metadata, failure: Failure) -> None:
         """Return if there is to be another attempt; else raise."""
         sent, self._sent = self._sent, False
-        verdict = judge(failure)
-        if verdict is Verdict.LOG_IN and self._may_log_in(member, metadata):
+        judgement = judge(failure)
+        if judgement is Judgement.LOG_IN and self._may_log_in(member, metadata):
             return
-        if verdict in (Verdict.LOG_IN, Verdict.REFUSED):
+        if judgement in (Judgement.LOG_IN, Judgement.REFUSED):
             member.found_well()
             raise refusal(failure, member.endpoint) from None
         self._members.failed(member, fault(failure, self._members.over_tls))
-        if sent and not self._repeatable and verdict is Verdict.ELSEWHERE:
+        if sent and not self._repeatable and judgement is Judgement.ELSEWHERE:
             raise self._unknown(member) from None
         self._expect_trust(member, failure)
         self._go_on(failure)
 
     def _may_log_in(self, member: Member, metadata: Metadata) -> bool:
         """Once on every member: one that lags behind may not know a token that another has given."""
-        again = member.number not in self._logged_in and self._members.refused(metadata)
+        again = member.number not in self._logged_in and self._tokens.refused(metadata)
         self._logged_in |= {member.number}
         return again
 

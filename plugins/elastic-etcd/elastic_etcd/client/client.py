@@ -1,9 +1,7 @@
-"""The client over gRPC."""
+"""The client over gRPC: what the rest of this package asks of etcd."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
 import secrets
 from typing import TYPE_CHECKING
@@ -11,24 +9,25 @@ from typing import TYPE_CHECKING
 from elastic_etcd.client import convert
 from elastic_etcd.client.calls import Calls
 from elastic_etcd.client.errors import EtcdLeaseExists, EtcdLeaseGone
-from elastic_etcd.client.limits import check
+from elastic_etcd.client.login import Tokens
 from elastic_etcd.client.members import Members
 from elastic_etcd.client.messages import rpc
-from elastic_etcd.client.values import Get, Lease, Order, only_reads
+from elastic_etcd.client.values import Get, Lease, Order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from elastic_core.clock import Clock, Duration
-    from elastic_etcd.client.interface import Watch
+    from elastic_etcd.client.channel import Security
     from elastic_etcd.client.login import Login
-    from elastic_etcd.client.messages import Method
-    from elastic_etcd.client.security import Security
     from elastic_etcd.client.values import Committed, Range, Transaction
+    from elastic_etcd.client.watch import EtcdWatch
 
 
 class EtcdClient:
-    """Implements `interface.Client`. Nothing is connected before the first call.
+    """A client of one cluster. Nothing is connected before the first call. May be used from several threads at once.
+
+    Every call raises EtcdUnreachable, EtcdClosed or EtcdRefused.
 
     Args:
         endpoints: `host:port` of one member or more, IPv6 in brackets. The first that works is used, the next when it
@@ -52,51 +51,52 @@ class EtcdClient:
         attempt: Duration = 1.0,
         clock: Clock | None = None,
     ) -> None:
-        self._members = Members(endpoints, security, login)
-        self._calls = Calls(self._members, timeout, attempt, clock)
+        self.members = Members(endpoints, security)
+        self.tokens = Tokens(login)
+        self._calls = Calls(self.members, self.tokens, timeout, attempt, clock)
 
     @property
     def where(self) -> str:
         """The endpoints, for messages."""
-        return self._members.where
-
-    @property
-    def members(self) -> Members:
-        """The members, for calls that this class has not."""
-        return self._members
+        return self.members.where
 
     def read(self, key: bytes, end: bytes = b"", keys_only: bool = False) -> Range:
-        """See `Client`."""
+        """A key, or with `end` all up to it, in the order of their creation. Linearizable. Repeated on other members
+        until `timeout`."""
         request = convert.range_request(Get(key, end, Order.CREATED, keys_only))
         return convert.range_of(self._calls.ask(rpc().range, request))
 
     def transact(self, transaction: Transaction) -> Committed:
-        """See `Client`. Raises ValueError, too: it is more than etcd takes at once."""
-        request = convert.txn_request(transaction).SerializeToString()
-        check(transaction, len(request))
-        repeatable = only_reads(transaction.then) and only_reads(transaction.otherwise)
-        return convert.committed(self._calls.ask(_transaction(), request, repeatable), transaction)
+        """Carry out a transaction. It is repeated on other members only if it cannot have landed before, or reads only;
+        else EtcdUnreachable with `landed` tells that it may have, and the caller finds out by what is unique in it.
+
+        Raises ValueError, too: it is more than etcd takes at once.
+        """
+        request = convert.txn_request(transaction)
+        reads_only = {Get}.issuperset(map(type, (*transaction.then, *transaction.otherwise)))
+        return convert.committed(self._calls.ask(rpc().txn, request, reads_only), transaction)
 
     def grant(self, ttl: Duration) -> Lease:
-        """See `Client`. It is repeated freely: the id is ours, so that a lease whose grant was not answered is found
-        again, and none is left over."""
+        """A new lease, of at least 2 s. Repeated freely: the id is ours, so that one whose grant was not answered is
+        found again, and none is left over."""
         lease = 1 + secrets.randbelow(2**62)
+        request = rpc().LeaseGrantRequest(ID=lease, TTL=math.ceil(ttl)).SerializeToString()
         try:
-            answer = self._calls.ask(rpc().lease_grant, rpc().LeaseGrantRequest(ID=lease, TTL=math.ceil(ttl)))
+            answer = self._calls.ask(rpc().lease_grant, request)
         except EtcdLeaseExists:
             return Lease(lease, self.renew(lease))
         return Lease(answer.ID, float(answer.TTL))
 
     def revoke(self, lease: int) -> None:
-        """See `Client`."""
+        """End the lease, and with it its keys. Nothing happens if it is gone."""
         try:
-            self._calls.ask(rpc().lease_revoke, rpc().LeaseRevokeRequest(ID=lease))
+            self._calls.ask(rpc().lease_revoke, rpc().LeaseRevokeRequest(ID=lease).SerializeToString())
         except EtcdLeaseGone:
             pass  # perhaps by an earlier attempt
 
     def renew(self, lease: int) -> Duration:
-        """See `Client`."""
-        answer = self._calls.ask(_renewal(), rpc().LeaseKeepAliveRequest(ID=lease))
+        """Renew a lease once. Returns its time to live. Raises EtcdLeaseGone."""
+        answer = self._calls.ask(rpc().lease_keep_alive, rpc().LeaseKeepAliveRequest(ID=lease).SerializeToString())
         if answer.TTL <= 0:
             raise EtcdLeaseGone(
                 f"expected lease {lease:x} to live at etcd {self.where}, found none: it expired or was revoked; "
@@ -104,24 +104,12 @@ class EtcdClient:
             )
         return float(answer.TTL)
 
-    def watch(self, key: bytes, end: bytes = b"", after: int = 0) -> Watch:
-        """See `Client`."""
+    def watch(self, key: bytes, end: bytes = b"", after: int = 0) -> EtcdWatch:
+        """Follow a key, or with `end` all up to it, from the revision after `after` on (0: from now on)."""
         from elastic_etcd.client.watch import EtcdWatch
 
-        return EtcdWatch(self._members, key, end, after, self._calls.timeout)
+        return EtcdWatch(self.members, self.tokens, key, end, after, self._calls.timeout)
 
     def close(self) -> None:
-        """See `Client`."""
-        self._members.close()
-
-
-@functools.cache
-def _transaction() -> Method:
-    """Takes what is serialized already: it was, to see how large it is."""
-    return dataclasses.replace(rpc().txn, serialize=bytes)
-
-
-@functools.cache
-def _renewal() -> Method:
-    """A stream of one request and its one answer is, to the server, the same as one call: without a thread for it."""
-    return dataclasses.replace(rpc().lease_keep_alive, sends_stream=False, answers_stream=False)
+        """Every blocked call comes back at once with EtcdClosed. Idempotent. Leases are left to expire."""
+        self.members.close()

@@ -1,29 +1,43 @@
-"""Values to etcd's messages, and back."""
+"""Values to etcd's messages, and back; within what etcd takes at once with its default flags, which is checked here,
+since etcd's own words do not say what was too much."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from elastic_etcd.client.messages import rpc
-from elastic_etcd.client.values import Committed, Delete, Field, Get, KeyValue, Order, Put, Range, only_writes
+from elastic_etcd.client.values import Committed, Delete, Field, Get, KeyValue, Order, Put, Range, Transaction
 
 if TYPE_CHECKING:
-    from elastic_etcd.client.values import Compare, Operation, Transaction
+    from elastic_etcd.client.values import Compare, Operation
 
+OPERATIONS = 128
+"""In each of the three lists of a transaction."""
+
+REQUEST_BYTES = 1536 * 1024
+"""1.5 MiB: the value of a key, and all of a request."""
+
+_ENVELOPE = 512
+"""Bytes that the server adds before it looks at the size."""
 _ASCENDING = 1
 _TARGETS = {Order.KEY: 0, Order.CREATED: 2}
 _COMPARED = {Field.VERSION: 0, Field.CREATED: 1, Field.MODIFIED: 2, Field.VALUE: 3, Field.LEASE: 4}
 
 
-def range_request(get: Get) -> Any:
-    """The request to read."""
+def range_request(get: Get) -> bytes:
+    """The request to read, as it is sent."""
     request = rpc().RangeRequest()
     _fill_range(request, get)
-    return request
+    sent: bytes = request.SerializeToString()
+    return sent
 
 
-def txn_request(transaction: Transaction) -> Any:
-    """The request of a transaction."""
+def txn_request(transaction: Transaction) -> bytes:
+    """The request of a transaction, as it is sent.
+
+    Raises:
+        ValueError: there are too many conditions or operations, a value is too large, or all together are.
+    """
     request = rpc().TxnRequest()
     for condition in transaction.conditions:
         _fill_compare(request.compare.add(), condition)
@@ -31,7 +45,13 @@ def txn_request(transaction: Transaction) -> Any:
         _fill_operation(request.success.add(), operation)
     for operation in transaction.otherwise:
         _fill_operation(request.failure.add(), operation)
-    return request
+    sent: bytes = request.SerializeToString()
+    if max(map(len, transaction)) > OPERATIONS:
+        _expect_few(transaction)
+    if len(sent) > REQUEST_BYTES - _ENVELOPE:
+        _expect_small_values(transaction)
+        raise ValueError(f"expected at most 1.5 MiB ({REQUEST_BYTES} bytes) in a request, found {len(sent)}; split it")
+    return sent
 
 
 def key_value(message: Any) -> KeyValue:
@@ -50,7 +70,7 @@ def committed(answer: Any, transaction: Transaction) -> Committed:
     """What came of the transaction."""
     done = transaction.then if answer.succeeded else transaction.otherwise
     revision = answer.header.revision
-    if only_writes(done):
+    if Get not in map(type, done):
         return Committed(answer.succeeded, revision)
     return Committed(answer.succeeded, revision, tuple(_range_in(response, revision) for response in answer.responses))
 
@@ -86,3 +106,18 @@ def _fill_range(message: Any, get: Get) -> None:
     if get.end:
         message.range_end = get.end
         message.sort_order, message.sort_target = _ASCENDING, _TARGETS[get.order]
+
+
+def _expect_few(transaction: Transaction) -> None:
+    for name, part in zip(Transaction._fields, transaction, strict=True):
+        if len(part) > OPERATIONS:
+            raise ValueError(f"expected at most {OPERATIONS} in `{name}` of a transaction, found {len(part)}; split it")
+
+
+def _expect_small_values(transaction: Transaction) -> None:
+    for operation in (*transaction.then, *transaction.otherwise):
+        if isinstance(operation, Put) and len(operation.value) > REQUEST_BYTES - _ENVELOPE:
+            raise ValueError(
+                f"expected a value of at most 1.5 MiB ({REQUEST_BYTES} bytes), found one of {len(operation.value)} for "
+                f"{operation.key!r}; keep large data elsewhere and its place here"
+            )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_core.clock import Clock, Duration, Instant
-    from elastic_etcd.client.interface import Client
+    from elastic_etcd.client.client import EtcdClient
 
 DUE = 0.3
 """The part of its time to live after which a lease is renewed: a little less than a third, so that a holder that asks
@@ -38,7 +38,7 @@ class Need(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Tenure:
+class LeaseState:
     """A lease, and since when its time runs: it was certainly alive for `ttl` seconds from `since`."""
 
     lease: int
@@ -77,7 +77,7 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        client: Client,
+        client: EtcdClient,
         ttl: Duration,
         on_loss: Callable[[Loss], None] | None = None,
         clock: Clock | None = None,
@@ -87,23 +87,23 @@ class LeaseKeeper:
         self._on_loss = on_loss or (lambda _: None)
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()  # whoever is told of a loss may ask for another lease at once
-        self._tenure: Tenure | None = None
+        self._state: LeaseState | None = None
 
     @property
     def lease(self) -> int | None:
         """The lease as far as is known, without asking; None if there is none."""
-        tenure = self._tenure
-        return tenure.lease if tenure else None
+        state = self._state
+        return state.lease if state else None
 
     def need(self) -> Need:
         """What the lease needs now."""
-        tenure = self._tenure
-        return tenure.need(self._clock.now()) if tenure else Need.GRANT
+        state = self._state
+        return state.need(self._clock.now()) if state else Need.GRANT
 
     def due_in(self) -> Duration:
         """Seconds until `renew_if_due` has something to do; 0 also without a lease."""
-        tenure = self._tenure
-        return tenure.due_in(self._clock.now()) if tenure else 0.0
+        state = self._state
+        return state.due_in(self._clock.now()) if state else 0.0
 
     def ensure(self) -> int:
         """The id of a lease that lives: the one that is held, or a new one. Asks the server only where it must.
@@ -116,9 +116,9 @@ class LeaseKeeper:
             for _ in range(ATTEMPTS):
                 if self.need() is Need.CONFIRM:
                     self._renew()
-                tenure = self._tenure = self._tenure or self._granted()
+                state = self._state = self._state or self._granted()
                 if self.need() is not Need.CONFIRM:
-                    return tenure.lease
+                    return state.lease
             raise self._too_slow()
 
     def renew_if_due(self) -> bool:
@@ -135,40 +135,40 @@ class LeaseKeeper:
                 if self.need() in (Need.RENEW, Need.CONFIRM):
                     self._renew()
                 if self.need() is not Need.CONFIRM:
-                    return self._tenure is not None
+                    return self._state is not None
             raise self._too_slow()
 
     def gone(self, lease: int) -> None:
         """Another call was told that this lease is gone. Nothing happens if it is not the one that is held."""
         with self._lock:
-            if self._tenure is not None and self._tenure.lease == lease:
-                self._lose(self._tenure)
+            if self._state is not None and self._state.lease == lease:
+                self._lose(self._state)
 
     def release(self) -> None:
         """End the lease and all that is attached to it. If the server cannot be asked, it expires. Idempotent."""
         with self._lock:
-            tenure, self._tenure = self._tenure, None
-            if tenure is not None:
-                self._revoke(tenure.lease)
+            state, self._state = self._state, None
+            if state is not None:
+                self._revoke(state.lease)
 
-    def _granted(self) -> Tenure:
+    def _granted(self) -> LeaseState:
         asked = self._clock.now()
         lease = self._client.grant(self._ttl)
-        return Tenure(lease.id, lease.ttl, asked)
+        return LeaseState(lease.id, lease.ttl, asked)
 
     def _renew(self) -> None:
-        tenure, asked = self._tenure, self._clock.now()
-        assert tenure is not None
+        state, asked = self._state, self._clock.now()
+        assert state is not None
         try:
-            ttl = self._client.renew(tenure.lease)
+            ttl = self._client.renew(state.lease)
         except EtcdLeaseGone:
-            self._lose(tenure)
+            self._lose(state)
         else:
-            self._tenure = Tenure(tenure.lease, ttl, asked)
+            self._state = LeaseState(state.lease, ttl, asked)
 
-    def _lose(self, tenure: Tenure) -> None:
-        self._tenure = None
-        self._on_loss(Loss(tenure.lease, self._clock.now() - tenure.since))
+    def _lose(self, state: LeaseState) -> None:
+        self._state = None
+        self._on_loss(Loss(state.lease, self._clock.now() - state.since))
 
     def _revoke(self, lease: int) -> None:
         try:

@@ -6,18 +6,16 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from elastic_etcd.client.failures import Failure
+from elastic_etcd.client.errors import Failure
+from elastic_etcd.client.members import HAS_LEADER
 from elastic_etcd.client.messages import rpc
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
-    from elastic_etcd.client.member import Member
+    from elastic_etcd.client.members import Member, Metadata
 
-Metadata = tuple[tuple[str, str], ...]
-
-HAS_LEADER: Metadata = (("hasleader", "true"),)
-"""A member that knows no leader then refuses at once, instead of keeping us waiting."""
-
+LOGGING_IN: Duration = 2.5
+"""At least so long may it take to log in: the server does costly work on passwords, one after the other."""
 NOT_ENABLED = "authentication is not enabled"
 
 
@@ -31,48 +29,51 @@ class Login:
 
 class Tokens:
     """The token in use; made by logging in when it is first needed and whenever the server has forgotten it. Used from
-    several threads: one logs in, the others wait for it."""
+    several threads: one logs in, the others wait for it.
+
+    `at_hand`: what `metadata` gives at once, without logging in; None if it would have to.
+    """
 
     def __init__(self, login: Login | None) -> None:
+        self.at_hand: Metadata | None = HAS_LEADER if login is None else None
         self._login = login
-        self._metadata: Metadata | None = None
         self._logging_in = threading.Lock()
         self._changing = threading.Lock()
 
-    @property
-    def at_hand(self) -> Metadata | None:
-        """See `Members.metadata_at_hand`."""
-        return HAS_LEADER if self._login is None else self._metadata
+    def metadata(self, member: Member, patience: Duration = LOGGING_IN) -> Metadata:
+        """What to send with a call on `member`: that it has to know a leader, and our token, for which we log in there
+        if we have none. Waits for `patience` seconds at most.
 
-    def metadata(self, member: Member, patience: Duration) -> Metadata:
-        """See `Members.metadata`."""
-        if self._login is None:
-            return HAS_LEADER
-        known = self._metadata
-        if known is not None:
-            return known
+        Raises:
+            Failure: logging in has failed, as any call may.
+            EtcdClosed: the client was closed.
+        """
+        known = self.at_hand
+        if known is not None or self._login is None:
+            return known or HAS_LEADER
         if not self._logging_in.acquire(timeout=patience):
             raise Failure("DEADLINE_EXCEEDED", "logging in takes too long")
         try:
-            known = self._metadata
+            known = self.at_hand
             if known is None:
-                known = self._metadata = _log_in(member, self._login, patience)
+                known = self.at_hand = _log_in(member, self._login, patience)
             return known
         finally:
             self._logging_in.release()
 
     def refused(self, metadata: Metadata) -> bool:
-        """See `Members.refused`."""
+        """The server does not know the token in there (any more). Whether logging in again may help: then the next
+        `metadata` does."""
         if self._login is None:
             return False
         with self._changing:
-            if self._metadata == metadata:  # else another thread has a new one already
-                self._metadata = None
+            if self.at_hand == metadata:  # else another thread has a new one already
+                self.at_hand = None
         return True
 
 
 def _log_in(member: Member, login: Login, patience: Duration) -> Metadata:
-    request = rpc().AuthenticateRequest(name=login.user, password=login.password)
+    request = rpc().AuthenticateRequest(name=login.user, password=login.password).SerializeToString()
     try:
         answer = member.ask(rpc().authenticate, request, patience, HAS_LEADER)
     except Failure as failure:

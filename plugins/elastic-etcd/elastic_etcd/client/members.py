@@ -4,22 +4,113 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elastic_etcd.client.channel import open_channel
-from elastic_etcd.client.errors import EtcdClosed
-from elastic_etcd.client.login import Tokens
-from elastic_etcd.client.member import Member
-from elastic_etcd.client.roll_call import RollCall
+from elastic_etcd.client.errors import EtcdClosed, Failure, Judgement, judge
+from elastic_etcd.client.messages import rpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Duration
-    from elastic_etcd.client.login import Login, Metadata
-    from elastic_etcd.client.security import Security
+    from elastic_etcd.client.channel import Security
+    from elastic_etcd.client.messages import Method
 
-    Follower = Callable[[Member | None], None]
+    Follower = Callable[["Member | None"], None]
+
+Metadata = tuple[tuple[str, str], ...]
+
+HAS_LEADER: Metadata = (("hasleader", "true"),)
+"""A member that knows no leader then refuses at once, instead of keeping us waiting."""
+
+ALIVE = frozenset({Judgement.REFUSED, Judgement.LOG_IN})
+"""What a probe is told by a member that has found a quorum, if it does not know us or we may not read."""
+
+
+def probe() -> bytes:
+    """A request that does no harm, costs little, and is answered only where there is a quorum."""
+    sent: bytes = rpc().RangeRequest(key=b"\0", count_only=True).SerializeToString()
+    return sent
+
+
+class Member:
+    """An endpoint and the channel to it, which is opened when it is first needed. Used from several threads.
+
+    `answered`: it has given an answer since it was last found bad, so that what is sent now will hardly be in vain.
+    `known_good`: it has ever given one. `fault`: what was wrong with it last; empty if nothing was.
+    """
+
+    def __init__(self, number: int, endpoint: str, connect: Callable[[str], Any]) -> None:
+        self.number = number
+        self.endpoint = endpoint
+        self.answered = False
+        self.known_good = False
+        self.fault = ""
+        self._connect = connect
+        self._channel: Any = None
+        self._calls: dict[str, Any] = {}  # by path: each is called in one form only
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def call(self, method: Method) -> Any:
+        """The method on this member: `call(request, timeout=..., metadata=...)`. Raises EtcdClosed, and
+        ConfigurationError for certificates that cannot be used."""
+        found = self._calls.get(method.path)
+        if found is None:
+            found = self._calls[method.path] = method.on(self._open_channel())
+        return found
+
+    def ask(self, method: Method, request: bytes, timeout: Duration, metadata: Metadata) -> Any:
+        """The answer to one request, within `timeout` seconds. Raises Failure, EtcdClosed."""
+        try:
+            return self.call(method)(request, timeout=timeout, metadata=metadata)
+        except _rpc_error() as error:
+            self._expect_open()
+            raise Failure.of(error) from None
+        except ValueError:  # the channel is closed
+            self._expect_open()
+            raise
+
+    def begin(self, method: Method, request: bytes, timeout: Duration, metadata: Metadata) -> Any:
+        """The same without waiting for the answer: a gRPC future. It waits for a connection. Raises EtcdClosed."""
+        try:
+            return self.call(method).future(request, timeout=timeout, metadata=metadata, wait_for_ready=True)
+        except ValueError:
+            self._expect_open()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def found_well(self) -> None:
+        """It answered."""
+        self.answered, self.known_good, self.fault = True, True, ""
+
+    def found_bad(self, fault: str) -> None:
+        """It did not answer, or not as a member that works. Without a `fault`, the one before is as good."""
+        self.answered, self.fault = False, fault or self.fault or "it cannot be reached"
+
+    def close(self) -> None:
+        """End the channel, and with it every call on it. Idempotent."""
+        with self._lock:
+            self._closed = True
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _open_channel(self) -> Any:
+        with self._lock:
+            self._expect_open()
+            if self._channel is None:
+                self._channel = self._connect(self.endpoint)
+            return self._channel
+
+    def _expect_open(self) -> None:
+        if self._closed:
+            raise EtcdClosed(f"the client of {self.endpoint} is closed")
 
 
 class Members:
@@ -28,16 +119,14 @@ class Members:
     Args:
         endpoints: `host:port` each; the first is used first. At least one.
         security: connections are over TLS, with this; None: in plain text.
-        login: user and password; None: without.
     """
 
-    def __init__(self, endpoints: Sequence[str], security: Security | None = None, login: Login | None = None) -> None:
+    def __init__(self, endpoints: Sequence[str], security: Security | None = None) -> None:
         connect = functools.partial(open_channel, security=security)
         self.all = tuple(Member(number, endpoint, connect) for number, endpoint in enumerate(endpoints))
         if not self.all:
             raise ValueError("expected one endpoint at least, found none")
         self.over_tls = security is not None
-        self._tokens = Tokens(login)
         self._current = 0
         self._followers: list[Follower] = []
         self._lock = threading.Lock()
@@ -86,30 +175,10 @@ class Members:
             self._followers.append(follower)
         return functools.partial(self._forget, follower)
 
-    def metadata(self, member: Member, patience: Duration = 2.5) -> Metadata:
-        """What to send with a call on `member`: that it has to know a leader, and our token, for which we log in there
-        if we have none. Waits for `patience` seconds at most.
-
-        Raises:
-            Failure: logging in has failed, as any call may.
-            EtcdClosed: the client was closed.
-        """
-        return self._tokens.metadata(member, patience)
-
-    @property
-    def metadata_at_hand(self) -> Metadata | None:
-        """What `metadata` gives at once, without logging in; None if it would have to."""
-        return self._tokens.at_hand
-
-    def refused(self, metadata: Metadata) -> bool:
-        """The server does not know the token in there (any more). Whether logging in again may help: then the next
-        `metadata` does."""
-        return self._tokens.refused(metadata)
-
     def find(self, patience: Duration) -> bool:
         """To be called between attempts when members fail: ask all at once, and use the first that answers, if it takes
         at most `patience` seconds; so long it takes if none does. Whether one was found. Raises EtcdClosed."""
-        found = RollCall(self.all).winner(patience)
+        found = _Probes().winner(self.all, patience)
         self._expect_open()
         if found is None:
             return False
@@ -118,11 +187,6 @@ class Members:
             if not self.all[self._current].answered:  # else it is as good, or another thread has found a better one
                 self._current = found.number
         return True
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closing.is_set()
 
     def close(self) -> None:
         """Close all channels and tell the followers. Every call on them ends at once. Idempotent."""
@@ -142,3 +206,43 @@ class Members:
     def _expect_open(self) -> None:
         if self._closing.is_set():
             raise EtcdClosed(f"the client of {self.where} is closed")
+
+
+class _Probes:
+    """All members asked at once whether they serve; the first to say so wins. Used once, by one thread.
+
+    It waits for connections to come about, where other calls would fail at once. That is more than politeness: some
+    versions of gRPC (1.62 is one) work on a connection only while a call waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._first: Member | None = None
+        self._answered = threading.Event()
+
+    def winner(self, members: Sequence[Member], patience: Duration) -> Member | None:
+        """The first member that answers within `patience` seconds. Raises EtcdClosed."""
+        calls = [self._ask(member, patience) for member in members]
+        self._answered.wait(patience)
+        for call in calls:
+            call.cancel()
+        return self._first
+
+    def _ask(self, member: Member, patience: Duration) -> Any:
+        call = member.begin(rpc().range, probe(), patience, HAS_LEADER)
+        call.add_done_callback(lambda done: self._note(member, done))
+        return call
+
+    def _note(self, member: Member, done: Any) -> None:
+        if done.code().name == "OK" or judge(Failure.of(done)) in ALIVE:
+            self._first = self._first or member
+            self._answered.set()
+        elif member.closed:
+            self._answered.set()
+
+
+def _rpc_error() -> type[Exception]:
+    """Looked for only when there is an error: this module is imported without gRPC."""
+    import grpc
+
+    error: type[Exception] = grpc.RpcError
+    return error

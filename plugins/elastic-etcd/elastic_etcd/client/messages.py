@@ -1,122 +1,87 @@
 """etcd's messages and calls, for any protobuf from 3.20 on.
 
+The package etcd3 is a data file here: what describes etcd's messages is read out of the text of three of its files, and
+nothing of it is imported or executed. Those files were generated in 2020 and raise when they are imported under
+protobuf 4 or later; but what they describe is as good as ever: the bytes that they would hand to protobuf.
+
 The classes live in a pool of their own: another library's `rpc.proto` in protobuf's default pool is not in the way, and
-nothing of the process changes (no module, no variable, no registered file). The stubs of etcd3 are not needed: a call
-is a path and two functions, and a gRPC channel takes these directly; so none of etcd3 is imported.
+nothing of the process changes (no module, no variable, no registered file). A call is a path and a function, which a
+gRPC channel takes directly, so that no stubs are needed.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import threading
 from dataclasses import dataclass, fields
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_etcd.client.descriptors import serialized_files
+from elastic_core.errors import PluginError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable
+
+UNDERSTOOD = "0.12.0"
+FILES = ("etcd3/etcdrpc/kv_pb2.py", "etcd3/etcdrpc/auth_pb2.py", "etcd3/etcdrpc/rpc_pb2.py")
+"""Each needs those before it."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """One call that the server offers.
+    """One call that the server offers; a request is bytes.
 
     Args:
         path: `/package.Service/Method`.
-        serialize, parse: a request to bytes; bytes to an answer.
-        sends_stream, answers_stream: whether requests, answers come as a stream.
+        parse: an answer, from bytes.
+        answers_stream: whether answers come as a stream. Requests never do: one by itself is to the server the same as
+            a stream that brings no more, and to us a thread less.
     """
 
     path: str
-    serialize: Callable[[Any], bytes]
     parse: Callable[[bytes], Any]
-    sends_stream: bool = False
     answers_stream: bool = False
 
     def on(self, channel: Any) -> Any:
-        """The call on a gRPC channel, as a generated stub has it: `call(request, timeout=..., metadata=...)`."""
-        kind = f"{_arity(self.sends_stream)}_{_arity(self.answers_stream)}"
-        return getattr(channel, kind)(self.path, request_serializer=self.serialize, response_deserializer=self.parse)
+        """The call on a gRPC channel: `call(request, timeout=..., metadata=...)`."""
+        make = channel.unary_stream if self.answers_stream else channel.unary_unary
+        return make(self.path, response_deserializer=self.parse)
 
 
 CALLS = {
     "range": "/etcdserverpb.KV/Range",
-    "put": "/etcdserverpb.KV/Put",
-    "delete_range": "/etcdserverpb.KV/DeleteRange",
     "txn": "/etcdserverpb.KV/Txn",
-    "compact": "/etcdserverpb.KV/Compact",
     "watch": "/etcdserverpb.Watch/Watch",
     "lease_grant": "/etcdserverpb.Lease/LeaseGrant",
     "lease_revoke": "/etcdserverpb.Lease/LeaseRevoke",
     "lease_keep_alive": "/etcdserverpb.Lease/LeaseKeepAlive",
-    "lease_time_to_live": "/etcdserverpb.Lease/LeaseTimeToLive",
-    "lease_leases": "/etcdserverpb.Lease/LeaseLeases",
     "authenticate": "/etcdserverpb.Auth/Authenticate",
-    "status": "/etcdserverpb.Maintenance/Status",
-    "alarm": "/etcdserverpb.Maintenance/Alarm",
-    "member_list": "/etcdserverpb.Cluster/MemberList",
 }
 """The path of each call that is made."""
 
 
 @dataclass(frozen=True)
 class Rpc:
-    """Message classes under their own names, and calls. All of one pool, so that they fit into each other."""
+    """The calls that are made, and the classes of what is sent. All of one pool, so that they fit into each other."""
 
     range: Method
-    put: Method
-    delete_range: Method
     txn: Method
-    compact: Method
     watch: Method
     lease_grant: Method
     lease_revoke: Method
     lease_keep_alive: Method
-    lease_time_to_live: Method
-    lease_leases: Method
     authenticate: Method
-    status: Method
-    alarm: Method
-    member_list: Method
 
     RangeRequest: type[Any]
-    RangeResponse: type[Any]
-    PutRequest: type[Any]
-    PutResponse: type[Any]
-    DeleteRangeRequest: type[Any]
-    DeleteRangeResponse: type[Any]
     TxnRequest: type[Any]
-    TxnResponse: type[Any]
-    Compare: type[Any]
-    RequestOp: type[Any]
-    ResponseOp: type[Any]
-    ResponseHeader: type[Any]
-    CompactionRequest: type[Any]
     WatchRequest: type[Any]
     WatchCreateRequest: type[Any]
-    WatchCancelRequest: type[Any]
-    WatchResponse: type[Any]
     LeaseGrantRequest: type[Any]
-    LeaseGrantResponse: type[Any]
     LeaseRevokeRequest: type[Any]
-    LeaseRevokeResponse: type[Any]
     LeaseKeepAliveRequest: type[Any]
-    LeaseKeepAliveResponse: type[Any]
-    LeaseTimeToLiveRequest: type[Any]
-    LeaseTimeToLiveResponse: type[Any]
-    LeaseLeasesRequest: type[Any]
-    LeaseLeasesResponse: type[Any]
     AuthenticateRequest: type[Any]
-    AuthenticateResponse: type[Any]
-    StatusRequest: type[Any]
-    StatusResponse: type[Any]
-    AlarmRequest: type[Any]
-    AlarmResponse: type[Any]
-    MemberListRequest: type[Any]
-    MemberListResponse: type[Any]
-    KeyValue: type[Any]
-    Event: type[Any]
 
 
 _LOADING = threading.Lock()
@@ -135,47 +100,80 @@ def rpc() -> Rpc:
 
 @functools.cache
 def _load() -> Rpc:
-    from google.protobuf import descriptor_pb2, descriptor_pool
+    from google.protobuf import descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()
-    files = []
     for serialized in serialized_files():
         pool.AddSerializedFile(serialized)
-        files.append(descriptor_pb2.FileDescriptorProto.FromString(serialized))
-    classes = _classes(pool, [f"{file.package}.{message.name}" for file in files for message in file.message_type])
-    return _assembled(classes, dict(_methods(files, classes)))
-
-
-def _classes(pool: Any, names: Sequence[str]) -> dict[str, type[Any]]:
-    """Message classes by full name."""
-    from google.protobuf import message_factory
-
     if hasattr(message_factory, "GetMessageClass"):
         make = message_factory.GetMessageClass
     else:  # before protobuf 4.22
         make = message_factory.MessageFactory(pool).GetPrototype
-    return {name: make(pool.FindMessageTypeByName(name)) for name in names}
+
+    def message(name: str) -> type[Any]:
+        made: type[Any] = make(pool.FindMessageTypeByName(f"etcdserverpb.{name}"))
+        return made
+
+    parts: dict[str, Any] = {item.name: message(item.name) for item in fields(Rpc) if item.name not in CALLS}
+    for name, path in CALLS.items():
+        answer = message(f"{path.rpartition('/')[2]}Response")
+        parts[name] = Method(path, answer.FromString, answers_stream=name == "watch")
+    return Rpc(**parts)
 
 
-def _methods(files: Sequence[Any], classes: Mapping[str, type[Any]]) -> Iterator[tuple[str, Method]]:
-    """The calls by path."""
-    for file in files:
-        for service in file.service:
-            for method in service.method:
-                path = f"/{file.package}.{service.name}/{method.name}"
-                yield path, _method(path, method, classes)
+def serialized_files() -> tuple[bytes, ...]:
+    """The serialized file descriptors, each after those that it needs.
+
+    Raises:
+        PluginError: etcd3 is not installed, of a version that is not understood, or its files are not as they were.
+    """
+    package = _installed()
+    return tuple(_serialized_at(Path(str(package.locate_file(name)))) for name in FILES)
 
 
-def _method(path: str, method: Any, classes: Mapping[str, type[Any]]) -> Method:
-    request, answer = (classes[name.lstrip(".")] for name in (method.input_type, method.output_type))
-    return Method(path, request.SerializeToString, answer.FromString, method.client_streaming, method.server_streaming)
+def understood(version: str) -> str:
+    """The version, if its files can be read. Raises PluginError."""
+    if version != UNDERSTOOD:
+        raise _unusable(f"expected etcd3 {UNDERSTOOD}, found version {version}")
+    return version
 
 
-def _assembled(classes: Mapping[str, type[Any]], methods: Mapping[str, Method]) -> Rpc:
-    short = {name.rpartition(".")[2]: made for name, made in classes.items()}
-    parts: dict[str, Any] = {item.name: short.get(item.name) for item in fields(Rpc)}
-    return Rpc(**{**parts, **{name: methods[path] for name, path in CALLS.items()}})
+def serialized_in(source: str) -> bytes | None:
+    """The serialized file descriptor in the text of a generated module; None if there is none."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    values = (word.value for call in calls for word in call.keywords if word.arg == "serialized_pb")
+    return next((found for found in map(_literal, values) if found is not None), None)
 
 
-def _arity(streams: bool) -> str:
-    return "stream" if streams else "unary"
+def _installed() -> metadata.Distribution:
+    try:
+        package = metadata.distribution("etcd3")
+    except metadata.PackageNotFoundError:
+        raise _unusable(f"expected the package etcd3 {UNDERSTOOD}, found none installed") from None
+    understood(package.version)
+    return package
+
+
+def _serialized_at(path: Path) -> bytes:
+    try:
+        found = serialized_in(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise _unusable(f"expected the messages of etcd in {path}, which cannot be read: {error}") from error
+    if found is None:
+        raise _unusable(f"expected the messages of etcd in {path}, found no descriptor there")
+    return found
+
+
+def _literal(value: ast.expr) -> bytes | None:
+    """The bytes of a literal, which older generators wrap into a call that makes bytes of text."""
+    if isinstance(value, ast.Call) and len(value.args) == 1:
+        value = value.args[0]
+    if not isinstance(value, ast.Constant):
+        return None
+    if isinstance(value.value, str):
+        return value.value.encode("latin-1")
+    return value.value if isinstance(value.value, bytes) else None
+
+
+def _unusable(what: str) -> PluginError:
+    return PluginError(Problem("etcd3", f"{what}; run `pip install --force-reinstall --no-deps etcd3=={UNDERSTOOD}`"))

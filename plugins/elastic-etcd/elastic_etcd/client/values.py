@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from elastic_core.clock import Duration
 
@@ -98,16 +98,6 @@ class Delete(NamedTuple):
 
 
 Operation = Get | Put | Delete
-
-
-def only_reads(operations: Iterable[Operation]) -> bool:
-    """Whether none of them writes."""
-    return {Get}.issuperset(map(type, operations))
-
-
-def only_writes(operations: Iterable[Operation]) -> bool:
-    """Whether none of them reads."""
-    return Get not in map(type, operations)
 
 
 def end_of(prefix: bytes) -> bytes:

@@ -1,39 +1,36 @@
 """A watch that outlives the members it is on.
 
-A thread of its own opens a stream on the current member, listens, and opens another one when it breaks. What it hears
-is judged in `heard.py`. Only whoever waits in `next` looks at the time: a stream that does not come about is given up
-by the one who waits for it.
+A thread of its own opens a stream on the current member, listens, and opens another one when it breaks. What the stream
+tells is judged in `watch_events.py`. Only whoever waits in `next` looks at the time: a stream that does not come about
+is given up by the one who waits for it.
 """
 
 from __future__ import annotations
 
 import collections
-import dataclasses
-import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
-from elastic_etcd.client.errors import EtcdClosed, EtcdUnreachable
-from elastic_etcd.client.failures import Failure, fault, judge, refusal
-from elastic_etcd.client.failures import Verdict as Judgement
-from elastic_etcd.client.heard import Position, Verdict, heard, pause_after, step
+from elastic_etcd.client.errors import EtcdClosed, EtcdUnreachable, Failure, Judgement, fault, judge, refusal
 from elastic_etcd.client.messages import rpc
+from elastic_etcd.client.watch_events import Action, Position, pause_after, read_message, step
 
 if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration, Instant
-    from elastic_etcd.client.heard import Heard
-    from elastic_etcd.client.member import Member
-    from elastic_etcd.client.members import Members
-    from elastic_etcd.client.messages import Method
+    from elastic_etcd.client.login import Tokens
+    from elastic_etcd.client.members import Member, Members
     from elastic_etcd.client.values import News
+    from elastic_etcd.client.watch_events import WatchMessage
 
 
 class EtcdWatch:
-    """The `Watch` of interface.py. Its thread ends with `close`, or when the client is closed.
+    """Follows a range of keys. It goes on by itself when members die: from the revision after the last one told, on
+    any member, so that nothing is lost or told twice. Used from one thread, except `close`. Its own thread ends with
+    `close`, or when the client is closed.
 
     Args:
-        members: the client's.
+        members, tokens: the client's.
         key, end: one key, or with `end` all up to it.
         after: tell what happens after this revision; 0 for from now on.
         timeout: for how long it may be on no member before `next` raises EtcdUnreachable; in seconds.
@@ -44,6 +41,7 @@ class EtcdWatch:
     def __init__(
         self,
         members: Members,
+        tokens: Tokens,
         key: bytes,
         end: bytes = b"",
         after: int = 0,
@@ -52,6 +50,7 @@ class EtcdWatch:
         clock: Clock | None = None,
     ) -> None:
         self._members = members
+        self._tokens = tokens
         self._key, self._end = key, end
         self._timeout, self._patience = timeout, patience
         self._clock = clock or SystemClock()
@@ -73,6 +72,14 @@ class EtcdWatch:
         threading.Thread(target=self._run, name="etcd watch", daemon=True).start()
 
     def next(self, timeout: Duration) -> News | None:
+        """Block until there is news, for `timeout` seconds at most (then None), or until it is closed (None).
+
+        The first news comes as soon as the watch stands.
+
+        Raises:
+            EtcdRefused: the server will not let us watch.
+            EtcdUnreachable: no member could be reached for longer than the client's timeout. The watch can be used on.
+        """
         deadline = later(self._clock.now(), timeout)
         with self._changed:
             while not self._closed and not self._news:
@@ -86,6 +93,7 @@ class EtcdWatch:
             return None if self._closed else self._news.popleft()
 
     def close(self) -> None:
+        """Let a blocked `next` come back at once. Idempotent."""
         with self._changed:
             self._closed = True
             self._closing.set()  # before the stream ends: it is no fault of the member that it does
@@ -141,45 +149,46 @@ class EtcdWatch:
         finally:
             self._unfollow()
 
-    def _listen(self) -> Verdict:
+    def _listen(self) -> Action:
         """Open a stream and listen, until it ends. Returns what is to be done then. Raises EtcdRefused."""
         import grpc
 
         member, metadata = self._members.current(), None
         try:
-            metadata = self._members.metadata(member)
-            verdict, failure = self._follow(self._open(member, metadata))
+            metadata = self._tokens.metadata(member)
+            action, failure = self._follow(self._open(member, metadata))
         except (grpc.RpcError, Failure) as error:
             failure = error if isinstance(error, Failure) else Failure.of(error)
-            verdict = self._verdict(failure)
+            action = self._action_for(failure)
         finally:
             self._closed_stream()
-        if verdict is Verdict.DENIED:
+        if action is Action.DENIED:
             self._renew(metadata, failure)
-        elif verdict is Verdict.BROKEN:
+        elif action is Action.BROKEN:
             self._blame(member, failure)
-        return verdict
+        return action
 
-    def _follow(self, call: Any) -> tuple[Verdict, Failure]:
-        """Hear what the stream says, to its end."""
-        for message in call:
-            told = heard(message)
-            verdict = self._hear(told)
-            if verdict is not Verdict.GO_ON:
-                return verdict, Failure("CANCELLED", told.reason)
-        return Verdict.BROKEN, Failure("UNAVAILABLE", "the stream ended")
+    def _follow(self, call: Any) -> tuple[Action, Failure]:
+        """Take what the stream tells, to its end."""
+        for answer in call:
+            message = read_message(answer)
+            action = self._take(message)
+            if action is not Action.GO_ON:
+                return action, Failure("CANCELLED", message.reason)
+        return Action.BROKEN, Failure("UNAVAILABLE", "the stream ended")
 
-    def _verdict(self, failure: Failure) -> Verdict:
+    def _action_for(self, failure: Failure) -> Action:
         judged = judge(failure)
         if judged is Judgement.REFUSED:
             raise refusal(failure, self._members.where)
-        return Verdict.DENIED if judged is Judgement.LOG_IN else Verdict.BROKEN
+        return Action.DENIED if judged is Judgement.LOG_IN else Action.BROKEN
 
     def _open(self, member: Member, metadata: Any) -> Any:
         create = rpc().WatchCreateRequest(
             key=self._key, range_end=self._end, start_revision=self._position.start, progress_notify=True
         )
-        call = member.call(_watching())(rpc().WatchRequest(create_request=create), metadata=metadata)
+        request = rpc().WatchRequest(create_request=create).SerializeToString()
+        call = member.call(rpc().watch)(request, metadata=metadata)
         with self._changed:
             self._call, self._on, self._asked, self._late = call, member, self._clock.now(), False
             if self._closing.is_set() or self._closed or self._members.current() is not member:
@@ -187,17 +196,17 @@ class EtcdWatch:
             self._changed.notify_all()  # whoever waits has a limit more to watch
         return call
 
-    def _hear(self, message: Heard) -> Verdict:
+    def _take(self, message: WatchMessage) -> Action:
         done = step(self._position, message)
         with self._changed:
             self._position = done.position
-            if done.verdict is Verdict.GO_ON and message.created:
+            if done.action is Action.GO_ON and message.created:
                 self._asked = self._down = None
                 self._failures, self._renewed, self._fault = 0, False, ""
             if done.news is not None:
                 self._news.append(done.news)
                 self._changed.notify_all()
-        return done.verdict
+        return done.action
 
     def _closed_stream(self) -> None:
         with self._changed:
@@ -219,21 +228,15 @@ class EtcdWatch:
 
     def _renew(self, metadata: Any, failure: Failure) -> None:
         """The token may be too old, which not every version says in so many words: try a new one, once."""
-        if self._renewed or metadata is None or not self._members.refused(metadata):
+        if self._renewed or metadata is None or not self._tokens.refused(metadata):
             raise refusal(Failure("PERMISSION_DENIED", failure.details), self._members.where)
         self._renewed = True
 
-    def _rest(self, verdict: Verdict) -> None:
+    def _rest(self, action: Action) -> None:
         """Do not spin while the servers are away."""
-        if verdict is Verdict.BROKEN:
+        if action is Action.BROKEN:
             self._failures += 1
             begun = self._clock.now()
             pause = pause_after(self._failures, len(self._members.all))
             if pause and not self._closing.is_set() and self._members.find(pause):
                 self._closing.wait(max(0.0, pause - (self._clock.now() - begun)))  # it may answer and refuse streams
-
-
-@functools.cache
-def _watching() -> Method:
-    """A stream of one request: to the server the same as one that may bring more, to us a thread less."""
-    return dataclasses.replace(rpc().watch, sends_stream=False)

@@ -12,11 +12,11 @@ from elastic_core.rendezvous import create_handler
 from elastic_core.rendezvous.round_stores import MadeStores
 from elastic_core.rendezvous.settings import seconds_of, settings_of
 from elastic_core.support.addresses import reached_at
-from elastic_etcd.backend import GRACE, EtcdRendezvousBackend
+from elastic_etcd.backend.backend import GRACE, EtcdRendezvousBackend
+from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
-from elastic_etcd.keys import Keys
-from elastic_etcd.parameters import EtcdParameters, read_parameters
+from elastic_etcd.parameters import SHORTEST_TTL, EtcdParameters, read_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.backend import RoundStores
     from elastic_core.interfaces.handler import RendezvousParameters, RoundHandler
     from elastic_core.interfaces.store import Store
-    from elastic_etcd.endpoint import Endpoint
+    from elastic_etcd.parameters import Endpoint
     from elastic_etcd.server import EtcdServer
 
     StoresMaker = Callable[[Callable[[], Store], str, str], RoundStores]
 
 CALL: Duration = 5.0  # seconds for one operation, with all its attempts on all members
-_SHORTEST_TTL: Duration = 2.0
 _STORE_TTL: Duration = 24 * 3600.0  # longer than members need to find each other when a round begins
 _STORE_TIMEOUT = timedelta(seconds=300)
 
@@ -126,7 +125,7 @@ def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Dura
     """As long as beats may be missing, unless it was chosen. Raises ConfigurationError if beats came too late."""
     settings = settings_of(params)
     if params.get("lease_ttl") is None:
-        return max(_SHORTEST_TTL, settings.window)
+        return max(SHORTEST_TTL, settings.window)
     least = 2 * settings.keep_alive_interval
     if parameters.lease_ttl < least:
         told = f"expected at least two beats ({least:g} s) in the life of a lease, found {parameters.lease_ttl:g} s"

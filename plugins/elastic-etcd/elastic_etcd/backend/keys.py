@@ -1,35 +1,77 @@
-"""The state of the job under one key. Every fenced write of it is in this file.
+"""Where a job keeps what in etcd, and the state's key: every fenced write of the state is in this file.
 
-The fence is the key's mod_revision: a write names the one that it replaces, and etcd carries it out only if that one
-still stands. So a node that slept cannot put what it decided about the past in the place of what came since.
+    /<prefix>/<run id>/round/state     the state; its mod_revision is the fence
+    /<prefix>/<run id>/round/lead      who leads, while its lease lives
+    /<prefix>/<run id>/nodes/<key>     the entry of a node, while its lease lives
+    /<prefix>/<run id>/store/          the stores of the rounds
+
+Everybody watches `round/`, who leads watches `nodes/`.
+
+The state's fence is its key's mod_revision: a write names the one that it replaces, and etcd carries it out only if
+that one still stands. So a node that slept cannot put what it decided about the past in the place of what came since.
 """
 
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 from elastic_core.errors import RendezvousStateError
 from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
-from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction
+from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction, end_of
 
 if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration, Instant
-    from elastic_etcd.client.interface import Client
+    from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.values import KeyValue
 
 RUN_TTL: Duration = 600.0
 _WRITER = 8
 
 
+@dataclass(frozen=True)
+class KeyRange:
+    """All keys from `begin` up to before `end`."""
+
+    begin: bytes
+    end: bytes
+
+
+class Keys:
+    """Of one job. Names of jobs and nodes are quoted, so that no two share a key.
+
+    Args:
+        prefix: the first part of every key; may have several parts with slashes between them.
+        run_id: the job.
+    """
+
+    def __init__(self, prefix: str, run_id: str) -> None:
+        self.base = f"/{prefix.strip('/')}/{quote(run_id, safe='')}/"
+        self.state = f"{self.base}round/state".encode()
+        self.lead = f"{self.base}round/lead".encode()
+        self.round = _below(f"{self.base}round/")
+        self.nodes = _below(f"{self.base}nodes/")
+        self.store = f"{self.base}store/"
+
+    def node(self, key: str) -> bytes:
+        """Of the node with this key."""
+        return self.nodes.begin + quote(key, safe="").encode()
+
+    def key_of(self, name: bytes) -> str:
+        """The node whose entry has this name."""
+        return unquote(name[len(self.nodes.begin) :].decode("utf-8", "replace"))
+
+
 class StateKey:
-    """Used from one thread.
+    """The state of the job under one key. Used from one thread.
 
     The key has a lease of its own, which outlives the nodes by `RUN_TTL` seconds: who leads renews it, so that what is
     left of a job goes by itself, and a job that lost all its nodes can be taken up again before.
     """
 
-    def __init__(self, client: Client, key: bytes, clock: Clock) -> None:
+    def __init__(self, client: EtcdClient, key: bytes, clock: Clock) -> None:
         self._client = client
         self._key = key
         self._clock = clock
@@ -105,3 +147,8 @@ class StateKey:
             self._client.renew(self._lease)
         except EtcdLeaseGone:
             self._lease = 0
+
+
+def _below(prefix: str) -> KeyRange:
+    begin = prefix.encode()
+    return KeyRange(begin, end_of(begin))

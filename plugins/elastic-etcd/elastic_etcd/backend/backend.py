@@ -1,4 +1,4 @@
-"""The backend `etcd`: the state under one key, entries under keys with leases, news by watch."""
+"""One node's side of the backend: it writes its entry, its lease and who leads, and reads what the others wrote."""
 
 from __future__ import annotations
 
@@ -7,26 +7,24 @@ from typing import TYPE_CHECKING, TypeVar
 from elastic_core.clock import SystemClock
 from elastic_core.errors import RendezvousConnectionError, RendezvousError
 from elastic_core.interfaces.backend import Announced, EntryDroppedError, RosterBackend
+from elastic_etcd.backend.key_cache import NodeCache, RoundCache
+from elastic_etcd.backend.keys import Keys, StateKey
 from elastic_etcd.client.errors import EtcdClosed, EtcdError, EtcdFull, EtcdLeaseGone, EtcdRefused, EtcdUnreachable
 from elastic_etcd.client.lease_keeper import LeaseKeeper
 from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction
-from elastic_etcd.keys import Keys
-from elastic_etcd.node_keys import NodeKeys
-from elastic_etcd.round_keys import RoundKeys
-from elastic_etcd.state_key import StateKey
+from elastic_etcd.parameters import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.backend import Token
-    from elastic_etcd.client.interface import Client
+    from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.server import EtcdServer
 
 T = TypeVar("T")
 LEASE_TTL: Duration = 5.0
 GRACE: Duration = 30.0
-PREFIX = "elastic"
 _ATTEMPTS = 5
 
 
@@ -57,7 +55,7 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def __init__(
         self,
-        client: Client,
+        client: EtcdClient,
         run_id: str,
         prefix: str = PREFIX,
         lease_ttl: Duration = LEASE_TTL,
@@ -72,15 +70,15 @@ class EtcdRendezvousBackend(RosterBackend):
         clock = clock or SystemClock()
         self._keys = Keys(prefix, run_id)
         self._lease = LeaseKeeper(client, lease_ttl, clock=clock)
-        self._round = RoundKeys(client, self._keys, clock)
-        self._nodes = NodeKeys(client, self._keys.nodes, clock)
+        self._round = RoundCache(client, self._keys, clock)
+        self._nodes = NodeCache(client, self._keys.nodes, clock)
         self._state = StateKey(client, self._keys.state, clock)
         self._token = 0
         self._announced: dict[str, int] = {}
         self._has_been_announced = False
         self._leads = False
         self._contested = False
-        self._pulses = 0
+        self._leader_beats = 0
 
     @property
     def name(self) -> str:
@@ -127,8 +125,8 @@ class EtcdRendezvousBackend(RosterBackend):
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
         self._use("beating", lambda: self._beat(key, leading))
         if not leading and self._round.holder not in (None, key.encode()):
-            self._pulses += 1  # etcd itself watches over whoever leads
-        return self._pulses if leading or look else None
+            self._leader_beats += 1  # etcd itself watches over whoever leads
+        return self._leader_beats if leading or look else None
 
     def roster(self) -> tuple[Announced, ...]:
         found = self._use("reading the roster", lambda: self._nodes.entries(self._token))
@@ -218,12 +216,12 @@ class EtcdRendezvousBackend(RosterBackend):
         contested = self._leads and holder is not None and holder != name
         if contested and not self._contested:
             self._contested = True
-            self._pulses += 2
+            self._leader_beats += 2
             return
         self._contested = False
         if not self._leads or holder != name:
             self._take_lead(name)
-        self._pulses += 1
+        self._leader_beats += 1
 
     def _step_back(self, name: bytes) -> None:
         """Leave nothing behind that looks as if this node led."""

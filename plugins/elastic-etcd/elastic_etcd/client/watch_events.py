@@ -1,4 +1,4 @@
-"""What a watch stream says, and what follows from it: decisions only, nothing here waits or connects.
+"""What a watch stream tells, and what follows from it: decisions only, nothing here waits or connects.
 
 A watch is at a position: all up to its revision was told. It goes on from there on any member, so that nothing is lost
 or told twice. If the server has forgotten what comes next (compaction), or the cluster is another one (its data was
@@ -22,7 +22,7 @@ _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 1.0
 
 
-class Verdict(enum.Enum):
+class Action(enum.Enum):
     """What to do with the stream. AGAIN: make another one at once. BROKEN: the same on another member. DENIED: the
     server does not let us, which a new token may cure."""
 
@@ -33,7 +33,7 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Heard:
+class WatchMessage:
     """One message of the stream. `created`: the watch stands. `compacted`: it ends, as all before this revision is
     forgotten; 0 if it is not that. `reason`: why it was cancelled, in the server's words."""
 
@@ -69,36 +69,36 @@ class Step:
 
     position: Position
     news: News | None = None
-    verdict: Verdict = Verdict.GO_ON
+    action: Action = Action.GO_ON
 
 
 _LOST = Position(resync=True)
 
 
-def step(position: Position, heard: Heard) -> Step:
+def step(position: Position, message: WatchMessage) -> Step:
     """What follows from one message."""
-    if heard.compacted or position.cluster not in (0, heard.cluster):
-        return Step(_LOST, verdict=Verdict.AGAIN)
-    if heard.cancelled:
-        return Step(position, verdict=Verdict.DENIED if is_denial(heard.reason) else Verdict.BROKEN)
-    if heard.created:
-        return _stands(position, heard)
-    return _told(position, heard)
+    if message.compacted or position.cluster not in (0, message.cluster):
+        return Step(_LOST, action=Action.AGAIN)
+    if message.cancelled:
+        return Step(position, action=Action.DENIED if is_denial(message.reason) else Action.BROKEN)
+    if message.created:
+        return _stands(position, message)
+    return _told(position, message)
 
 
-def _stands(position: Position, heard: Heard) -> Step:
-    after = position.after or heard.revision
+def _stands(position: Position, message: WatchMessage) -> Step:
+    after = position.after or message.revision
     news = News(after, resync=position.resync) if position.silent else None
-    return Step(Position(after, heard.cluster, silent=False), news)
+    return Step(Position(after, message.cluster, silent=False), news)
 
 
-def _told(position: Position, heard: Heard) -> Step:
+def _told(position: Position, message: WatchMessage) -> Step:
     """The revision of a message may be ahead of its events while the server catches up, so the last event counts. One
     without events says that nothing has happened up to its revision."""
-    events = tuple(event for event in heard.events if event.pair.mod_revision > position.after)
-    reached = heard.events[-1].pair.mod_revision if heard.events else heard.revision
+    events = tuple(event for event in message.events if event.pair.mod_revision > position.after)
+    reached = message.events[-1].pair.mod_revision if message.events else message.revision
     after = max(position.after, reached)
-    news = News(after, events) if events or not heard.events else None
+    news = News(after, events) if events or not message.events else None
     return Step(Position(after, position.cluster, silent=False), news)
 
 
@@ -113,9 +113,9 @@ def pause_after(failures: int, members: int) -> Duration:
     return 0.0 if rounds < 0 else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(rounds, 10))
 
 
-def heard(message: Any) -> Heard:
+def read_message(message: Any) -> WatchMessage:
     """A `WatchResponse` as a value."""
-    return Heard(
+    return WatchMessage(
         revision=message.header.revision,
         cluster=message.header.cluster_id,
         created=message.created,

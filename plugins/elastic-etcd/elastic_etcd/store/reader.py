@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, TypeVar
 from elastic_core.clock import SystemClock
 from elastic_etcd.client.errors import EtcdClosed, EtcdUnreachable
 from elastic_etcd.client.values import Get, Transaction
-from elastic_etcd.store_keys import MOST_OPERATIONS
+from elastic_etcd.store.writer import MOST_OPERATIONS, PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from elastic_core.clock import Clock
-    from elastic_etcd.client.interface import Client, Watch
+    from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.values import KeyValue, News
-    from elastic_etcd.store_deadline import Deadline
+    from elastic_etcd.client.watch import EtcdWatch
+    from elastic_etcd.store.writer import Deadline
 
 _Answer = TypeVar("_Answer")
-_PAUSE = 0.1  # seconds before a member is asked again that refuses connections at once
 
 Found = dict[bytes, "KeyValue"]
 
@@ -37,10 +37,10 @@ class KeysMissing(Exception):
 class Reader:
     """Reads for one store, from any number of threads. While no member answers, it tries again until the deadline."""
 
-    def __init__(self, client: Client, clock: Clock | None = None) -> None:
+    def __init__(self, client: EtcdClient, clock: Clock | None = None) -> None:
         self._client = client
         self._clock: Clock = clock or SystemClock()
-        self._watches: set[Watch] = set()
+        self._watches: set[EtcdWatch] = set()
         self._changing = threading.Lock()
         self._closed = threading.Event()
 
@@ -98,14 +98,14 @@ class Reader:
                 missing -= found.keys()
         return found
 
-    def _next(self, watch: Watch, missing: set[bytes], deadline: Deadline) -> News:
+    def _next(self, watch: EtcdWatch, missing: set[bytes], deadline: Deadline) -> News:
         reason = ""
         while (left := deadline() - self._clock.now()) > 0 and not self._closed.is_set():
             try:
                 news = watch.next(left)
             except EtcdUnreachable as error:
                 reason = str(error)
-                self._closed.wait(_PAUSE)
+                self._closed.wait(PAUSE)
             else:
                 if news is not None:
                     return news
@@ -114,7 +114,7 @@ class Reader:
         raise KeysMissing(sorted(missing), reason)
 
     @contextlib.contextmanager
-    def _watch(self, key: bytes, end: bytes, after: int) -> Iterator[Watch]:
+    def _watch(self, key: bytes, end: bytes, after: int) -> Iterator[EtcdWatch]:
         with contextlib.closing(self._client.watch(key, end, after)) as watch:
             with self._changing:
                 self._watches.add(watch)
@@ -131,4 +131,4 @@ class Reader:
             except EtcdUnreachable:
                 if self._clock.now() >= deadline() or self._closed.is_set():
                     raise
-                self._closed.wait(_PAUSE)
+                self._closed.wait(PAUSE)

@@ -1,6 +1,6 @@
 """The process between us and an etcd that we start: it starts it, and ends it when we let go or die, however we die.
 
-This file is also a program, `python -I -S server_keeper.py SCRATCH COMMAND...`. Its standard input closes when its
+This file is also a program, `python -I -S keeper.py SCRATCH COMMAND...`. Its standard input closes when its
 owner is gone; then it ends the server and removes the folder SCRATCH (none if empty). On its standard output it tells
 `started PID`, `failed WHY` and `exited CODE`, a line each. It needs the standard library only, and leads a session of
 its own, so that what ends its owner does not end it.

@@ -1,4 +1,4 @@
-"""An etcd of our own: for jobs on one node, and for tests.
+"""An etcd that a program starts and ends.
 
 What is not promised: its data lives as long as it does, and as long as this machine. A job that must outlive a machine
 needs a cluster of three members or more, which somebody else runs.
@@ -10,6 +10,7 @@ then etcd ends at once, and another port is tried. Who answers in the end is ask
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -18,17 +19,14 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
 from elastic_core.log import get_logger
 from elastic_core.support.addresses import ip_address, joined_host_port
 from elastic_core.support.sockets import PortReservation
-from elastic_etcd.server_binary import find_binary
-from elastic_etcd.server_log import ServerLog
-from elastic_etcd.server_probe import answers_as
-from elastic_etcd.server_process import ServerProcess
+from elastic_etcd.server.process import ServerLog, ServerProcess, find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -261,3 +259,29 @@ def _flags(identity: _Identity, folder: Path, both: bool) -> list[str]:
         *("--listen-peer-urls", _PEER, "--initial-advertise-peer-urls", _PEER, "--initial-cluster", f"{name}={_PEER}"),
         *("--logger", "zap", "--log-outputs", outputs),
     ]
+
+
+def answers_as(name: str, url: str, timeout: float = 1.0) -> bool:
+    """Whether a healthy etcd, whose only member has this name, answers at `url`. False when anything is otherwise. It
+    is asked over HTTP, so that no gRPC is needed."""
+    try:
+        members = _ask(f"{url}/v3/cluster/member/list", b"{}", timeout)["members"]
+        return [member.get("name") for member in members] == [name] and _is_healthy(url, timeout)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _is_healthy(url: str, timeout: float) -> bool:
+    return bool(_ask(f"{url}/health", None, timeout)["health"] == "true")
+
+
+def _ask(url: str, body: bytes | None, timeout: float) -> Any:
+    import http.client
+    import urllib.request
+
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, body, timeout) as answer:
+            return json.load(answer)
+    except http.client.HTTPException as error:
+        raise ValueError(f"{url} does not speak HTTP") from error

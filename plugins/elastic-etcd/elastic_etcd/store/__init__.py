@@ -1,0 +1,5 @@
+"""`EtcdStore`: a `torch.distributed.Store` that lives in etcd. Importing this imports torch."""
+
+from elastic_etcd.store.store import EtcdStore
+
+__all__ = ["EtcdStore"]

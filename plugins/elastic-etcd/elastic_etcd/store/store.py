@@ -1,0 +1,347 @@
+"""What a torch store does, on etcd. The meaning of every operation is TCPStore's.
+
+`reader.py` reads and waits, `writer.py` makes every write count once. `add` and `append` write on the condition that
+nobody wrote in between, and else try again with what is there now. Who has lost twice waits a random time before the
+next attempt, longer after every loss up to a bound that is the same for all: so those who came first are not worse off
+than newcomers for long, and etcd is not flooded with attempts in vain. Measured: 128 at once need about 8 transactions
+for an addition, where all who try at once would need 64.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from elastic_core.clock import Clock, SystemClock
+from elastic_core.quiet_import import import_with
+from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
+from elastic_etcd.client.values import Compare, Delete, Field, Get, Put, absent, end_of
+from elastic_etcd.store.reader import KeysMissing, Reader
+from elastic_etcd.store.writer import MOST_OPERATIONS, Deadline, Refusal, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from elastic_etcd.client.client import EtcdClient
+    from elastic_etcd.client.values import KeyValue
+
+_dist: Any = import_with("torch.distributed", "TORCH_CPP_LOG_LEVEL", "FATAL")  # it prints no C++ traces then
+_TIMEOUT = timedelta(seconds=300)
+_MOST_BYTES = 1536 * 1024 - 4096  # in one request: 1.5 MiB, less room for what is around keys and values
+_MOST_COUNTERS = 1024
+_FIRST_WAIT, _LONGEST_WAIT = 0.004, 0.1  # seconds, after lost races
+
+_open_stores: set[EtcdStore] = set()
+"""torch's C++ side (PrefixStore, process groups) holds the C++ half of a store and lets Python forget the other half,
+after which every call fails. So a store is remembered here until it is closed."""
+
+
+class EtcdStore(_dist.Store):  # type: ignore[misc]
+    """A store with the meaning of torch's TCPStore, whose keys outlive any one machine. Thread-safe.
+
+    Every write counts once, also when the answer to it is lost. While no member of the cluster answers, operations try
+    again until the store's timeout. `wait` and `get` block on a watch. Where torch's own stores have several meanings,
+    this one has TCPStore's; but `add` to a value that is no number raises ValueError, and an empty value counts as 0.
+
+    Errors are torch's: DistStoreError when keys do not appear in time ("wait timeout after ...") or etcd refuses,
+    DistNetworkError when no member answers; their cause is the client's. ValueError when keys and values are too much
+    for one request of etcd (1.5 MiB).
+
+    Args:
+        client: a client of this process; it must not have come here by a fork.
+        prefix: all keys of the store begin with it, slashes at its ends do not count. `k/` below it holds what users
+            see, `w/` the markers of writers. Who uses one prefix shares a store; keys stay until somebody deletes them,
+            or the lease ends.
+        timeout: for keys to appear, and for etcd to answer. `set_timeout` changes it.
+        clock: for deadlines.
+        lease: that all keys are attached to, so that they go with it; 0 for none. Whoever granted it keeps it alive.
+        owns_client: the client is closed with the store.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        prefix: str,
+        timeout: timedelta = _TIMEOUT,
+        clock: Clock | None = None,
+        lease: int = 0,
+        owns_client: bool = False,
+    ) -> None:
+        super().__init__()
+        self._client = client
+        self._prefix = prefix
+        self._clock: Clock = clock or SystemClock()
+        self._lease = lease
+        self._owns_client = owns_client
+        base = f"/{prefix.strip('/')}/".encode() if prefix.strip("/") else b"/"
+        self._data = base + b"k/"
+        self._reader = Reader(client, self._clock)
+        self._writer = Writer(client, base + b"w/", lease, self._clock)
+        self._errors = _ErrorsOfTorch()
+        # What our last `add` to a key left there is the best guess at what the next one finds: a guess that is right
+        # saves the reading, one that is wrong costs no more than that.
+        self._counters: dict[bytes, _Counter] = {}
+        self.set_timeout(timeout)
+        _open_stores.add(self)
+
+    def get(self, key: str) -> bytes:
+        """The value; waits for the key to appear."""
+        at, patience = self._at(key), self.timeout
+        with _ErrorsOfWaiting(self._name, patience):
+            deadline = self._until(patience)
+            found = self._reader.one(at, deadline) or self._reader.wait([at], deadline)[at]
+            return found.value
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Write the value."""
+        with self._errors:
+            self._write_all([self._small_put(key, value)], self._deadline())
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter, held as decimal text, that starts at 0. Its new value. `add(key, 0)` to a counter that
+        exists is a read."""
+        at, deadline = self._at(key), self._deadline()
+        with self._errors:
+            if amount == 0 and (found := self._reader.one(at, deadline)):
+                return _number(key, found.value)
+            known = self._counters.pop(at, _Counter())
+            left = self._change(at, known, lambda value: b"%d" % _wrapped(_number(key, value) + amount), deadline)
+            if len(self._counters) >= _MOST_COUNTERS:
+                self._counters.clear()
+            self._counters[at] = left
+            return int(left.value)
+
+    def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
+        """Write `desired_value` if the value is `expected_value` (empty: or there is none). The value that stands
+        afterwards; where there is none, and something was expected, that."""
+        at, expected, desired = self._at(key), _as_bytes(expected_value), _as_bytes(desired_value)
+        _expect_small(at, at, expected, desired)
+        deadline, put = self._deadline(), Put(at, desired, self._lease)
+        # An empty value is expected as well as none: one is guessed, and the other tried then.
+        condition = Compare(at, Field.VALUE, expected) if expected else absent(at)
+        with self._errors:
+            while True:
+                outcome = self._writer.write([condition], [put], [Get(at)], deadline)
+                if not isinstance(outcome, Refusal):
+                    return desired
+                found = outcome.first
+                if found is None and expected:
+                    return expected
+                if found is not None and found.value != expected:
+                    return found.value
+                condition = Compare(at, Field.VALUE, expected) if found else absent(at)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Block until all keys exist."""
+        patience = self.timeout if timeout is None else timeout
+        with _ErrorsOfWaiting(self._name, patience):
+            self._reader.wait([self._at(key) for key in keys], self._until(patience), keys_only=True)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all keys exist."""
+        wanted = {self._at(key) for key in keys}
+        with self._errors:
+            return len(self._reader.those(sorted(wanted), self._deadline(), keys_only=True)[1]) == len(wanted)
+
+    def delete_key(self, key: str) -> bool:
+        """Remove the key; whether it was there."""
+        at, deadline = self._at(key), self._deadline()
+        with self._errors:
+            found = self._reader.one(at, deadline)
+            while found is not None:
+                condition = Compare(at, Field.MODIFIED, found.mod_revision)
+                outcome = self._writer.write([condition], [Delete(at)], [Get(at, keys_only=True)], deadline)
+                if not isinstance(outcome, Refusal):
+                    return True
+                found = outcome.first
+            return False
+
+    def num_keys(self) -> int:
+        """How many keys there are."""
+        return len(self.list_keys())
+
+    def list_keys(self) -> list[str]:
+        """All keys, oldest first."""
+        with self._errors:
+            found = self._reader.every(self._data, end_of(self._data), self._deadline())
+        return [self._name(pair.key) for pair in found]
+
+    def append(self, key: str, value: str | bytes) -> None:
+        """Append to the value; a key that does not exist has an empty one."""
+        added = _as_bytes(value)
+        with self._errors:
+            self._change(self._at(key), _Counter(), lambda before: before + added, self._deadline())
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """The values; waits for all keys to appear. Up to 120 keys are read at one moment."""
+        patience, wanted = self.timeout, [self._at(key) for key in keys]
+        distinct = list(dict.fromkeys(wanted))
+        with _ErrorsOfWaiting(self._name, patience):
+            deadline = self._until(patience)
+            while len(found := self._reader.those(distinct, deadline)[1]) < len(distinct):
+                self._reader.wait(distinct, deadline, keys_only=True)
+        return [found[key].value for key in wanted]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        """Write all the values: at once, or not at all, if they are no more than 120 keys and 1.5 MiB. More are written
+        in several such steps, which others may see between, and of which an error may leave some undone."""
+        if len(keys) != len(values):
+            raise ValueError(f"expected as many keys as values, found {len(keys)} and {len(values)}")
+        pairs = dict(zip(keys, values, strict=True))
+        puts, deadline = [self._small_put(key, value) for key, value in pairs.items()], self._deadline()
+        with self._errors:
+            for batch in _batches(puts):
+                self._write_all(batch, deadline)
+
+    def has_extended_api(self) -> bool:
+        """Whether there are append, multi_get and multi_set."""
+        return True
+
+    def clone(self) -> EtcdStore:
+        """Another store of the same keys, over the same client, which stays this one's."""
+        return EtcdStore(self._client, self._prefix, self.timeout, self._clock, self._lease)
+
+    def close(self) -> None:
+        """Let waiting calls come back with an error, and delete the markers that make writes count once. The store is
+        of no use then; its keys stay. Idempotent."""
+        if self not in _open_stores:
+            return
+        _open_stores.discard(self)
+        self._reader.close()
+        with contextlib.suppress(EtcdError):
+            self._writer.forget()
+        if self._owns_client:
+            self._client.close()
+
+    deleteKey = delete_key  # noqa: N815  # the names by which PrefixStore calls these
+    getNumKeys = num_keys  # noqa: N815
+
+    def _at(self, key: str) -> bytes:
+        """Where the value of the user's key is in etcd."""
+        return self._data + key.encode()
+
+    def _name(self, at: bytes) -> str:
+        """The user's key; the inverse of `_at`."""
+        return at[len(self._data) :].decode(errors="replace")
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._clock.now(), lambda: self.timeout.total_seconds())
+
+    def _until(self, patience: timedelta) -> Deadline:
+        return Deadline(self._clock.now(), patience.total_seconds)
+
+    def _small_put(self, key: str, value: str | bytes) -> Put:
+        put = Put(self._at(key), _as_bytes(value), self._lease)
+        _expect_small(put.key, put.value)
+        return put
+
+    def _write_all(self, puts: Sequence[Put], deadline: Deadline) -> None:
+        while isinstance(self._writer.write((), puts, (), deadline), Refusal):
+            pass  # our marker was deleted by somebody who cleaned up; the next one is new
+
+    def _change(self, at: bytes, known: _Counter, change: Callable[[bytes], bytes], deadline: Deadline) -> _Counter:
+        """Replace the value by what `change` makes of it (of an empty one, if there is none)."""
+        for losses in itertools.count():
+            value = change(known.value)
+            _expect_small(at, at, value)
+            condition, put = Compare(at, Field.MODIFIED, known.revision), Put(at, value, self._lease)
+            outcome = self._writer.write([condition], [put], [Get(at)], deadline)
+            if not isinstance(outcome, Refusal):
+                return _Counter(outcome.revision, value)
+            known = _counter(outcome.first)
+            if losses:  # the first one was a guess
+                self._writer.pause(random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(losses, 9))))
+        raise AssertionError("counting has no end")
+
+
+class _ErrorsOfTorch:
+    """Entered around every operation, whose errors leave it as torch's. A class, and made once: in a generator every
+    operation would wait longer for this than for any other part of ours."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, EtcdUnreachable):
+            raise _dist.DistNetworkError(str(error)) from error
+        if isinstance(error, EtcdError):
+            raise _dist.DistStoreError(str(error)) from error
+
+
+class _ErrorsOfWaiting(_ErrorsOfTorch):
+    """The same around an operation that waits for keys.
+
+    Args:
+        name: of a key, for users.
+        patience: how long it waits.
+    """
+
+    def __init__(self, name: Callable[[bytes], str], patience: timedelta) -> None:
+        self._name = name
+        self._patience = patience
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KeysMissing):
+            raise _dist.DistStoreError(self._missing(error)) from error
+        super().__exit__(kind, error, trace)
+
+    def _missing(self, error: KeysMissing) -> str:
+        waited = self._patience // timedelta(milliseconds=1)
+        names = ", ".join(map(self._name, error.keys))
+        outage = f" (etcd could not be reached: {error.reason})" if error.reason else ""
+        return f"wait timeout after {waited}ms, keys: {names}{outage}"
+
+
+class _Counter(NamedTuple):
+    """What was last known of a key that is changed by what it holds: the revision of its last write, 0 if it did not
+    exist."""
+
+    revision: int = 0
+    value: bytes = b""
+
+
+def _counter(found: KeyValue | None) -> _Counter:
+    return _Counter(found.mod_revision, found.value) if found else _Counter()
+
+
+def _as_bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _number(key: str, value: bytes) -> int:
+    try:
+        return int(value or b"0")
+    except ValueError:
+        raise ValueError(f"expected a number at the key {key!r}, to add to, found {value[:40]!r}") from None
+
+
+def _wrapped(number: int) -> int:
+    """In 64 bits, as torch's counters are."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _expect_small(*parts: bytes) -> None:
+    """Raises ValueError when these keys and values are too much for one request."""
+    size = sum(map(len, parts))
+    if size > _MOST_BYTES:
+        raise ValueError(
+            f"expected keys and values of at most {_MOST_BYTES} bytes in one write, as etcd takes them, found {size}; "
+            "keep large data elsewhere and its place here"
+        )
+
+
+def _batches(puts: Sequence[Put]) -> Iterator[list[Put]]:
+    batch: list[Put] = []
+    size = 0
+    for put in puts:
+        more = len(put.key) + len(put.value)
+        if batch and (len(batch) == MOST_OPERATIONS or size + more > _MOST_BYTES - 64 * MOST_OPERATIONS):
+            yield batch
+            batch, size = [], 0
+        batch.append(put)
+        size += more
+    if batch:
+        yield batch

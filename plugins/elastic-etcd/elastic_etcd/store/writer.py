@@ -1,0 +1,203 @@
+"""Writes that count once, even when the answer to one was lost.
+
+A write whose answer does not come may have been carried out, may not, or may be carried out later: it waits in a
+member that was stopped. Sending it again as it is could count it twice. So every write of ours also writes a *write
+marker*, a key that nobody else writes, on the condition that the marker is still the one of the write before:
+
+- of all copies of a write that are under way, one at most finds the marker as it was: the others do nothing;
+- whoever sends a copy and finds the marker changed knows that an earlier copy was carried out;
+- if a write is refused by its own conditions while copies of it may be under way (a stopped member could let one
+  through once the conditions hold again, after we said that nothing was written), the marker is changed first: that
+  *fences* the copies off.
+
+This costs no round trip: condition and marker travel in the transaction. A marker serves one write at a time; threads
+that write at the same time take different ones. A write that was given up with its answer outstanding takes its marker
+with it. At the end the markers are deleted, but for those whose very first write may have a copy under way: that one's
+condition is that there is no marker.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import SystemClock, later
+from elastic_etcd.client.errors import EtcdUnreachable
+from elastic_etcd.client.values import Committed, Compare, Delete, Field, Get, Put, Transaction, end_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_etcd.client.client import EtcdClient
+    from elastic_etcd.client.values import KeyValue, Operation, Range
+
+MOST_OPERATIONS = 120
+"""In one transaction. etcd's limit is 128, and what makes a write count once needs a few."""
+PAUSE: Duration = 0.1
+"""Seconds before a member is asked again that refuses connections at once."""
+_WRITTEN = b"written"
+_FENCED = b"fenced"
+
+
+class Marker:
+    """The key of a write marker and the revision of its last write; 0 before the first."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.revision = 0
+
+    def unchanged(self) -> Compare:
+        return Compare(self.key, Field.MODIFIED, self.revision)
+
+
+class Deadline:
+    """Until when an operation waits, or tries again while no member answers.
+
+    It tells that when it is called. Most writes end without that, and to read a store's timeout from torch's C++ side
+    takes a tenth of the time that is ours to lose in each.
+
+    Args:
+        begun: when the operation began.
+        patience: how long it may take from then on; asked once, when the deadline is needed first.
+    """
+
+    def __init__(self, begun: Instant, patience: Callable[[], Duration]) -> None:
+        self._begun = begun
+        self._patience = patience
+        self._at: Instant | None = None
+
+    def __call__(self) -> Instant:
+        if self._at is None:
+            self._at = later(self._begun, self._patience())
+        return self._at
+
+
+class Refusal:
+    """The conditions of a write did not hold: nothing was written, nor will be. `found` are the answers to what was
+    asked for that case."""
+
+    def __init__(self, found: tuple[Range, ...]) -> None:
+        self.found = found
+
+    @property
+    def first(self) -> KeyValue | None:
+        """The only key of the first answer; None if it does not exist."""
+        return self.found[0].first
+
+
+class Writer:
+    """Writes for one store, from any number of threads.
+
+    Args:
+        prefix: of the markers.
+        lease: that the markers are attached to; 0 for none: then `forget` deletes them.
+    """
+
+    def __init__(self, client: EtcdClient, prefix: bytes, lease: int = 0, clock: Clock | None = None) -> None:
+        self._client = client
+        self._prefix = prefix + uuid.uuid4().hex.encode() + b"/"
+        self._lease = lease
+        self._clock: Clock = clock or SystemClock()
+        self._numbers = itertools.count()
+        self._idle: deque[Marker] = deque()
+        self._kept: set[bytes] = set()  # keys of markers that are not to be deleted
+        self._closed = threading.Event()
+
+    def write(
+        self, conditions: Sequence[Compare], writes: Sequence[Operation], instead: Sequence[Get], deadline: Deadline
+    ) -> Committed | Refusal:
+        """Carry the writes out, if the conditions hold, exactly once. What is returned has the write's revision.
+
+        Args:
+            instead: what to read if the conditions do not hold; nothing without any.
+            deadline: until when it is tried again while no member answers.
+
+        Raises:
+            EtcdUnreachable: it could not be done in time; with `landed`, it may have been, or be yet.
+            EtcdRefused, EtcdClosed.
+        """
+        try:
+            marker = self._idle.pop()
+        except IndexError:  # asking first would be too early: another thread may take the last one
+            marker = self._new_marker()
+        outcome = self._carried_out(marker, conditions, writes, instead, deadline)
+        self._idle.append(marker)  # after an error it is out of use
+        return outcome
+
+    def pause(self, seconds: float) -> None:
+        """Wait; `forget` ends it."""
+        self._closed.wait(seconds)
+
+    def forget(self) -> None:
+        """Delete the markers: nothing will be written any more."""
+        self._closed.set()
+        kept = sorted(self._kept)
+        starts, ends = [self._prefix, *(key + b"\0" for key in kept)], [*kept, end_of(self._prefix)]
+        deletes = [Delete(start, end) for start, end in zip(starts, ends, strict=True)]
+        for first in range(0, len(deletes), MOST_OPERATIONS):
+            self._client.transact(Transaction((), deletes[first : first + MOST_OPERATIONS]))
+
+    def _new_marker(self) -> Marker:
+        return Marker(self._prefix + b"%d" % next(self._numbers))
+
+    def _carried_out(
+        self,
+        marker: Marker,
+        conditions: Sequence[Compare],
+        writes: Sequence[Operation],
+        instead: Sequence[Get],
+        deadline: Deadline,
+    ) -> Committed | Refusal:
+        otherwise = (Get(marker.key), *instead) if conditions else ()
+        transaction = Transaction((marker.unchanged(), *conditions), (*writes, self._mark(marker, _WRITTEN)), otherwise)
+        done, outstanding = self._answered(marker, transaction, deadline)
+        if done.succeeded:
+            marker.revision = done.revision
+            return done
+        if not conditions:  # then it failed for its marker, which the fence finds changed; to ask every time costs more
+            return self._fenced_off(marker, deadline) or Refusal(())
+        landed = _landed(marker, done.ranges[0].first)
+        if landed is None and outstanding:
+            landed = self._fenced_off(marker, deadline)
+        return landed or Refusal(done.ranges[1:])
+
+    def _answered(
+        self, marker: Marker, transaction: Transaction, deadline: Deadline, outstanding: bool = False
+    ) -> tuple[Committed, bool]:
+        """The first answer, and whether copies may be under way for which there was none."""
+        while True:
+            try:
+                return self._client.transact(transaction), outstanding
+            except EtcdUnreachable as error:
+                outstanding = outstanding or error.landed
+                if outstanding and marker.revision == 0:
+                    self._kept.add(marker.key)
+                if self._clock.now() >= deadline():
+                    raise EtcdUnreachable(str(error), outstanding) from error
+                self.pause(PAUSE)
+
+    def _fenced_off(self, marker: Marker, deadline: Deadline) -> Committed | None:
+        """Change the marker, so that no copy of the write can be carried out from now on. What came of the write if one
+        was faster; else None."""
+        fence = Transaction((marker.unchanged(),), (self._mark(marker, _FENCED),), (Get(marker.key),))
+        done, _ = self._answered(marker, fence, deadline, outstanding=True)
+        if done.succeeded:
+            marker.revision = done.revision
+            return None
+        return _landed(marker, done.ranges[0].first)
+
+    def _mark(self, marker: Marker, value: bytes) -> Put:
+        return Put(marker.key, value, self._lease)
+
+
+def _landed(marker: Marker, found: KeyValue | None) -> Committed | None:
+    """What came of a write whose marker reads `found`: None if it was not carried out. Brings the marker up to date."""
+    revision = found.mod_revision if found else 0
+    if revision == marker.revision:
+        return None
+    marker.revision = revision
+    return Committed(True, revision) if found and found.value == _WRITTEN else None
