@@ -15,11 +15,11 @@ from elastic_core.errors import RendezvousClosedError, RendezvousError, Rendezvo
 from elastic_core.log import get_logger
 from elastic_etcd_legacy import steps
 from elastic_etcd_legacy.decide import Closed, Done, Take, begins_call, decide, nodes_waiting
+from elastic_etcd_legacy.document import KeepAlive
+from elastic_etcd_legacy.key_cache import KeyCache
 from elastic_etcd_legacy.leases import Leases
-from elastic_etcd_legacy.mirror import Mirror
+from elastic_etcd_legacy.steps import transaction
 from elastic_etcd_legacy.table import Effect, Status
-from elastic_etcd_legacy.view import KeepAlive
-from elastic_etcd_legacy.writing import transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Clock, Duration
     from elastic_etcd_legacy.decide import Move, Wait
+    from elastic_etcd_legacy.document import View
     from elastic_etcd_legacy.settings import LegacySettings
     from elastic_etcd_legacy.steps import Step
-    from elastic_etcd_legacy.view import View
 
 _RETRY: Duration = 0.2  # seconds after etcd could not be reached
 _CONTENTION: Duration = 0.02  # after a write that came too late; times the number of such writes in a row, at random
@@ -68,8 +68,8 @@ class Barrier:
         self._host = host
         self._name = name
         self._clock = clock or SystemClock()
-        self._mirror = Mirror(client, settings.keys)
-        self._leases = Leases(client, settings.keep_alive, settings.kept, self._mirror.poke, self._clock)
+        self._cache = KeyCache(client, settings.keys)
+        self._leases = Leases(client, settings.keep_alive, settings.kept, self._cache.poke, self._clock)
         self._call: tuple[int, Instant] = (0, Instant(0.0))  # version and end of the last call that this node makes
         self._version = 0
         self._stopped = threading.Event()
@@ -108,7 +108,7 @@ class Barrier:
         late, until = 0, later(self._clock.now(), patience)
         while True:
             try:
-                view = self._mirror.refresh()
+                view = self._cache.refresh()
                 step = steps.close(view.document)
                 if step is None or self._written(view, step, "the job is over"):
                     return
@@ -120,14 +120,14 @@ class Barrier:
 
     def look(self) -> View:
         """What etcd holds now. Raises EtcdUnreachable, EtcdClosed or EtcdRefused."""
-        return self._mirror.refresh()
+        return self._cache.refresh()
 
     def nodes_waiting(self) -> int:
         """How many nodes wait for a new round, those of a broken one included; what the watch told last. Raises
         EtcdUnreachable, EtcdClosed or EtcdRefused when it tells nothing."""
-        self._mirror.start()
-        self._mirror.check()
-        return nodes_waiting(self._mirror.view(), self._version, self._settings.bounds)
+        self._cache.start()
+        self._cache.check()
+        return nodes_waiting(self._cache.view(), self._version, self._settings.bounds)
 
     @property
     def run_lease(self) -> int:
@@ -137,10 +137,10 @@ class Barrier:
     def stop(self, patience: Duration) -> bool:
         """Leave the round and let `enter` come back; whether that was done within so many seconds. Idempotent."""
         self._stopped.set()
-        self._mirror.poke()
+        self._cache.poke()
         told = self._outside.wait(patience) and self._left()
         self._leases.close(end_run=told)
-        self._mirror.close()
+        self._cache.close()
         return told
 
     # -- on the way in
@@ -150,15 +150,15 @@ class Barrier:
         while True:
             self._check_stopped()
             try:
-                self._mirror.start()
-                changes, view = self._mirror.changes, self._mirror.view()
+                self._cache.start()
+                changes, view = self._cache.changes, self._cache.view()
                 move = self._decided(view, token)
                 if isinstance(move, Done):
                     return Joined(move.version, move.rank, move.world_size, (view.alive or {})[0])
                 if self._clock.now() >= deadline:
                     raise RendezvousTimeoutError(self._too_late(view))
                 if not isinstance(move, Take):
-                    self._mirror.wait(changes, min(move.until or deadline, deadline) - self._clock.now())
+                    self._cache.wait(changes, min(move.until or deadline, deadline) - self._clock.now())
                 elif self._written(view, move.step, move.reason):
                     late = 0
                 else:
@@ -200,7 +200,7 @@ class Barrier:
     # -- writing
 
     def _written(self, view: View, step: Step, reason: str = "") -> bool:
-        """Whether the step stands now; what stands is in the mirror afterwards. An answer that is lost raises
+        """Whether the step stands now; what stands is in the cache afterwards. An answer that is lost raises
         EtcdUnreachable, and the next look shows whether the write landed: every step names its author."""
         effects, lease = step.transition.effects, 0
         try:
@@ -210,9 +210,9 @@ class Barrier:
                 self._client.renew(view.lease)
         except EtcdLeaseGone:
             self._leases.gone(lease)  # one of ours; else the document's, which is gone with it
-            self._mirror.refresh()
+            self._cache.refresh()
             return False
-        self._mirror.refresh()
+        self._cache.refresh()
         if done.succeeded:
             get_logger().debug("rendezvous state written", reason=reason, step=step.transition.event.value)
         return done.succeeded
@@ -244,7 +244,7 @@ class Barrier:
 
     def _give_up(self, token: str) -> None:
         """The others need not wait for this node, nor make room for it. If they cannot be told, its lease ends."""
-        if self._mirror.started:  # else it has not written anything
+        if self._cache.started:  # else it has not written anything
             try:
                 self._attempt(lambda view: steps.give_up(view.document, token))
             except (EtcdError, RendezvousError):
@@ -253,7 +253,7 @@ class Barrier:
 
     def _left(self) -> bool:
         """End the round that this node is in. Whether nothing hangs on its long lease any more."""
-        if not self._mirror.started and self._leases.run_if_held is None:
+        if not self._cache.started and self._leases.run_if_held is None:
             return True
         try:
             view = self._attempt(self._leaving)
@@ -266,10 +266,10 @@ class Barrier:
         return steps.break_(view.document) if mine and self._version else None
 
     def _attempt(self, step_for: Callable[[View], Step | None]) -> View:
-        view = self._mirror.refresh()
+        view = self._cache.refresh()
         for _ in range(_LAST_ATTEMPTS):
             step = step_for(view)
             if step is None or self._written(view, step, "this node goes"):
                 break
-            view = self._mirror.refresh()
-        return self._mirror.view()
+            view = self._cache.refresh()
+        return self._cache.view()

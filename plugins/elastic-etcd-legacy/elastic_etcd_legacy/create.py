@@ -1,19 +1,20 @@
-"""From parameters to a handler. All problems of the parameters at once."""
+"""From parameters to a handler, and that there is something better. All problems of the parameters at once."""
 
 from __future__ import annotations
 
 import re
 import socket
+import threading
+import warnings
 from typing import TYPE_CHECKING
 
 from elastic_etcd.parameters import read_parameters
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.log import get_logger
 from elastic_core.support.addresses import own_address_towards
-from elastic_etcd_legacy.deprecation import say_deprecated
 from elastic_etcd_legacy.handler import EtcdRendezvousHandler
-from elastic_etcd_legacy.keys import DEFAULT_PREFIX
-from elastic_etcd_legacy.settings import LAST_CALL, TIMEOUT, LegacySettings
+from elastic_etcd_legacy.settings import DEFAULT_PREFIX, LAST_CALL, TIMEOUT, LegacySettings
 
 if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 _NAMES = {"ca_cert": "cacert", "ssl_cert": "cert", "ssl_cert_key": "key"}
 """What elastic-etcd calls a parameter, and what this backend does."""
+ADVICE = (
+    "the backend etcd needs no change but its name: it re-forms at once after a failure, its members learn of it by "
+    "push, and its cost does not grow with the square of the nodes"
+)
+_said = threading.Event()
 _SAME = ("protocol", "user", "password", "password_env")
 
 
@@ -39,13 +45,22 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
         ConfigurationError: the endpoint or an option cannot be.
     """
     settings, cluster = read(params)
-    say_deprecated()
+    _say_deprecated()
     from elastic_etcd.client.client import EtcdClient
 
     client = EtcdClient(cluster.addresses, cluster.security(), cluster.login())
     address = params.local_addr or _address_towards(cluster)
     name = params.node.name if params.node else socket.gethostname()
     return EtcdRendezvousHandler(client, settings, address, _store, name)
+
+
+def _say_deprecated() -> None:
+    """To developers as a warning, and once in a process to people in the log."""
+    message = f"the rendezvous backend etcd-legacy is in maintenance mode; use etcd: {ADVICE}"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    if not _said.is_set():
+        _said.set()
+        get_logger(backend="etcd-legacy", better="etcd").warning("backend deprecated", advice=ADVICE)
 
 
 def read(params: RendezvousParameters) -> tuple[LegacySettings, EtcdParameters]:

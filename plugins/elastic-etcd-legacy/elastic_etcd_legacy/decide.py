@@ -12,9 +12,8 @@ from elastic_etcd_legacy.table import Status
 
 if TYPE_CHECKING:
     from elastic_core.clock import Instant
-    from elastic_etcd_legacy.document import Rendezvous
+    from elastic_etcd_legacy.document import Rendezvous, View
     from elastic_etcd_legacy.steps import Bounds, Step
-    from elastic_etcd_legacy.view import View
 
 
 @dataclass(frozen=True)

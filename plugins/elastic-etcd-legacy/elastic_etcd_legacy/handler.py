@@ -12,8 +12,8 @@ from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from elastic_core.support.sockets import PortReservation
 from elastic_etcd_legacy.barrier import Barrier
+from elastic_etcd_legacy.document import KeepAlive
 from elastic_etcd_legacy.table import Status
-from elastic_etcd_legacy.view import KeepAlive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,12 +1,23 @@
-"""All changes of the document, as pure functions. Each looks its transition up in the table; a step that the table or
-its condition does not allow raises and changes nothing."""
+"""All changes of the document and the transactions that carry them out, as pure functions. Each change looks its
+transition up in the table; a step that the table or its condition does not allow raises and changes nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from elastic_etcd_legacy.document import Rendezvous
-from elastic_etcd_legacy.table import BY_CAUSE, Event, Status, Transition
+from elastic_etcd.client.values import Compare, Delete, Field, Put, Transaction, absent
+
+from elastic_etcd_legacy.document import Rendezvous, to_bytes
+from elastic_etcd_legacy.table import BY_CAUSE, Effect, Event, Status, Transition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from elastic_etcd.client.values import Operation
+
+    from elastic_etcd_legacy.document import KeepAlive, View
+    from elastic_etcd_legacy.settings import Keys
 
 
 class IllegalStep(ValueError):
@@ -112,6 +123,20 @@ def caller(document: Rendezvous, bounds: Bounds) -> str | None:
     return document.participants[bounds.least - 1] if len(document.participants) >= bounds.least else None
 
 
+def transaction(keys: Keys, view: View, step: Step, lease: int, alive: tuple[KeepAlive, int] | None) -> Transaction:
+    """Write what `step` made of the document of `view`, if it is still the one that stands.
+
+    A document that was deleted and made again has another revision, so that what was decided about the one is never
+    written over the other.
+
+    Args:
+        lease: that the document is to be attached to.
+        alive: what a step that confirms writes besides, and its lease.
+    """
+    stands = absent(keys.document) if not view.revision else Compare(keys.document, Field.MODIFIED, view.revision)
+    return Transaction((stands,), tuple(_operations(keys, view, step, lease, alive)))
+
+
 def _step(before: Rendezvous | None, event: Event, after: Rendezvous | None) -> Step:
     transition = _row(before, event)
     found = None if after is None else after.status
@@ -139,3 +164,17 @@ def _row(before: Rendezvous | None, event: Event) -> Transition:
 def _require(holds: bool, rule: str, found: Rendezvous) -> None:
     if not holds:
         raise IllegalStep(f"expected that {rule}, found {found}")
+
+
+def _operations(
+    keys: Keys, view: View, step: Step, lease: int, alive: tuple[KeepAlive, int] | None
+) -> Iterator[Operation]:
+    if step.after is None:
+        yield Delete(keys.document)
+        return
+    yield Put(keys.document, to_bytes(step.after), lease)
+    if Effect.KEEP_ALIVE in step.transition.effects:
+        if alive is None:
+            raise ValueError("expected what a step that confirms writes as its keep-alive, found none")
+        rank = step.after.participants.index(step.after.confirmed[-1])
+        yield Put(keys.alive(view.version, rank), alive[0].to_bytes(), alive[1])

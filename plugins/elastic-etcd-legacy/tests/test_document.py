@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from elastic_etcd.client.values import KeyValue
-from elastic_etcd_legacy.document import Rendezvous, from_bytes, to_bytes
-from elastic_etcd_legacy.keys import Keys
+from elastic_etcd_legacy.document import KeepAlive, Rendezvous, View, from_bytes, to_bytes, view_of
+from elastic_etcd_legacy.settings import Keys
 from elastic_etcd_legacy.table import Status
-from elastic_etcd_legacy.view import KeepAlive, View, view_of
 from hypothesis import given
 from hypothesis import strategies as st
 

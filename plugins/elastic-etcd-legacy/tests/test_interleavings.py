@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from elastic_etcd.client.values import KeyValue, Put
 from elastic_etcd_legacy import steps
 from elastic_etcd_legacy.decide import Closed, Done, Take, Wait, decide, nodes_waiting
-from elastic_etcd_legacy.keys import Keys
-from elastic_etcd_legacy.steps import Bounds
+from elastic_etcd_legacy.document import KeepAlive, View, view_of
+from elastic_etcd_legacy.settings import Keys
+from elastic_etcd_legacy.steps import Bounds, transaction
 from elastic_etcd_legacy.table import Effect, Status
-from elastic_etcd_legacy.view import KeepAlive, View, view_of
-from elastic_etcd_legacy.writing import transaction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from elastic_etcd.client.errors import EtcdClosed, EtcdError, EtcdUnreachable
 from elastic_etcd.client.values import end_of
 
-from elastic_etcd_legacy.view import view_of
+from elastic_etcd_legacy.document import view_of
 
 if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from elastic_etcd.client.watch import EtcdWatch
 
     from elastic_core.clock import Duration
-    from elastic_etcd_legacy.keys import Keys
-    from elastic_etcd_legacy.view import View
+    from elastic_etcd_legacy.document import View
+    from elastic_etcd_legacy.settings import Keys
 
 _LONGEST: Duration = 60.0
 _RETRY: Duration = 0.2  # seconds after the watch could not reach anybody
 _PATIENCE: Duration = 5.0  # for the thread to end
 
 
-class Mirror:
+class KeyCache:
     """From any thread; `start` before anything else."""
 
     def __init__(self, client: EtcdClient, keys: Keys) -> None:
@@ -101,7 +101,7 @@ class Mirror:
 
     def _begin(self, watch: EtcdWatch) -> None:
         self._watch = watch
-        thread = threading.Thread(target=self._follow, args=(watch,), name="etcd-legacy mirror", daemon=True)
+        thread = threading.Thread(target=self._follow, args=(watch,), name="etcd-legacy keys", daemon=True)
         thread.start()
         self._thread = thread  # only now: `close` joins it, and a thread that has not begun cannot be joined
 
