@@ -16,7 +16,7 @@ from elastic_core.log import get_logger
 from elastic_etcd_legacy import steps
 from elastic_etcd_legacy.decide import Closed, Done, Take, begins_call, decide, nodes_waiting
 from elastic_etcd_legacy.document import KeepAlive
-from elastic_etcd_legacy.key_cache import KeyCache
+from elastic_etcd_legacy.key_cache import RunCache
 from elastic_etcd_legacy.leases import Leases
 from elastic_etcd_legacy.steps import transaction
 from elastic_etcd_legacy.table import Effect, Status
@@ -68,7 +68,7 @@ class Barrier:
         self._host = host
         self._name = name
         self._clock = clock or SystemClock()
-        self._cache = KeyCache(client, settings.keys)
+        self._cache = RunCache(client, settings.keys, self._clock)
         self._leases = Leases(client, settings.keep_alive, settings.kept, self._cache.poke, self._clock)
         self._call: tuple[int, Instant] = (0, Instant(0.0))  # version and end of the last call that this node makes
         self._version = 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from elastic_etcd.backend.key_cache import KeyCache
+from elastic_etcd.backend.keys import KeyRange
 from elastic_etcd.client.errors import EtcdClosed, EtcdError, EtcdUnreachable
 from elastic_etcd.client.values import end_of
 
@@ -12,10 +14,9 @@ from elastic_etcd_legacy.document import view_of
 
 if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
-    from elastic_etcd.client.values import KeyValue, News, Range
-    from elastic_etcd.client.watch import EtcdWatch
+    from elastic_etcd.client.values import KeyValue, Range
 
-    from elastic_core.clock import Duration
+    from elastic_core.clock import Clock, Duration
     from elastic_etcd_legacy.document import View
     from elastic_etcd_legacy.settings import Keys
 
@@ -24,20 +25,17 @@ _RETRY: Duration = 0.2  # seconds after the watch could not reach anybody
 _PATIENCE: Duration = 5.0  # for the thread to end
 
 
-class KeyCache:
+class RunCache(KeyCache):
     """From any thread; `start` before anything else."""
 
-    def __init__(self, client: EtcdClient, keys: Keys) -> None:
-        self._client = client
+    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
+        super().__init__(client, KeyRange(keys.followed, end_of(keys.followed)), clock)
         self._keys = keys
-        self._pairs: dict[bytes, KeyValue] = {}
-        self._revision = 0
         self._changes = 0
         self._fault: EtcdError | None = None
-        self._news = threading.Condition()
+        self._news = threading.Condition(self._lock)
         self._over = threading.Event()
         self._starting = threading.Lock()
-        self._watch: EtcdWatch | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -59,14 +57,14 @@ class KeyCache:
         """
         with self._starting:
             if self._thread is None:
-                self.refresh()
-                prefix = self._keys.followed
-                self._begin(self._client.watch(prefix, end_of(prefix), after=self._revision))
+                self._read()
+                thread = threading.Thread(target=self._follow, name="etcd-legacy keys", daemon=True)
+                thread.start()
+                self._thread = thread  # only now: `close` joins it, and one that has not begun cannot be joined
 
     def refresh(self) -> View:
         """Read everything now: what this node has written is in the view. Raises as `start` does."""
-        prefix = self._keys.followed
-        self._replace(self._client.read(prefix, end_of(prefix)))
+        self._read()
         return self.view()
 
     def view(self) -> View:
@@ -93,30 +91,18 @@ class KeyCache:
     def close(self) -> None:
         """Follow no more. Idempotent."""
         self._over.set()
-        if self._watch is not None:
-            self._watch.close()
+        super().close()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
         self.poke()
 
-    def _begin(self, watch: EtcdWatch) -> None:
-        self._watch = watch
-        thread = threading.Thread(target=self._follow, args=(watch,), name="etcd-legacy keys", daemon=True)
-        thread.start()
-        self._thread = thread  # only now: `close` joins it, and a thread that has not begun cannot be joined
-
-    def _follow(self, watch: EtcdWatch) -> None:
-        behind = False
+    def _follow(self) -> None:
         while not self._over.is_set():
             try:
-                if behind:
-                    self.refresh()
-                    behind = False
-                news = watch.next(_LONGEST)
-                behind = news is not None and self._take(news)
+                if self._wait_for(lambda: False, _LONGEST):  # all has to be read again
+                    self._read()
             except EtcdUnreachable as error:
                 self._note(error)
-                behind = True  # a watch that stands again need not have anything to tell
                 self._over.wait(_RETRY)
             except EtcdClosed:
                 return
@@ -124,30 +110,14 @@ class KeyCache:
                 self._note(error)
                 return
 
-    def _take(self, news: News) -> bool:
-        """Whether all has to be read again."""
-        with self._news:
-            self._fault = None
-            for event in news.events:
-                # What a read has told already comes once more by the watch, and may be older than that read.
-                if event.pair.mod_revision <= self._revision:
-                    continue
-                if event.deleted:
-                    self._pairs.pop(event.pair.key, None)
-                else:
-                    self._pairs[event.pair.key] = event.pair
-            # After a gap the next read counts, whatever its revision: an etcd that has lost its data begins anew.
-            self._revision = 0 if news.resync else max(self._revision, news.revision)
-            self._changed()
-        return news.resync
-
     def _replace(self, found: Range) -> None:
-        with self._news:
-            self._fault = None
-            if found.revision >= self._revision:
-                self._pairs = {pair.key: pair for pair in found.values}
-                self._revision = found.revision
-                self._changed()
+        super()._replace(found)
+        self._fault = None
+        self._changed()
+
+    def _put(self, key: bytes, pair: KeyValue | None) -> None:
+        super()._put(key, pair)
+        self._changed()
 
     def _note(self, fault: EtcdError) -> None:
         with self._news:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class KeyCache:
     """The keys of one range.
 
-    `_read` is called from one thread, `_wait_for` from one other, `close` from any. `_lock` guards what is known;
-    `_put` and `_replace` are called with it held.
+    `_wait_for` is called from one thread, `_read` and `close` from any. `_lock` guards what is known; `_put` and
+    `_replace` are called with it held. The older protocol's package follows its keys by this, too.
     """
 
     def __init__(self, client: EtcdClient, where: KeyRange, clock: Clock) -> None:
