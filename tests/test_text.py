@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.config.parsing import parse_boolean
 from elastic_core.hooks import Option
 from elastic_core.hooks.options import type_options
 from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.parsing import parse_boolean
 from elastic_core.text import nearest, truth
 
 SPELLINGS = {

@@ -6,9 +6,9 @@ import re
 import signal
 from collections.abc import Iterable, Mapping
 
-from elastic_core.config.parsing import Parser, parse_text, unexpected
 from elastic_core.config.secrets import is_secret
 from elastic_core.config.values import NodeRange, StreamMap, Streams
+from elastic_core.parsing import Parser, parse_text, unexpected
 from elastic_core.text import HIDDEN
 
 _NODES = "N or MIN:MAX nodes with 1 <= MIN <= MAX (such as 2 or 1:4)"

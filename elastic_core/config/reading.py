@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.config.environment import fallbacks, from_environment
 from elastic_core.config.file import from_file
 from elastic_core.config.flags import CommandLine, scan
-from elastic_core.config.parsing import parse_boolean
 from elastic_core.config.resolve import DEFAULT, resolve
 from elastic_core.config.rules import broken_rules
 from elastic_core.config.schedulers import scheduler_problems, with_scheduler
@@ -24,6 +23,7 @@ from elastic_core.config.settings import SPECS, Settings
 from elastic_core.config.sources import Found
 from elastic_core.config.spec import Spec, specs_of_options
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.parsing import parse_boolean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

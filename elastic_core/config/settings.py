@@ -22,7 +22,9 @@ from elastic_core.config.lists import (
     parse_texts,
     some_of,
 )
-from elastic_core.config.parsing import (
+from elastic_core.config.spec import Spec, setting, specs_of
+from elastic_core.config.values import NodeRange, StreamMap
+from elastic_core.parsing import (
     choice,
     integer,
     parse_boolean,
@@ -35,8 +37,6 @@ from elastic_core.config.parsing import (
     seconds,
     seconds_or_none,
 )
-from elastic_core.config.spec import Spec, setting, specs_of
-from elastic_core.config.values import NodeRange, StreamMap
 
 _port = integer(0, 65535)
 _count = integer(0)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from elastic_core.config.parsing import Parser, integer, parse_boolean, parse_number, parse_text
-from elastic_core.text import HIDDEN
+from elastic_core.parsing import Parser, parse_boolean, parser_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -92,35 +91,22 @@ def specs_of(settings_class: type[Any]) -> dict[str, Spec]:
     }
 
 
-def _silent(parse: Parser[Any]) -> Parser[Any]:
-    """The same, for a value that no error may show."""
-
-    def parse_secret(raw: object) -> Any:
-        try:
-            return parse(raw)
-        except ValueError as error:
-            raise ValueError(f"{str(error).partition(', found')[0]}, found {HIDDEN}") from None
-
-    return parse_secret
-
-
-_PARSERS: dict[type, tuple[Parser[Any], str]] = {
-    str: (parse_text, "TEXT"),
-    int: (integer(), "N"),
-    float: (parse_number, "NUMBER"),
-    bool: (parse_boolean, ""),
-}
+_METAVARS: dict[type, str] = {str: "TEXT", int: "N", float: "NUMBER", bool: ""}
 
 
 def specs_of_options(options: Iterable[Option]) -> dict[str, Spec]:
     """The specs of options that plugins add to the command line, by name with underscores."""
     specs = {}
     for option in options:
-        parse, metavar = _PARSERS[option.type]
-        if option.secret and option.type is not bool:  # a switch has no value to show
-            parse = _silent(parse)
         name = option.name.replace("-", "_")
         specs[name] = Spec(
-            name, parse, option.default, "plugins", option.help, metavar=metavar, unit=option.unit, torchrun=False
+            name,
+            parser_of(option),
+            option.default,
+            "plugins",
+            option.help,
+            metavar=_METAVARS[option.type],
+            unit=option.unit,
+            torchrun=False,
         )
     return specs

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import Problem
 from elastic_core.hooks.names import did_you_mean
-from elastic_core.text import HIDDEN, truth
+from elastic_core.parsing import parser_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,10 +36,9 @@ def type_options(
     for option in options:
         value = given.get(option.name)
         try:
-            typed[option.name] = option.default if value is None else _typed(option, value)
+            typed[option.name] = option.default if value is None else parser_of(option)(value)
         except ValueError as error:
-            message = f"{str(error).partition(', found')[0]}, found {HIDDEN}" if option.secret else str(error)
-            problems.append(Problem(f"{origin}: {option.name}", message))
+            problems.append(Problem(f"{origin}: {option.name}", str(error)))
     return typed, tuple(problems)
 
 
@@ -69,43 +67,3 @@ def _unknown(written: str, known: list[str]) -> str:
     if not hint:
         hint = f"; there are {', '.join(sorted(known))}" if known else "; there are none"
     return f"unknown option{hint}"
-
-
-def _typed(option: Option, value: object) -> str | int | float | bool:
-    """The value in the option's type. Raises ValueError that says what was expected."""
-    if option.type is bool:
-        return _boolean(value)
-    if option.type is str:
-        return _text(value)
-    unit = f" of {option.unit}" if option.unit else ""
-    return _whole(value, unit) if option.type is int else _number(value, unit)
-
-
-def _boolean(value: object) -> bool:
-    found = truth(value)
-    if found is None:
-        raise ValueError(f"expected true or false, found {value!r}")
-    return found
-
-
-def _text(value: object) -> str:
-    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        return str(value)
-    raise ValueError(f"expected text, found {value!r}")
-
-
-def _whole(value: object, unit: str) -> int:
-    try:
-        return int(str(value))
-    except ValueError:
-        raise ValueError(f"expected a whole number{unit}, found {value!r}") from None
-
-
-def _number(value: object, unit: str) -> float:
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"expected a number{unit}, found {value!r}")
-    return number

@@ -23,7 +23,8 @@ class Option:
     """One option that a plugin takes: `name=value` in `--rdzv-conf` and the like, or a key of a config table.
 
     `default` None means "unset". `unit` is for people ("seconds", "bytes"), empty where there is none. The value of one
-    that is `secret` is shown by nothing: not by `elastic explain`, and not in errors.
+    that is `secret` is shown by nothing: not by `elastic explain`, and not in errors. A number is from `least` to
+    `most`, and greater than `above`; the core refuses another one, so that a plugin reads only values that can be.
     """
 
     name: str
@@ -32,6 +33,9 @@ class Option:
     help: str
     unit: str = ""
     secret: bool = False
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
 
 
 @dataclass(frozen=True)

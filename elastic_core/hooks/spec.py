@@ -88,7 +88,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ign
 
         @hookimpl
         def elastic_rendezvous_backends():
-            lease = Option("lease", float, 10.0, "how long a silent node counts as present", "seconds")
+            lease = Option("lease", float, 10.0, "how long a silent node counts as present", "seconds", least=1)
             return [RendezvousBackendRecord("redis", "a Redis server", create, (lease,), aliases=("valkey",))]
     """
 
@@ -145,7 +145,7 @@ def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
 
         @hookimpl
         def elastic_watchdogs():
-            after = Option("after", float, 600.0, "idle time that counts as hung", "seconds")
+            after = Option("after", float, 600.0, "idle time that counts as hung", "seconds", above=0)
             return [WatchdogRecord("gpu-idle", "workers whose GPU does nothing", create, (after,))]
     """
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.config import Command, NodeRange, Spec
-from elastic_core.config.parsing import parse_boolean, seconds
 from elastic_core.config.resolve import STATIC_RUN_ID
 from elastic_core.errors import ConfigurationError, ExitCode, Problem
+from elastic_core.parsing import parse_boolean, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

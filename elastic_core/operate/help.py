@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from elastic_core.config import Spec
-from elastic_core.config.parsing import parse_boolean
 from elastic_core.config.usage import command_help
 from elastic_core.errors import ExitCode
+from elastic_core.parsing import parse_boolean
 
 _JSON = Spec(
     "json",

@@ -10,22 +10,21 @@ from elastic_core.hooks.records import Option, RendezvousBackendRecord
 from elastic_core.rendezvous.handler import create_handler
 from elastic_core.rendezvous.over_store import FactoryConnector, OverStore
 from elastic_core.rendezvous.round_stores import MadeStores
-from elastic_core.rendezvous.settings import OPTIONS, seconds_of
+from elastic_core.rendezvous.settings import OPTIONS, options_of
 from elastic_core.support.addresses import reached_at, split_host_port
 
 if TYPE_CHECKING:
-    from elastic_core.clock import Duration
     from elastic_core.hooks.records import StoreRecord
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
     from elastic_core.interfaces.store import Store
 
-_GRACE: Duration = 30.0
 OUTAGE_GRACE = Option(
     "outage_grace",
     float,
-    _GRACE,
+    30.0,
     "that workers are kept while the store answers nobody, beyond the time after which others call a node gone",
     "seconds",
+    least=0,
 )
 _PLACES = (("endpoint",), ("url",), ("path",), ("host", "port"))
 _NO_PORT, _ANY_PORT = 0, 9
@@ -63,7 +62,7 @@ def _handler(record: StoreRecord, params: RendezvousParameters) -> RendezvousHan
 
 def _backend(record: StoreRecord, params: RendezvousParameters, observes: bool = False) -> OverStore:
     _options(record, params)  # what cannot be is told before anything is tried
-    grace = seconds_of(params, OUTAGE_GRACE.name, _GRACE, zero=True)
+    grace = options_of(params, (OUTAGE_GRACE,))[OUTAGE_GRACE.name]
     where = params.endpoint or record.name
     connector = FactoryConnector(partial(_store, record, params), where, grace)
     return OverStore(connector, params.run_id, record.name, observes=observes)

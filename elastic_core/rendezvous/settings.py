@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.records import Option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from elastic_core.clock import Duration
     from elastic_core.interfaces.handler import RendezvousParameters
 
@@ -100,18 +101,27 @@ class RendezvousSettings:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("join_timeout", float, JOIN, "for a round to form; not counted while another round runs", "seconds"),
+    Option(
+        "join_timeout", float, JOIN, "for a round to form; not counted while another round runs", "seconds", above=0
+    ),
     Option(
         "last_call_timeout",
         float,
         LAST_CALL,
         "wait for more nodes of a new job once the least number is there",
         "seconds",
+        least=0,
     ),
-    Option("close_timeout", float, CLOSE, "for the members of an ended round to come back", "seconds"),
-    Option("heartbeat_timeout", float, HEARTBEAT, "silence of the store before that is logged", "seconds"),
-    Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "between two beats of a node", "seconds"),
-    Option("keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "beats that may be missing before a node is gone"),
+    Option("close_timeout", float, CLOSE, "for the members of an ended round to come back", "seconds", above=0),
+    Option("heartbeat_timeout", float, HEARTBEAT, "silence of the store before that is logged", "seconds", above=0),
+    Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "between two beats of a node", "seconds", above=0),
+    Option(
+        "keep_alive_max_attempt",
+        int,
+        KEEP_ALIVE_MAX_ATTEMPT,
+        "beats that may be missing before a node is gone",
+        least=2,
+    ),
 )
 """The options that every backend of dynamic rounds takes."""
 
@@ -120,45 +130,29 @@ def settings_of(params: RendezvousParameters) -> RendezvousSettings:
     """The settings that the parameters hold; options that are not there have their defaults.
 
     Raises:
-        ConfigurationError: a bound does not hold.
+        ConfigurationError: with every option that cannot be.
     """
-    known = {option.name: _number(option, params.get(option.name)) for option in OPTIONS}
-    try:
-        timeout = RendezvousTimeout(
-            known["join_timeout"], known["last_call_timeout"], known["close_timeout"], known["heartbeat_timeout"]
-        )
-        return RendezvousSettings(
-            params.run_id,
-            params.min_nodes,
-            params.max_nodes,
-            timeout,
-            known["keep_alive_interval"],
-            int(known["keep_alive_max_attempt"]),
-        )
-    except ValueError as error:
-        raise ConfigurationError(Problem("--rdzv-conf", str(error))) from error
+    known = options_of(params, OPTIONS)
+    timeout = RendezvousTimeout(
+        known["join_timeout"], known["last_call_timeout"], known["close_timeout"], known["heartbeat_timeout"]
+    )
+    return RendezvousSettings(
+        params.run_id,
+        params.min_nodes,
+        params.max_nodes,
+        timeout,
+        known["keep_alive_interval"],
+        known["keep_alive_max_attempt"],
+    )
 
 
-def seconds_of(params: RendezvousParameters, name: str, default: Duration, zero: bool = False) -> Duration:
-    """The seconds that an option of a backend gives, above 0, or (`zero`) 0 as well. Raises ConfigurationError."""
-    value = params.get(name)
-    try:
-        seconds = default if value is None else float(value)
-    except (TypeError, ValueError):
-        seconds = math.nan
-    if seconds > 0 or (zero and seconds == 0):
-        return seconds
-    wanted = "from 0 on" if zero else "above 0"
-    raise ConfigurationError(Problem(f"--rdzv-conf: {name}", f"expected seconds {wanted}, found {value!r}"))
+def options_of(params: RendezvousParameters, options: Sequence[Option]) -> dict[str, Any]:
+    """The values of these options, typed, defaults filled in: also in parameters that a program has made itself, with
+    values as text. Raises ConfigurationError with every option that cannot be."""
+    from elastic_core.hooks.options import type_options
 
-
-def _number(option: Option, value: Any) -> float:
-    kind = int if option.type is int else float
-    try:
-        number = kind(option.default if value is None else value)  # type: ignore[arg-type]  # or it is a TypeError
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if math.isfinite(number):
-        return number
-    wanted = "a whole number" if kind is int else "a number"
-    raise ConfigurationError(Problem(f"--rdzv-conf: {option.name}", f"expected {wanted}, found {value!r}"))
+    given = {option.name: params.get(option.name) for option in options}
+    values, problems = type_options(options, given, "--rdzv-conf")
+    if problems:
+        raise ConfigurationError(*problems)
+    return values

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.config import Command, Spec, read_command, wants_help
-from elastic_core.config.parsing import parse_boolean, seconds
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.records import Option
+from elastic_core.parsing import parse_boolean, seconds
 
 PAT = Command(
     "pat",

@@ -18,7 +18,8 @@ from elastic_core.config.lists import (
     some_of,
     split_commas,
 )
-from elastic_core.config.parsing import (
+from elastic_core.config.values import NodeRange, StreamMap, Streams
+from elastic_core.parsing import (
     choice,
     integer,
     parse_boolean,
@@ -30,7 +31,6 @@ from elastic_core.config.parsing import (
     seconds,
     seconds_or_none,
 )
-from elastic_core.config.values import NodeRange, StreamMap, Streams
 
 streams = st.sampled_from(list(Streams))
 parts = st.text(min_size=1).filter(lambda part: not part.startswith(","))

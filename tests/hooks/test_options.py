@@ -10,6 +10,9 @@ JOIN = Option("join_timeout", float, 600.0, "how long to wait", "seconds")
 RETRIES = Option("retries", int, 3, "attempts")
 HOST = Option("is_host", bool, None, "whether this node hosts the store")
 PROTOCOL = Option("protocol", str, "http", "http or https")
+GRACE = Option("grace", float, 30.0, "how long to bear it", "seconds", least=0)
+PACE = Option("pace", float, 1.0, "how fast", above=0, most=9.5)
+PEERS = Option("peers", int, 2, "how many", least=2, most=8)
 ALL = (JOIN, RETRIES, HOST, PROTOCOL)
 
 
@@ -45,13 +48,18 @@ def test_values_that_are_typed_already_pass():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        (HOST, "maybe", "expected true or false, found 'maybe'"),
+        (HOST, "maybe", "expected true or false (also 1/0, yes/no, on/off), found 'maybe'"),
         (RETRIES, "many", "expected a whole number, found 'many'"),
         (RETRIES, "1.5", "expected a whole number, found '1.5'"),
         (RETRIES, True, "expected a whole number, found True"),
-        (JOIN, "soon", "expected a number of seconds, found 'soon'"),
-        (JOIN, "nan", "expected a number of seconds, found 'nan'"),
+        (JOIN, "soon", "expected seconds, a number, found 'soon'"),
+        (JOIN, "nan", "expected seconds, a number, found 'nan'"),
         (PROTOCOL, True, "expected text, found True"),
+        (GRACE, "-1", "expected seconds, a number >= 0, found '-1'"),
+        (PACE, 0, "expected a number > 0 and <= 9.5, found 0"),
+        (PACE, 10, "expected a number > 0 and <= 9.5, found 10"),
+        (PEERS, "1", "expected a whole number from 2 to 8, found '1'"),
+        (PEERS, 9, "expected a whole number from 2 to 8, found 9"),
     ],
 )
 def test_value_of_another_type(option, value, message):

@@ -137,7 +137,9 @@ def test_an_endpoint_that_the_store_cannot_take(server, names, endpoint):
 
 
 def test_a_grace_that_cannot_be(server):
-    with pytest.raises(ConfigurationError, match=r"--rdzv-conf: outage_grace: expected seconds from 0 on, found -1"):
+    with pytest.raises(
+        ConfigurationError, match=r"--rdzv-conf: outage_grace: expected seconds, a number >= 0, found -1"
+    ):
         record(server).factory(parameters(outage_grace=-1))
 
 

@@ -12,7 +12,7 @@ from elastic_sqlite.store import SqliteStore
 
 _OPTIONS = (
     Option("path", str, "", "the file, on a disk that all nodes share"),
-    Option("lock_timeout", float, 5.0, "for other nodes to let go of the file", "seconds"),
+    Option("lock_timeout", float, 5.0, "for other nodes to let go of the file", "seconds", above=0),
 )
 
 

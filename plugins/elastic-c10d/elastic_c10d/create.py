@@ -8,22 +8,23 @@ import struct
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elastic_c10d.backend import C10dRendezvousBackend
-from elastic_c10d.connector import CONNECT_TIMEOUT, READ_TIMEOUT, SharedConnector
+from elastic_c10d.connector import SharedConnector
 from elastic_c10d.endpoint import Endpoint, parse_endpoint
 from elastic_c10d.hosting import Hosting
+from elastic_c10d.plugin import C10D
 from elastic_c10d.round_stores import C10dRoundStores
-from elastic_c10d.tcp_connector import GRACE, PATIENCE, TcpConnector
+from elastic_c10d.tcp_connector import PATIENCE, TcpConnector
 from elastic_c10d.torch_store import distributed
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.settings import JOIN, seconds_of
+from elastic_core.rendezvous.settings import options_of
 from elastic_core.support.addresses import reached_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from elastic_c10d.torch_store import Store
     from elastic_core.clock import Duration
@@ -52,7 +53,8 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
         ConfigurationError: the endpoint or an option cannot be.
         RendezvousConnectionError: the store could not be reached within `join_timeout`.
     """
-    connector = connector_for(params, seconds_of(params, "join_timeout", JOIN))
+    options = options_of(params, C10D)
+    connector = connector_for(params, options, options["join_timeout"])
     backend = C10dRendezvousBackend(connector, params.run_id)
     try:
         backend.connect()
@@ -70,16 +72,19 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE) ->
         ConfigurationError: the endpoint or an option cannot be.
     """
     # An error that comes after the join timeout could not be told: who gives up says only that nothing answered.
-    half = seconds_of(params, "join_timeout", JOIN) / 2
-    connector = connector_for(params, min(patience, half), half)
+    options = options_of(params, C10D)
+    half = options["join_timeout"] / 2
+    connector = connector_for(params, options, min(patience, half), half)
     backend = C10dRendezvousBackend(connector, params.run_id)
     return Parts(backend, C10dRoundStores(connector, params.run_id, _advertised(params, connector)))
 
 
-def connector_for(params: RendezvousParameters, patience: Duration, longest: Duration = math.inf) -> StoreConnector:
-    """The connector that the options ask for; a listener has `longest` seconds at most to answer. Raises
+def connector_for(
+    params: RendezvousParameters, options: Mapping[str, Any], patience: Duration, longest: Duration = math.inf
+) -> StoreConnector:
+    """The connector that the options, typed, ask for; a listener has `longest` seconds at most to answer. Raises
     ConfigurationError."""
-    kind = params.get("store_type") or "tcp"
+    kind = options["store_type"]
     if kind == "file":
         return file_connector(params.endpoint)
     if kind != "tcp":
@@ -91,11 +96,11 @@ def connector_for(params: RendezvousParameters, patience: Duration, longest: Dur
         )
     return TcpConnector(
         endpoint,
-        Hosting(endpoint, _is_host(params), params.max_nodes),
+        Hosting(endpoint, options["is_host"], params.max_nodes),
         patience,
-        min(seconds_of(params, "connect_timeout", CONNECT_TIMEOUT), longest),
-        seconds_of(params, "read_timeout", READ_TIMEOUT),
-        grace=seconds_of(params, "outage_grace", GRACE, zero=True),
+        min(options["connect_timeout"], longest),
+        options["read_timeout"],
+        grace=options["outage_grace"],
     )
 
 
@@ -135,8 +140,9 @@ def open_backend(params: RendezvousParameters) -> C10dRendezvousBackend:
 
 
 def _observing(params: RendezvousParameters) -> StoreConnector:
-    patience = float(params.get("join_timeout"))
-    if params.get("store_type") == "file":
+    options = options_of(params, C10D)
+    patience = options["join_timeout"]
+    if options["store_type"] == "file":
         if not Path(params.endpoint).is_file():
             raise RendezvousConnectionError(f"expected the file of a store, found none at {params.endpoint}")
         return file_connector(params.endpoint)
@@ -144,8 +150,8 @@ def _observing(params: RendezvousParameters) -> StoreConnector:
         parse_endpoint(params.endpoint),
         None,
         patience,
-        min(params.get("connect_timeout") or CONNECT_TIMEOUT, patience),
-        params.get("read_timeout") or READ_TIMEOUT,
+        min(options["connect_timeout"], patience),
+        options["read_timeout"],
     )
 
 
@@ -178,10 +184,3 @@ def _advertised(params: RendezvousParameters, connector: StoreConnector) -> Call
         return reached_at()
 
     return address
-
-
-def _is_host(params: RendezvousParameters) -> bool | None:
-    try:
-        return params.get_as_bool("is_host")
-    except ValueError as error:
-        raise ConfigurationError(Problem("--rdzv-conf: is_host", str(error))) from error

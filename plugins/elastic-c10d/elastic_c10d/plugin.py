@@ -23,11 +23,12 @@ _CONNECTION = (
         "that workers are kept while the store does not answer but its machine does, beyond the time after which "
         "others call a node gone",
         "seconds",
+        least=0,
     ),
-    Option("connect_timeout", float, 10.0, "for a listener to answer as a TCPStore", "seconds"),
-    Option("read_timeout", float, 60.0, "for the store to answer an operation", "seconds"),
+    Option("connect_timeout", float, 10.0, "for a listener to answer as a TCPStore", "seconds", above=0),
+    Option("read_timeout", float, 60.0, "for the store to answer an operation", "seconds", above=0),
 )
-_C10D = (
+C10D = (
     *SHARED,
     Option("store_type", str, "tcp", "tcp; or file, where the endpoint is the path of a file that all nodes share"),
     Option("is_host", bool, None, "whether this node hosts the store; unset: who can bind the endpoint does"),
@@ -38,7 +39,7 @@ _STATIC = (
     Option("master_addr", str, None, "address of rank 0, where nodes meet if no endpoint is given; unset: 127.0.0.1"),
     Option("master_port", int, None, "its port; unset: 29500"),
     Option("rank", int, None, "rank of this node, from 0; binding"),
-    Option("timeout", float, 600.0, "for all nodes to join", "seconds"),
+    Option("timeout", float, 600.0, "for all nodes to join", "seconds", above=0),
     *_CONNECTION,
 )
 
@@ -99,7 +100,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
             "c10d",
             "nodes meet at a torch store, hosted by one of them",
             _handler,
-            _C10D,
+            C10D,
             aliases=("tcp",),
             open_backend=_open,
             serve=_serve,
@@ -121,7 +122,7 @@ def elastic_stores() -> list[StoreRecord]:
                 Option("host", str, "127.0.0.1", "name or address of the server's machine"),
                 Option("port", int, 29400, "its port"),
                 Option("is_host", bool, None, "whether the server is in this process; unset: if the port can be had"),
-                Option("timeout", float, 300.0, "for connecting, and for waiting for a key", "seconds"),
+                Option("timeout", float, 300.0, "for connecting, and for waiting for a key", "seconds", above=0),
             ),
         ),
         StoreRecord(

@@ -176,7 +176,7 @@ def test_a_file_of_something_else_is_refused_before_torch_reads_it_for_ever(part
         ("", {"store_type": "file"}, "expected the path of a file"),
         ("127.0.0.1", {"store_type": "carrier pigeon"}, "expected tcp or file"),
         ("127.0.0.1", {"is_host": "perhaps"}, "is_host: expected true or false"),
-        ("127.0.0.1", {"read_timeout": "-1"}, "expected seconds above 0"),
+        ("127.0.0.1", {"read_timeout": "-1"}, "expected seconds, a number > 0"),
         ("a:b:c", {}, "expected one endpoint"),
     ],
 )

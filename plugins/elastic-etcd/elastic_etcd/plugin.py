@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store
 
 _CONNECTION = (
-    Option("read_timeout", float, 5.0, "for etcd to answer an operation, on whichever member", "seconds"),
+    Option("read_timeout", float, 5.0, "for etcd to answer an operation, on whichever member", "seconds", above=0),
     Option("protocol", str, None, "http or https; unset: as the endpoints say, or https where a certificate is given"),
     Option("ca_cert", str, None, "file of the authorities that servers must be certified by; unset: the machine's"),
     Option("ssl_cert", str, None, "file of a certificate for this client"),
@@ -25,7 +25,7 @@ _CONNECTION = (
     Option("password_env", str, None, "the variable that holds it; unset: ELASTIC_ETCD_PASSWORD"),
     Option("prefix", str, "elastic", "what all keys begin with"),
 )
-_ETCD = (
+ETCD = (
     *SHARED,
     *_CONNECTION,
     Option(
@@ -34,6 +34,7 @@ _ETCD = (
         None,
         "time after the last beat when etcd drops a node, 2 s at least; unset: interval times attempts",
         "seconds",
+        least=2,
     ),
     Option(
         "outage_grace",
@@ -41,6 +42,7 @@ _ETCD = (
         30.0,
         "that workers are kept while no member answers, beyond the time after which others call a node gone",
         "seconds",
+        least=0,
     ),
 )
 
@@ -78,7 +80,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
             "etcd",
             "nodes meet at an etcd cluster, which the loss of one machine does not end",
             _handler,
-            _ETCD,
+            ETCD,
             aliases=("etcd-v2", "etcd-v3"),
             open_backend=_open,
             forkable=False,
@@ -96,7 +98,7 @@ def elastic_stores() -> list[StoreRecord]:
             (
                 Option("endpoint", str, "127.0.0.1:2379", "host:port of its members, with commas between them"),
                 *_CONNECTION,
-                Option("timeout", float, 300.0, "for waiting for a key", "seconds"),
+                Option("timeout", float, 300.0, "for waiting for a key", "seconds", above=0),
             ),
         )
     ]

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError, RendezvousError
 from elastic_core.rendezvous import create_handler
 from elastic_core.rendezvous.round_stores import MadeStores
-from elastic_core.rendezvous.settings import seconds_of, settings_of
+from elastic_core.rendezvous.settings import options_of, settings_of
 from elastic_core.support.addresses import reached_at
-from elastic_etcd.backend.backend import GRACE, EtcdRendezvousBackend
+from elastic_etcd.backend.backend import EtcdRendezvousBackend
 from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
 from elastic_etcd.parameters import SHORTEST_TTL, EtcdParameters, read_parameters
+from elastic_etcd.plugin import ETCD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ def handler_for(params: RendezvousParameters, stores: StoresMaker = MadeStores) 
 
 def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
     """The backend of a job for who looks at it from outside."""
-    return _backend(params, parameters_of(params), seconds_of(params, "join_timeout", math.inf))
+    return _backend(params, parameters_of(params))
 
 
 def parameters_of(params: RendezvousParameters) -> EtcdParameters:
@@ -99,7 +100,7 @@ def _handler(
     params: RendezvousParameters, parameters: EtcdParameters, server: EtcdServer | None, stores: StoresMaker
 ) -> RoundHandler:
     # An error that comes after the join timeout could not be told: who gives up says only that nothing answered.
-    backend = _backend(params, parameters, seconds_of(params, "join_timeout", math.inf) / 2, server)
+    backend = _backend(params, parameters, 0.5, server)
     address = params.local_addr or _advertised(params, parameters.endpoints[0])
     made = stores(_Stores(params, parameters).make, params.run_id, address)
     return create_handler(None, backend, params, made)
@@ -108,16 +109,19 @@ def _handler(
 def _backend(
     params: RendezvousParameters,
     parameters: EtcdParameters,
-    longest: Duration = math.inf,
+    share: float = 1.0,
     server: EtcdServer | None = None,
 ) -> EtcdRendezvousBackend:
+    """`share`: how much of the join timeout a call may take at most."""
+    options = options_of(params, ETCD)
+    longest = share * options["join_timeout"]
     return EtcdRendezvousBackend(
         client_for(parameters, min(longest, CALL), params.node.name if params.node else ""),
         params.run_id,
         parameters.prefix,
         _lease_ttl(params, parameters),
         server=server,
-        grace=seconds_of(params, "outage_grace", GRACE, zero=True),
+        grace=options["outage_grace"],
     )
 
 

@@ -1,4 +1,4 @@
-"""Parsers of single values.
+"""Parsers of single values: of settings, and of the options that plugins declare.
 
 A parser takes what a source holds (text from flags and variables, natural types from TOML, finished values from
 Python) and returns the typed value, or raises ValueError saying what was expected and what was found. A value
@@ -11,9 +11,12 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from elastic_core.text import truth
+from elastic_core.text import HIDDEN, truth
+
+if TYPE_CHECKING:
+    from elastic_core.hooks.records import Option
 
 T = TypeVar("T")
 Parser = Callable[[object], T]
@@ -77,11 +80,13 @@ def _whole_number(raw: object) -> int | None:
         return None
 
 
-def integer(minimum: int | None = None, maximum: int | None = None) -> Parser[int]:
+def integer(minimum: float | None = None, maximum: float | None = None) -> Parser[int]:
     """A parser of whole numbers within bounds (inclusive)."""
     expected = "a whole number"
-    if minimum is not None:
-        expected += f" >= {minimum}" if maximum is None else f" from {minimum} to {maximum}"
+    if minimum is not None and maximum is not None:
+        expected += f" from {minimum} to {maximum}"
+    elif minimum is not None or maximum is not None:
+        expected += f" >= {minimum}" if maximum is None else f" <= {maximum}"
 
     def parse(raw: object) -> int:
         number = _whole_number(raw)
@@ -101,25 +106,31 @@ def _number(raw: object) -> float:
         return math.nan
 
 
-def parse_number(raw: object) -> float:
-    """Any finite number."""
-    number = _number(raw)
-    if not math.isfinite(number):
-        raise unexpected("a number", raw)
-    return number
+def number(
+    least: float | None = None, above: float | None = None, most: float | None = None, what: str = "a number"
+) -> Parser[float]:
+    """A parser of finite numbers within bounds; `above` is the one that is not within."""
+    bounds = (f"> {above:g}" if above is not None else "", f">= {least:g}" if least is not None else "")
+    expected = " and ".join(filter(None, (*bounds, f"<= {most:g}" if most is not None else "")))
+    expected = f"{what} {expected}".rstrip()
+
+    def parse(raw: object) -> float:
+        found = _number(raw)
+        if (
+            not math.isfinite(found)
+            or (least is not None and found < least)
+            or (above is not None and found <= above)
+            or (most is not None and found > most)
+        ):
+            raise unexpected(expected, raw)
+        return found
+
+    return parse
 
 
 def seconds(*, above: float | None = None) -> Parser[float]:
     """A parser of durations in seconds: finite and >= 0, or greater than `above`. No wait is without a bound."""
-    expected = "seconds, a number >= 0" if above is None else f"seconds, a number > {above:g}"
-
-    def parse(raw: object) -> float:
-        number = _number(raw)
-        if not math.isfinite(number) or number < 0 or (above is not None and number <= above):
-            raise unexpected(expected, raw)
-        return number
-
-    return parse
+    return number(least=0 if above is None else None, above=above, what="seconds, a number")
 
 
 def seconds_or_none(raw: object) -> float:
@@ -163,3 +174,28 @@ def parse_process_count(raw: object) -> int | str:
     if number is None and isinstance(raw, str) and _NAME.fullmatch(raw):
         return raw
     raise unexpected("a number of workers >= 1, or auto, cpu, gpu, xpu or another accelerator's name", raw)
+
+
+def parser_of(option: Option) -> Parser[Any]:
+    """The parser of an option that a plugin declares. What is wrong with a secret is told without the value."""
+    if option.type is bool:
+        return parse_boolean  # a switch has no value to show
+    if option.type is str:
+        parse: Parser[Any] = parse_text
+    elif option.type is int:
+        least = option.least if option.above is None else math.floor(option.above) + 1
+        parse = integer(least, option.most)
+    else:
+        what = f"{option.unit}, a number" if option.unit else "a number"
+        parse = number(option.least, option.above, option.most, what)
+    return _silent(parse) if option.secret else parse
+
+
+def _silent(parse: Parser[Any]) -> Parser[Any]:
+    def parse_secret(raw: object) -> Any:
+        try:
+            return parse(raw)
+        except ValueError as error:
+            raise ValueError(f"{str(error).partition(', found')[0]}, found {HIDDEN}") from None
+
+    return parse_secret
