@@ -426,20 +426,20 @@ class Node:
             self._may_stand = False
             self.election = self.election.steps_back()
 
-    def _beaten(self, operation: Beat, pulse: int | None, now: Instant) -> None:
+    def _beaten(self, operation: Beat, count: int | None, now: Instant) -> None:
         """Beats are looked at once in an interval by whoever leads, also when nobody came or went."""
         self._roster_stale = True
         election, place = self.election, self._place
         if election.stepping_in and operation.leading:
             self._note("info", "leads now", reason=election.stepping_in)
-            self.election = election.counted(pulse, now, place).leads()
+            self.election = election.counted(count, now, place).leads()
             return
         self._beats += 1
         self._beat_at = later(now, self.settings.keep_alive_interval)
         if election.leading:
-            self.election = election.counted(pulse, now, place)
-        elif pulse is not None:
-            self.election = election.seen(pulse, now, place)
+            self.election = election.counted(count, now, place)
+        elif count is not None:
+            self.election = election.seen(count, now, place)
 
     def _come_back(self, now: Instant) -> None:
         """The store has dropped the entry of this node, which lives, and perhaps those of others."""

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from elastic_core.support.sockets import Address
 
 _NONCE_KEY = "elastic/host"
-_KNOCK = 2.0
+_PROBE = 2.0
 
 
 def answers(address: Address) -> bool:
     """Whether somebody listens there."""
-    return not connected(address, _KNOCK)[0]
+    return not connected(address, _PROBE)[0]
 
 
 def in_order(address: Address) -> tuple[int, bytes]:
@@ -52,7 +52,7 @@ class Hosting:
         endpoint: where the store belongs.
         is_host: True: it must be here; False: it must not; None: whoever can.
         max_nodes: the nodes to have room for.
-        knock: whether somebody listens at an address of another machine.
+        probe: whether somebody listens at an address of another machine.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Hosting:
         endpoint: Endpoint,
         is_host: bool | None,
         max_nodes: int,
-        knock: Callable[[Address], bool] = answers,
+        probe: Callable[[Address], bool] = answers,
     ) -> None:
         self._endpoint = endpoint
         self._is_host = is_host
         self._was_free_to_choose = is_host is None
         self._max_nodes = max_nodes
-        self._knock = knock
+        self._probe = probe
         self._by_agent = False
         self._stopped = False
         self._nonce = secrets.token_hex(8).encode()
@@ -96,7 +96,7 @@ class Hosting:
             first = min(addresses, key=in_order)
             if first not in own:
                 return f"left to {first} to host, the first of the name's addresses; is_host=true decides otherwise"
-            if any(self._knock(address) for address in others):
+            if any(self._probe(address) for address in others):
                 return None
         if own or self._is_host:
             self._start(own or addresses)

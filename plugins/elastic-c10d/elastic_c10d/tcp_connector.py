@@ -113,7 +113,7 @@ class TcpConnector:
             self._hosting.stop()
 
     def _beside(self, address: Address) -> TorchConnection:
-        """One where the main one went. The first one after it needs no care, which saves a knock and a thread at every
+        """One where the main one went. The first one after it needs no care, which saves a probe and a thread at every
         node that joins; later ones are made because one was lost, and maybe the store with it."""
         careful, self._careful = self._careful, True
         fault = connected(address, min(_PROBE, self._connect_timeout))[0] if careful else ""

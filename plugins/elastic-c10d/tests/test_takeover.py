@@ -155,7 +155,7 @@ def of_a_name():
 
     def make(*addresses, listening=(), is_host=None):
         endpoint = Endpoint("a-name.example", addresses[0].port)
-        hosting = Hosting(endpoint, is_host, 2, knock=lambda address: address.host in listening)
+        hosting = Hosting(endpoint, is_host, 2, probe=lambda address: address.host in listening)
         connector = TcpConnector(endpoint, hosting, 0.2, connect_timeout=20.0, resolver=lambda *_: list(addresses))
         made.append(C10dRendezvousBackend(connector, "job"))
         return made[-1]

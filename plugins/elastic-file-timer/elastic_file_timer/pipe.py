@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.log import get_logger
 from elastic_file_timer import folder
-from elastic_file_timer.lines import Lines
+from elastic_file_timer.request import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,10 +20,10 @@ _ROOM = 1 << 20
 """Bytes that wait for the server: some thousands of requests. As much as the kernel allows everybody."""
 
 _AT_ONCE = 1 << 16
-_MOST_INLETS = 8
+_MOST_READERS = 8
 
 
-class Inlet:
+class PipeReader:
     """An open pipe. Its descriptor can write as well: so there is always a writer, and the end of the last client is
     not the end of the pipe."""
 
@@ -58,7 +58,7 @@ class TimerPipe:
         self._given = path
         self._made_in: Path | None = None
         self.path = path or Path()
-        self.inlets: list[Inlet] = []
+        self.readers: list[PipeReader] = []
 
     def open(self) -> None:
         """Make it.
@@ -87,7 +87,7 @@ class TimerPipe:
         """Why clients do not find it any more; empty while they do. Makes it again if somebody has removed it; clients
         that have it open are heard all the same."""
         try:
-            if self.inlets[-1].lies_at(self.path):
+            if self.readers[-1].lies_at(self.path):
                 return ""
             return f"something else has taken the place of the pipe {self.path}"
         except OSError:
@@ -96,26 +96,26 @@ class TimerPipe:
     def close(self) -> None:
         """Close and remove it. Idempotent."""
         with contextlib.suppress(OSError):
-            if self.inlets and self.inlets[-1].lies_at(self.path):
+            if self.readers and self.readers[-1].lies_at(self.path):
                 self.path.unlink()
-        for inlet in self.inlets:
-            os.close(inlet.fd)
-        self.inlets.clear()
+        for reader in self.readers:
+            os.close(reader.fd)
+        self.readers.clear()
         if self._made_in is not None:
             with contextlib.suppress(OSError):
                 self._made_in.rmdir()
 
     def drop(self) -> None:
         """Close it and leave it where it is: in a forked child, which must not pass for its reader."""
-        for inlet in self.inlets:
-            os.close(inlet.fd)
-        self.inlets.clear()
+        for reader in self.readers:
+            os.close(reader.fd)
+        self.readers.clear()
 
     def _make(self) -> None:
         os.mkfifo(self.path, 0o600)
-        self.inlets.append(Inlet(self.path))
-        if len(self.inlets) > _MOST_INLETS:  # clients that have it still open find out, and open the new one
-            os.close(self.inlets.pop(0).fd)
+        self.readers.append(PipeReader(self.path))
+        if len(self.readers) > _MOST_READERS:  # clients that have it still open find out, and open the new one
+            os.close(self.readers.pop(0).fd)
 
     def _make_again(self) -> str:
         try:

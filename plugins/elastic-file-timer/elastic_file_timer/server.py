@@ -19,9 +19,9 @@ from elastic_core.log import get_logger
 from elastic_core.support.forks import drop_in_forks, forget
 from elastic_core.watchdog import TimerServer
 from elastic_core.watchdog.guard import CLIENT
-from elastic_file_timer.book import Book
 from elastic_file_timer.client import TIMER_FILE
 from elastic_file_timer.pipe import TimerPipe
+from elastic_file_timer.timer_table import TimerTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,7 +66,7 @@ class FileTimerServer(TimerServer):
         self._log_event = log_event
         self._clock = clock or SystemClock()
         self._on_expiry: Callable[[Expiry], None] | None = None
-        self._book = Book(run_id, self._clock)
+        self._table = TimerTable(run_id, self._clock)
         self._thread = threading.Thread(target=self._run, name="file-timer", daemon=daemon)
         self._begun = False
         self._stopping = threading.Event()
@@ -76,12 +76,12 @@ class FileTimerServer(TimerServer):
     @property
     def taken(self) -> int:
         """How many requests were of use."""
-        return self._book.taken
+        return self._table.taken
 
     @property
     def refused(self) -> Mapping[str, int]:
         """How many requests were of no use, by kind: `unreadable`, `another run`, `too many timers`."""
-        return self._book.refused
+        return self._table.refused
 
     def start(self, on_expiry: Callable[[Expiry], None] | None = None) -> None:
         """See `TimerServer.start`.
@@ -168,23 +168,23 @@ class FileTimerServer(TimerServer):
     def _wait(self, look_at: Instant) -> None:
         """Until a request comes in or the next timer expires; or until it is time to look, or to stop."""
         poll = select.poll()
-        for fd in (self._wake, *(inlet.fd for inlet in self._pipe.inlets)):
+        for fd in (self._wake, *(reader.fd for reader in self._pipe.readers)):
             poll.register(fd, select.POLLIN)
-        until = min(look_at, self._book.next_deadline() or look_at)
+        until = min(look_at, self._table.next_deadline() or look_at)
         poll.poll(max(0, math.ceil((until - self._clock.now()) * 1000)))
 
     def _take_requests(self) -> None:
         """All that came in until the moment at which the deadlines are looked at, which has passed by now: a timer may
         have been released in time."""
-        for inlet in self._pipe.inlets:
-            for lines in inlet.read():
+        for reader in self._pipe.readers:
+            for lines in reader.read():
                 if self._stopping.is_set():  # a flood is some seconds' work
                     return
-                self._book.take_all(lines)
+                self._table.take_all(lines)
 
     def _judge(self, now: Instant) -> None:
         signalled: set[int] = set()
-        for timer in self._book.expired(now):
+        for timer in self._table.expired(now):
             self._note("timer expired", timer.about)
             if timer.about.signal <= 0:
                 get_logger().warning("timer expired", pid=timer.pid, scope=timer.scope, action="none, as asked for")
@@ -207,7 +207,7 @@ class FileTimerServer(TimerServer):
             self._note("kill worker process", timer.about)
 
     def _look(self) -> None:
-        self._book.forget_ended()
+        self._table.forget_ended()
         problem = self._pipe.look()
         if problem != self._fault:
             self._set_fault(problem)

@@ -31,7 +31,7 @@ def pipe(tmp_path):
 
 
 def requests(pipe):
-    return [json.loads(line) for inlet in pipe.inlets for lines in inlet.read() for line in lines]
+    return [json.loads(line) for reader in pipe.readers for lines in reader.read() for line in lines]
 
 
 def fill(path):
@@ -215,8 +215,8 @@ def test_a_full_pipe_is_waited_for(pipe):
     found = []
     until = time.monotonic() + LIMIT_S
     while not found and time.monotonic() < until:
-        for inlet in pipe.inlets:
-            found += [line for lines in inlet.read() for line in lines if line]
+        for reader in pipe.readers:
+            found += [line for lines in reader.read() for line in lines if line]
     waiting.join(LIMIT_S)
     assert [json.loads(line)["scope_id"] for line in found] == ["x"]
 
@@ -232,10 +232,10 @@ def test_a_pipe_that_stays_full_is_an_error_in_bounded_time_and_a_release_is_sen
             FileTimerClient(pipe.path, patience=PATIENCE).acquire("x", FAR)
 
     assert PATIENCE <= seconds(acquire) < BOUND_S
-    for inlet in pipe.inlets:
-        assert [line for lines in inlet.read() for line in lines]
+    for reader in pipe.readers:
+        assert [line for lines in reader.read() for line in lines]
     client.acquire("after", FAR)
-    sent = [line for inlet in pipe.inlets for lines in inlet.read() for line in lines if line]
+    sent = [line for reader in pipe.readers for lines in reader.read() for line in lines if line]
     assert [(each["scope_id"], each["expiration_time"]) for each in map(json.loads, sent)] == [
         ("before", -1.0),
         ("after", FAR),
@@ -296,8 +296,8 @@ def test_however_many_releases_were_not_sent_acquiring_waits_once(pipe):
 
     # One wait for each release takes two seconds in every attempt; a machine that stalls adds to some of them.
     assert any(seconds(acquire) < len(scopes) * PATIENCE for _ in range(10))
-    for inlet in pipe.inlets:
-        assert [line for lines in inlet.read() for line in lines]
+    for reader in pipe.readers:
+        assert [line for lines in reader.read() for line in lines]
     client.acquire("after", FAR)
-    sent = [line for inlet in pipe.inlets for lines in inlet.read() for line in lines if line]
+    sent = [line for reader in pipe.readers for lines in reader.read() for line in lines if line]
     assert [json.loads(line)["scope_id"] for line in sent] == [*scopes, "after"]

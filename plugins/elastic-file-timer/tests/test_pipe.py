@@ -31,7 +31,7 @@ def mode(path):
 
 
 def lines_of(pipe):
-    return [line for inlet in pipe.inlets for lines in inlet.read() for line in lines]
+    return [line for reader in pipe.readers for lines in reader.read() for line in lines]
 
 
 def test_it_is_private_and_so_is_the_folder_made_for_it(make_pipe):
@@ -139,10 +139,10 @@ def test_without_a_writer_it_has_no_end(make_pipe):
 def test_a_flood_does_not_hold_the_reader(make_pipe):
     pipe = make_pipe()
     pipe.open()
-    (inlet,) = pipe.inlets
+    (reader,) = pipe.readers
     writer = os.open(pipe.path, os.O_WRONLY | os.O_NONBLOCK)
     turns = 0
-    for _ in inlet.read():
+    for _ in reader.read():
         turns += 1
         try:
             while True:
@@ -208,7 +208,7 @@ def test_removing_it_again_and_again_costs_no_descriptors(make_pipe, tmp_path):
     for _ in range(30):
         pipe.path.unlink()
         assert pipe.look() == ""
-    assert len(pipe.inlets) <= 8
+    assert len(pipe.readers) <= 8
     before = len(os.listdir("/proc/self/fd"))
     pipe.close()
     assert len(os.listdir("/proc/self/fd")) <= before - 1

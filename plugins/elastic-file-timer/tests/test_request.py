@@ -5,8 +5,7 @@ import os
 
 import pytest
 from elastic_file_timer import FileTimerRequest
-from elastic_file_timer.lines import Lines
-from elastic_file_timer.request import LONGEST, may_be_request, parse, without_torn_part
+from elastic_file_timer.request import LONGEST, Lines, may_be_request, parse, without_torn_part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

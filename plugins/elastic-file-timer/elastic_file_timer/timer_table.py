@@ -23,7 +23,7 @@ _FOREIGN = "expected one whole request in a line, found something else"
 _SHOWN = 200
 
 
-class Book:
+class TimerTable:
     """The timers of one job.
 
     Args:
