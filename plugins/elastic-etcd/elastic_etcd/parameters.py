@@ -3,13 +3,14 @@ environment; all problems at once."""
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.hooks.options import type_options
 from elastic_core.support.addresses import joined_host_port, split_host_port
+from elastic_etcd.plugin import CONNECTION, LEASE_TTL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +25,6 @@ _SCHEMES = ("http", "https")
 PREFIX = "elastic"
 PASSWORD_ENV = "ELASTIC_ETCD_PASSWORD"
 READ_TIMEOUT: Duration = 5.0
-LEASE_TTL: Duration = 10.0
 SHORTEST_TTL: Duration = 2.0
 """What etcd grants at least."""
 _CERTIFICATES = ("ca_cert", "ssl_cert", "ssl_cert_key")
@@ -60,7 +60,8 @@ class EtcdParameters:
         user, password: both or none. The password is shown by nothing.
         prefix: all keys begin with `/<prefix>/`; has no slash at its ends, and is never empty.
         read_timeout: for etcd to answer an operation, on whichever member, in seconds.
-        lease_ttl: how long what belongs to a node outlives its last sign of life, in seconds, at least 2.
+        lease_ttl: how long what belongs to a node outlives its last sign of life, in seconds, at least 2; None: as long
+            as beats may be missing.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -72,7 +73,7 @@ class EtcdParameters:
     password: str | None = field(default=None, repr=False)
     prefix: str = PREFIX
     read_timeout: Duration = READ_TIMEOUT
-    lease_ttl: Duration = LEASE_TTL
+    lease_ttl: Duration | None = None
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -103,7 +104,7 @@ def read_parameters(
 
     `protocol` (http or https; unset: what the endpoints say, else https where a certificate is given, else http),
     `ca_cert`, `ssl_cert`, `ssl_cert_key`, `user`, `password`, `password_env` (the variable that holds the password if
-    `password` is unset; unset: ELASTIC_ETCD_PASSWORD), `prefix` (elastic), `read_timeout` (5 s), `lease_ttl` (10 s).
+    `password` is unset; unset: ELASTIC_ETCD_PASSWORD), `prefix` (elastic), `read_timeout` (5 s), `lease_ttl`.
     Others are not looked at.
 
     Args:
@@ -114,7 +115,10 @@ def read_parameters(
     Raises:
         ConfigurationError: with every problem there is.
     """
-    reading = _Reading(options, os.environ if environment is None else environment, origin, endpoint_origin)
+    own = (*CONNECTION, LEASE_TTL)
+    given = {option.name: value for option in own if (value := options.get(option.name)) != ""}
+    typed, untyped = type_options(own, given, origin)
+    reading = _Reading(typed, os.environ if environment is None else environment, origin, endpoint_origin)
     endpoints = reading.endpoints(endpoint)
     over_tls = reading.over_tls(endpoints)
     user, password = reading.credentials()
@@ -128,16 +132,16 @@ def read_parameters(
         user,
         password,
         reading.prefix(),
-        reading.seconds("read_timeout", READ_TIMEOUT),
-        reading.seconds("lease_ttl", LEASE_TTL, SHORTEST_TTL),
+        typed.get("read_timeout", READ_TIMEOUT),
+        typed.get("lease_ttl"),
     )
-    if reading.problems:
-        raise ConfigurationError(*reading.problems)
+    if reading.problems or untyped:
+        raise ConfigurationError(*reading.problems, *untyped)
     return parameters
 
 
 class _Reading:
-    """One reading of the options. Each method notes what is wrong and goes on with something harmless."""
+    """One reading of typed options. Each method notes what is wrong and goes on with something harmless."""
 
     def __init__(
         self, options: Mapping[str, Any], environment: Mapping[str, str], origin: str, endpoint_origin: str
@@ -150,8 +154,7 @@ class _Reading:
 
     def text(self, name: str) -> str | None:
         """The option; None if it is unset or empty."""
-        value = self._options.get(name)
-        return None if value is None or value == "" else str(value)
+        return self._options.get(name)
 
     def endpoints(self, text: str) -> tuple[Endpoint, ...]:
         try:
@@ -201,26 +204,8 @@ class _Reading:
             self._wrong("prefix", f"expected what keys are to begin with, such as elastic, found {written!r}")
         return prefix
 
-    def seconds(self, name: str, default: Duration, least: Duration = 0.0) -> Duration:
-        value = self._options.get(name)
-        if value is None or value == "":
-            return default
-        seconds = _number(value)
-        if not (least <= seconds < math.inf and seconds > 0):
-            expected = f"at least {least:g} seconds" if least else "seconds above 0"
-            self._wrong(name, f"expected {expected}, found {value!r}")
-            return default
-        return seconds
-
     def _wrong(self, name: str, message: str) -> None:
         self.problems.append(Problem(f"{self._origin}: {name}", message))
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return math.nan
 
 
 def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:

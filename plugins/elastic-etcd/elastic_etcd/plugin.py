@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
     from elastic_core.interfaces.store import Store
 
-_CONNECTION = (
+CONNECTION = (
     Option("read_timeout", float, 5.0, "for etcd to answer an operation, on whichever member", "seconds", above=0),
     Option("protocol", str, None, "http or https; unset: as the endpoints say, or https where a certificate is given"),
     Option("ca_cert", str, None, "file of the authorities that servers must be certified by; unset: the machine's"),
@@ -25,17 +25,18 @@ _CONNECTION = (
     Option("password_env", str, None, "the variable that holds it; unset: ELASTIC_ETCD_PASSWORD"),
     Option("prefix", str, "elastic", "what all keys begin with"),
 )
+LEASE_TTL = Option(
+    "lease_ttl",
+    float,
+    None,
+    "time after the last beat when etcd drops a node, 2 s at least; unset: interval times attempts",
+    "seconds",
+    least=2,
+)
 ETCD = (
     *SHARED,
-    *_CONNECTION,
-    Option(
-        "lease_ttl",
-        float,
-        None,
-        "time after the last beat when etcd drops a node, 2 s at least; unset: interval times attempts",
-        "seconds",
-        least=2,
-    ),
+    *CONNECTION,
+    LEASE_TTL,
     Option(
         "outage_grace",
         float,
@@ -97,7 +98,7 @@ def elastic_stores() -> list[StoreRecord]:
             _store,
             (
                 Option("endpoint", str, "127.0.0.1:2379", "host:port of its members, with commas between them"),
-                *_CONNECTION,
+                *CONNECTION,
                 Option("timeout", float, 300.0, "for waiting for a key", "seconds", above=0),
             ),
         )

@@ -82,7 +82,7 @@ def problems(*args, **options):
 
 
 def test_defaults():
-    assert read() == EtcdParameters((Endpoint("a"),), False, None, None, None, None, None, "elastic", 5.0, 10.0)
+    assert read() == EtcdParameters((Endpoint("a"),), False, None, None, None, None, None, "elastic", 5.0, None)
     assert read(user=None, prefix=None, read_timeout=None, ca_cert="") == read()
     assert read("a,[::1]:1").addresses == ("a:2379", "[::1]:1")
 
@@ -151,9 +151,9 @@ def test_all_problems_at_once():
         ({"password": "x"}, "user: expected a user to the password"),
         ({"password_env": "X"}, "user: expected a user to the password"),
         ({"user": "me", "password_env": "X"}, "set the variable X"),
-        ({"read_timeout": 0}, "read_timeout: expected seconds above 0, found 0"),
-        ({"read_timeout": "inf"}, "read_timeout: expected seconds above 0, found 'inf'"),
-        ({"lease_ttl": -1}, "lease_ttl: expected at least 2 seconds, found -1"),
+        ({"read_timeout": 0}, "read_timeout: expected seconds, a number > 0, found 0"),
+        ({"read_timeout": "inf"}, "read_timeout: expected seconds, a number > 0, found 'inf'"),
+        ({"lease_ttl": -1}, "lease_ttl: expected seconds, a number >= 2, found -1"),
         ({"prefix": "a\nb"}, r"prefix: expected what keys are to begin with, such as elastic, found 'a\nb'"),
     ],
 )
@@ -184,4 +184,4 @@ def test_what_is_read_holds_together(options):
     assert found.over_tls or not (found.ca_cert or found.ssl_cert)
     assert found.prefix.strip("/") == found.prefix != ""
     assert found.read_timeout > 0
-    assert found.lease_ttl >= 2
+    assert found.lease_ttl is None or found.lease_ttl >= 2

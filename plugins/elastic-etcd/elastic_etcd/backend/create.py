@@ -128,7 +128,7 @@ def _backend(
 def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Duration:
     """As long as beats may be missing, unless it was chosen. Raises ConfigurationError if beats came too late."""
     settings = settings_of(params)
-    if params.get("lease_ttl") is None:
+    if parameters.lease_ttl is None:
         return max(SHORTEST_TTL, settings.window)
     least = 2 * settings.keep_alive_interval
     if parameters.lease_ttl < least:
