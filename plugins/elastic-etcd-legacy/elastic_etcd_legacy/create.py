@@ -12,15 +12,16 @@ from elastic_etcd.parameters import read_parameters
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
+from elastic_core.rendezvous.settings import options_of
 from elastic_core.support.addresses import own_address_towards
 from elastic_etcd_legacy.handler import EtcdRendezvousHandler
-from elastic_etcd_legacy.settings import DEFAULT_PREFIX, LAST_CALL, TIMEOUT, LegacySettings
+from elastic_etcd_legacy.plugin import PROTOCOL
+from elastic_etcd_legacy.settings import DEFAULT_PREFIX, LegacySettings
 
 if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.parameters import EtcdParameters
 
-    from elastic_core.clock import Duration
     from elastic_core.interfaces.handler import RendezvousParameters
     from elastic_core.interfaces.store import Store
 
@@ -73,7 +74,9 @@ def read(params: RendezvousParameters) -> tuple[LegacySettings, EtcdParameters]:
     except ConfigurationError as error:
         problems += [_renamed(problem) for problem in error.problems]
     try:
-        settings = _settings(params, problems)
+        settings = _settings(params)
+    except ConfigurationError as error:
+        problems += error.problems
     except ValueError as error:
         problems.append(Problem("--rdzv-conf", str(error)))
     if problems or settings is None or cluster is None:
@@ -94,24 +97,16 @@ def _renamed(problem: Problem) -> Problem:
     return Problem(renamed(problem.origin), renamed(problem.message))
 
 
-def _settings(params: RendezvousParameters, problems: list[Problem]) -> LegacySettings:
+def _settings(params: RendezvousParameters) -> LegacySettings:
+    options = options_of(params, PROTOCOL)
     return LegacySettings(
         params.run_id,
         params.min_nodes,
         params.max_nodes,
-        _seconds(params, "timeout", TIMEOUT, problems),
-        _seconds(params, "last_call_timeout", LAST_CALL, problems),
-        str(params.get("etcd_prefix") or DEFAULT_PREFIX),
+        options["timeout"],
+        options["last_call_timeout"],
+        options["etcd_prefix"] or DEFAULT_PREFIX,
     )
-
-
-def _seconds(params: RendezvousParameters, name: str, default: Duration, problems: list[Problem]) -> Duration:
-    value = params.get(name)
-    try:
-        return default if value is None else float(value)
-    except (TypeError, ValueError):
-        problems.append(Problem(f"--rdzv-conf: {name}", f"expected seconds, found {value!r}"))
-        return default
 
 
 def _address_towards(cluster: EtcdParameters) -> str:

@@ -9,12 +9,21 @@ from elastic_core.hooks import Option, RendezvousBackendRecord, hookimpl
 if TYPE_CHECKING:
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
 
-_OPTIONS = (
+PROTOCOL = (
     Option(
-        "timeout", float, 600.0, "for this node to be in a round, the time that another round runs included", "seconds"
+        "timeout",
+        float,
+        600.0,
+        "for this node to be in a round, the time that another round runs included",
+        "seconds",
+        above=0,
     ),
-    Option("last_call_timeout", float, 30.0, "for more nodes to join once the least number is there", "seconds"),
+    Option(
+        "last_call_timeout", float, 30.0, "for more nodes to join once the least number is there", "seconds", least=0
+    ),
     Option("etcd_prefix", str, "/torchelastic/p2p", "what all keys begin with"),
+)
+_CLUSTER = (
     Option("protocol", str, None, "http or https; unset: what the endpoints or the certificates ask for"),
     Option("cacert", str, None, "path of the authorities that servers must be certified by (PEM)"),
     Option("cert", str, None, "path of a certificate for this client (PEM)"),
@@ -38,7 +47,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
             "etcd-legacy",
             "the older protocol over etcd; deprecated, the better backend is etcd",
             _handler,
-            _OPTIONS,
+            (*PROTOCOL, *_CLUSTER),
             forkable=False,
         )
     ]
