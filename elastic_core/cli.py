@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from elastic_core.config import Command, CommandReading, Reading
-    from elastic_core.history import History
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.observers import History
 
 _USAGE = """\
 usage: elastic COMMAND [...]
@@ -67,7 +67,7 @@ def run(argv: Sequence[str]) -> int:
         return ExitCode.SUCCESS
     reading = _read(argv, manager)
     _configure_log(reading.settings.log_format, reading.settings.log_level, manager)
-    from elastic_core.history import History
+    from elastic_core.observers import History
 
     history = History()
     if reading.settings.result_file is None:

@@ -1,28 +1,19 @@
-"""Observers that pass on what they are told: to several others, as events, as metrics."""
+"""What is made of the facts: told to several, kept, recorded as events, put as metrics."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from elastic_core import events, metrics
+from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkerFailed, WorkersStarted
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from elastic_core.interfaces.observer import (
-        AgentFinished,
-        Observer,
-        PhaseChanged,
-        RestartDecided,
-        RoundFormed,
-        WorkerExited,
-        WorkerFailed,
-        WorkersStarted,
-    )
-
-Fact = TypeVar("Fact")
+    from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.observer import Fact, Observer
 
 
 @dataclass(frozen=True)
@@ -31,112 +22,96 @@ class Everyone:
 
     observers: Sequence[Observer]
 
-    def round_formed(self, fact: RoundFormed) -> None:
+    def __call__(self, fact: Fact) -> None:
         for observer in self.observers:
-            _tell(observer.round_formed, fact)
-
-    def workers_started(self, fact: WorkersStarted) -> None:
-        for observer in self.observers:
-            _tell(observer.workers_started, fact)
-
-    def worker_exited(self, fact: WorkerExited) -> None:
-        for observer in self.observers:
-            _tell(observer.worker_exited, fact)
-
-    def worker_failed(self, fact: WorkerFailed) -> None:
-        for observer in self.observers:
-            _tell(observer.worker_failed, fact)
-
-    def restart_decided(self, fact: RestartDecided) -> None:
-        for observer in self.observers:
-            _tell(observer.restart_decided, fact)
-
-    def agent_finished(self, fact: AgentFinished) -> None:
-        for observer in self.observers:
-            _tell(observer.agent_finished, fact)
-
-    def phase_changed(self, fact: PhaseChanged) -> None:
-        for observer in self.observers:
-            _tell(observer.phase_changed, fact)
+            try:
+                observer(fact)
+            except Exception as error:  # noqa: BLE001 - whoever watches must not end what is watched
+                get_logger().warning("observer failed", fact=type(fact).__name__, reason=str(error), exc_info=error)
 
 
-def _tell(tell: Callable[[Fact], None], fact: Fact) -> None:
-    try:
-        tell(fact)
-    except Exception as error:  # noqa: BLE001 - whoever watches must not end what is watched
-        get_logger().warning("observer failed", fact=type(fact).__name__, reason=str(error), exc_info=error)
+class History:
+    """The history of one run, for the result file and for the report at the end: keeps every fact but the exits and the
+    phases. Fields grow in the order in which things happen."""
+
+    def __init__(self) -> None:
+        self.rounds: list[RoundFormed] = []
+        self.started: list[WorkersStarted] = []
+        self.failures: list[ProcessFailure] = []
+        self.restarts: list[RestartDecided] = []
+        self.finished: AgentFinished | None = None
+
+    def __call__(self, fact: Fact) -> None:
+        if isinstance(fact, RoundFormed):
+            self.rounds.append(fact)
+        elif isinstance(fact, WorkersStarted):
+            self.started.append(fact)
+        elif isinstance(fact, WorkerFailed):
+            self.failures.append(fact.failure)
+        elif isinstance(fact, RestartDecided):
+            self.restarts.append(fact)
+        elif isinstance(fact, AgentFinished):
+            self.finished = fact
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: what happened, round by round."""
+        return {
+            "rounds": [fact.as_dict() for fact in self.rounds],
+            "workers": [{"run_id": it.run_id, "round": it.round, "pids": dict(it.pids)} for it in self.started],
+            "failures": [failure.as_dict() for failure in self.failures],
+            "restarts": [asdict(fact) for fact in self.restarts],
+        }
 
 
 @dataclass(frozen=True)
 class EventRecorder:
-    """An observer that records what happens as events (see `elastic_core.events`), but not the agent's phases and the
-    exits of workers: other events tell what they mean. Raises ConfigurationError for an
-    unknown destination with the first event; see `events.check_destination`."""
+    """Records the facts as events (see `elastic_core.events`), but not the agent's phases and the exits of workers:
+    other events tell what they mean. Raises ConfigurationError for an unknown destination with the first event; see
+    `events.check_destination`."""
 
     destination: str
 
-    def round_formed(self, fact: RoundFormed) -> None:
-        self._record("round_formed", fact.as_dict())
-
-    def workers_started(self, fact: WorkersStarted) -> None:
-        self._record("workers_started", {"run_id": fact.run_id, "round": fact.round, "workers": len(fact.pids)})
-
-    def worker_exited(self, fact: WorkerExited) -> None:
-        pass
-
-    def worker_failed(self, fact: WorkerFailed) -> None:
-        failure = fact.failure
-        self._record("worker_failed", {"run_id": fact.run_id, "rank": failure.global_rank, "reason": failure.reason})
-
-    def restart_decided(self, fact: RestartDecided) -> None:
-        self._record("restart_decided", asdict(fact))
-
-    def agent_finished(self, fact: AgentFinished) -> None:
-        self._record("agent_finished", asdict(fact))
-
-    def phase_changed(self, fact: PhaseChanged) -> None:
-        pass
+    def __call__(self, fact: Fact) -> None:
+        if isinstance(fact, RoundFormed):
+            self._record("round_formed", fact.as_dict())
+        elif isinstance(fact, WorkersStarted):
+            self._record("workers_started", {"run_id": fact.run_id, "round": fact.round, "workers": len(fact.pids)})
+        elif isinstance(fact, WorkerFailed):
+            rank, reason = fact.failure.global_rank, fact.failure.reason
+            self._record("worker_failed", {"run_id": fact.run_id, "rank": rank, "reason": reason})
+        elif isinstance(fact, RestartDecided):
+            self._record("restart_decided", asdict(fact))
+        elif isinstance(fact, AgentFinished):
+            self._record("agent_finished", asdict(fact))
 
     def _record(self, name: str, metadata: dict[str, events.MetadataValue]) -> None:
         events.record(events.Event(name, events.EventSource.AGENT, metadata=metadata), self.destination)
 
 
 class MetricRecorder:
-    """An observer that puts what it hears as metrics (see `elastic_core.metrics`), under the names by which users of
-    torch's agent know them: `workers.<role>.<name>`. What torch's agent puts at every look at its workers, their state
-    and the restarts that are left, comes when it changes."""
+    """Puts the facts as metrics (see `elastic_core.metrics`), under the names by which users of torch's agent know
+    them: `workers.<role>.<name>`. What torch's agent puts at every look at its workers, their state and the restarts
+    that are left, comes when it changes."""
 
     def __init__(self, role: str, max_restarts: int) -> None:
         self._role = role
         self._max_restarts = max_restarts
         self._restarts = 0
 
-    def round_formed(self, fact: RoundFormed) -> None:
-        if fact.formed is not None:
+    def __call__(self, fact: Fact) -> None:
+        if isinstance(fact, RoundFormed) and fact.formed is not None:
             self._restarts = fact.formed.restart_count
-
-    def workers_started(self, fact: WorkersStarted) -> None:
-        self._put_state("healthy")
-
-    def worker_exited(self, fact: WorkerExited) -> None:
-        pass
-
-    def worker_failed(self, fact: WorkerFailed) -> None:
-        pass
-
-    def restart_decided(self, fact: RestartDecided) -> None:
-        self._restarts = fact.restart_count
-        if fact.cause != "membership":
-            self._put_state("failed")
-
-    def agent_finished(self, fact: AgentFinished) -> None:
-        self._restarts = fact.restart_count
-        self._put_state(fact.state.lower())
-        if fact.state in ("SUCCEEDED", "FAILED"):
-            self._put_run(failed=fact.state == "FAILED")
-
-    def phase_changed(self, fact: PhaseChanged) -> None:
-        pass
+        elif isinstance(fact, WorkersStarted):
+            self._put_state("healthy")
+        elif isinstance(fact, RestartDecided):
+            self._restarts = fact.restart_count
+            if fact.cause != "membership":
+                self._put_state("failed")
+        elif isinstance(fact, AgentFinished):
+            self._restarts = fact.restart_count
+            self._put_state(fact.state.lower())
+            if fact.state in ("SUCCEEDED", "FAILED"):
+                self._put_run(failed=fact.state == "FAILED")
 
     @property
     def _left(self) -> int:

@@ -11,7 +11,7 @@ from elastic_core.errors import ChildFailedError, ConfigurationError, ExitCode, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from elastic_core.history import History
+    from elastic_core.observers import History
 
 SCHEMA_VERSION = 1
 

@@ -16,8 +16,8 @@ from elastic_core.config import settings_from
 from elastic_core.errors import ChildFailedError, ConfigurationError, PluginError
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.health import AgentPhase
+from elastic_core.interfaces.observer import WorkersStarted
 from elastic_core.interfaces.watchdog import Expiry
-from elastic_core.testing import RecordingObserver
 from elastic_core.workers.numa import Cpu, Machine, read_machine
 
 PLUGIN = '''
@@ -224,12 +224,12 @@ def test_the_workers_variables(plugin, tmp_path):
 
 
 def test_a_watchdog_can_end_a_worker(plugin):
-    class Hound(RecordingObserver):
-        def workers_started(self, fact):
+    def hound(fact):
+        if isinstance(fact, WorkersStarted):
             plugin.kept["on_expiry"](Expiry(fact.pids[0], "step"))
 
     with pytest.raises(ChildFailedError, match="hang: the watchdog timer 'step' was not released"):
-        run(plugin, ("sleep", "600"), observers=(Hound(),))
+        run(plugin, ("sleep", "600"), observers=(hound,))
 
 
 @pytest.mark.parametrize(
@@ -265,11 +265,10 @@ def test_what_breaks_while_it_is_stopped_hides_nothing(plugin, capsys):
 
 
 def test_an_observer_that_raises_does_not_end_the_job(plugin, capsys):
-    class Broken(RecordingObserver):
-        def round_formed(self, fact):
-            raise RuntimeError("cannot bear it")
+    def broken(fact):
+        raise RuntimeError("cannot bear it")
 
-    assert not run(plugin, observers=(Broken(),)).is_failed()
+    assert not run(plugin, observers=(broken,)).is_failed()
     assert "observer failed: fact=RoundFormed" in capsys.readouterr().err
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from elastic_core import result_file
 from elastic_core.errors import ChildFailedError, ConfigurationError, ProcessFailure, UnkillableWorkersError
-from elastic_core.history import History
 from elastic_core.interfaces.observer import AgentFinished, RoundFormed, WorkersStarted
+from elastic_core.observers import History
 
 FAILURE = ProcessFailure(1, 77, -9, global_rank=1, reason="killed by SIGKILL", stderr_tail=("last",))
 KEYS = {
@@ -31,13 +31,13 @@ KEYS = {
 @pytest.fixture
 def history():
     history = History()
-    history.round_formed(RoundFormed("job", 1, 0, 1, 0.1))
-    history.workers_started(WorkersStarted("job", 1, {0: 76, 1: 77}))
+    history(RoundFormed("job", 1, 0, 1, 0.1))
+    history(WorkersStarted("job", 1, {0: 76, 1: 77}))
     return history
 
 
 def finish(history, state="SUCCEEDED", reason="every worker succeeded"):
-    history.agent_finished(AgentFinished("job", state, reason, 2))
+    history(AgentFinished("job", state, reason, 2))
     return history
 
 

@@ -33,7 +33,6 @@ from elastic_core.errors import RendezvousClosedError, RendezvousGracefulExitErr
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.node import Round
-from elastic_core.interfaces.observer import SilentObserver
 from elastic_core.log import get_logger
 from elastic_core.metrics import prof
 
@@ -66,7 +65,7 @@ class SimpleElasticAgent(ElasticAgent):
     def __init__(self, spec: WorkerSpec, clock: Clock | None = None, observer: Observer | None = None) -> None:
         self._spec = spec
         self._clock = clock or SystemClock()
-        self._reporter = Reporter(spec.rdzv_handler.get_run_id(), observer or SilentObserver(), self._clock)
+        self._reporter = Reporter(spec.rdzv_handler.get_run_id(), observer or (lambda fact: None), self._clock)
         self._group = WorkerGroup(spec)
         self._result = RunResult(WorkerState.INIT)
         self._result_complete = False

@@ -37,7 +37,7 @@ class Reporter:
 
     def __init__(self, run_id: str, observer: Observer, clock: Clock) -> None:
         self._run_id = run_id
-        self._observer = observer
+        self._tell = observer
         self._clock = clock
         self._phase: tuple[AgentPhase, str] | None = None
 
@@ -45,13 +45,11 @@ class Reporter:
         """`sign`: when the first sign of the reason showed. What was told last is not told again."""
         if self._phase != (phase, reason):
             self._phase = (phase, reason)
-            self._observer.phase_changed(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
+            self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
 
     def round_formed(self, group: WorkerGroup, formed: Round, seconds: Duration) -> None:
         """`seconds`: how long it took."""
-        self._observer.round_formed(
-            RoundFormed(self._run_id, group.round, group.group_rank, group.group_world_size, seconds, formed)
-        )
+        self._tell(RoundFormed(self._run_id, group.round, group.group_rank, group.group_world_size, seconds, formed))
         get_logger().info(
             "round formed",
             round=group.round,
@@ -64,18 +62,18 @@ class Reporter:
     def workers_started(self, group: WorkerGroup, pids: Mapping[int, int]) -> None:
         get_logger().info("workers started", round=group.round, workers=len(pids), pids=_few(list(pids.values())))
         ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
-        self._observer.workers_started(WorkersStarted(self._run_id, group.round, pids, ranks))
+        self._tell(WorkersStarted(self._run_id, group.round, pids, ranks))
 
     def worker_exited(self, round_: int, ended: WorkerExit) -> None:
         get_logger().debug("worker exited", local_rank=ended.local_rank, pid=ended.pid, exitcode=ended.exitcode)
-        self._observer.worker_exited(WorkerExited(self._run_id, round_, ended.local_rank, ended.exitcode))
+        self._tell(WorkerExited(self._run_id, round_, ended.local_rank, ended.exitcode))
 
     def failures(self, failures: Mapping[int, ProcessFailure]) -> None:
         for failure in failures.values():
             get_logger().error(
                 "worker failed", rank=failure.global_rank, pid=failure.pid, round=failure.round, reason=failure.reason
             )
-            self._observer.worker_failed(WorkerFailed(self._run_id, failure))
+            self._tell(WorkerFailed(self._run_id, failure))
 
     def hangs_elsewhere(self, job: Mapping[int, ProcessFailure], own: Mapping[int, ProcessFailure]) -> None:
         """Of the job's failures those that were hangs of workers of other nodes, with their stacks: a job that goes on
@@ -90,13 +88,11 @@ class Reporter:
         """`restart_count`: failures that will have been forgiven."""
         cause, allowed = decision.cause.value if decision.cause else "", decision.budget.max_restarts
         get_logger().warning("restart decided", cause=cause, reason=decision.reason)
-        self._observer.restart_decided(
-            RestartDecided(self._run_id, round_, cause, decision.reason, restart_count, allowed)
-        )
+        self._tell(RestartDecided(self._run_id, round_, cause, decision.reason, restart_count, allowed))
 
     def finished(self, state: WorkerState, reason: str, restarts: int) -> None:
         get_logger().info("agent finished", state=state.value, reason=reason, restarts=restarts)
-        self._observer.agent_finished(AgentFinished(self._run_id, state.value, reason, restarts))
+        self._tell(AgentFinished(self._run_id, state.value, reason, restarts))
         self.phase(AgentPhase.FINISHED, reason)
 
 

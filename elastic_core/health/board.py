@@ -10,25 +10,19 @@ from typing import TYPE_CHECKING
 from elastic_core.health import changes
 from elastic_core.health.recovery import Marks
 from elastic_core.interfaces.health import AgentPhase, AgentStatus
+from elastic_core.interfaces.observer import PhaseChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_core.clock import Clock
-    from elastic_core.interfaces.observer import (
-        AgentFinished,
-        PhaseChanged,
-        RestartDecided,
-        RoundFormed,
-        WorkerExited,
-        WorkerFailed,
-        WorkersStarted,
-    )
+    from elastic_core.interfaces.observer import Fact
 
 
 class StatusBoard:
-    """See `interfaces.observer.Observer`; `status` and `subscribe` as in `interfaces.health.AgentView`, for any
-    thread. All changes of the status happen here, in the agent's thread, one for each fact."""
+    """Is called with the facts, see `interfaces.observer.Observer`; `status` and `subscribe` as in
+    `interfaces.health.AgentView`, for any thread. All changes of the status happen here, in the agent's thread, one for
+    each fact."""
 
     def __init__(self, run_id: str, node: str, role: str, max_restarts: int, clock: Clock) -> None:
         self._clock = clock
@@ -54,30 +48,13 @@ class StatusBoard:
             self._subscribers.append(changed)
         return lambda: self._forget(changed)
 
-    def round_formed(self, fact: RoundFormed) -> None:
-        self._show(changes.round_formed(self._status, fact, self._clock.timestamp()))
-
-    def workers_started(self, fact: WorkersStarted) -> None:
-        self._show(changes.workers_started(self._status, fact))
-
-    def worker_exited(self, fact: WorkerExited) -> None:
-        self._show(changes.worker_exited(self._status, fact))
-
-    def worker_failed(self, fact: WorkerFailed) -> None:
-        self._show(changes.worker_failed(self._status, fact.failure))
-
-    def restart_decided(self, fact: RestartDecided) -> None:
-        self._show(changes.restart_decided(self._status, fact, self._clock.timestamp()))
-
-    def agent_finished(self, fact: AgentFinished) -> None:
-        self._show(changes.agent_finished(self._status, fact, self._clock.timestamp()))
-
-    def phase_changed(self, fact: PhaseChanged) -> None:
-        now, marks = self._clock.timestamp(), self._marks
-        self._marks = marks.after(fact)
-        status = changes.phase_changed(self._status, fact, now)
-        parts = marks.parts(fact)
-        self._show(changes.recovered(status, parts, now) if parts else status)
+    def __call__(self, fact: Fact) -> None:
+        now = self._clock.timestamp()
+        status = changes.after(self._status, fact, now)
+        if isinstance(fact, PhaseChanged):
+            parts, self._marks = self._marks.parts(fact), self._marks.after(fact)
+            status = changes.recovered(status, parts, now) if parts else status
+        self._show(status)
 
     def _show(self, status: AgentStatus) -> None:
         with self._lock:

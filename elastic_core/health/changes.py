@@ -7,6 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elastic_core.interfaces.health import AgentPhase, Recovery, RoundStatus, WorkerStatus
+from elastic_core.interfaces.observer import (
+    AgentFinished,
+    RestartDecided,
+    RoundFormed,
+    WorkerExited,
+    WorkerFailed,
+    WorkersStarted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,14 +22,7 @@ if TYPE_CHECKING:
     from elastic_core.errors import ProcessFailure
     from elastic_core.health.recovery import Parts
     from elastic_core.interfaces.health import AgentStatus
-    from elastic_core.interfaces.observer import (
-        AgentFinished,
-        PhaseChanged,
-        RestartDecided,
-        RoundFormed,
-        WorkerExited,
-        WorkersStarted,
-    )
+    from elastic_core.interfaces.observer import Fact, PhaseChanged
 
 KEPT = 100
 """How many rounds and recoveries a status holds: the last."""
@@ -29,7 +30,24 @@ KEPT = 100
 _ENDING = (AgentPhase.STOPPING, AgentPhase.DRAINING)
 
 
-def round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentStatus:
+def after(status: AgentStatus, fact: Fact, now: float) -> AgentStatus:
+    """The status after this fact."""
+    if isinstance(fact, RoundFormed):
+        return _round_formed(status, fact, now)
+    if isinstance(fact, WorkersStarted):
+        return _workers_started(status, fact)
+    if isinstance(fact, WorkerExited):
+        return _worker_exited(status, fact)
+    if isinstance(fact, WorkerFailed):
+        return _worker_failed(status, fact.failure)
+    if isinstance(fact, RestartDecided):
+        return _restart_decided(status, fact, now)
+    if isinstance(fact, AgentFinished):
+        return _agent_finished(status, fact, now)
+    return _phase_changed(status, fact, now)
+
+
+def _round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentStatus:
     members = tuple(fact.formed.members) if fact.formed else ()
     formed = RoundStatus(
         number=fact.round,
@@ -51,17 +69,17 @@ def round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentSta
     )
 
 
-def workers_started(status: AgentStatus, fact: WorkersStarted) -> AgentStatus:
+def _workers_started(status: AgentStatus, fact: WorkersStarted) -> AgentStatus:
     workers = (WorkerStatus(rank, fact.ranks.get(rank, -1), pid, "running") for rank, pid in sorted(fact.pids.items()))
     return replace(status, workers=tuple(workers))
 
 
-def worker_exited(status: AgentStatus, fact: WorkerExited) -> AgentStatus:
+def _worker_exited(status: AgentStatus, fact: WorkerExited) -> AgentStatus:
     state = "failed" if fact.exitcode else "succeeded"
     return _with_workers(status, lambda worker: state if worker.local_rank == fact.local_rank else worker.state)
 
 
-def worker_failed(status: AgentStatus, failure: ProcessFailure) -> AgentStatus:
+def _worker_failed(status: AgentStatus, failure: ProcessFailure) -> AgentStatus:
     """The last failure is the one that others of its round followed from, if it is known."""
     last = status.last_failure
     if last is None or last.round != failure.round or (last.caused_by is not None and failure.caused_by is None):
@@ -69,7 +87,7 @@ def worker_failed(status: AgentStatus, failure: ProcessFailure) -> AgentStatus:
     return _with_workers(status, lambda worker: "failed" if worker.pid == failure.pid else worker.state)
 
 
-def restart_decided(status: AgentStatus, fact: RestartDecided, now: float) -> AgentStatus:
+def _restart_decided(status: AgentStatus, fact: RestartDecided, now: float) -> AgentStatus:
     counts = dict(status.restarts)
     counts[fact.cause] = counts.get(fact.cause, 0) + 1
     status = replace(
@@ -81,12 +99,12 @@ def restart_decided(status: AgentStatus, fact: RestartDecided, now: float) -> Ag
     return _with_round_ended(status, fact.reason, now, fact.cause)
 
 
-def agent_finished(status: AgentStatus, fact: AgentFinished, now: float) -> AgentStatus:
+def _agent_finished(status: AgentStatus, fact: AgentFinished, now: float) -> AgentStatus:
     status = replace(status, restart_count=fact.restart_count)
     return _with_round_ended(status, fact.reason, now, fact.state.lower())
 
 
-def phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> AgentStatus:
+def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> AgentStatus:
     """Who leaves while it waits for the next round ends none by that."""
     if fact.phase in _ENDING and status.phase is not AgentPhase.JOINING:
         status = _with_round_ended(status, fact.reason, now)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elastic_core.hooks.discovery import described_error
+from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkerFailed, WorkersStarted
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.interfaces.observer import (
-        AgentFinished,
-        PhaseChanged,
-        RestartDecided,
-        RoundFormed,
-        WorkerExited,
-        WorkerFailed,
-        WorkersStarted,
-    )
+    from elastic_core.interfaces.observer import Fact
 
+_HOOKS: dict[type, str] = {
+    RoundFormed: "elastic_round_formed",
+    WorkersStarted: "elastic_workers_started",
+    WorkerFailed: "elastic_worker_failed",
+    RestartDecided: "elastic_restart_decided",
+    AgentFinished: "elastic_agent_finished",
+}
 _log = get_logger()
 
 
@@ -29,29 +29,9 @@ class Notifier:
     def __init__(self, manager: PluginManager) -> None:
         self._manager = manager
 
-    def round_formed(self, fact: RoundFormed) -> None:
-        self._tell("elastic_round_formed", fact)
-
-    def workers_started(self, fact: WorkersStarted) -> None:
-        self._tell("elastic_workers_started", fact)
-
-    def worker_exited(self, fact: WorkerExited) -> None:
-        pass
-
-    def worker_failed(self, fact: WorkerFailed) -> None:
-        self._tell("elastic_worker_failed", fact)
-
-    def restart_decided(self, fact: RestartDecided) -> None:
-        self._tell("elastic_restart_decided", fact)
-
-    def agent_finished(self, fact: AgentFinished) -> None:
-        self._tell("elastic_agent_finished", fact)
-
-    def phase_changed(self, fact: PhaseChanged) -> None:
-        pass
-
-    def _tell(self, hook: str, fact: Any) -> None:
-        for observer in self._manager.implementations(hook):
+    def __call__(self, fact: Fact) -> None:
+        hook = _HOOKS.get(type(fact))
+        for observer in self._manager.implementations(hook) if hook else ():
             try:
                 observer(fact=fact)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's fault must not end the job

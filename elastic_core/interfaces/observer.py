@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -94,48 +95,11 @@ class PhaseChanged:
     sign: Instant | None = None
 
 
-class Observer(Protocol):
-    """Receives the facts. Called in the agent's thread; must not raise. Plugins are told all of them but the exits and
-    the phases, which are for those who show what goes on."""
+Fact = RoundFormed | WorkersStarted | WorkerExited | WorkerFailed | RestartDecided | AgentFinished | PhaseChanged
 
-    def round_formed(self, fact: RoundFormed) -> None: ...
-
-    def workers_started(self, fact: WorkersStarted) -> None: ...
-
-    def worker_exited(self, fact: WorkerExited) -> None: ...
-
-    def worker_failed(self, fact: WorkerFailed) -> None: ...
-
-    def restart_decided(self, fact: RestartDecided) -> None: ...
-
-    def agent_finished(self, fact: AgentFinished) -> None: ...
-
-    def phase_changed(self, fact: PhaseChanged) -> None: ...
-
-
-class SilentObserver:
-    """An observer for agents that nobody watches."""
-
-    def round_formed(self, fact: RoundFormed) -> None:
-        pass
-
-    def workers_started(self, fact: WorkersStarted) -> None:
-        pass
-
-    def worker_exited(self, fact: WorkerExited) -> None:
-        pass
-
-    def worker_failed(self, fact: WorkerFailed) -> None:
-        pass
-
-    def restart_decided(self, fact: RestartDecided) -> None:
-        pass
-
-    def agent_finished(self, fact: AgentFinished) -> None:
-        pass
-
-    def phase_changed(self, fact: PhaseChanged) -> None:
-        pass
+Observer = Callable[[Fact], object]
+"""Is called with one fact after another, in the agent's thread; must not raise. Plugins are told all of them but the
+exits and the phases, which are for those who show what goes on."""
 
 
 class EnvironmentContributor(Protocol):

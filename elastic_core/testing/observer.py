@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from elastic_core.interfaces.observer import (
-        AgentFinished,
-        PhaseChanged,
-        RestartDecided,
-        RoundFormed,
-        WorkerExited,
-        WorkerFailed,
-        WorkersStarted,
-    )
+from elastic_core.interfaces.observer import PhaseChanged, WorkerExited
 
-    Fact = RoundFormed | WorkersStarted | WorkerFailed | RestartDecided | AgentFinished
+if TYPE_CHECKING:
+    from elastic_core.interfaces.observer import Fact
 
 
 class RecordingObserver:
@@ -32,23 +24,10 @@ class RecordingObserver:
         self.phases: list[PhaseChanged] = []
         self.exits: list[WorkerExited] = []
 
-    def round_formed(self, fact: RoundFormed) -> None:
-        self.facts.append(fact)
-
-    def workers_started(self, fact: WorkersStarted) -> None:
-        self.facts.append(fact)
-
-    def worker_exited(self, fact: WorkerExited) -> None:
-        self.exits.append(fact)
-
-    def worker_failed(self, fact: WorkerFailed) -> None:
-        self.facts.append(fact)
-
-    def restart_decided(self, fact: RestartDecided) -> None:
-        self.facts.append(fact)
-
-    def agent_finished(self, fact: AgentFinished) -> None:
-        self.facts.append(fact)
-
-    def phase_changed(self, fact: PhaseChanged) -> None:
-        self.phases.append(fact)
+    def __call__(self, fact: Fact) -> None:
+        if isinstance(fact, PhaseChanged):
+            self.phases.append(fact)
+        elif isinstance(fact, WorkerExited):
+            self.exits.append(fact)
+        else:
+            self.facts.append(fact)

@@ -10,6 +10,7 @@ import pytest
 
 from elastic_core.agent import WorkerState
 from elastic_core.health import create_healthcheck_server
+from elastic_core.interfaces.observer import RoundFormed
 from elastic_core.support.sockets import PortReservation
 from elastic_core.testing import Background, RecordingObserver, eventually
 
@@ -25,10 +26,11 @@ class Blocking(RecordingObserver):
         self.holds = threading.Event()
         self.let_go = threading.Event()
 
-    def round_formed(self, fact):
-        super().round_formed(fact)
-        self.holds.set()
-        self.let_go.wait(60)
+    def __call__(self, fact):
+        super().__call__(fact)
+        if isinstance(fact, RoundFormed):
+            self.holds.set()
+            self.let_go.wait(60)
 
 
 @pytest.fixture

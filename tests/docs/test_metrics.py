@@ -76,7 +76,7 @@ def test_a_run_puts_what_is_told_and_nothing_else(failed):
 
 @pytest.mark.parametrize("state", ["SUCCEEDED", "STOPPED"])
 def test_the_end_of_another_run_puts_what_is_told(listening, state):
-    MetricRecorder("default", 1).agent_finished(AgentFinished("job", state, "", 0))
+    MetricRecorder("default", 1)(AgentFinished("job", state, "", 0))
     assert f"workers.default.{state.lower()}" in listening.names
     assert listening.names <= of_workers()
 
@@ -84,16 +84,16 @@ def test_the_end_of_another_run_puts_what_is_told(listening, state):
 def test_the_share_of_failed_attempts_is_as_told(listening):
     """`flakiness`: of --max-restarts + 1 attempts; 100 for a run that failed."""
     for state, restarts in (("SUCCEEDED", 0), ("SUCCEEDED", 1), ("FAILED", 3)):
-        MetricRecorder("default", 3).agent_finished(AgentFinished("job", state, "", restarts))
+        MetricRecorder("default", 3)(AgentFinished("job", state, "", restarts))
     assert listening.values["workers.default.flakiness"] == [0, 25, 100]
     assert "in percent" in told()["workers.<role>.flakiness"]
 
 
 def test_what_is_put_when_is_as_told(listening):
     recorder = MetricRecorder("default", 3)
-    recorder.workers_started(WorkersStarted("job", 1, {0: 1}))
-    recorder.restart_decided(RestartDecided("job", 1, "membership", "", 0, 3))
+    recorder(WorkersStarted("job", 1, {0: 1}))
+    recorder(RestartDecided("job", 1, "membership", "", 0, 3))
     assert listening.names == {"workers.default.healthy", "workers.default.remaining_restarts"}
-    recorder.restart_decided(RestartDecided("job", 2, "hang", "", 1, 3))
+    recorder(RestartDecided("job", 2, "hang", "", 1, 3))
     assert listening.values["workers.default.failed"] == [1]
     assert listening.values["workers.default.remaining_restarts"] == [3, 2]

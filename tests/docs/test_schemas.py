@@ -29,11 +29,11 @@ def table(page, title):
 
 def test_the_metadata_of_events_are_told(capsys):
     recorder = EventRecorder("console")
-    recorder.round_formed(RoundFormed("job", 1, 0, 1, 0.1))
-    recorder.workers_started(WorkersStarted("job", 1, {0: 1}))
-    recorder.worker_failed(WorkerFailed("job", ProcessFailure(0, 1, 1)))
-    recorder.restart_decided(RestartDecided("job", 1, "failure", "", 1, 1))
-    recorder.agent_finished(AgentFinished("job", "SUCCEEDED", "", 0))
+    recorder(RoundFormed("job", 1, 0, 1, 0.1))
+    recorder(WorkersStarted("job", 1, {0: 1}))
+    recorder(WorkerFailed("job", ProcessFailure(0, 1, 1)))
+    recorder(RestartDecided("job", 1, "failure", "", 1, 1))
+    recorder(AgentFinished("job", "SUCCEEDED", "", 0))
     seen = {event.name: event for event in map(Event.deserialize, capsys.readouterr().err.splitlines())}
     rows = table("events.md", "Events")
     assert set(rows) == set(seen)

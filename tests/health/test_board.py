@@ -44,32 +44,32 @@ class Story:
 
     def phase(self, name, reason="", late=0.0):
         at = self.clock.advance(1.0)
-        self.board.phase_changed(PhaseChanged("job", AgentPhase(name), reason, at, Instant(at - late)))
+        self.board(PhaseChanged("job", AgentPhase(name), reason, at, Instant(at - late)))
 
     def round(self, number, restart_count=0):
         """A round whose two workers run."""
         self.phase("joining", "waits")
         formed = Round(number, MEMBERS, restart_count, "all are here")
-        self.board.round_formed(RoundFormed("job", number, 0, 2, 0.5, formed))
+        self.board(RoundFormed("job", number, 0, 2, 0.5, formed))
         self.phase("starting")
         pids = {1: number * 100 + 1, 0: number * 100}
-        self.board.workers_started(WorkersStarted("job", number, pids, {0: 0, 1: 1}))
+        self.board(WorkersStarted("job", number, pids, {0: 0, 1: 1}))
         self.phase("running")
 
     def exit(self, local_rank, exitcode):
-        self.board.worker_exited(WorkerExited("job", self.now.round, local_rank, exitcode))
+        self.board(WorkerExited("job", self.now.round, local_rank, exitcode))
 
     def fail(self, local_rank, caused_by=None):
         pid = self.now.workers[local_rank].pid
         failure = ProcessFailure(local_rank, pid, 3, round=self.now.round, reason="exit code 3", caused_by=caused_by)
-        self.board.worker_failed(WorkerFailed("job", failure))
+        self.board(WorkerFailed("job", failure))
         return failure
 
     def restart(self, cause, reason, count):
-        self.board.restart_decided(RestartDecided("job", self.now.round, cause, reason, count, 3))
+        self.board(RestartDecided("job", self.now.round, cause, reason, count, 3))
 
     def finish(self, state, reason):
-        self.board.agent_finished(AgentFinished("job", state, reason, 1))
+        self.board(AgentFinished("job", state, reason, 1))
         self.phase("finished", reason)
 
 

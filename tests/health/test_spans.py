@@ -26,10 +26,10 @@ def recover(board, clock, number):
         sign = clock.now()
         at = clock.advance(seconds)
         if name == "joining":
-            board.restart_decided(RestartDecided("job", number - 1, "hang", "rank 3", 1, 3))
+            board(RestartDecided("job", number - 1, "hang", "rank 3", 1, 3))
         if name == "starting":
-            board.round_formed(RoundFormed("job", number, 0, 1, 1.0))
-        board.phase_changed(PhaseChanged("job", AgentPhase(name), "", at, Instant(sign)))
+            board(RoundFormed("job", number, 0, 1, 1.0))
+        board(PhaseChanged("job", AgentPhase(name), "", at, Instant(sign)))
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def clock():
 @pytest.fixture
 def board(clock):
     made = StatusBoard("job", "node7", "trainer", 3, clock)
-    made.round_formed(RoundFormed("job", 1, 0, 1, 1.0))
+    made(RoundFormed("job", 1, 0, 1, 1.0))
     return made
 
 

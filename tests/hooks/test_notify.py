@@ -40,8 +40,8 @@ def notifier_for(*points) -> Observer:
 
 def test_facts_reach_every_observer_that_asks_for_them(install_plugin):
     notifier = notifier_for(install_plugin("eyes", SEES))
-    notifier.round_formed(FORMED)
-    notifier.agent_finished(AgentFinished("job", "SUCCEEDED", "", 0))
+    notifier(FORMED)
+    notifier(AgentFinished("job", "SUCCEEDED", "", 0))
     assert sys.modules["eyes_plugin"].seen == [FORMED, "finished"]
 
 
@@ -51,7 +51,7 @@ def test_an_observer_that_raises_is_logged_and_the_rest_are_told(install_plugin,
         install_plugin("b-raises", RAISES, version="2.5"),
         install_plugin("c-eyes", SEES),
     )
-    notifier.round_formed(FORMED)
+    notifier(FORMED)
     assert sys.modules["a_eyes_plugin"].seen == sys.modules["c_eyes_plugin"].seen == [FORMED]
     (line,) = log_lines()
     assert (line["event"], line["hook"]) == ("observer failed", "elastic_round_formed")
@@ -61,5 +61,5 @@ def test_an_observer_that_raises_is_logged_and_the_rest_are_told(install_plugin,
 
 
 def test_an_observer_cannot_end_the_agent(install_plugin, log_lines):
-    notifier_for(install_plugin("b-raises", RAISES)).agent_finished(AgentFinished("job", "FAILED", "", 0))
+    notifier_for(install_plugin("b-raises", RAISES))(AgentFinished("job", "FAILED", "", 0))
     assert [line["error"] for line in log_lines()] == ["SystemExit: 1"]
