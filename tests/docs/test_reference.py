@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import re
@@ -48,9 +49,33 @@ def test_every_variable_of_a_worker_is_documented_and_no_other():
     assert documented == {*ours, BEAT_FILE}
 
 
+CODE = [*(ROOT / "elastic_core").rglob("*.py"), *(ROOT / "plugins").glob("*/elastic_*/**/*.py")]
+
+
+def takers_of_events(tree):
+    """The functions with an `EventName` among their arguments, and its place there."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            arguments = [*function.args.posonlyargs, *function.args.args]
+            kinds = [ast.unparse(it.annotation) if it.annotation else "" for it in arguments if it.arg != "self"]
+            if "EventName" in kinds:
+                yield function.name, kinds.index("EventName")
+
+
+def test_no_line_logs_what_is_not_on_the_list():
+    trees = [ast.parse(path.read_text()) for path in CODE]
+    places = dict(taker for tree in trees for taker in takers_of_events(tree))
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = [(getattr(call.func, "attr", getattr(call.func, "id", "")), call.args) for call in calls]
+    given = [args[places[name]] for name, args in named if name in places and len(args) > places[name]]
+    texts = {each.value for value in given for each in ast.walk(value) if isinstance(each, ast.Constant)}
+    names = {text for text in texts if isinstance(text, str)}
+    assert names - set(EVENTS) == set()
+    assert {"round formed", "leads now", "spans lost"} <= names  # by a logger, and by others that take one
+
+
 def test_every_log_event_is_used():
-    code = [*(ROOT / "elastic_core").rglob("*.py"), *(ROOT / "plugins").glob("*/elastic_*/**/*.py")]
-    sources = [path.read_text() for path in code if path.name != "log.py"]
+    sources = [path.read_text() for path in CODE if path.name != "log.py"]
     lists, uses = (ROOT / "elastic_core" / "log.py").read_text().split("\nLEVELS:")
     assert '"run started"' in lists
     sources = "\n".join([*sources, uses])
