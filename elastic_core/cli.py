@@ -78,7 +78,7 @@ def run(argv: Sequence[str]) -> int:
 def explain(argv: Sequence[str]) -> int:
     """`elastic explain`."""
     from elastic_core import config
-    from elastic_core.operate.help import explain_help
+    from elastic_core.operate.commands import explain_help
 
     manager = _load_plugins()
     added = manager.added_options()
@@ -95,7 +95,7 @@ def explain(argv: Sequence[str]) -> int:
 def plugins(argv: Sequence[str]) -> int:
     """`elastic plugins`."""
     from elastic_core.hooks import listing
-    from elastic_core.operate.help import plugins_help
+    from elastic_core.operate.commands import plugins_help
 
     if {"-h", "--help"} & set(argv):
         _print(plugins_help())
@@ -111,7 +111,7 @@ def plugins(argv: Sequence[str]) -> int:
 
 def status(argv: Sequence[str]) -> int:
     """`elastic status`."""
-    from elastic_core.operate.commands import REQUIRED_FOR_JOB, STATUS, target_of
+    from elastic_core.operate.commands import REQUIRED_FOR_JOB, STATUS
 
     manager = _load_plugins()
     reading = _read_command(STATUS, argv, manager, REQUIRED_FOR_JOB)
@@ -119,6 +119,7 @@ def status(argv: Sequence[str]) -> int:
         return ExitCode.SUCCESS
     from elastic_core.operate import show
     from elastic_core.operate.status import status as look
+    from elastic_core.operate.target import target_of
 
     snapshot = look(target_of(reading.values), manager, reading.values["timeout"])
     _print(_to_json(show.as_dict(snapshot)) if reading.values["json"] else show.as_text(snapshot))
@@ -127,13 +128,14 @@ def status(argv: Sequence[str]) -> int:
 
 def drain(argv: Sequence[str]) -> int:
     """`elastic drain`."""
-    from elastic_core.operate.commands import DRAIN, REQUIRED_FOR_JOB, target_of
+    from elastic_core.operate.commands import DRAIN, REQUIRED_FOR_JOB
 
     manager = _load_plugins()
     reading = _read_command(DRAIN, argv, manager, REQUIRED_FOR_JOB)
     if reading is None:
         return ExitCode.SUCCESS
     from elastic_core.operate.drain import drain as take_out
+    from elastic_core.operate.target import target_of
 
     (node,) = reading.operands
     take_out(target_of(reading.values), node, manager, reading.values["timeout"], _print)
@@ -142,19 +144,18 @@ def drain(argv: Sequence[str]) -> int:
 
 def serve(argv: Sequence[str]) -> int:
     """`elastic serve`."""
-    from elastic_core.operate.commands import REQUIRED_FOR_SERVE, SERVE, backend_to_serve, room_for, serving_endpoint
+    from elastic_core.operate.commands import REQUIRED_FOR_SERVE, SERVE
 
     manager = _load_plugins()
     reading = _read_command(SERVE, argv, manager, REQUIRED_FOR_SERVE)
     if reading is None:
         return ExitCode.SUCCESS
-    from elastic_core.operate.opening import server_of
-    from elastic_core.operate.serve import serve as run_server
+    from elastic_core.operate import serve as serving
 
     values = reading.values
     _configure_log(values["log_format"], values["log_level"], manager)
-    endpoint = serving_endpoint(values["rdzv_endpoint"])
-    run_server(server_of(backend_to_serve(values), endpoint, room_for(values["nnodes"]), manager))
+    endpoint, room = serving.serving_endpoint(values["rdzv_endpoint"]), serving.room_for(values["nnodes"])
+    serving.serve(serving.server_of(serving.backend_to_serve(values), endpoint, room, manager))
     return ExitCode.SUCCESS
 
 
@@ -163,21 +164,21 @@ def doctor(argv: Sequence[str]) -> int:
     import socket
 
     from elastic_core import config
-    from elastic_core.operate.doctor import command, examine, show
-    from elastic_core.operate.doctor.finding import exit_code_of
+    from elastic_core.operate import commands
+    from elastic_core.operate.doctor import examine, finding
 
     manager = _load_plugins()
     added = manager.added_options()
-    if command.wants_help(argv, added):
-        _print(command.help_text())
+    if commands.asks_doctor_for_help(argv, added):
+        _print(commands.doctor_help())
         return ExitCode.SUCCESS
     reading = config.read(
-        argv, os.environ, Path.cwd(), added, new_run_id=lambda: "doctor", require_script=False, own=command.OWN
+        argv, os.environ, Path.cwd(), added, new_run_id=lambda: "doctor", require_script=False, own=commands.DOCTOR
     )
-    findings = examine.examined(reading.settings, manager, command.wish_of(reading.own))
-    report = show.Report(socket.gethostname(), reading.settings, findings)
-    _print(_to_json(show.as_dict(report)) if reading.own["json"] else show.as_text(report))
-    return exit_code_of(findings)
+    findings = examine.examined(reading.settings, manager, commands.doctor_options(reading.own))
+    report = finding.Report(socket.gethostname(), reading.settings, findings)
+    _print(_to_json(finding.as_dict(report)) if reading.own["json"] else finding.as_text(report))
+    return finding.exit_code_of(findings)
 
 
 def version(argv: Sequence[str]) -> int:

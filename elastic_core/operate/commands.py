@@ -1,28 +1,34 @@
-"""What `elastic status`, `elastic drain` and `elastic serve` take, and the job that they are about."""
+"""What the commands beside `elastic run` take, and what they print when they are asked for help."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core.config import Command, NodeRange, Spec
+from elastic_core.config import SPECS, Command, Spec
+from elastic_core.config.flags import scan
+from elastic_core.parsing import integer, parse_boolean, seconds
 from elastic_core.config.resolve import STATIC_RUN_ID
-from elastic_core.errors import ConfigurationError, ExitCode, Problem
-from elastic_core.parsing import parse_boolean, seconds
+from elastic_core.config.spec import specs_of_options
+from elastic_core.config.usage import command_help
+from elastic_core.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from elastic_core.clock import Duration
+    from elastic_core.hooks.records import Option
 
 ANSWER: Duration = 10.0
 """Seconds that a store has for an answer."""
 
-_DEFAULT_BACKEND = "c10d"
-_ROOM = 1000  # nodes that a store has room for, when it is told of fewer
+DEFAULT_BACKEND = "c10d"
+ROOM = 1000
+"""Nodes that a store has room for, when it is told of fewer."""
+
 _JOB = {
-    "rdzv_backend": f"the job's backend; unset: {_DEFAULT_BACKEND}",
+    "rdzv_backend": f"the job's backend; unset: {DEFAULT_BACKEND}",
     "rdzv_endpoint": "where the nodes of the job meet; etcd takes several",
     "rdzv_id": f"name of the job; needed with any backend but static, whose job without a name is '{STATIC_RUN_ID}'",
     "rdzv_conf": "options of the backend, the same as the job's; repeated flags add up",
@@ -85,9 +91,9 @@ Runs the store at which the nodes of jobs meet, in a process that is no node of 
 or SIGINT. With a port alone it serves on all addresses of this machine.
 """,
     {
-        "rdzv_backend": f"the backend whose store is wanted; unset: {_DEFAULT_BACKEND}",
+        "rdzv_backend": f"the backend whose store is wanted; unset: {DEFAULT_BACKEND}",
         "rdzv_endpoint": "where to serve; with a port alone, on all addresses of this machine",
-        "nnodes": f"how many nodes to have room for: MAX, and never fewer than {_ROOM}",
+        "nnodes": f"how many nodes to have room for: MAX, and never fewer than {ROOM}",
         "log_format": "how the messages look on stderr",
         "log_level": "messages from this level on",
     },
@@ -107,35 +113,94 @@ REQUIRED_FOR_SERVE: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Target:
-    """The job that a command is about. `conf` holds options of the backend as text."""
+class DoctorOptions:
+    """What the doctor is asked for beside the flags of the run.
 
-    backend: str
-    endpoint: str
-    run_id: str
-    conf: Mapping[str, str]
+    Args:
+        expect_store: a store that cannot be reached is a fault.
+        peers: how many doctors are to meet; 0: none.
+        timeout: seconds for everything that may hang.
+        peers_timeout: seconds until all doctors must have met.
+    """
 
-
-def target_of(values: Mapping[str, Any]) -> Target:
-    """From the values of a command's reading. Raises ConfigurationError when it does not say which job."""
-    backend = values["rdzv_backend"] or _DEFAULT_BACKEND
-    run_id = values["rdzv_id"] or (STATIC_RUN_ID if backend == "static" else "")
-    if not run_id:
-        raise ConfigurationError(Problem("--rdzv-id", "expected the name of the job, found none; give --rdzv-id"))
-    return Target(backend, values["rdzv_endpoint"], run_id, values["rdzv_conf"])
+    expect_store: bool = False
+    peers: int = 0
+    timeout: Duration = 10.0
+    peers_timeout: Duration = 60.0
 
 
-def backend_to_serve(values: Mapping[str, Any]) -> str:
-    """The backend whose store is wanted."""
-    return str(values["rdzv_backend"] or _DEFAULT_BACKEND)
+DOCTOR: tuple[Spec, ...] = (
+    _own("json", parse_boolean, False, "write JSON; its fields are in docs/reference/doctor.md"),
+    _own("expect_store", parse_boolean, False, "it is a fault if no store can be reached"),
+    _own(
+        "peers",
+        integer(0),
+        0,
+        "as many doctors, this one included, run on other nodes now: meet them, try the way to each, compare versions",
+        "N",
+    ),
+    _own("timeout", seconds(above=0), DoctorOptions.timeout, "for whatever may hang", "S", "seconds"),
+    _own("peers_timeout", seconds(above=0), DoctorOptions.peers_timeout, "for all doctors to meet", "S", "seconds"),
+)
+"""The flags of `elastic doctor` beside those of `elastic run`."""
 
 
-def room_for(nodes: NodeRange) -> int:
-    """How many nodes a store should have room for."""
-    return max(nodes.max, _ROOM)
+def doctor_options(own: Mapping[str, Any]) -> DoctorOptions:
+    """From the values of `DOCTOR`."""
+    return DoctorOptions(own["expect_store"], own["peers"], own["timeout"], own["peers_timeout"])
 
 
-def serving_endpoint(text: str) -> str:
-    """`[HOST:]PORT` as `HOST:PORT`, all addresses if there is no host."""
-    port = text.strip().removeprefix(":")
-    return f"0.0.0.0:{port}" if port.isdigit() else text.strip()
+def asks_doctor_for_help(argv: Sequence[str], added_options: Iterable[Option]) -> bool:
+    """Whether `-h` or `--help` stands among the flags. `added_options`: those that plugins add to `elastic run`."""
+    own = {spec.name: spec for spec in DOCTOR}
+    return scan(argv, {**SPECS, **specs_of_options(added_options), **own}).help
+
+
+def doctor_help() -> str:
+    """What `elastic doctor --help` prints."""
+    about = """\
+usage: elastic doctor [flags] [flags of elastic run] [script]
+
+Looks whether a run with these flags, variables and this config file would work on this machine:
+plugins, versions, limits, torch, names and addresses, the way to the store. It starts no workers,
+and changes nothing. Each line says what was found, and what to do about it. The script is not
+looked at. elastic run --help has the flags of elastic run.
+"""
+    codes = {
+        ExitCode.SUCCESS: "nothing is at fault; there may be warnings",
+        ExitCode.BAD_CONFIGURATION: "a run would fail on this machine, or with these flags",
+        ExitCode.RENDEZVOUS_TIMEOUT: "too few doctors met (--peers)",
+        ExitCode.STORE_UNREACHABLE: "the store, which is expected or seems to be there, does not answer",
+    }
+    example = "elastic doctor --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py"
+    return command_help(about, DOCTOR, example, codes)
+
+
+_JSON = _own("json", parse_boolean, False, "write JSON; its fields are in docs/reference/json.md")
+
+
+def explain_help() -> str:
+    """What `elastic explain --help` prints."""
+    about = """\
+usage: elastic explain [--json] [flags of elastic run] [script]
+
+Shows the configuration that elastic run would use with these flags, variables and this config file,
+and where each value comes from. It starts nothing. elastic run --help has the flags of elastic run.
+"""
+    codes = {
+        ExitCode.SUCCESS: "nothing is wrong with it",
+        ExitCode.BAD_CONFIGURATION: "something is; every problem is told",
+    }
+    example = "elastic explain --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py"
+    return command_help(about, (_JSON,), example, codes)
+
+
+def plugins_help() -> str:
+    """What `elastic plugins --help` prints."""
+    about = """\
+usage: elastic plugins [--json]
+
+Lists what is installed, what it brings, and what failed to load and why.
+"""
+    codes = {ExitCode.SUCCESS: "they are listed, also if some failed to load"}
+    return command_help(about, (_JSON,), "elastic plugins", codes)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.operate.commands import ANSWER
-from elastic_core.operate.opening import opened, parameters
 from elastic_core.operate.sight import first_sight
-from elastic_core.operate.status import seen
-from elastic_core.operate.watch import Watcher, between_looks
+from elastic_core.operate.status import Watcher, between_looks, seen
+from elastic_core.operate.target import opened, parameters
 from elastic_core.rendezvous.codec import decoded_state, encoded_state
 from elastic_core.rendezvous.model import State, drained
 from elastic_core.rendezvous.roster import alive
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.backend import RosterBackend
-    from elastic_core.operate.commands import Target
     from elastic_core.operate.sight import Sight
+    from elastic_core.operate.target import Target
     from elastic_core.rendezvous.model import Entry
 
 _MOST_REFUSALS = 64

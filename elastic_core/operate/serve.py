@@ -7,12 +7,19 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.log import get_logger
+from elastic_core.operate.commands import DEFAULT_BACKEND, ROOM
+from elastic_core.operate.target import named_backends
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import FrameType
+    from typing import Any
 
+    from elastic_core.config import NodeRange
+    from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.server import StoreServer
 
 
@@ -62,3 +69,30 @@ def _next(signals: int) -> signal.Signals:
     while (number := os.read(signals, 1)[0]) not in _ENDING:
         pass
     return signal.Signals(number)
+
+
+def server_of(backend: str, endpoint: str, nodes: int, manager: PluginManager) -> StoreServer:
+    """The backend's store, not started yet. Raises ConfigurationError: nobody brings it, or it has none."""
+    record = manager.select(RendezvousBackendRecord, backend)
+    if record.serve is None:
+        able = named_backends(manager, lambda other: other.serve is not None)
+        raise ConfigurationError(
+            Problem("--rdzv-backend", f"expected a backend whose store can be served ({able}), found {backend!r}")
+        )
+    return record.serve(endpoint, nodes)
+
+
+def backend_to_serve(values: Mapping[str, Any]) -> str:
+    """The backend whose store is wanted."""
+    return str(values["rdzv_backend"] or DEFAULT_BACKEND)
+
+
+def room_for(nodes: NodeRange) -> int:
+    """How many nodes a store should have room for."""
+    return max(nodes.max, ROOM)
+
+
+def serving_endpoint(text: str) -> str:
+    """`[HOST:]PORT` as `HOST:PORT`, all addresses if there is no host."""
+    port = text.strip().removeprefix(":")
+    return f"0.0.0.0:{port}" if port.isdigit() else text.strip()

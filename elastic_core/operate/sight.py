@@ -1,4 +1,4 @@
-"""What an observer has seen of a job, timed on its own clock. Pure; `watch` looks."""
+"""What an observer has seen of a job, timed on its own clock. Pure; `status` looks."""
 
 from __future__ import annotations
 

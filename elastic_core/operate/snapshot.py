@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from elastic_core.errors import ProcessFailure
-    from elastic_core.operate.commands import Target
     from elastic_core.operate.sight import Sight
+    from elastic_core.operate.target import Target
     from elastic_core.rendezvous.model import Closed, End, Entry
     from elastic_core.rendezvous.seats import Seat
 

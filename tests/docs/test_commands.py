@@ -12,7 +12,9 @@ from elastic_core.cli import main
 from elastic_core.config import SPECS, NodeRange
 from elastic_core.config.resolve import STATIC_RUN_ID
 from elastic_core.errors import ConfigurationError, ExitCode
-from elastic_core.operate.commands import DRAIN, SERVE, STATUS, backend_to_serve, room_for, target_of
+from elastic_core.operate.commands import DRAIN, SERVE, STATUS
+from elastic_core.operate.serve import backend_to_serve, room_for
+from elastic_core.operate.target import target_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text()
 SECTIONS = dict(re.findall(r"^## `elastic (\w+)`\n((?:(?!## ).*\n?)*)", PAGE, re.M))

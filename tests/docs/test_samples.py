@@ -15,8 +15,7 @@ from blocks import ROOT, Shell, block_of, free_port
 
 from elastic_core import log
 from elastic_core.config import NodeRange, Settings
-from elastic_core.operate.doctor.finding import Check, Finding, Level
-from elastic_core.operate.doctor.show import Report, as_text
+from elastic_core.operate.doctor.finding import Check, Finding, Level, Report, as_text
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 LINE = re.compile(rf"({TIME}) (\w+) +([a-z ]+): (.*)")

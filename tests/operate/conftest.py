@@ -9,8 +9,8 @@ import pytest
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.backend import Announced, RendezvousBackend, RosterBackend
 from elastic_core.interfaces.node import Member
-from elastic_core.operate.commands import Target
 from elastic_core.operate.sight import first_sight, looked
+from elastic_core.operate.target import Target
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Entry, State
 from elastic_core.rendezvous.seats import Seat, Seats

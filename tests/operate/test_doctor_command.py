@@ -6,32 +6,31 @@ import pytest
 
 from elastic_core import cli, config
 from elastic_core.errors import ConfigurationError
-from elastic_core.operate.doctor.command import OWN, wants_help, wish_of
-from elastic_core.operate.doctor.examine import Wish
+from elastic_core.operate.commands import DOCTOR, DoctorOptions, asks_doctor_for_help, doctor_options
 
 
 @pytest.fixture
 def read(tmp_path):
     def read(*argv, environ=None):
-        return config.read(argv, environ or {}, tmp_path, new_run_id=lambda: "doctor", require_script=False, own=OWN)
+        return config.read(argv, environ or {}, tmp_path, new_run_id=lambda: "doctor", require_script=False, own=DOCTOR)
 
     return read
 
 
 def test_its_flags_stand_among_those_of_run(read):
     reading = read("--nnodes", "1:4", "--peers", "3", "--rdzv-id=j", "--rdzv-endpoint=h", "--expect_store", "train.py")
-    assert wish_of(reading.own) == Wish(expect_store=True, peers=3)
+    assert doctor_options(reading.own) == DoctorOptions(expect_store=True, peers=3)
     assert (str(reading.settings.nnodes), reading.script) == ("1:4", "train.py")
     assert "peers" not in reading.origins
 
 
 def test_a_single_node_without_an_id_has_the_same_everywhere(read):
     assert read().settings.rdzv_id == read().settings.rdzv_id == "doctor"
-    assert wish_of(read().own) == Wish()
+    assert doctor_options(read().own) == DoctorOptions()
 
 
 def test_they_are_neither_variables_nor_the_flags_of_another_command(read, tmp_path):
-    assert wish_of(read(environ={"ELASTIC_PEERS": "2"}).own).peers == 0
+    assert doctor_options(read(environ={"ELASTIC_PEERS": "2"}).own).peers == 0
     with pytest.raises(ConfigurationError, match="--peers"):
         config.read(["--peers=2"], {}, tmp_path, require_script=False)
 
@@ -43,8 +42,8 @@ def test_everything_that_is_wrong_is_told_at_once(read):
 
 
 def test_help(capsys):
-    assert wants_help(["--peers", "2", "--help"], [])
-    assert not wants_help(["--peers", "2", "train.py", "--help"], [])
+    assert asks_doctor_for_help(["--peers", "2", "--help"], [])
+    assert not asks_doctor_for_help(["--peers", "2", "train.py", "--help"], [])
     assert cli.main(["doctor", "--help"]) == 0
     said = capsys.readouterr().out
-    assert all(spec.flag in said for spec in OWN)
+    assert all(spec.flag in said for spec in DOCTOR)

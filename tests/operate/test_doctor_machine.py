@@ -14,8 +14,16 @@ from elastic_core.hooks.discovery import BlockList, Candidate, Source
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.operate.doctor import machine as m
 from elastic_core.operate.doctor.finding import Check, Finding, Level, exit_code_of, fault, note, ok, warning
-from elastic_core.operate.doctor.software import judged_choices, judged_plugins, judged_versions, versions_of
-from elastic_core.operate.doctor.torch_probe import Torch, judged_torch, probed_torch, read_answer
+from elastic_core.operate.doctor.software import (
+    Torch,
+    judged_choices,
+    judged_plugins,
+    judged_torch,
+    judged_versions,
+    probed_torch,
+    read_answer,
+    versions_of,
+)
 
 FIT = m.Machine("CPython 3.11.2", "Linux 6.1.0-9", 8, m.Limit(1024, 4096), m.Limit(9999, 9999), 1 << 30)
 

@@ -11,10 +11,9 @@ import pytest
 from elastic_core.clock import SystemClock
 from elastic_core.config import settings_from
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.operate.doctor import judged_network as j
 from elastic_core.operate.doctor import network as n
 from elastic_core.operate.doctor.finding import Check, Level
-from elastic_core.operate.doctor.places import Place, places_of
+from elastic_core.operate.doctor.network import Place, places_of
 from elastic_core.operate.doctor.surroundings import surroundings_of
 from elastic_core.support.sockets import cannot_bind
 
@@ -81,19 +80,19 @@ def test_an_endpoint_that_cannot_be_one():
     ],
 )
 def test_a_name(found, nodes, level, words):
-    said = j.judged_name(found, nodes)
+    said = n.judged_name(found, nodes)
     assert said.level.value == level
     assert words in said.told + said.advice
 
 
 def test_an_address_backwards():
-    assert j.judged_reverse(n.Reversed("::ffff:10.0.0.1", "node0", 0.002), "ours").level is Level.OK
-    assert "no name, in 2.0 ms" in j.judged_reverse(n.Reversed("::ffff:10.0.0.1", "", 0.002), "ours").told
-    slow = j.judged_reverse(n.Reversed("::ffff:10.0.0.1", "", 5.0), "ours")
+    assert n.judged_reverse(n.Reversed("::ffff:10.0.0.1", "node0", 0.002), "ours").level is Level.OK
+    assert "no name, in 2.0 ms" in n.judged_reverse(n.Reversed("::ffff:10.0.0.1", "", 0.002), "ours").told
+    slow = n.judged_reverse(n.Reversed("::ffff:10.0.0.1", "", 5.0), "ours")
     assert (slow.level, "after 5.0 s" in slow.told) == (Level.WARNING, True)
     assert "'::ffff:10.0.0.1 NAME' to /etc/hosts" in slow.advice
     assert "RES_OPTIONS" in slow.advice
-    assert "no answer in time" in j.judged_reverse(n.Reversed("::ffff:10.0.0.1"), "ours").told
+    assert "no answer in time" in n.judged_reverse(n.Reversed("::ffff:10.0.0.1"), "ours").told
 
 
 @pytest.mark.parametrize(
@@ -109,13 +108,13 @@ def test_an_address_backwards():
     ],
 )
 def test_the_address_for_the_others(advertised, addresses, nodes, at_loopback, level):
-    said = j.judged_address(advertised, addresses, True, nodes, at_loopback)
+    said = n.judged_address(advertised, addresses, True, nodes, at_loopback)
     assert said.level.value == level
     assert bool(said.advice) == (level != "ok")
 
 
 def connections(*found, is_hosted=True):
-    return [(item.level.value, item.advice) for item in j.judged_connections(found, is_hosted)]
+    return [(item.level.value, item.advice) for item in n.judged_connections(found, is_hosted)]
 
 
 def test_the_way_to_the_store():
@@ -130,17 +129,17 @@ def test_the_way_to_the_store():
 
 
 def test_a_store_that_is_not_there():
-    assert j.judged_store_absence(False, "h:1", True).level is Level.NOTE
-    assert "elastic serve --rdzv-endpoint h:1" in j.judged_store_absence(True, "h:1", True).advice
-    assert j.judged_store_absence(True, "h:1", False).level is Level.FAULT
-    service = j.judged_store_absence(False, "h:1", False)
+    assert n.judged_store_absence(False, "h:1", True).level is Level.NOTE
+    assert "elastic serve --rdzv-endpoint h:1" in n.judged_store_absence(True, "h:1", True).advice
+    assert n.judged_store_absence(True, "h:1", False).level is Level.FAULT
+    service = n.judged_store_absence(False, "h:1", False)
     assert (service.level, service.advice) == (Level.WARNING, "start the service before the job")
 
 
 def test_ports():
-    assert j.judged_port(Check.PORT, "it", 29400, "").level is Level.OK
-    assert "ss -ltnp" in j.judged_port(Check.PORT, "it", 29400, "somebody has it").advice
-    assert "root's" in j.judged_port(Check.PORT, "it", 80, "not allowed").advice
+    assert n.judged_port(Check.PORT, "it", 29400, "").level is Level.OK
+    assert "ss -ltnp" in n.judged_port(Check.PORT, "it", 29400, "somebody has it").advice
+    assert "root's" in n.judged_port(Check.PORT, "it", 80, "not allowed").advice
 
 
 def test_names_are_resolved_within_a_bound(never):

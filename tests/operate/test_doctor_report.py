@@ -13,11 +13,11 @@ from elastic_core.config import settings_from
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.server import StoreServer
-from elastic_core.operate.doctor.examine import Wish, examined
-from elastic_core.operate.doctor.finding import Check, Level, fault, note, ok, warning
-from elastic_core.operate.doctor.show import Report, as_dict, as_text
+from elastic_core.operate.commands import DoctorOptions
+from elastic_core.operate.doctor.examine import examined
+from elastic_core.operate.doctor.finding import Check, Level, Report, as_dict, as_text, fault, note, ok, warning
+from elastic_core.operate.doctor.software import Torch
 from elastic_core.operate.doctor.store import Answered, judged_store
-from elastic_core.operate.doctor.torch_probe import Torch
 from elastic_core.rendezvous import OPTIONS
 from elastic_core.rendezvous.codec import encoded_state
 from elastic_core.rendezvous.model import State, closed
@@ -80,7 +80,7 @@ def found(plugins):
     def found(opened, wish=None, serve=None, **values):
         record = RendezvousBackendRecord("toy", "a test", print, options=OPTIONS, open_backend=opened, serve=serve)
         settings = settings_from({"rdzv_backend": "toy", "rdzv_endpoint": "/f.db", "rdzv_id": "job", **values})
-        wish = wish or Wish(timeout=60.0)
+        wish = wish or DoctorOptions(timeout=60.0)
         clock = None if wish.peers else FakeClock()
         findings = examined(settings, plugins(record), wish, clock, ask_torch=lambda *_: TORCH)
         return {item.check.value: (item.level.value, item.told) for item in findings}
@@ -110,14 +110,14 @@ def test_a_store_that_is_not_there(found):
         raise RendezvousConnectionError("no file /f.db")
 
     assert found(away)["store"] == ("note", "no file /f.db")
-    assert found(away, Wish(expect_store=True))["store"] == ("fault", "no file /f.db")
+    assert found(away, DoctorOptions(expect_store=True))["store"] == ("fault", "no file /f.db")
 
     def broken(params):
         raise KeyError("dsn")
 
     assert found(broken)["store"] == ("fault", "KeyError: 'dsn'")
     assert "store" not in found(None)
-    assert found(None, Wish(peers=2))["store"][0] == "fault"
+    assert found(None, DoctorOptions(peers=2))["store"][0] == "fault"
 
 
 def test_nobody_listens(found):
@@ -132,12 +132,12 @@ def test_nobody_listens(found):
         said = found(opened, rdzv_endpoint=endpoint)
         assert said["connection"] == ("warning", f"nothing listens at {endpoint} yet")
         assert said["store"][0] == "warning"
-        assert found(opened, Wish(expect_store=True), rdzv_endpoint=endpoint)["store"][0] == "fault"
+        assert found(opened, DoctorOptions(expect_store=True), rdzv_endpoint=endpoint)["store"][0] == "fault"
 
 
 def test_doctors_that_do_not_come(found, memory_backend):
     backend = memory_backend()
-    said = found(lambda params: backend, Wish(peers=2, peers_timeout=0.2))
+    said = found(lambda params: backend, DoctorOptions(peers=2, peers_timeout=0.2))
     assert said["peers"][0] == "fault"
     assert said["peers"][1].startswith("1 of 2 doctors met within 0.2 s: ")
 
@@ -169,7 +169,7 @@ def test_the_doctor_whose_machine_would_host_the_store_does_for_its_peers(found,
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{sock.getsockname()[1]}"
-        wish = Wish(peers=1, timeout=60.0)
+        wish = DoctorOptions(peers=1, timeout=60.0)
         said = found(opened, wish, lambda endpoint, nodes: Server(endpoint, told), rdzv_endpoint=endpoint)
     assert told == [f"serves at {endpoint}", "job", "job.doctor", "serves no more"]
     assert said["peers"][1].startswith("1 doctor met")

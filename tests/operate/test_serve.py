@@ -12,9 +12,7 @@ import pytest
 from elastic_core.config import NodeRange
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.operate.commands import room_for, serving_endpoint
-from elastic_core.operate.opening import server_of
-from elastic_core.operate.serve import serve
+from elastic_core.operate.serve import room_for, serve, server_of, serving_endpoint
 
 
 class Server:

@@ -10,10 +10,9 @@ from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, NotFoundError, RendezvousConnectionError
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.node import Node
-from elastic_core.operate.commands import Target
-from elastic_core.operate.opening import parameters
 from elastic_core.operate.snapshot import Phase, Standing
 from elastic_core.operate.status import status
+from elastic_core.operate.target import Target, parameters
 from elastic_core.rendezvous import OPTIONS, DynamicRendezvousHandler, RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.round_stores import PrefixedStores
 from elastic_core.testing import FakeClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.operate.sight import first_sight
-from elastic_core.operate.watch import Watcher, longest
+from elastic_core.operate.status import Watcher, longest
 from elastic_core.testing import FakeClock
 
 

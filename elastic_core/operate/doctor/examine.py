@@ -14,18 +14,15 @@ from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, ElasticError, RendezvousConnectionError
 from elastic_core.hooks.discovery import CORE, described_error, own_version
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.operate.commands import Target
 from elastic_core.operate.doctor import software
 from elastic_core.operate.doctor.finding import Check, Level, fault, note
-from elastic_core.operate.doctor.judged_network import judged_store_absence
 from elastic_core.operate.doctor.machine import judged_machine, measured_machine
-from elastic_core.operate.doctor.meeting import Card
-from elastic_core.operate.doctor.network import listening
-from elastic_core.operate.doctor.peers import Doctor, cannot_reach, judged_peers
+from elastic_core.operate.doctor.network import judged_store_absence, listening
+from elastic_core.operate.doctor.peers import Card, Doctor, cannot_reach, judged_peers
+from elastic_core.operate.doctor.software import judged_torch, probed_torch
 from elastic_core.operate.doctor.store import asked, judged_store
 from elastic_core.operate.doctor.surroundings import Surroundings, surroundings_of
-from elastic_core.operate.doctor.torch_probe import judged_torch, probed_torch
-from elastic_core.operate.opening import opened, parameters
+from elastic_core.operate.target import Target, opened, parameters
 from elastic_core.support.bounded import Call, within
 
 if TYPE_CHECKING:
@@ -35,8 +32,9 @@ if TYPE_CHECKING:
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.backend import RosterBackend
+    from elastic_core.operate.commands import DoctorOptions
     from elastic_core.operate.doctor.finding import Finding
-    from elastic_core.operate.doctor.torch_probe import Torch
+    from elastic_core.operate.doctor.software import Torch
 
 _FOR_TORCH: Duration = 60.0
 _GRACE: Duration = 2.0  # for a backend to give up by itself: it knows better what is wrong
@@ -44,33 +42,16 @@ _FAREWELL: Duration = 30.0
 _NEED_TORCH = ("c10d", "static")
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What the doctor is asked for beside the flags of the run.
-
-    Args:
-        expect_store: a store that cannot be reached is a fault.
-        peers: how many doctors are to meet; 0: none.
-        timeout: seconds for everything that may hang.
-        peers_timeout: seconds until all doctors must have met.
-    """
-
-    expect_store: bool = False
-    peers: int = 0
-    timeout: Duration = 10.0
-    peers_timeout: Duration = 60.0
-
-
 def examined(
     settings: Settings,
     manager: PluginManager,
-    wish: Wish,
+    options: DoctorOptions,
     clock: Clock | None = None,
     ask_torch: Callable[[str, Duration], Torch] = probed_torch,
 ) -> tuple[Finding, ...]:
-    """Look at everything that the run of these settings needs on this machine, and around it. Takes `wish.timeout` a
+    """Look at everything that the run of these settings needs on this machine, and around it. Takes `options.timeout` a
     few times at worst, and with peers their time, too. Starts nothing that stays. Never raises for what it finds."""
-    examination = _Examination(settings, manager, wish, clock or SystemClock(), ask_torch)
+    examination = _Examination(settings, manager, options, clock or SystemClock(), ask_torch)
     order = list(Check)
     return tuple(
         sorted(_without_outdated(list(examination.findings())), key=lambda finding: order.index(finding.check))
@@ -90,7 +71,7 @@ def _without_outdated(findings: list[Finding]) -> list[Finding]:
 class _Examination:
     settings: Settings
     manager: PluginManager
-    wish: Wish
+    options: DoctorOptions
     clock: Clock
     ask_torch: Callable[[str, Duration], Torch]
 
@@ -100,7 +81,7 @@ class _Examination:
         yield from software.judged_plugins(self.manager)
         yield from software.judged_choices(self.settings, self.manager)
         record = self._record()
-        around = surroundings_of(self.settings, record, self.nodes, self.wish.timeout, self.clock)
+        around = surroundings_of(self.settings, record, self.nodes, self.options.timeout, self.clock)
         yield from around.findings
         workers = self.settings.nproc_per_node
         machine = measured_machine()
@@ -113,11 +94,11 @@ class _Examination:
 
     @property
     def nodes(self) -> int:
-        return max(self.settings.nnodes.max, self.wish.peers)
+        return max(self.settings.nnodes.max, self.options.peers)
 
     @property
     def torch_timeout(self) -> Duration:
-        return max(_FOR_TORCH, self.wish.timeout)
+        return max(_FOR_TORCH, self.options.timeout)
 
     def _torch(self) -> Torch:
         wanted = self.settings.nproc_per_node
@@ -130,19 +111,19 @@ class _Examination:
 
     def _store(self, record: RendezvousBackendRecord, around: Surroundings, torch: Torch) -> Iterator[Finding]:
         if record.open_backend is None:
-            if self.wish.peers or self.wish.expect_store:
+            if self.options.peers or self.options.expect_store:
                 told = f"the backend {record.name!r} has no store that can be asked from outside"
                 yield fault(
                     Check.STORE, told, "leave out --peers and --expect-store, or give a backend of several nodes"
                 )
             return
-        if not (around.somebody or self.wish.peers or not around.places):
-            yield judged_store_absence(self.wish.expect_store, self.where, around.is_hosted)
+        if not (around.somebody or self.options.peers or not around.places):
+            yield judged_store_absence(self.options.expect_store, self.where, around.is_hosted)
             return
         try:
             yield from self._answers(record, around, torch)
         except RendezvousConnectionError as error:
-            if around.somebody or self.wish.expect_store or self.wish.peers:
+            if around.somebody or self.options.expect_store or self.options.peers:
                 yield fault(
                     Check.STORE, str(error), "start elastic serve, or the service, at that endpoint, or correct it"
                 )
@@ -163,12 +144,12 @@ class _Examination:
         with self._served(record, around) as served:
             if served:
                 yield note(Check.STORE, "nobody served the store, so this doctor did, for as long as it took")
-            patience = self.wish.peers_timeout if self.wish.peers else self.wish.timeout
+            patience = self.options.peers_timeout if self.options.peers else self.options.timeout
             params = parameters(self._target(self._run_id), self.manager, patience)
             with opened(params, self.manager) as backend:
                 found = within(patience + _GRACE, lambda: asked(backend, self.clock), self.where)
                 yield from judged_store(found, self._run_id)
-            if self.wish.peers:
+            if self.options.peers:
                 params = parameters(self._target(f"{self._run_id}.doctor"), self.manager, patience)
                 with opened(params, self.manager) as backend:
                     yield from self._peers(backend, around, torch)
@@ -184,7 +165,7 @@ class _Examination:
     def _served(self, record: RendezvousBackendRecord, around: Surroundings) -> Iterator[bool]:
         """For peers, where nobody serves yet and this machine is the one that would: the store, until the end."""
         server = None
-        if self.wish.peers and not around.somebody and around.may_host and record.serve is not None:
+        if self.options.peers and not around.somebody and around.may_host and record.serve is not None:
             server = record.serve(self.where, self.nodes)
             try:
                 server.start()
@@ -200,9 +181,9 @@ class _Examination:
         host = socket.gethostname()
         versions = {CORE: own_version(), "Python": measured_machine().python, "torch": torch.version or "none"}
         key = f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
-        patience = self.wish.peers_timeout
-        with listening(2 * self.wish.peers) as port:
+        patience = self.options.peers_timeout
+        with listening(2 * self.options.peers) as port:
             card = Card(f"{host}:{os.getpid()}", around.advertised or host, port, versions)
             doctor = Doctor(backend, key, card, self.clock, threading.Event().wait, cannot_reach)
-            met = within(patience + _FAREWELL, lambda: doctor.meet(self.wish.peers, patience), self.where)
+            met = within(patience + _FAREWELL, lambda: doctor.meet(self.options.peers, patience), self.where)
         yield from judged_peers(met, replace(doctor.card), patience)

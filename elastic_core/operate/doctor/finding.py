@@ -1,15 +1,21 @@
-"""What the doctor says: one finding per thing that was looked at, and the exit code of them all. Pure."""
+"""What the doctor says: one finding per thing that was looked at, the exit code of them all, and all of it as text for
+people and as JSON values. Pure."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from elastic_core.config import Settings
+
+VERSION = 1
+"""Of the schema of `as_dict`; grows when a field changes its meaning or goes away, not when one is added."""
 
 
 class Level(str, enum.Enum):
@@ -44,7 +50,6 @@ class Check(str, enum.Enum):
     RUN_ID = "run-id"
     PEERS = "peers"
     PEER_VERSIONS = "peer-versions"
-    CLOCKS = "clocks"
 
 
 @dataclass(frozen=True)
@@ -86,3 +91,55 @@ def exit_code_of(findings: Iterable[Finding]) -> ExitCode:
     if at_fault - _OTHER_CODES.keys():
         return ExitCode.BAD_CONFIGURATION
     return next((code for check, code in _OTHER_CODES.items() if check in at_fault), ExitCode.SUCCESS)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `elastic doctor` found on `host` for the run of these settings."""
+
+    host: str
+    settings: Settings
+    findings: Sequence[Finding]
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """The schema is described in docs/reference/doctor.md."""
+    settings = report.settings
+    return {
+        "version": VERSION,
+        "host": report.host,
+        "run_id": settings.rdzv_id,
+        "backend": settings.rdzv_backend,
+        "endpoint": settings.rdzv_endpoint,
+        "min_nodes": settings.nnodes.min,
+        "max_nodes": settings.nnodes.max,
+        "exit_code": int(exit_code_of(report.findings)),
+        "findings": [
+            {"level": item.level.value, "check": item.check.value, "told": item.told, "advice": item.advice}
+            for item in report.findings
+        ],
+    }
+
+
+def as_text(report: Report) -> str:
+    """What `elastic doctor` prints."""
+    settings = report.settings
+    where = f"{settings.rdzv_backend} at {settings.rdzv_endpoint}" if settings.rdzv_endpoint else settings.rdzv_backend
+    head = f"{report.host}: a run with {where}, nodes {settings.nnodes}"
+    return "\n".join([head, "", *_rows(report.findings), "", _summary(report.findings)]) + "\n"
+
+
+def _rows(findings: Sequence[Finding]) -> Iterator[str]:
+    wide = max((len(item.check.value) for item in findings), default=0)
+    for item in findings:
+        yield f"{item.level.value:7}  {item.check.value:{wide}}  {item.told}"
+        if item.advice:
+            yield f"{'':{wide + 9}}  -> {item.advice}"
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    counts = [(level, sum(item.level is level for item in findings)) for level in (Level.FAULT, Level.WARNING)]
+    told = ", ".join(f"{count} {level.value}{'' if count == 1 else 's'}" for level, count in counts if count)
+    if counts[0][1]:
+        return f"{told}: the run would not work like this"
+    return f"{told} and no fault" if told else "nothing is wrong"

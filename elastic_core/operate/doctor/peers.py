@@ -1,33 +1,137 @@
-"""`--peers`: meets the other doctors at the store, tries the way to each, compares clocks. `judged_peers` judges."""
+"""`--peers`: doctors that run at the same time meet at the store, try the way to each other, and compare versions.
+
+Every doctor announces a card under a key of its own, and beats. Who is there is known by cards that change while one
+looks, or whose beats do: what a doctor that died has left behind does not count. `looked` and what judges are pure.
+
+Stages: MEETING until enough are there, TOLD when the card says whom its doctor cannot reach, LEAVING when all others
+have told, too.
+"""
 
 from __future__ import annotations
 
+import enum
+import json
 import socket
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import later
-from elastic_core.operate.doctor.finding import Check, fault, note, ok, warning
-from elastic_core.operate.doctor.meeting import Meeting, Stage, encoded, looked, offset_of
+from elastic_core.operate.doctor.finding import Check, fault, ok, warning
 from elastic_core.support.bounded import Call, Late
 from elastic_core.support.sockets import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration, Instant
-    from elastic_core.interfaces.backend import RosterBackend
+    from elastic_core.interfaces.backend import Announced, RosterBackend
     from elastic_core.operate.doctor.finding import Finding
-    from elastic_core.operate.doctor.meeting import Card
 
-TICK: Duration = 0.05
-"""Seconds between two looks."""
-
+_VERSION = 1
+_LONGEST = 1 << 20  # characters of a card; those of thousands of peers fit
+_TICK: Duration = 0.05  # seconds between two looks
 _TICK_PER_PEER: Duration = 0.002
-_STAMPS = 10
-_FOR_FAREWELL: Duration = 2.0
 _FOR_A_WAY: Duration = 3.0
-_TOLERATED: Duration = 1.0  # seconds between clocks that nobody minds
+_FOR_FAREWELL: Duration = 2.0
+
+
+class Stage(enum.IntEnum):
+    """See above."""
+
+    MEETING = 0
+    TOLD = 1
+    LEAVING = 2
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a doctor announces.
+
+    Args:
+        name: of its machine, for people.
+        address, port: where it can be connected to for a test.
+        versions: of elastic-core, Python and torch.
+        unreachable: by key, why it cannot connect there.
+    """
+
+    name: str
+    address: str = ""
+    port: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    stage: Stage = Stage.MEETING
+    unreachable: Mapping[str, str] = field(default_factory=dict)
+
+
+def encoded(card: Card) -> bytes:
+    """For the store."""
+    return json.dumps({"version": _VERSION, **asdict(card)}).encode()
+
+
+def decoded(data: bytes) -> Card | None:
+    """None if it is no card that this version can read."""
+    try:
+        found: dict[str, Any] = json.loads(data) if len(data) <= _LONGEST else {}
+        if found.pop("version", None) != _VERSION:
+            return None
+        return Card(
+            _text(found["name"]),
+            _text(found["address"]),
+            int(found["port"]),
+            {_text(key): _text(value) for key, value in found["versions"].items()},
+            Stage(found["stage"]),
+            {_text(key): _text(value) for key, value in found["unreachable"].items()},
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _text(value: object) -> str:
+    text = str(value)[:256]
+    return text if text.isprintable() else ascii(text)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What one doctor has seen.
+
+    Args:
+        key: its own.
+        size: how many are to meet.
+        first: each as it was first seen: beats and card.
+        cards: the last card of each that lives or has lived, by key; its own is not among them.
+        here: those that were there at the last look, or had gone on their way before.
+    """
+
+    key: str
+    size: int
+    first: Mapping[str, tuple[int | None, bytes]] = field(default_factory=dict)
+    cards: Mapping[str, Card] = field(default_factory=dict)
+    here: frozenset[str] = frozenset()
+
+    @property
+    def met(self) -> bool:
+        """Whether enough are there, this one included."""
+        return len(self.cards) + 1 >= self.size
+
+    def reached(self, stage: Stage) -> bool:
+        """Whether all others have come that far. Who has left after all had met is done."""
+        return all(card.stage >= stage or key not in self.here for key, card in self.cards.items())
+
+
+def looked(meeting: Meeting, announced: Sequence[Announced]) -> Meeting:
+    """After another look."""
+    others = [item for item in announced if item.key != meeting.key]
+    first = {**{item.key: (item.beats, item.entry) for item in others}, **meeting.first}
+    cards = dict(meeting.cards)
+    for item in others:
+        lives = item.key in cards or item.beats is None or (item.beats, item.entry) != first[item.key]
+        card = decoded(item.entry)
+        if card is not None and lives:
+            cards[item.key] = card
+    here = frozenset(item.key for item in others)
+    gone = [key for key, card in cards.items() if key not in here and card.stage is Stage.MEETING]
+    kept = {key: card for key, card in cards.items() if key not in gone}
+    return replace(meeting, first=first, cards=kept, here=here)
 
 
 @dataclass
@@ -49,8 +153,8 @@ class Doctor:
     reach: Callable[[str, int], str]
 
     def meet(self, size: int, patience: Duration) -> Meeting:
-        """Wait until `size` have met, `patience` seconds at most, then compare clocks and leave. What it returns has
-        not `met` if they were too few. Raises RendezvousConnectionError."""
+        """Wait until `size` have met, `patience` seconds at most, then try the ways and leave. What it returns has not
+        `met` if they were too few. Raises RendezvousConnectionError."""
         until = later(self.clock.now(), patience)
         self._announce()
         try:
@@ -62,17 +166,11 @@ class Doctor:
     def _together(self, meeting: Meeting) -> Meeting:
         ways = {key: self._way(card) for key, card in meeting.cards.items()}
         unreachable = {key: why for key, way in ways.items() if (why := way.result(2 * _FOR_A_WAY))}
-        self.card = replace(self.card, stage=Stage.TIMING, unreachable=unreachable)
-        soon = later(self.clock.now(), _FOR_A_WAY + _FOR_FAREWELL)
-        stamps = 0
-        while stamps < _STAMPS and self.clock.now() < soon:
+        self.card = replace(self.card, unreachable=unreachable)
+        for stage, patience in ((Stage.TOLD, 2 * _FOR_A_WAY + _FOR_FAREWELL), (Stage.LEAVING, _FOR_FAREWELL)):
+            self.card = replace(self.card, stage=stage)
             self._announce()
-            meeting = self._look(meeting)
-            stamps += meeting.reached(Stage.TIMING)
-        for stage in (Stage.TOLD, Stage.LEAVING):
-            self.card = replace(self.card, stage=stage, behind=meeting.behind)
-            self._announce()
-            soon = later(self.clock.now(), _FOR_FAREWELL)
+            soon = later(self.clock.now(), patience)
             meeting = self._looks(meeting, soon, lambda seen, stage=stage: seen.reached(stage))  # type: ignore[misc]
         return meeting
 
@@ -87,12 +185,10 @@ class Doctor:
         return meeting
 
     def _look(self, meeting: Meeting) -> Meeting:
-        self.pause(max(TICK, _TICK_PER_PEER * meeting.size))
-        announced = self.backend.roster()
-        return looked(meeting, announced, self.clock.timestamp())
+        self.pause(max(_TICK, _TICK_PER_PEER * meeting.size))
+        return looked(meeting, self.backend.roster())
 
     def _announce(self) -> None:
-        self.card = replace(self.card, wall=self.clock.timestamp())
         self.backend.announce(self.key, encoded(self.card))
 
 
@@ -120,7 +216,6 @@ def judged_peers(meeting: Meeting, own: Card, patience: Duration) -> Iterator[Fi
         return
     yield from _ways(meeting, own, names, cards)
     yield _versions(cards)
-    yield from _clocks(meeting)
 
 
 def _counted(doctors: int) -> str:
@@ -151,19 +246,3 @@ def _versions(cards: Mapping[str, Card]) -> Finding:
     if not differing:
         return ok(Check.PEER_VERSIONS, "elastic-core, Python and torch are the same everywhere")
     return warning(Check.PEER_VERSIONS, " | ".join(differing), "install the same versions on every node")
-
-
-def _clocks(meeting: Meeting) -> Iterator[Finding]:
-    offsets = {key: offset_of(meeting, key) for key in meeting.cards}
-    for key, offset in offsets.items():
-        name = meeting.cards[key].name
-        if offset is None:
-            yield note(Check.CLOCKS, f"the clock of {name} could not be compared")
-            continue
-        side = "ahead of" if offset.ahead >= 0 else "behind"
-        told = f"the clock of {name} is {abs(offset.ahead):.3f} s {side} ours (within {offset.margin:.3f} s)"
-        if abs(offset.ahead) - offset.margin <= _TOLERATED:
-            yield ok(Check.CLOCKS, told)
-        else:
-            advice = "harmless for elastic run; run an NTP client, so that logs and the times of files can be compared"
-            yield note(Check.CLOCKS, told, advice)

@@ -8,15 +8,19 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from elastic_core.operate.doctor.finding import Check, fault
-from elastic_core.operate.doctor.judged_network import (
+from elastic_core.operate.doctor.network import (
+    Address,
+    Place,
+    connected,
     judged_address,
     judged_connections,
     judged_name,
     judged_port,
     judged_reverse,
+    looked_up_backwards,
+    places_of,
+    resolved,
 )
-from elastic_core.operate.doctor.network import Address, connected, looked_up_backwards, resolved
-from elastic_core.operate.doctor.places import Place, places_of
 from elastic_core.support.addresses import ip_address, own_address_towards
 from elastic_core.support.bounded import Call, Late
 from elastic_core.support.sockets import cannot_bind

@@ -1,25 +1,46 @@
-"""From the name of a backend to what the commands need of it."""
+"""The job that a command is about, and its backend, opened."""
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
+from elastic_core.config.resolve import STATIC_RUN_ID
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.options import type_options
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.operate.commands import DEFAULT_BACKEND
 from elastic_core.rendezvous.over_state import with_roster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
 
     from elastic_core.clock import Duration
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.backend import RosterBackend
-    from elastic_core.interfaces.server import StoreServer
-    from elastic_core.operate.commands import Target
+
+
+@dataclass(frozen=True)
+class Target:
+    """The job that a command is about. `conf` holds options of the backend as text."""
+
+    backend: str
+    endpoint: str
+    run_id: str
+    conf: Mapping[str, str]
+
+
+def target_of(values: Mapping[str, Any]) -> Target:
+    """From the values of a command's reading. Raises ConfigurationError when it does not say which job."""
+    backend = values["rdzv_backend"] or DEFAULT_BACKEND
+    run_id = values["rdzv_id"] or (STATIC_RUN_ID if backend == "static" else "")
+    if not run_id:
+        raise ConfigurationError(Problem("--rdzv-id", "expected the name of the job, found none; give --rdzv-id"))
+    return Target(backend, values["rdzv_endpoint"], run_id, values["rdzv_conf"])
 
 
 def parameters(target: Target, manager: PluginManager, patience: Duration) -> RendezvousParameters:
@@ -30,7 +51,7 @@ def parameters(target: Target, manager: PluginManager, patience: Duration) -> Re
     """
     record = manager.select(RendezvousBackendRecord, target.backend)
     if record.open_backend is None:
-        able = _names(manager, lambda other: other.open_backend is not None)
+        able = named_backends(manager, lambda other: other.open_backend is not None)
         raise ConfigurationError(
             Problem("--rdzv-backend", f"expected a backend that can be looked at ({able}), found {target.backend!r}")
         )
@@ -53,17 +74,6 @@ def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[Ros
         backend.close()
 
 
-def server_of(backend: str, endpoint: str, nodes: int, manager: PluginManager) -> StoreServer:
-    """The backend's store, not started yet. Raises ConfigurationError: nobody brings it, or it has none."""
-    record = manager.select(RendezvousBackendRecord, backend)
-    if record.serve is None:
-        able = _names(manager, lambda other: other.serve is not None)
-        raise ConfigurationError(
-            Problem("--rdzv-backend", f"expected a backend whose store can be served ({able}), found {backend!r}")
-        )
-    return record.serve(endpoint, nodes)
-
-
-def _names(manager: PluginManager, is_able: Callable[[RendezvousBackendRecord], bool]) -> str:
+def named_backends(manager: PluginManager, is_able: Callable[[RendezvousBackendRecord], bool]) -> str:
     names = [item.record.name for item in manager.records(RendezvousBackendRecord) if is_able(item.record)]
     return ", ".join(names) or "none of those installed can"
