@@ -2,8 +2,8 @@
 
 Python runs the handlers of signals in the main thread, between any two of its steps, and what they raise there (Ctrl-C
 a KeyboardInterrupt, a program's alarm whatever it likes) goes up from that step. Between the fork and the line that
-notes the process id it would take the only trace of the process with it. So the handlers are replaced for that moment
-by one that notes the signal and returns.
+notes the process id it would take the only trace of the process with it. So a gate takes the place of the handlers for
+that moment, which notes the signal and returns. `elastic run` needs none of it, since its handlers raise nothing.
 
 Two other ways have a hole. A signal that the main thread blocks goes to another thread, and Python runs its handler in
 the main thread all the same. A fork in a thread that is never interrupted makes that thread the worker's parent: who
@@ -39,91 +39,88 @@ def interrupts_held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    held = _Held()
-    _active.append(held)
+    hold = object()
     try:
         try:
-            held.hold()
+            _gate.close(hold)
             yield
         finally:
-            held.release()
+            _gate.open(hold)
     finally:  # once more, for what an interrupt has kept the first from; else there is nothing left to do
-        held.release()
-        _active.remove(held)
+        _gate.open(hold)
 
 
 @contextlib.contextmanager
 def interrupts_let_in() -> Iterator[None]:
     """The reverse, inside `interrupts_held`: for a long step after which still nothing has been started."""
-    held = _active[-1] if _active and _active[-1].is_of_this_thread() else None
-    if held is None:
+    holds = _gate.holds
+    if not holds or _gate.thread != threading.get_ident():
         yield
         return
     try:
-        held.pass_on()
+        _gate.holds = []
+        _gate.pass_on()
         yield
     finally:
-        held.holding = True
+        _gate.holds = holds
 
 
 def raise_noted() -> None:
     """For a child that was forked inside `interrupts_held` and has set handlers of its own: what came to it before
     comes again, to them."""
-    while _active:
-        _active.pop().raise_noted()
+    _gate.holds, noted, _gate.noted = [], _gate.noted, {}
+    for signum in noted:
+        signal.raise_signal(signum)
 
 
-class _Held:
-    """Stands in for the program's handlers: notes a signal while it is `holding`, and passes it on otherwise.
+class _Gate:
+    """Stands in for the program's handlers: notes a signal while anybody holds, and passes it on otherwise, so that it
+    does no harm where an interrupt has left it in place.
 
     Why there is no gap, whenever a signal comes:
-    - It holds from before it replaces the first handler. One that is not replaced yet may raise, and then nothing has
+    - It is closed before it replaces the first handler. One that is not replaced yet may raise, and then nothing has
       been started; it may set another handler, and so what counts is what `signal.signal` says has been replaced.
     - On the way out it first handles what is noted, passing on what comes: a handler may wait for what another raises,
       such as a bound that it has set. Then it goes, but not where a handler has set another in its place.
-    - An interrupt on the way out goes up, and all of it is done once more. Should a second one come right then, what is
-      left in place passes on."""
+    - An interrupt on the way out goes up, and all of it is done once more."""
 
     def __init__(self) -> None:
-        self.holding = True
+        self.holds: list[object] = []
+        self.noted: dict[int, FrameType | None] = {}  # one of each, as the kernel keeps them
+        self.thread = 0
         self._handlers: dict[int, Handler] = {}
-        self._noted: dict[int, FrameType | None] = {}  # one of each, as the kernel keeps them
-        self._thread = threading.get_ident()
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if self.holding:
-            self._noted[signum] = frame
+        if self.holds:
+            self.noted[signum] = frame
         else:
             self._handlers[signum](signum, frame)
 
-    def is_of_this_thread(self) -> bool:
-        return self._thread == threading.get_ident()
-
-    def hold(self) -> None:
+    def close(self, hold: object) -> None:
+        self.thread = threading.get_ident()
+        self.holds.append(hold)
         for signum in _HELD:
-            if callable(handler := signal.getsignal(signum)):
+            if callable(handler := signal.getsignal(signum)) and handler is not self:
                 self._handlers[signum] = handler  # to have one, should another signal's raise within the next line
-                self._replace(signum)
+                replaced = signal.signal(signum, self)
+                if callable(replaced):
+                    self._handlers[signum] = replaced
+                else:  # the handler ran just now, and gave the signal up
+                    signal.signal(signum, replaced)
 
-    def _replace(self, signum: int) -> None:
-        replaced = signal.signal(signum, self)
-        if callable(replaced):
-            self._handlers[signum] = replaced
-        else:  # the handler ran just now, and gave the signal up
-            signal.signal(signum, replaced)
-
-    def release(self) -> None:
-        try:
-            self.pass_on()
-        finally:
-            self._put_back()
+    def open(self, hold: object) -> None:
+        self.holds = [other for other in self.holds if other is not hold]
+        if not self.holds:
+            try:
+                self.pass_on()
+            finally:
+                self._put_back()
 
     def pass_on(self) -> None:
         """What is noted first, in its order; each of it, also when one before raises."""
-        self.holding = False
         try:
-            for signum in list(self._noted):
-                self._handlers[signum](signum, self._noted.pop(signum))
+            for signum in list(self.noted):
+                self._handlers[signum](signum, self.noted.pop(signum))
         except BaseException:
             self.pass_on()
             raise
@@ -137,22 +134,11 @@ class _Held:
     def forked(self) -> None:
         """In a child. One that the holder's own thread has forked goes on to hold, until `raise_noted`: the program's
         handlers are not for it."""
-        self._noted.clear()  # those came to the parent
-        if not self.is_of_this_thread():
-            self.release()
-
-    def raise_noted(self) -> None:
-        noted, self._noted = self._noted, {}
-        for signum in noted:
-            signal.raise_signal(signum)
+        self.noted.clear()  # those came to the parent
+        if self.thread != threading.get_ident():
+            self.holds = []
+            self._put_back()
 
 
-_active: list[_Held] = []  # the innermost last; one that an interrupt leaves in it does no harm
-
-
-def _after_fork() -> None:
-    for held in reversed(_active):
-        held.forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_gate = _Gate()
+os.register_at_fork(after_in_child=_gate.forked)

@@ -164,6 +164,22 @@ def test_what_is_ignored_or_left_to_the_system_stays_so(handle):
         assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
 
 
+def test_a_handler_may_be_sent_another_signal_while_a_third_still_waits(handle):
+    seen = []
+
+    def pass_it_on(number, frame):
+        seen.append(number)
+        signal.raise_signal(signal.SIGALRM)
+
+    handle(signal.SIGTERM, pass_it_on)
+    for signum in (signal.SIGALRM, signal.SIGHUP):
+        handle(signum, lambda number, frame: seen.append(number))
+    with interrupts_held():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
+    assert seen == [signal.SIGTERM, signal.SIGALRM, signal.SIGHUP]
+
+
 def test_a_handler_may_wait_for_what_another_raises(handle):
     """Such as for a bound that it sets to what it does."""
     went_on = []
