@@ -12,9 +12,7 @@ Fakes, where time or failure must be controlled:
 - `FakeClock`: is told to go on
 - `World`, `WorldNode`: a job of hundreds of nodes in one thread, in which everything can go wrong
 - `MemoryBackend`, over a `SharedMemory`: can be out of reach, and lose answers
-- `FakeWorkers`, `FakeRounds`, `round_info`: what an agent starts, and what it takes part in
 - `FakeAgentView`: what a health endpoint looks at
-- `RecordingObserver`: keeps what it is told
 
 What is installed, made by its name as the agent makes it, for the contracts: `installed_store`, `installed_backend`,
 `installed_watchdog`, `installed_health_endpoint`; and `rendezvous_parameters`, what a backend's factory is given.
@@ -42,12 +40,9 @@ from elastic_core.testing.installed import (
     installed_watchdog,
     rendezvous_parameters,
 )
-from elastic_core.testing.observer import RecordingObserver
-from elastic_core.testing.rounds import FakeRounds, round_info
 from elastic_core.testing.store import StoreContract
 from elastic_core.testing.waiting import Background, eventually
 from elastic_core.testing.watchdog import WatchdogContract
-from elastic_core.testing.workers import FakeWorkers
 from elastic_core.testing.world import World, WorldNode
 
 __all__ = [
@@ -55,11 +50,8 @@ __all__ = [
     "Background",
     "FakeAgentView",
     "FakeClock",
-    "FakeRounds",
-    "FakeWorkers",
     "HealthContract",
     "MemoryBackend",
-    "RecordingObserver",
     "SharedMemory",
     "StoreContract",
     "WatchdogContract",
@@ -71,5 +63,4 @@ __all__ = [
     "installed_store",
     "installed_watchdog",
     "rendezvous_parameters",
-    "round_info",
 ]

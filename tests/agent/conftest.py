@@ -12,10 +12,10 @@ from elastic_core import log
 from elastic_core.agent import LocalElasticAgent, WorkerSpec
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
-from elastic_core.testing import FakeWorkers, RecordingObserver
 
 sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
 
+from agent_fakes import FakeWorkers, RecordingObserver
 from round_of_two import Ordered, OrderedRounds, pair_then
 
 

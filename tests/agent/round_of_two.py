@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 import threading
 
+from agent_fakes import FakeRounds, FakeWorkers, round_info
+
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.interfaces.observer import RestartDecided
-from elastic_core.testing import FakeRounds, FakeWorkers, round_info
 
 TERM, CONT = signal.SIGTERM, signal.SIGCONT
 FOR_EVER = 3600.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from agent_fakes import FakeRounds
 from round_of_two import (
     FENCED,
     FOR_EVER,
@@ -24,7 +25,6 @@ from elastic_core.agent import WorkerState
 from elastic_core.clock import Instant, SystemClock
 from elastic_core.errors import ExitCode, RendezvousClosedError, RendezvousConnectionError, SignalException
 from elastic_core.interfaces.observer import RestartDecided
-from elastic_core.testing import FakeRounds
 
 GONE = RendezvousConnectionError("the store has not come back within 600 s")
 

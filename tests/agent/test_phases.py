@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from agent_fakes import FakeRounds, FakeWorkers, round_info
 from round_of_two import fail, succeed
 
 from elastic_core.agent import WorkerState
@@ -12,7 +13,7 @@ from elastic_core.clock import Instant
 from elastic_core.errors import RendezvousClosedError, RendezvousTimeoutError, SignalException
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.interfaces.watchdog import Expiry
-from elastic_core.testing import FakeClock, FakeRounds, FakeWorkers, round_info
+from elastic_core.testing import FakeClock
 
 PAIR = (("trainer", 2), ("trainer", 2))
 PEER_FAILED = Verdict(Outcome.RESTART, "rank 3 on node1: killed by SIGKILL", failed=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from agent_fakes import round_info
 from round_of_two import (
     CONT,
     NODE_CAME,
@@ -21,7 +22,7 @@ from round_of_two import (
 from elastic_core.agent import WorkerState
 from elastic_core.interfaces.observer import RestartDecided
 from elastic_core.interfaces.workers import WorkerRanks
-from elastic_core.testing import FakeClock, round_info
+from elastic_core.testing import FakeClock
 
 
 def test_number_restart_count_and_ranks_come_from_the_round(make):

@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from agent_fakes import FakeRounds, RecordingObserver, round_info
 
 from elastic_core.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
 from elastic_core.errors import (
@@ -19,7 +20,6 @@ from elastic_core.errors import (
     SignalException,
 )
 from elastic_core.interfaces.node import Member, Round
-from elastic_core.testing import FakeRounds, RecordingObserver, round_info
 
 RUNS = RunResult(WorkerState.HEALTHY)
 DONE = RunResult(WorkerState.SUCCEEDED, return_values={0: "a", 1: "b"})

@@ -7,12 +7,13 @@ import threading
 import time
 
 import pytest
+from agent_fakes import RecordingObserver
 
 from elastic_core.agent import WorkerState
 from elastic_core.health import create_healthcheck_server
 from elastic_core.interfaces.observer import RoundFormed
 from elastic_core.support.sockets import PortReservation
-from elastic_core.testing import Background, RecordingObserver, eventually
+from elastic_core.testing import Background, eventually
 
 pytest.importorskip("elastic_http_health")
 ALLOWED = 0.3  # seconds without a turn of the loop

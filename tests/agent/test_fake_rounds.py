@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from agent_fakes import FakeRounds, round_info
 
 from elastic_core.errors import RendezvousTimeoutError
 from elastic_core.interfaces.handler import Outcome, RoundHandler, Verdict
-from elastic_core.testing import FakeRounds, round_info
 
 ENDED = Verdict(Outcome.RESTART, "node5 has come")
 

@@ -7,9 +7,9 @@ import signal
 import threading
 
 import pytest
+from agent_fakes import FakeWorkers
 
 from elastic_core.interfaces.workers import Leftover, RoundPlan, WorkerExit, WorkerProcesses, WorkerRanks
-from elastic_core.testing import FakeWorkers
 
 
 def plan(round_=1, offset=4):
