@@ -96,6 +96,7 @@ class PhaseChanged:
 
 
 Fact = RoundFormed | WorkersStarted | WorkerExited | WorkerFailed | RestartDecided | AgentFinished | PhaseChanged
+"""One of these."""
 
 Observer = Callable[[Fact], object]
 """Is called with one fact after another, in the agent's thread; must not raise. Plugins are told all of them but the

@@ -24,8 +24,8 @@ import sys
 
 if "pytest" in sys.modules:  # whose failed contract is to show what was found
     sys.modules["pytest"].register_assert_rewrite(
-        *(f"elastic_core.testing.{contract}" for contract in ("health", "store", "watchdog")),
-        *(f"elastic_core.testing.{part}_promises" for part in ("roster", "round", "state")),
+        *(f"elastic_core.testing.{contract}" for contract in ("backend_contract", "health", "store", "watchdog")),
+        *(f"elastic_core.testing.{part}_promises" for part in ("roster", "state")),
     )
 
 from elastic_core.testing.agent_view import FakeAgentView
