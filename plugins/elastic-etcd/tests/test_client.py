@@ -14,7 +14,6 @@ from elastic_etcd.client.values import (
     Delete,
     Field,
     Get,
-    Order,
     Put,
     Transaction,
     absent,
@@ -98,20 +97,21 @@ def test_a_key_that_does_not_exist_has_zeros_and_no_value(client, prefix):
         assert client.transact(Transaction([Compare(key, field, nothing)])).succeeded is expected, field
 
 
-def test_gets_in_a_transaction_take_order_and_limit(client, prefix):
-    for name in (b"c", b"a", b"b"):
+def test_gets_in_a_transaction_come_in_the_order_of_creation_or_are_counted(client, prefix):
+    for name in (b"c", b"a"):
         put(client, prefix + name, name)
     end = end_of(prefix)
     gets = [
+        Put(prefix + b"b", b"b"),
         Get(prefix, end),
-        Get(prefix, end, Order.CREATED, keys_only=True),
-        Get(prefix, end, Order.CREATED, limit=1),
+        Get(prefix, end, keys_only=True),
+        Get(prefix, end, count_only=True),
     ]
-    by_key, by_age, oldest = client.transact(Transaction([], gets)).ranges
-    assert [pair.value for pair in by_key.values] == [b"a", b"b", b"c"]
-    assert [pair.key[-1:] for pair in by_age.values] == [b"c", b"a", b"b"]
-    assert [pair.value for pair in oldest.values] == [b"c"]
-    assert oldest.count == 3
+    _, all_of_them, keys, counted = client.transact(Transaction([], gets)).ranges
+    assert [pair.value for pair in all_of_them.values] == [b"c", b"a", b"b"]
+    assert [(pair.key[-1:], pair.value) for pair in keys.values] == [(b"c", b""), (b"a", b""), (b"b", b"")]
+    assert counted.values == ()
+    assert counted.count == 3
 
 
 def test_deletes_take_a_key_or_a_range(client, prefix):

@@ -179,7 +179,7 @@ class EtcdRendezvousBackend(RosterBackend):
         it replaces, and none is put in the place of a newer one."""
         lease, where, before = self._lease.ensure(), self._keys.node(key), self._announced.get(key, 0)
         put, read = Put(where, entry, lease), Get(where)
-        count = Get(self._keys.nodes.begin, self._keys.nodes.end, keys_only=True, limit=1)
+        count = Get(self._keys.nodes.begin, self._keys.nodes.end, count_only=True)
         fence = Compare(where, Field.MODIFIED, before)
         try:
             done = self._client.transact(Transaction([fence], [put, count], [read]))

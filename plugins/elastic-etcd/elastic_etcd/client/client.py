@@ -12,7 +12,7 @@ from elastic_etcd.client.errors import EtcdLeaseExists, EtcdLeaseGone
 from elastic_etcd.client.login import Tokens
 from elastic_etcd.client.members import Members
 from elastic_etcd.client.messages import rpc
-from elastic_etcd.client.values import Get, Lease, Order
+from elastic_etcd.client.values import Get, Lease
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ class EtcdClient:
     def read(self, key: bytes, end: bytes = b"", keys_only: bool = False) -> Range:
         """A key, or with `end` all up to it, in the order of their creation. Linearizable. Repeated on other members
         until `timeout`."""
-        request = convert.range_request(Get(key, end, Order.CREATED, keys_only))
+        request = convert.range_request(Get(key, end, keys_only))
         return convert.range_of(self._calls.ask(rpc().range, request))
 
     def transact(self, transaction: Transaction) -> Committed:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from elastic_etcd.client.messages import rpc
-from elastic_etcd.client.values import Committed, Delete, Field, Get, KeyValue, Order, Put, Range, Transaction
+from elastic_etcd.client.values import Committed, Delete, Field, Get, KeyValue, Put, Range, Transaction
 
 if TYPE_CHECKING:
     from elastic_etcd.client.values import Compare, Operation
@@ -19,8 +19,7 @@ REQUEST_BYTES = 1536 * 1024
 
 _ENVELOPE = 512
 """Bytes that the server adds before it looks at the size."""
-_ASCENDING = 1
-_TARGETS = {Order.KEY: 0, Order.CREATED: 2}
+_ASCENDING, _BY_CREATION = 1, 2
 _COMPARED = {Field.VERSION: 0, Field.CREATED: 1, Field.MODIFIED: 2, Field.VALUE: 3, Field.LEASE: 4}
 
 
@@ -102,10 +101,10 @@ def _fill_operation(message: Any, operation: Operation) -> None:
 
 
 def _fill_range(message: Any, get: Get) -> None:
-    message.key, message.limit, message.keys_only = get.key, get.limit, get.keys_only
+    message.key, message.keys_only, message.count_only = get.key, get.keys_only, get.count_only
     if get.end:
         message.range_end = get.end
-        message.sort_order, message.sort_target = _ASCENDING, _TARGETS[get.order]
+        message.sort_order, message.sort_target = _ASCENDING, _BY_CREATION
 
 
 def _expect_few(transaction: Transaction) -> None:

@@ -28,8 +28,8 @@ class KeyValue(NamedTuple):
 
 @dataclass(frozen=True)
 class Range:
-    """The keys that were asked for, the revision of the whole store at which they were read, and how many keys there
-    are in the range, also beyond a limit."""
+    """The keys that were asked for, the revision of the whole store at which they were read, and how many keys
+    there are in the range."""
 
     revision: int
     values: tuple[KeyValue, ...] = ()
@@ -39,13 +39,6 @@ class Range:
     def first(self) -> KeyValue | None:
         """The only one of a key that was asked for by itself; None if it does not exist."""
         return self.values[0] if self.values else None
-
-
-class Order(enum.Enum):
-    """How order keys are returned."""
-
-    KEY = "key"
-    CREATED = "created"
 
 
 class Field(str, enum.Enum):
@@ -73,13 +66,13 @@ def absent(key: bytes) -> Compare:
 
 
 class Get(NamedTuple):
-    """Read a key, or with `end` all from `key` up to before `end`."""
+    """Read a key, or with `end` all from `key` up to before `end`, in the order of their creation. `count_only`: only
+    how many they are."""
 
     key: bytes
     end: bytes = b""
-    order: Order = Order.KEY
     keys_only: bool = False
-    limit: int = 0
+    count_only: bool = False
 
 
 class Put(NamedTuple):

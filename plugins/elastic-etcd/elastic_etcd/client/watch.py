@@ -165,7 +165,7 @@ class EtcdWatch:
         if action is Action.DENIED:
             self._renew(metadata, failure)
         elif action is Action.BROKEN:
-            self._blame(member, failure)
+            self._found_bad(member, failure)
         return action
 
     def _follow(self, call: Any) -> tuple[Action, Failure]:
@@ -216,7 +216,7 @@ class EtcdWatch:
                 self._down = self._clock.now()
             self._changed.notify_all()
 
-    def _blame(self, member: Member, failure: Failure) -> None:
+    def _found_bad(self, member: Member, failure: Failure) -> None:
         """Tell that the member is bad, unless it was another call that found out, or all is over."""
         if self._closing.is_set():
             return
