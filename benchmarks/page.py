@@ -37,6 +37,7 @@ TITLES = {
     "before_recovery": "Beside the commit before: recovery",
     "before_etcd": "Beside the commit before: over etcd",
     "before_etcd_recovery": "Beside the commit before: recovery over etcd",
+    "before_health": "Beside the commit before: the health endpoint under attack",
 }
 
 

@@ -1,10 +1,12 @@
-"""What is asked and what is answered, without a thought of how it travels."""
+"""What is asked and what is answered, and both in HTTP/1.1 over h11. No I/O."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote
+
+import h11
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,25 +15,26 @@ if TYPE_CHECKING:
 
 Headers = tuple[tuple[str, str], ...]
 
-POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-SAFE: Headers = (
+_MOST_FIELDS = 16  # of a query
+_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_SAFE: Headers = (  # in every answer: nothing is guessed, framed, told to others or kept
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cache-Control", "no-store"),
 )
-"""In every answer: nothing is guessed, framed, told to others or kept."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request, as far as anybody here looks at it. Names of headers are in lower case."""
+    """One request. Names of headers are in lower case. `may_wait`: whether the answer may be to wait for one."""
 
     method: str
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
+    may_wait: bool = True
 
 
 @dataclass(frozen=True)
@@ -42,18 +45,7 @@ class Response:
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
     headers: Headers = ()
-    policy: str = POLICY
-
-    def all_headers(self) -> Headers:
-        """With those that every answer has."""
-        return (
-            ("Content-Type", self.content_type),
-            ("Content-Length", str(len(self.body))),
-            ("Connection", "close"),
-            ("Content-Security-Policy", self.policy),
-            *SAFE,
-            *self.headers,
-        )
+    policy: str = _POLICY
 
 
 @dataclass(frozen=True)
@@ -69,9 +61,51 @@ def text(status: int, words: str, *headers: tuple[str, str]) -> Response:
     return Response(status, f"{words}\n".encode("utf-8", "backslashreplace"), headers=headers)
 
 
-def json_bytes(content: Any) -> bytes:
-    return json.dumps(content, separators=(",", ":")).encode("ascii")
+class Exchange:
+    """The one request of a connection and its answer: nothing that follows a request is taken for another one."""
 
+    def __init__(self, head_bytes: int) -> None:
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=head_bytes)
+        self._bodiless = False
 
-def as_json(body: bytes) -> Response:
-    return Response(200, body, "application/json")
+    @property
+    def rest(self) -> bytes:
+        """What the client has sent behind its request."""
+        return self._http.trailing_data[0]
+
+    def receive(self, data: bytes) -> Request | Response | None:
+        """The request, or what is to be answered to something that is none; None: more is needed."""
+        try:
+            self._http.receive_data(data)
+            event = self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            return text(error.error_status_hint, f"expected a request in HTTP/1.1, found: {error}")
+        return self._read(event) if isinstance(event, h11.Request) else None
+
+    def send(self, response: Response) -> bytes:
+        """The bytes of an answer."""
+        headers = (
+            ("Content-Type", response.content_type),
+            ("Content-Length", str(len(response.body))),
+            ("Connection", "close"),
+            ("Content-Security-Policy", response.policy),
+            *_SAFE,
+            *response.headers,
+        )
+        sent: bytes = self._http.send(h11.Response(status_code=response.status, headers=list(headers))) or b""
+        return sent if self._bodiless else sent + response.body
+
+    def _read(self, event: h11.Request) -> Request | Response:
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
+        method, target = event.method.decode("ascii"), event.target.decode("latin-1")
+        self._bodiless = method == "HEAD"
+        if event.http_version not in (b"1.0", b"1.1"):
+            return text(505, "expected HTTP/1.0 or HTTP/1.1, found another version")
+        if headers.get("content-length", "0").strip("0") or "transfer-encoding" in headers:
+            return text(413, "expected a request without a body")
+        path, _, query = target.partition("?")
+        try:
+            fields = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+        except ValueError:
+            return text(400, f"expected a query of at most {_MOST_FIELDS} fields")
+        return Request(method, unquote(path), dict(fields), headers)

@@ -7,13 +7,48 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_http_health.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from elastic_core.clock import Duration
+
 ORIGIN = "--health-conf"
 _LONGEST_TOKEN = 1024
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much the world may ask of the endpoint, so that it cannot hurt the agent. All times in seconds.
+
+    Args:
+        connections: open at a time; one more takes the place of the one that has been idle for longest.
+        waiting: of them, those that wait for a change; one more is answered at once.
+        rate: connections accepted per second, on average; each brings one request. More wait in the kernel.
+        burst: accepted at once after a quiet time.
+        backlog: connections that wait in the kernel. Few: a client behind so many waits little longer than a second.
+        head_bytes: of a request's head, about.
+        head_seconds: for all of it.
+        spare_reads: per second, for heads that come in more than two pieces, of all connections together; a connection
+            that would need one more is closed.
+        answer_seconds: for the client to take the answer.
+        rest_bytes: read, and thrown away, of what a client sends behind its request.
+        rest_seconds: for all of that.
+        wait_seconds: the longest that a request may ask to wait for a change.
+    """
+
+    connections: int = 64
+    waiting: int = 16
+    rate: float = 200.0
+    burst: int = 50
+    backlog: int = 256
+    head_bytes: int = 8192
+    head_seconds: Duration = 5.0
+    spare_reads: float = 200.0
+    answer_seconds: Duration = 10.0
+    rest_bytes: int = 262_144
+    rest_seconds: Duration = 0.5
+    wait_seconds: Duration = 30.0
 
 
 @dataclass(frozen=True)
@@ -51,35 +86,21 @@ def _token(token: str | None, file: str | None, problems: list[Problem]) -> str 
     if token is not None and file is not None:
         problems.append(Problem(ORIGIN, "expected token or token_file, found both; leave one out"))
     elif file is not None:
-        token = _read_token(Path(file), problems)
+        try:
+            with Path(file).open("rb") as opened:
+                token = opened.read(_LONGEST_TOKEN + 2).decode("latin-1").strip()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            words = f"expected the token in the file {file!r}, found that it cannot be read: {reason}"
+            problems.append(Problem(ORIGIN, words))
     if token is not None and not (1 <= len(token) <= _LONGEST_TOKEN and token.isascii() and token.isprintable()):
-        problems.append(
-            Problem(
-                ORIGIN,
-                f"expected a token of 1 to {_LONGEST_TOKEN} printable ASCII characters, found {_described(token)}; "
-                "make one with: python3 -c 'import secrets; print(secrets.token_urlsafe())'",
-            )
+        found = "nothing" if not token else "more" if len(token) > _LONGEST_TOKEN else "other characters in it"
+        words = (
+            f"expected a token of 1 to {_LONGEST_TOKEN} printable ASCII characters, found {found}; "
+            "make one with: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
         )
+        problems.append(Problem(ORIGIN, words))
     return token
-
-
-def _described(token: str) -> str:
-    """A secret that is none, without telling it."""
-    if len(token) > _LONGEST_TOKEN:
-        return "more"
-    return "other characters in it" if token else "nothing"
-
-
-def _read_token(file: Path, problems: list[Problem]) -> str | None:
-    try:
-        with file.open("rb") as opened:
-            return opened.read(_LONGEST_TOKEN + 2).decode("latin-1").strip()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        problems.append(
-            Problem(ORIGIN, f"expected the token in the file {str(file)!r}, found that it cannot be read: {reason}")
-        )
-        return None
 
 
 def _least(values: Mapping[str, Any], name: str, least: int, default: Any, problems: list[Problem]) -> Any:

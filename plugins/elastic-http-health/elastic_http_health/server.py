@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import threading
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
+from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.interfaces.health import HealthCheckServer
 from elastic_core.log import get_logger
 from elastic_core.support.forks import drop_in_forks, forget
-from elastic_http_health.counts import Counts
-from elastic_http_health.desk import Desk
-from elastic_http_health.listening import address_of, listen, only_loopback
-from elastic_http_health.messages import text
-from elastic_http_health.options import Options
-from elastic_http_health.reception import Reception
+from elastic_core.support.sockets import Address, bound, resolve
+from elastic_http_health.connections import ConnectionLimit
+from elastic_http_health.metrics import Counts
+from elastic_http_health.options import ORIGIN, Options
+from elastic_http_health.router import Router
 
 if TYPE_CHECKING:
     import socket
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.health import AgentStatus, AgentView
-    from elastic_http_health.messages import Request, Response, Waiting
 
 _STOPPED_WITHIN = 5.0  # seconds
+_NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 
 
 class HttpHealthServer(HealthCheckServer):
@@ -35,141 +36,136 @@ class HttpHealthServer(HealthCheckServer):
 
     Args:
         agent: what to tell about.
-        port: 0 for any that is free; `port` tells which.
+        port: 0 for any that is free; while it runs, `port` tells which.
         timeout: seconds without a turn of the agent's loop after which it counts as stuck.
     """
 
     def __init__(
         self, agent: AgentView, port: int, timeout: Duration, options: Options | None = None, clock: Clock | None = None
     ) -> None:
+        self.port = port
+        self.counts = Counts()
         self._agent = agent
-        self._asked_port = port
         self._timeout = timeout
         self._options = options or Options()
         self._clock = clock or SystemClock()
-        self._working: _Work | None = None
-        self.counts = Counts()
-
-    @property
-    def port(self) -> int:
-        """The one that it answers at; the one asked for, while it does not run."""
-        return self._working.port if self._working else self._asked_port
+        self._sockets: set[socket.socket] = set()  # all that are open: those that listen, and the connections
+        self._stopping = contextlib.ExitStack()
 
     def start(self) -> None:
         """Raises OSError when the port cannot be had, ConfigurationError when there is no such host."""
-        limits = self._options.limits
-        servers = listen(self._options.host, self._asked_port, limits.backlog)
+        options = self._options
         with contextlib.ExitStack() as undo:
-            for server in servers:
-                undo.callback(server.close)
-            desk = self._desk(only_loopback(servers))
-            work = _Work(self._agent, servers, desk, self._options, self.counts, self._clock)
-            undo.callback(work.end)
-            work.begin()
-            undo.pop_all()
-        self._working = work
+            servers = listen(options.host, self.port, options.limits.backlog)
+            addresses = [_address(server) for server in servers]
+            undo.callback(self.drop)
+            self._sockets.update(servers)
+            undo.callback(setattr, self, "port", self.port)
+            self.port = addresses[0].port
+            loopback = all(address.is_loopback for address in addresses)
+            router = Router(self._agent, self._timeout, options, loopback, self.counts, self._clock)
+            limit = ConnectionLimit(options.limits, self.counts, self._sockets, router.answer)
+            self._begin(undo, servers, router, limit)
+            self._stopping = undo.pop_all()
         get_logger().info(
             "endpoint started",
             endpoint="http",
-            addresses=", ".join(address_of(server) for server in servers),
-            token="needed" if self._options.token else "none",
+            addresses=", ".join(f"http://{address}/" for address in addresses),
+            token="needed" if options.token else "none",
         )
 
-    def _desk(self, loopback: bool) -> Desk:
-        longest = self._options.limits.wait_seconds
-        return Desk(self._agent, self._timeout, self._options.token, loopback, longest, self.counts, self._clock)
-
     def stop(self) -> None:
-        if self._working is not None:
-            self._working.end()
-            self._working = None
-
-
-class _Work:
-    """From the start to the stop: the sockets, the loop and its thread."""
-
-    def __init__(
-        self,
-        agent: AgentView,
-        servers: list[socket.socket],
-        desk: Desk,
-        options: Options,
-        counts: Counts,
-        clock: Clock,
-    ) -> None:
-        self.port: int = servers[0].getsockname()[1]
-        self._agent = agent
-        self._servers = servers
-        self._desk = desk
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(self._log_fault)
-        self._reception = Reception(self._loop, servers, options.limits, clock, counts, self._answer, self._answer_late)
-        self._thread = threading.Thread(target=self._run, name="elastic-http-health", daemon=True)
-        self._unsubscribe: Callable[[], None] = lambda: None
-        self._faults = 0
-
-    def begin(self) -> None:
-        drop_in_forks(self)
-        self._unsubscribe = self._agent.subscribe(self._changed)
-        self._desk.note(self._agent.status())
-        self._thread.start()
-
-    def end(self) -> None:
         """Bounded: no callback of the loop takes long."""
-        self._unsubscribe()
-        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
-            self._loop.call_soon_threadsafe(self._loop.stop)
-        if self._thread.ident is None:  # it could not be started
-            self._loop.close()
-        else:
-            self._thread.join(_STOPPED_WITHIN)
-        forget(self)
+        self._stopping.close()
 
     def drop(self) -> None:
-        """In a forked child: keep neither the port nor any connection open."""
-        self._reception.drop()
+        """Close all sockets and nothing else: a forked child keeps neither the port nor any connection."""
+        while self._sockets:
+            self._sockets.pop().close()
 
-    def _run(self) -> None:
+    def _begin(
+        self, undo: contextlib.ExitStack, servers: list[socket.socket], router: Router, limit: ConnectionLimit
+    ) -> None:
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(
+            lambda _, context: router.tell_fault(str(context.get("message")), context.get("exception"))
+        )
+        thread = threading.Thread(target=_run, args=(loop, servers, limit), name="elastic-http-health", daemon=True)
+
+        def note(status: AgentStatus) -> None:
+            router.note(status)
+            limit.tell(status.version)
+
+        def in_loop(call: Callable[..., None], *arguments: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(call, *arguments)
+
+        undo.callback(forget, self)
+        drop_in_forks(self)
+        undo.callback(self._agent.subscribe(lambda: in_loop(note, self._agent.status())))
+        router.note(self._agent.status())
         try:
-            self._reception.open()
-            self._loop.run_forever()
-        finally:
-            self._reception.close()
-            for server in self._servers:
-                server.close()
-            self._loop.close()
+            thread.start()
+        except RuntimeError:
+            loop.close()
+            raise
+        undo.callback(thread.join, _STOPPED_WITHIN)
+        undo.callback(in_loop, loop.stop)
 
-    def _changed(self) -> None:
-        """In the agent's thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._note, self._agent.status())
 
-    def _note(self, status: AgentStatus) -> None:
-        self._desk.note(status)
-        self._reception.tell(status.version)
+def _run(loop: asyncio.AbstractEventLoop, servers: list[socket.socket], limit: ConnectionLimit) -> None:
+    """In the thread of the endpoint."""
+    accepting = [loop.create_task(limit.accept(server)) for server in servers]
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(limit.close(accepting))
+        loop.close()
 
-    def _answer(self, request: Request) -> Response | Waiting:
-        try:
-            return self._desk.answer(request)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the endpoint goes on
-            return self._failed(request.path, error)
 
-    def _answer_late(self) -> Response:
-        """To a request that has waited."""
-        try:
-            return self._desk.changed()
-        except Exception as error:  # noqa: BLE001 - as above
-            return self._failed("/changes", error)
+def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """Listen at every address that `host` stands for, as far as this machine has it, at one port; 0 for any.
 
-    def _failed(self, path: str, error: Exception) -> Response:
-        self._tell_fault(f"it could not answer {path!r}", error)
-        return text(500, "the health endpoint could not find an answer; the log of the agent says why")
+    Raises:
+        OSError: the port cannot be had; nothing is left behind.
+        ConfigurationError: no address of this machine is meant.
+    """
+    made: list[socket.socket] = []
+    missing: OSError | None = None
+    with contextlib.ExitStack() as undo:
+        for address in _addresses(host):
+            port = _address(made[0]).port if made else port
+            try:
+                server = bound(address.family, (address.host, port, *address.sockaddr[2:]))
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                missing = error
+                continue
+            undo.callback(server.close)
+            server.setblocking(False)
+            server.listen(backlog)
+            made.append(server)
+        if not made:
+            raise _bad_host(host, missing) from missing
+        undo.pop_all()
+    return made
 
-    def _log_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self._tell_fault(str(context.get("message")), context.get("exception"))
 
-    def _tell_fault(self, reason: str, error: BaseException | None) -> None:
-        """Once: whoever can cause a fault must not fill the log with it."""
-        self._faults += 1
-        if self._faults == 1:
-            get_logger().warning("endpoint failed", endpoint="http", reason=reason, exc_info=error)
+def _addresses(host: str) -> list[Address]:
+    try:
+        return resolve(host, 0)
+    except OSError as error:
+        raise _bad_host(host, error) from error
+
+
+def _address(server: socket.socket) -> Address:
+    return Address(server.family, server.getsockname())
+
+
+def _bad_host(host: str, error: OSError | None) -> ConfigurationError:
+    words = (
+        f"expected as host an address of this machine or a name of one, found {host!r}: {error and error.strerror}; "
+        "127.0.0.1 is for this machine only, 0.0.0.0 for all its IPv4 addresses, :: for all"
+    )
+    return ConfigurationError(Problem(ORIGIN, words))

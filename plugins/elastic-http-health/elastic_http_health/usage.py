@@ -53,37 +53,20 @@ def look(roots: frozenset[int]) -> Mapping[int, Usage]:
     """What the trees of those of our descendants use now."""
     import psutil
 
-    if not roots:
-        return {}
-    parents, used = {}, {}
-    for process in psutil.Process(os.getpid()).children(recursive=True):
+    root_of: dict[int, int] = {}
+    sums: dict[int, Usage] = {}
+    for process in psutil.Process(os.getpid()).children(recursive=True) if roots else ():  # parents come first
         try:
             with process.oneshot():
-                parents[process.pid] = process.ppid()
+                root = process.pid if process.pid in roots else root_of.get(process.ppid())
+                if root is None:
+                    continue
                 times = process.cpu_times()
                 own = times.user + times.system + times.children_user + times.children_system
-                used[process.pid] = Usage(own, process.memory_info().rss)
+                resident = process.memory_info().rss
         except psutil.Error:
             continue
-    return _sums(roots, parents, used)
-
-
-def _sums(roots: frozenset[int], parents: Mapping[int, int], used: Mapping[int, Usage]) -> dict[int, Usage]:
-    sums: dict[int, Usage] = {}
-    for pid, usage in used.items():
-        root = _root(pid, roots, parents)
-        if root is not None:
-            before = sums.get(root, Usage(0.0, 0))
-            sums[root] = Usage(before.cpu_seconds + usage.cpu_seconds, before.memory_bytes + usage.memory_bytes)
+        root_of[process.pid] = root
+        before = sums.get(root, Usage(0.0, 0))
+        sums[root] = Usage(before.cpu_seconds + own, before.memory_bytes + resident)
     return sums
-
-
-def _root(pid: int, roots: frozenset[int], parents: Mapping[int, int]) -> int | None:
-    """Whose tree a process is in; processes that change while one looks make no circle endless."""
-    for _ in range(len(parents) + 1):
-        if pid in roots:
-            return pid
-        if pid not in parents:
-            return None
-        pid = parents[pid]
-    return None

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 from asking import ask, send
-from elastic_http_health.limits import Limits
-from elastic_http_health.options import Options
+from elastic_http_health.options import Limits, Options
 
 from elastic_core.clock import SystemClock
 from elastic_core.testing import Background, FakeAgentView
@@ -164,3 +163,38 @@ def test_requests_beyond_the_rate_wait(serve):
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(lambda _: b"200" in send(server.port, b"GET /livez HTTP/1.0\r\n\r\n"), range(30)))
     assert SystemClock().now() - begun >= 0.5 - 0.05
+
+
+def test_a_burst_is_answered_at_once_and_after_it_no_more_than_the_rate(serve):
+    server = serve(Options(limits=Limits(rate=0.5, burst=20)))
+    begun = SystemClock().now()
+    for _ in range(20):
+        probe(server.port)
+    assert SystemClock().now() - begun < AT_ONCE  # at the rate alone it would be 38
+    probe(server.port)
+    probe(server.port)
+    assert SystemClock().now() - begun >= 2.0 - 0.05
+
+
+def test_clients_that_ask_for_a_change_and_wait_keep_no_probe_out(view, serve):
+    server = serve(Options(limits=Limits(connections=8, waiting=100)))
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60)) for _ in range(20)]
+        for link in links:
+            link.sendall(b"GET /changes?after=%d&wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n" % view.status().version)
+        check_probes([probe(server.port) for _ in range(10)])
+        assert server.counts.most_connections == 8
+        view.show(round=2)
+        assert links[-1].recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_change_of_the_agent_lets_clients_wait_but_not_for_long(view, serve):
+    """However many changes there are."""
+    server = serve()
+    done = threading.Event()
+    changing = Background(lambda: [view.show(round=number) for number in iter(done.is_set, True)], 60)
+    try:
+        check_probes([probe(server.port) for _ in range(5)])
+    finally:
+        done.set()
+        changing.result()

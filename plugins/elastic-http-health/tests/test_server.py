@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 from asking import ask, send
-from elastic_http_health.limits import Limits
-from elastic_http_health.options import Options
+from elastic_http_health.options import Limits, Options
 from prometheus_client.parser import text_string_to_metric_families
 
 from elastic_core.clock import SystemClock

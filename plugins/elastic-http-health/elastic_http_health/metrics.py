@@ -1,0 +1,176 @@
+"""The metrics, for Prometheus: what the agent shows, sums over its whole life, and what the endpoint counts itself."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily as Counters
+from prometheus_client.core import GaugeMetricFamily as Gauges
+from prometheus_client.core import HistogramMetricFamily as Histograms
+from prometheus_client.registry import Collector
+
+from elastic_core.interfaces.health import AgentPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from prometheus_client.core import Metric
+
+    from elastic_core.interfaces.health import AgentStatus
+    from elastic_http_health.document import Observation
+
+    _Kind = type[Gauges] | type[Counters]
+    _Samples = Iterable[tuple[Sequence[str], float]]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # of the buckets, in seconds
+_CAUSES = ("failure", "hang", "membership")
+_PARTS = ("detect", "stop", "rendezvous", "start")
+_STATES = ("running", "succeeded", "failed", "stopped")
+
+
+@dataclass
+class Counts:
+    """What the endpoint knows of its own work, since the start.
+
+    Attributes:
+        connections: open now.
+        most_connections: that were open at a time.
+        answers: by status code.
+        closed: before they had an answer, by reason.
+    """
+
+    connections: int = 0
+    most_connections: int = 0
+    accepted: int = 0
+    answers: Counter[int] = field(default_factory=Counter)
+    closed: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Histogram:
+    """How often something took how long."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS) + 1))
+    total: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(_BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative, as Prometheus has them."""
+        return list(zip((*map(str, _BOUNDS), "+Inf"), map(float, accumulate(self.counts)), strict=True))
+
+
+class Totals:
+    """Sums over the whole life of the agent, which keeps only its last rounds. Told of every status, in order."""
+
+    def __init__(self) -> None:
+        self.recoveries: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
+        self.rendezvous = Histogram()
+        self._recovery = 0
+        self._round = 0
+
+    def note(self, status: AgentStatus) -> None:
+        """The agent's status is this now."""
+        for formed in status.rounds:
+            if formed.number > self._round:
+                self._round = formed.number
+                self.rendezvous.observe(formed.rendezvous)
+        for recovery in status.recoveries:
+            if recovery.round > self._recovery:
+                self._recovery = recovery.round
+                for part in _PARTS:
+                    self.recoveries[recovery.cause, part].observe(getattr(recovery, part))
+
+
+def exposition(seen: Observation, totals: Totals, counts: Counts) -> bytes:
+    """The metrics in Prometheus' text format."""
+    families = [*_agent(seen), *_rounds(seen.status), *_durations(totals), *_workers(seen), *_endpoint(counts)]
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(families))
+    return generate_latest(registry)
+
+
+class _Families(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return Gauges(f"elastic_{name}", text, value=value)
+
+
+def _labelled(kind: _Kind, name: str, text: str, labels: str, samples: _Samples) -> Metric:
+    family = kind(f"elastic_{name}", text, labels=labels.split())
+    for names, value in samples:
+        family.add_metric([name.encode("utf-8", "backslashreplace").decode() for name in names], value)
+    return family
+
+
+def _agent(seen: Observation) -> Iterator[Metric]:
+    status = seen.status
+    who = (status.run_id, status.node, status.role)
+    yield _labelled(Gauges, "agent", "Always 1; says which agent this is.", "run_id node role", [(who, 1)])
+    yield _gauge("alive", "1 if /livez is green.", seen.alive.ok)
+    yield _gauge("ready", "1 if /readyz is green.", seen.ready.ok)
+    phases = (([phase.value], phase is status.phase) for phase in AgentPhase)
+    yield _labelled(Gauges, "phase", "1 for what the agent does now, 0 for the rest.", "phase", phases)
+    yield _gauge("phase_start_timestamp_seconds", "When the phase began, seconds since the epoch.", status.phase_since)
+
+
+def _rounds(status: AgentStatus) -> Iterator[Metric]:
+    yield _gauge("round", "Number of the last round; 0 before the first.", status.round)
+    yield _gauge("members", "Nodes of the last round.", len(status.members))
+    world = status.rounds[-1].world_size if status.rounds else 0
+    yield _gauge("world_size", "Workers of the last round, on all nodes.", world)
+    yield _gauge("group_rank", "Rank of this node in it; -1 before the first.", status.group_rank)
+    restarts = (([cause], count) for cause, count in {**dict.fromkeys(_CAUSES, 0), **dict(status.restarts)}.items())
+    text = "Rounds that ended with another one to follow, by cause."
+    yield _labelled(Counters, "restarts", text, "cause", restarts)
+    text = "Restarts that count against the budget, as the whole job counts."
+    yield _gauge("restart_count", text, status.restart_count)
+    yield _gauge("max_restarts", "The budget.", status.max_restarts)
+
+
+def _durations(totals: Totals) -> Iterator[Metric]:
+    text = "How long this node waited for a round to form."
+    yield Histograms("elastic_rendezvous_seconds", text, totals.rendezvous.buckets(), totals.rendezvous.total)
+    text = "From the end of one round until the workers of the next one ran, in parts."
+    recoveries = Histograms("elastic_recovery_seconds", text, labels=["cause", "part"])
+    for cause_and_part, histogram in totals.recoveries.items():
+        recoveries.add_metric(cause_and_part, histogram.buckets(), histogram.total)
+    yield recoveries
+
+
+def _workers(seen: Observation) -> Iterator[Metric]:
+    workers = seen.status.workers
+    states = (([state], sum(worker.state == state for worker in workers)) for state in _STATES)
+    yield _labelled(Gauges, "workers", "Workers of this node in the last round, by state.", "state", states)
+    running = [worker for worker in workers if worker.state == "running" and worker.pid in seen.usage]
+    used = [((str(worker.global_rank), str(worker.local_rank)), seen.usage[worker.pid]) for worker in running]
+    text, labels = "Processor time of a worker and its descendants.", "rank local_rank"
+    cpu = ((ranks, usage.cpu_seconds) for ranks, usage in used)
+    yield _labelled(Counters, "worker_cpu_seconds", text, labels, cpu)
+    memory = ((ranks, usage.memory_bytes) for ranks, usage in used)
+    text = "Resident memory of a worker and its descendants."
+    yield _labelled(Gauges, "worker_memory_bytes", text, labels, memory)
+
+
+def _endpoint(counts: Counts) -> Iterator[Metric]:
+    yield _gauge("health_connections", "Connections to this endpoint that are open.", counts.connections)
+    yield _gauge("health_connections_most", "That were open at a time.", counts.most_connections)
+    yield Counters("elastic_health_connections_accepted", "Accepted.", value=counts.accepted)
+    answers = (([str(code)], count) for code, count in counts.answers.items())
+    yield _labelled(Counters, "health_answers", "Answers, by status code.", "code", answers)
+    closed = (([reason], count) for reason, count in counts.closed.items())
+    yield _labelled(Counters, "health_connections_closed", "Closed without an answer, by reason.", "reason", closed)
