@@ -110,8 +110,8 @@ def number(
     least: float | None = None, above: float | None = None, most: float | None = None, what: str = "a number"
 ) -> Parser[float]:
     """A parser of finite numbers within bounds; `above` is the one that is not within."""
-    bounds = (f"> {above:g}" if above is not None else "", f">= {least:g}" if least is not None else "")
-    expected = " and ".join(filter(None, (*bounds, f"<= {most:g}" if most is not None else "")))
+    bounds = ((">", above), (">=", least), ("<=", most))
+    expected = " and ".join(f"{sign} {bound:.12g}" for sign, bound in bounds if bound is not None)
     expected = f"{what} {expected}".rstrip()
 
     def parse(raw: object) -> float:
@@ -186,7 +186,7 @@ def parser_of(option: Option) -> Parser[Any]:
         least = option.least if option.above is None else math.floor(option.above) + 1
         parse = integer(least, option.most)
     else:
-        what = f"{option.unit}, a number" if option.unit else "a number"
+        what = "seconds, a number" if option.unit == "seconds" else "a number"
         parse = number(option.least, option.above, option.most, what)
     return _silent(parse) if option.secret else parse
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,14 +72,9 @@ def read_options(values: Mapping[str, Any]) -> Options:
     if not host:
         problems.append(Problem(ORIGIN, "expected an address or a name as host, found nothing; 127.0.0.1 is usual"))
     token = _token(values.get("token"), values.get("token_file"), problems)
-    limits = replace(
-        Limits(),
-        connections=_least(values, "connections", 4, Limits.connections, problems),
-        rate=_least(values, "rate", 1, Limits.rate, problems),
-    )
     if problems:
         raise ConfigurationError(*problems)
-    return Options(host, token, limits)
+    return Options(host, token, Limits(connections=values["connections"], rate=values["rate"]))
 
 
 def _token(token: str | None, file: str | None, problems: list[Problem]) -> str | None:
@@ -101,10 +96,3 @@ def _token(token: str | None, file: str | None, problems: list[Problem]) -> str 
         )
         problems.append(Problem(ORIGIN, words))
     return token
-
-
-def _least(values: Mapping[str, Any], name: str, least: int, default: Any, problems: list[Problem]) -> Any:
-    value = values.get(name, default)
-    if not least <= value <= 1_000_000:  # neither may a number that is none (nan) pass
-        problems.append(Problem(ORIGIN, f"expected {name} of {least} to 1000000, found {value:g}"))
-    return value

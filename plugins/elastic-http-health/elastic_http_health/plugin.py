@@ -11,12 +11,13 @@ if TYPE_CHECKING:
 
     from elastic_core.interfaces.health import AgentView, HealthCheckServer
 
+_MOST = 1_000_000
 _OPTIONS = (
     Option("host", str, "127.0.0.1", "address or name to answer at; 0.0.0.0 for IPv4, :: for everything"),
     Option("token", str, None, "bearer token that all but the probes ask for; others see command lines", secret=True),
     Option("token_file", str, None, "file that holds the token"),
-    Option("connections", int, 64, "that may be open; the oldest idle one gives way to one more"),
-    Option("rate", float, 200.0, "requests that are looked at; more of them wait", "per second"),
+    Option("connections", int, 64, "that may be open; the oldest idle one gives way to one more", least=4, most=_MOST),
+    Option("rate", float, 200.0, "requests that are looked at; more of them wait", "per second", least=1, most=_MOST),
 )
 
 
