@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.config.values import NodeRange
 from elastic_core.operate.sight import Beat
-from elastic_core.rendezvous.model import State, first_failures
+from elastic_core.rendezvous.model import Cause, State, first_failures
 from elastic_core.rendezvous.roster import alive, is_ready
 
 if TYPE_CHECKING:
@@ -214,8 +214,11 @@ def _standing_of_other(entry: Entry, state: State, beat: Beat, nodes: NodeRange 
 
 
 def _missing(views: tuple[NodeView, ...], sight: Sight, state: State) -> tuple[str, ...]:
-    """A node that was started anew has another key and the same name. Who was asked to leave is not missed."""
+    """A node that was started anew has another key and the same name. A node that was asked to leave is not missed. The
+    entry of a lost node is dropped after some seconds; then only the end of the last round still tells of it."""
     present = {entry.node for entry in alive(sight.roster, state)}
     absent = [view for view in views if view.standing in (Standing.GONE, Standing.LATE)]
-    names = [view.node for view in absent if view.node not in present and view.key not in state.draining]
-    return tuple(dict.fromkeys(names))
+    names = [view.node for view in absent if view.key not in state.draining]
+    if state.end is not None and state.end.cause is Cause.LOST:
+        names += state.end.by.split(", ")
+    return tuple(dict.fromkeys(name for name in names if name not in present))

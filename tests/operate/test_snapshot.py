@@ -76,6 +76,14 @@ def test_who_has_no_entry_is_missing(job, snapshot):
     assert found.missing == ("b",)
 
 
+def test_who_was_lost_is_missing_when_its_entry_was_dropped_too_until_it_is_back(job, snapshot):
+    lost = End(Cause.LOST, "b, d", "lost b, d: no beat for 5 s")
+    assert snapshot(job.state("ac", end=lost), job.entries("ac")).missing == ("b", "d")
+    assert snapshot(job.state("abc", end=lost), job.entries("abc")).missing == ("d",)
+    left = End(Cause.LEFT, "b", "b left")
+    assert snapshot(job.state("ac", end=left), job.entries("ac")).missing == ()
+
+
 def test_a_node_that_was_started_anew_is_not_missing(job, snapshot):
     anew = job.entry("b", key="b/2")
     found = snapshot(ended(job.state("ab"), Cause.LOST, "b", "lost b", ("b/1",)), (*job.entries("a"), anew))
