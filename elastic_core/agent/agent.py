@@ -1,8 +1,8 @@
-"""The agent's loop: wait, look, decide, act. All changes of the group's state happen in this file.
+"""The agent's loop: wait, look, decide, act. All changes to the group's state happen in this file.
 
 An event wakes the loop. It looks at the workers (`_monitor_workers`) and at what the handler says of the round;
-`supervise` answers with orders; each of them is a method here, which does what it is named after. Then it looks at the
-round once more, until there is nothing to do but to wait. After success it waits in the exit barrier in the same way.
+`supervise` answers with orders, and each order is a method here with the same name. Then the loop looks again, until
+there is nothing to do but wait. After success it waits in the exit barrier in the same way.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 _SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the loop spin
 
 Ended = tuple[RunResult, str]
-"""What the run came to, and why."""
+"""The outcome of the run, and the reason."""
 
 
 class SimpleElasticAgent(ElasticAgent):
     """The loop, without knowledge of how workers run.
 
     A subclass gives `_start_workers`, `_stop_workers`, `_monitor_workers` and `_shutdown`, and may extend
-    `_rendezvous`, `_assign_worker_ranks`, `_initialize_workers`, `_restart_workers` and `_exit_barrier`. One that
-    learns of its workers' ends by events overrides `_wait_for_events`; else they are looked at every
+    `_rendezvous`, `_assign_worker_ranks`, `_initialize_workers`, `_restart_workers` and `_exit_barrier`. A subclass
+    that learns of its workers' ends by events overrides `_wait_for_events`; otherwise the agent looks at them every
     `spec.monitor_interval` seconds.
     """
 
@@ -97,9 +97,9 @@ class SimpleElasticAgent(ElasticAgent):
         return self._budget.failures
 
     def receive_signal(self, signum: int) -> None:
-        """Ask the agent to stop its workers and leave. A second one ends their grace period, unless it is the same
-        within half a second. Any thread, and from signal handlers. Raises ValueError for a number that is no
-        signal's."""
+        """Ask the agent to stop its workers and leave. A second signal ends their grace period, unless it is the same
+        one within half a second. May be called from any thread and from signal handlers. Raises ValueError for a number
+        that is no signal's."""
         self._events.signalled(signal.Signals(signum))
 
     def timer_expired(self, expiry: Expiry) -> None:
@@ -165,7 +165,7 @@ class SimpleElasticAgent(ElasticAgent):
     # -- looking and deciding
 
     def _reconcile(self) -> Ended | None:
-        """Decide and act until there is nothing to do but to wait; what the run came to, if that was its end."""
+        """Decide and act until there is nothing to do but wait. Returns the outcome if the run has ended."""
         while (decision := supervise(self._budget, seen := self._observe())).orders:
             ended = self._act(seen, decision)
             if ended is not None:
@@ -178,8 +178,8 @@ class SimpleElasticAgent(ElasticAgent):
         return Observation(self._result, signum, verdict, self._result_complete)
 
     def _act(self, seen: Observation, decision: Decision) -> Ended | None:
-        """Do what was decided; None to go on. What a restart consists of is done by `_restart_workers`, which programs
-        extend."""
+        """Do what was decided; None to go on. `_restart_workers`, which programs extend, does all steps of a
+        restart."""
         self._announce(seen, decision)
         if Order.JOIN in decision.orders:
             return self._restart(seen, decision)
@@ -190,7 +190,7 @@ class SimpleElasticAgent(ElasticAgent):
         return None
 
     def _announce(self, seen: Observation, decision: Decision) -> None:
-        """What is about to be done, for those who look on."""
+        """Report what is about to be done."""
         orders = set(decision.orders)
         if seen.found(Outcome.DRAINED) and Order.DEPART in orders:
             self._reporter.phase(AgentPhase.DRAINING, decision.reason)
@@ -208,7 +208,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._link.leave(decision.reason)
 
     def _stop_group(self, *_: object) -> None:
-        """What would not stop must not hide what failed first."""
+        """A process that would not stop must not hide the first failure."""
         try:
             self._stop_workers(self._group)
         except Exception as error:
@@ -220,7 +220,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._complete()
 
     def _complete(self, *_: object) -> None:
-        """No worker runs any more: there is no more to learn of those that failed, so they are told of."""
+        """No worker runs any more, so all is known about those that failed: report them."""
         self._result, self._result_complete = self._completed(self._result), True
         self._reporter.failures(self._result.failures)
 
@@ -229,7 +229,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.hangs_elsewhere(seen.told, self._result.failures)
         self._budget = decision.budget
         if decision.certain:
-            # The budget of this node has paid already; a shared one will when the next round forms.
+            # This node's budget has paid already; a shared one pays when the next round forms.
             unpaid = self._budget.shared and decision.cause is not RestartCause.MEMBERSHIP
             self._reporter.restart(self._group.round, decision, self._budget.failures + unpaid)
         else:
@@ -245,7 +245,7 @@ class SimpleElasticAgent(ElasticAgent):
         return None
 
     def _end_closed(self, error: RendezvousClosedError, seen: Observation) -> Ended:
-        """No round will form any more. Who had a failure of its own has failed; raises `error` for who had none."""
+        """No round will form any more. A node with a failure of its own has failed; for others, raises `error`."""
         verdict = self._link.verdict(running=False)
         if verdict and verdict.outcome is Outcome.CLOSED and verdict.succeeded:
             return RunResult(WorkerState.SUCCEEDED, self._result.return_values), closed(verdict)
@@ -290,8 +290,8 @@ class SimpleElasticAgent(ElasticAgent):
         raise error
 
     def _leave(self, *_: object) -> NoReturn:
-        """Leave the rendezvous open: the others go on without this node. They are told before the workers go, because
-        theirs will fail then, and that is no failure of the job."""
+        """Leave the rendezvous open: the others go on without this node. They learn of it before the workers go,
+        because their own workers fail then, and that is not a failure of the job."""
         signum = self._events.signals[0]
         self._reporter.phase(AgentPhase.DRAINING, f"received {signum.name}")
         self._link.leave(f"received {signum.name}")
@@ -355,7 +355,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.round_formed(worker_group, formed, self._clock.now() - begun)
 
     def _take_round(self, info: RendezvousInfo) -> Round:
-        """What the members agreed on holds from now on; a failure that was to be judged has been forgiven."""
+        """What the members agreed on holds from now on; a failure that was still to be judged has been forgiven."""
         formed = self._formed = info.formed or self._formed
         self._budget = self._budget.in_round(formed.restart_count)
         self._link.joined()
@@ -392,16 +392,16 @@ class SimpleElasticAgent(ElasticAgent):
         """Stop all workers with `death_sig`, SIGKILL after `timeout` seconds, and release everything. Idempotent."""
 
     def _end_hung_workers(self) -> None:
-        """Kill those that hang, so that the next look finds them failed. Here nobody looks for such."""
+        """Kill the workers that hang, so that the next look finds them failed. Here there is no look for hangs."""
 
     def _completed(self, result: RunResult) -> RunResult:
-        """The same result, once no worker runs any more, with all that can be known only then. Here that is nothing."""
+        """The same result, with what can be known only when no worker runs any more. Here that is nothing."""
         return result
 
     def _exit_barrier(self) -> None:
         """After success: wait until the other nodes have succeeded, one of them needs this one again, a signal comes,
-        or `spec.exit_barrier_timeout` is over; that is no end for a node with which the others would lose the store.
-        With a handler that cannot tell there is nothing to wait for."""
+        or `spec.exit_barrier_timeout` is over; a node that hosts the others' store waits on after the timeout. If the
+        handler cannot tell when the others have succeeded, there is nothing to wait for."""
         if not self._link.follows_rounds:
             return
         now, prolonged = self._clock.now(), False
@@ -415,7 +415,7 @@ class SimpleElasticAgent(ElasticAgent):
             now = self._clock.now()
 
     def _progress(self, phase: AgentPhase, what: str, begun: Instant) -> Progress:
-        """Of a wait for other nodes. Who is missing is in its lines, and in the reason of the phase."""
+        """Progress of a wait for other nodes. Its lines, and the reason of the phase, name the missing nodes."""
 
         def fields(seconds: int) -> dict[str, object]:
             found = self._link.progress()

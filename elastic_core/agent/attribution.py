@@ -24,7 +24,7 @@ def first_in_words(failures: Mapping[int, ProcessFailure]) -> str:
 
 def together(own: Mapping[int, ProcessFailure], job: Mapping[int, ProcessFailure]) -> dict[int, ProcessFailure]:
     """By global rank. The first of `job` came first, and all others followed from it: the clocks of two machines are
-    not compared. Of its own failures a node knows more than the job was told."""
+    not compared. A node knows more about its own failures than it has told the job."""
     first = next((rank for rank, failure in job.items() if failure.caused_by is None), None)
     if first is None:
         return {**job, **own}

@@ -32,7 +32,7 @@ class EventQueue:
 
     Attributes:
         signals: all that asked the agent to leave, in order.
-        urged: somebody asked again and does not want to wait for the grace period.
+        urged: a second signal came: do not wait for the grace period.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -53,7 +53,7 @@ class EventQueue:
         self.urged = False
 
     def wake(self) -> None:
-        """Something may have changed of which a look will tell."""
+        """Something may have changed; a look will show it."""
         self._put(lambda: None)
 
     def signalled(self, signum: signal.Signals) -> None:
@@ -84,14 +84,14 @@ class EventQueue:
         try:
             readable = poll.poll(self._milliseconds(until))
         finally:
-            # In this order: another thread that finds nobody waiting must not find the end of the wait before.
+            # In this order: a thread that finds the agent not waiting must not find the end of an earlier wait.
             self._waited_at = self._clock.timestamp()
             self._waiting = False
         self._take_all()
         return [fd for fd, _ in readable if fd in fds]
 
     def take_joined(self) -> RendezvousInfo | BaseException | None:
-        """How the join ended that was waited for; None while it has not. Each one comes once."""
+        """How the join that the agent waits for has ended; None while it has not. Each result is returned once."""
         return self._joined.pop(0) if self._joined else None
 
     def take_expired(self) -> list[Expiry]:

@@ -1,10 +1,10 @@
-"""Which worker hangs, judged from outside: a table of when each has made progress last. Pure: samples and `now` go in,
-what was found and when to look next come out.
+"""Which worker hangs, judged from outside: a table of when each last made progress. Pure: samples and `now` go in; the
+finding and the time of the next look come out.
 
 Progress is a sample that differs from the one before it: more output, another beat, or more CPU time than helper
 threads that idle use up. The table is looked at four times per timeout, and when a timeout is over, so a hang is found
-at most a quarter of it late. Time in which the agent itself was held up (stopped, or starved) counts for nobody: who
-wrote then had nobody to read it.
+at most a quarter of it late. Time in which the agent itself was held up (stopped, or starved) does not count: it could
+not read what workers wrote then.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ WORDS: Mapping[str, str] = {"log": "no log line", "cpu": "no CPU time", "beat": 
 
 @dataclass(frozen=True)
 class HangPolicy:
-    """When a worker is held to hang.
+    """When a worker counts as hung.
 
     Args:
         timeout: seconds without progress; greater than 0.
         warmup: seconds after the start of the workers that count as progress.
-        progress: what does, of `WORDS`.
+        progress: what counts as progress, from `WORDS`.
     """
 
     timeout: Duration
@@ -82,9 +82,9 @@ class HangTable:
         return cls(policy, later(now, policy.warmup))
 
     def look(self, samples: Sequence[WorkerSample], now: Instant) -> tuple[HangTable, Expiry | None]:
-        """The table after a look at what runs, and the worker that hangs. Several hang together when one does, for the
-        others wait for it: the one whose progress ended first is it; where that was within one step, the one that had
-        done the least in it."""
+        """The table after a look at what runs, and the worker that hangs. When one hangs, several do, because the
+        others wait for it. The worker whose progress ended first is the one; if that was within one step, the worker
+        that had done the least in it."""
         rows = {sample.local_rank: self._row(sample, now) for sample in samples}
         hung = [row for row in rows.values() if now >= self._end(row)]
         first = min(hung, key=lambda row: (row.moved_at, row.effort, row.sample.local_rank), default=None)
@@ -97,7 +97,7 @@ class HangTable:
         return row.after(sample, now, self._away(now)) if row else _Row(sample, now, now)
 
     def _away(self, now: Instant) -> bool:
-        """Whether nobody looked for so long that the time since the last look had better not count."""
+        """Whether the last look was so long ago that the time since should not count."""
         return now - self.next_look > self.policy.step / 2
 
     def _end(self, row: _Row) -> Instant:

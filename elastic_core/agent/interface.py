@@ -1,4 +1,4 @@
-"""What an agent is to those who run one or write their own: what it is given, what it owns, and what it comes to."""
+"""What an agent is to programs that run one or write their own: what it is given, what it owns, and its result."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class WorkerState(str, enum.Enum):
 
 @dataclass(frozen=True)
 class RunResult:
-    """What the workers of this node came to: all succeeded, or at least one failed. Keys are global ranks.
+    """The result of the workers of this node: all succeeded, or at least one failed. Keys are global ranks.
 
     `return_values` has meaning for functions. `failures` holds the workers that ended badly by themselves; those
     that the agent stopped are in neither.
@@ -71,7 +71,7 @@ class WorkerSpec:
         shutdown_timeout: grace in seconds on every stop path, between SIGTERM and SIGKILL.
         kill_timeout: seconds after SIGKILL until a process is reported as one that will not die.
         exit_barrier_timeout: seconds that a node whose workers have succeeded waits for those of other nodes; 0 or
-            more. Only with handlers that tell when they have. Who hosts the store of the others waits for longer.
+            more. Only with handlers that tell when they have. A node that hosts the others' store waits for longer.
 
     Raises:
         ValueError: a bound does not hold.
@@ -107,7 +107,8 @@ class WorkerSpec:
 
 @dataclass
 class Worker:
-    """One worker; `id` is the agent's business (a process id for the local agent). Ranks are -1 before a round."""
+    """One worker; `id` has a meaning for the agent only (a process id for the local agent). Ranks are -1 before a
+    round."""
 
     local_rank: int
     global_rank: int = -1
@@ -137,7 +138,7 @@ class ElasticAgent(abc.ABC):
 
     @abc.abstractmethod
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Run until the workers succeeded or failed for good. A node that was not needed has succeeded too.
+        """Run until the workers have succeeded, or failed for good. A node that was not needed has succeeded too.
 
         Raises:
             SignalException: the agent was asked to leave and has stopped its workers.

@@ -1,9 +1,9 @@
-"""Joining: how a node comes to its next round, learns who else is in it, and numbers its workers.
+"""Joining: how a node gets into its next round, learns which nodes are in it, and numbers its workers.
 
 `next_rendezvous` runs in a thread of its own, so that a signal is answered while it blocks. Handlers written for
-torchrun give a rank and a size and do not say who the others are. So each node puts what they have to know under its
-rank into the round's store, and reads theirs: two small operations for each member. JSON, never pickle: whoever reaches
-the store must not be able to run code here.
+torchrun give a rank and a size, but do not name the other members. So each node writes what the others have to know
+into the round's store, under its rank, and reads theirs: two small operations for each member. JSON, never pickle: a
+program that reaches the store must not be able to run code here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEY = "elastic/member/{rank}"
 
 class Introduction(NamedTuple):
     """What a node says of itself: the role and number of its workers, the failures of the job that it knows of, and the
-    number that the round would have for it."""
+    number that it would give the round."""
 
     role: str
     local_world_size: int
@@ -41,15 +41,15 @@ class Introduction(NamedTuple):
 
     @property
     def member(self) -> Member:
-        """Who it is among the members of the round; more is not known of it."""
+        """One member of the round among the others; nothing else is known of it."""
         return Member("", "", "", self.role, self.local_world_size)
 
 
 def next_round(
     handler: RendezvousHandler, own: Introduction, events: EventQueue, clock: Clock, progress: Progress
 ) -> RendezvousInfo | None:
-    """Wait for the next round, and give it with what its members agree on; None when a signal asks the agent to leave.
-    Raises what the handler raises."""
+    """Wait for the next round, and return it with what its members agree on; None when a signal asks the agent to
+    leave. Raises what the handler raises."""
 
     def join() -> None:
         try:
@@ -70,7 +70,7 @@ def next_round(
 
 
 def _with_members(info: RendezvousInfo, own: Introduction) -> RendezvousInfo:
-    """Handlers that were written for torchrun hand out a class of torch's, which knows of no members."""
+    """Handlers that were written for torchrun return a class of torch's, which has no members."""
     formed: Round | None = getattr(info, "formed", None)
     if formed is None:
         formed = call_roll(info.store, info.rank, info.world_size, own)
@@ -79,12 +79,12 @@ def _with_members(info: RendezvousInfo, own: Introduction) -> RendezvousInfo:
 
 def call_roll(store: Store, rank: int, world_size: int, own: Introduction) -> Round:
     """The round as all its members see it. The restart count is the highest that one of them knows, and so is the
-    number. A node that is alone asks nobody. Blocks for as long as the store waits for a key.
+    number. A node that is alone asks no other. Blocks for as long as the store waits for a key.
 
     Raises:
-        RendezvousTimeoutError: a member has not told in time.
+        RendezvousTimeoutError: a member has not written in time.
         RendezvousConnectionError: the store cannot be reached.
-        RendezvousStateError: what a member told cannot be read.
+        RendezvousStateError: what a member wrote cannot be read.
     """
     if world_size > 1:
         store.set(_KEY.format(rank=rank), json.dumps(own))
@@ -129,9 +129,9 @@ def check_place(members: Sequence[Member], group_rank: int, group_world_size: in
 def ranked_workers(members: Sequence[Member], group_rank: int) -> list[Worker]:
     """The workers of the member with rank `group_rank`, by local rank.
 
-    Global ranks count through the workers of all members in the order of their group ranks, role ranks through those
-    of members of the same role. So nobody has to be asked for them. Every member is looked at once: a large round's are
-    made anew with each look.
+    Global ranks count through the workers of all members in the order of their group ranks, role ranks through those of
+    members of the same role. So no node has to ask for them. The loop looks at every member only once, because each
+    look makes a large round's members anew.
     """
     own = members[group_rank]
     first = first_in_role = world_size = role_world_size = 0

@@ -1,7 +1,8 @@
-"""The agent's link to the other nodes: one face for handlers that push and count, and for those that only form rounds.
+"""The agent's link to the other nodes: the same calls for handlers that push and count, and for plain ones that only
+form rounds.
 
-What a plain handler cannot tell is made up for: it is asked now and then whether somebody waits, its failures are
-counted by the agent's own budget, and it has no exit barrier.
+The link makes up for what a plain handler cannot tell: it asks now and then whether a node waits, and the agent's own
+budget counts the failures. There is no exit barrier.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.handler import RendezvousHandler
 
 LEAVE_PATIENCE: Duration = 2.0  # seconds that telling the others may hold up the stop of the workers
-LONGEST_INTERVAL: Duration = 1.0  # between two questions whether somebody waits
+LONGEST_INTERVAL: Duration = 1.0  # between two questions whether a node waits
 _SHORTEST_INTERVAL: Duration = 0.001
 _SHARE = 9  # an answer that takes long is followed by a pause of so many times that
 _OVERDUE: Duration = 0.05  # a handler that wants to be asked in the past is asked this often
@@ -28,10 +29,10 @@ _OVERDUE: Duration = 0.05  # a handler that wants to be asked in the past is ask
 
 class Link:
     """Used from the agent's thread; `progress` and `leave` also while the handler forms a round in another one. A plain
-    handler is told nothing but `close`, for it understands nothing else.
+    handler only gets `close`, because it understands nothing else.
 
     Args:
-        interval: seconds until a plain handler is first asked who waits.
+        interval: seconds until a plain handler is first asked how many nodes wait.
         listener: called, from any thread, when there may be a verdict.
     """
 
@@ -91,7 +92,7 @@ class Link:
         self._left = True
         try:
             verdict = self._rounds.verdict()
-            if verdict and verdict.outcome in (Outcome.CLOSED, Outcome.FENCED):  # there is nobody to tell
+            if verdict and verdict.outcome in (Outcome.CLOSED, Outcome.FENCED):  # there is no one to tell
                 return
             told = self._rounds.leave(reason, LEAVE_PATIENCE)
         except Exception as error:  # noqa: BLE001 - the node leaves, whether or not it can say so
@@ -100,8 +101,8 @@ class Link:
         get_logger().info("round left", reason=reason, told=told)
 
     def close(self) -> str:
-        """The job is over on this node: close the rendezvous where that is the agent's business. Returns what to add
-        to the reason if it could not be told."""
+        """The job is over on this node: close the rendezvous where that is the agent's business. Returns what to add to
+        the reason if that failed."""
         try:
             if self._rounds is None:
                 self._handler.set_closed()
@@ -110,15 +111,16 @@ class Link:
         return ""
 
     def progress(self) -> dict[str, str]:
-        """For a line about a wait: who is missing, if that is known."""
+        """For a line about a wait: the missing nodes, if they are known."""
         found = self._rounds.progress() if self._rounds else ""
         return {"progress": found} if found else {}
 
 
 class Polling:
-    """Asks a plain handler who waits, while workers run: first after `interval` seconds and then ever less often, down
-    to once a second; one that answers slowly more seldom, so that a tenth of the agent's time goes into asking at most.
-    What it raises is told and tolerated for the handler's `outage_patience`, because healthy workers do not need it.
+    """Asks a plain handler how many nodes wait, while workers run: first after `interval` seconds and then ever less
+    often, down to once a second. A slow handler is asked less often, so that at most a tenth of the agent's time goes
+    into asking. What the handler raises is logged, and tolerated for its `outage_patience`, because healthy workers do
+    not need it.
 
     Attributes:
         due: when to ask next; None for never.
@@ -139,7 +141,7 @@ class Polling:
         self.due = later(self._clock.now(), self._interval) if self._handler.polled else None
 
     def verdict(self) -> Verdict | None:
-        """That the round is over, if it is time to ask and somebody waits."""
+        """The verdict that the round is over, if it is time to ask and a node waits."""
         begun = self._clock.now()
         if self.due is None or begun < self.due:
             return None
@@ -162,7 +164,7 @@ class Polling:
         return waiting
 
     def _tolerate(self, error: Exception) -> None:
-        """Raises `error` when it has been so for too long."""
+        """Raises `error` when the handler has failed for too long."""
         now, patience = self._clock.now(), self._handler.outage_patience
         if self._failing_since is None:
             self._failing_since = now

@@ -35,7 +35,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         processes: how it runs; closed by the agent at its end.
         node: the name of this machine, for reports.
         contribute: more variables for the workers of each round.
-        hangs: when a worker that nobody else watches is held to hang; None to let it.
+        hangs: when a worker without a watchdog counts as hung; None: never.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     @prof
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
-        self._events.take_expired()  # what was told while no worker ran is about those of the last round
+        self._events.take_expired()  # what came while no worker ran is about workers of the last round
         pids = self._processes.start(self._plan(worker_group))
         self._table = HangTable.starting(self._hangs, self._clock.now()) if self._hangs else None
         return pids
@@ -71,7 +71,8 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         for ended in self._processes.reap():
             self._reporter.worker_exited(worker_group.round, ended)
-        # One that was killed and hangs in the kernel lives on: it has failed all the same, and the stop will find out.
+        # A worker that was killed and hangs in the kernel lives on: it has failed nevertheless, and the stop will find
+        # it.
         if failures := self._processes.failures_so_far():
             return RunResult(WorkerState.FAILED, failures=failures)
         return RunResult(WorkerState.HEALTHY if self._processes.running() else WorkerState.SUCCEEDED)
@@ -95,7 +96,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._processes.close()
 
     def _end_hung_workers(self) -> None:
-        """Each of them and nobody else, the one that is late most first: it is held to be the cause."""
+        """Kill each of them and no other, the latest first: it counts as the cause."""
         now = self._clock.now()
         until = later(now, _ASKING)
         hung = [*self._events.take_expired(), *self._look_for_hangs()]
@@ -110,7 +111,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         if self._table is None or self._clock.now() < self._table.next_look:
             return []
         samples = self._processes.samples()
-        # Read after them, for they take a while, and what a worker did meanwhile must not seem to have been earlier.
+        # Read after them: they take a while, and what a worker did meanwhile must not seem earlier.
         self._table, found = self._table.look(samples, self._clock.now())
         return [found] if found else []
 

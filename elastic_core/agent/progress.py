@@ -1,4 +1,4 @@
-"""Progress: a line now and then while something takes long, so that nobody looks at a silent terminal."""
+"""Progress: a line now and then while something takes long, so that the terminal is not silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reporter: tells of the run what happens, to the observer, and most of it as a line of the log."""
+"""The reporter tells the observer what happens in the run, and writes most of it to the log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Reporter:
         self._phase: tuple[AgentPhase, str] | None = None
 
     def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
-        """`sign`: when the first sign of the reason showed. What was told last is not told again."""
+        """`sign`: when the reason first showed. The same phase and reason are not reported twice in a row."""
         if self._phase != (phase, reason):
             self._phase = (phase, reason)
             self._tell(PhaseChanged(self._run_id, phase, reason, self._clock.now(), sign))
@@ -76,8 +76,8 @@ class Reporter:
             self._tell(WorkerFailed(self._run_id, failure))
 
     def hangs_elsewhere(self, job: Mapping[int, ProcessFailure], own: Mapping[int, ProcessFailure]) -> None:
-        """Of the job's failures those that were hangs of workers of other nodes, with their stacks: a job that goes on
-        makes no report. In the log only, for the node whose worker it was tells the observers of it."""
+        """Log those of the job's failures that were hangs on other nodes, with their stacks, because a job that goes on
+        makes no report. Only the log gets them: the node whose worker hung tells its observers."""
         for rank, failure in job.items():
             if failure.hung and rank not in own:
                 get_logger().error(

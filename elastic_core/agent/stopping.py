@@ -1,5 +1,5 @@
-"""The one stop path: a signal, grace, SIGKILL, a bounded wait, and then giving up. `StopPlan` says what comes when, as
-pure values; `GroupStop` does it to the processes of a round."""
+"""The one way to stop: a signal, grace, SIGKILL, a bounded wait, and then giving up. `StopPlan` says what comes when,
+as pure values; `GroupStop` applies it to the processes of a round."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 # the restart; at the end of the job nothing waits, and they may have stalled.
 AFTERGLOW: Duration = 0.3
 LAST_AFTERGLOW: Duration = 2.0
-_CONSOLE_PATIENCE: Duration = 30.0  # seconds that a console may take nothing before the rest of the output is given up
+_CONSOLE_PATIENCE: Duration = 30.0  # seconds of a stalled console after which the rest of the output is given up
 _HURRIED_PATIENCE: Duration = 2.0  # the same when a signal has asked the agent to leave
-_LOOK_AGAIN: Duration = 0.05  # only where the platform cannot tell of the end of a process that is not our child
+_LOOK_AGAIN: Duration = 0.05  # only where the platform cannot report the end of a process that is not our child
 
 
 class Step(enum.Enum):
@@ -53,7 +53,7 @@ class StopPlan:
     killed: Instant | None = None
 
     def step(self, now: Instant, urged: bool) -> Step:
-        """`urged`: somebody asked again and does not want to wait for the grace period."""
+        """`urged`: a second signal came: do not wait for the grace period."""
         if self.killed is None:
             return Step.KILL if urged or now >= self.until else Step.WAIT
         return Step.GIVE_UP if now >= self.until else Step.KILL
@@ -69,7 +69,7 @@ class StopPlan:
 
 
 class GroupStop:
-    """Ends everything that a round consists of. Waits at the agent's event queue, so that a signal cuts it short.
+    """Ends all processes of a round. Waits at the agent's event queue, so that a signal cuts the wait short.
 
     Args:
         kill_timeout: see `WorkerSpec`.
@@ -82,8 +82,8 @@ class GroupStop:
         self._kill_timeout = kill_timeout
 
     def stop(self, signum: signal.Signals, grace: Duration, afterglow: Duration = AFTERGLOW) -> None:
-        """End the processes, then read their output to its end. A finished round leaves nothing to do but to end what
-        its workers left behind, which has `afterglow` seconds to go by itself.
+        """End the processes, then read their output to its end. In a finished round only what its workers left behind
+        has to end; it has `afterglow` seconds to do so by itself.
 
         Raises:
             UnkillableWorkersError: a process has survived SIGKILL.
@@ -100,8 +100,8 @@ class GroupStop:
             self._processes.finish()
 
     def _left_behind(self, afterglow: Duration) -> list[Leftover]:
-        """What has to be ended: everything while workers run; after them only what does not follow them by itself. A
-        signal that comes meanwhile ends the wait."""
+        """What has to be ended: everything while workers run; after them only what does not end by itself. A signal
+        that comes meanwhile ends the wait."""
         signals = len(self._events.signals)
         until = later(self._clock.now(), afterglow)
         while (left := self._processes.leftovers()) and not self._processes.running():
@@ -134,11 +134,11 @@ class GroupStop:
                 plan = plan.after_kill(now)
                 self._processes.send_signal(signal.SIGKILL)
             self._wait_for_ends(plan.until, progress.look(now))
-            self._events.take_expired()  # dropped: who was asked to end has its grace, whatever it does in it
+            self._events.take_expired()  # dropped: a worker that was asked to end has its whole grace
             self._processes.reap()
 
     def _unfinished(self) -> bool:
-        # The process table is searched only when all workers have gone: with many of them it is long.
+        # The process table, which is long with many workers, is searched only when all workers have gone.
         return bool(self._processes.running() or self._processes.leftovers())
 
     def _wait_for_ends(self, *until: Instant) -> None:
@@ -169,7 +169,7 @@ class GroupStop:
             )
 
     def _deliver_output(self) -> None:
-        """Wait for the console as long as it takes any, within reason; a signal that comes meanwhile ends the wait."""
+        """Wait for as long as the console takes output, within reason; a signal that comes meanwhile ends the wait."""
         done = self._processes.drain()
         signals = len(self._events.signals)
         patience = _HURRIED_PATIENCE if signals else _CONSOLE_PATIENCE

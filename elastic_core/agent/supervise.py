@@ -1,8 +1,8 @@
 """What to do about a worker group, and in the exit barrier after it: the whole policy, in two pure functions.
 
 Both answer what the agent sees with orders, which the agent performs in their sequence, each once, before it looks
-again. A group that has ended goes through it twice. A failure is reported and the group stopped, whatever else may be:
-the peers of a lost worker hang until they are told, and to stop takes time. What follows is decided when all is known.
+again. A group that has ended goes through it twice. First a failure is always reported and the group stopped, because
+the peers of a lost worker hang until they are told, and stopping takes time. What follows is decided when all is known.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _DONE = "every worker succeeded"
 class Order(enum.Enum):
     """One thing for the agent to do.
 
-    REPORT: tell the others of the failures of this node, with all that is known of them by now. DEPART: tell them that
-    this node goes. STOP: stop the workers. COLLECT: all have succeeded; end what they left behind, and take in what
-    they wrote and returned. JOIN: take part in the next round. START: start the workers of that round.
+    REPORT: tell the others of the failures of this node, with all that is known by now. DEPART: tell them that this
+    node goes. STOP: stop the workers. COLLECT: all have succeeded; end what they left behind, and take in what they
+    wrote and returned. JOIN: take part in the next round. START: start the workers of that round.
 
     The rest end the run, or may. SUCCEED: tell the others, wait for them, end well. RETIRE: end well. FAIL: end as a
     failed job. YIELD: end because another node has closed the job. LEAVE: tell the others, stop the workers, end as a
@@ -56,7 +56,7 @@ _AGAIN = (Order.JOIN, Order.START)
 
 
 class RestartCause(str, enum.Enum):
-    """Why a group restarts. HANG: a worker had to be killed because it hung. It uses the budget as a failure does, a
+    """Why a group restarts. HANG: a worker was killed because it hung. This uses the budget, as a failure does; a
     change of the membership does not."""
 
     FAILURE = "failure"
@@ -68,8 +68,8 @@ class RestartCause(str, enum.Enum):
 class RestartBudget:
     """`max_restarts` failures are forgiven, the next one is final. `failures` is TORCHELASTIC_RESTART_COUNT.
 
-    `shared`: the handler counts, for all nodes together, and decides whether a failure is forgiven; `failures` is what
-    the present round says.
+    `shared`: the handler counts for all nodes together, and decides whether a failure is forgiven; `failures` is the
+    count of the present round.
     """
 
     max_restarts: int
@@ -103,7 +103,7 @@ class Observation:
         result: how the workers are.
         signum: a signal to leave.
         verdict: what has become of the round.
-        complete: no worker runs any more, and `result` is all that there is to know of them.
+        complete: no worker runs any more, and `result` holds all that can be known of them.
     """
 
     result: RunResult
@@ -151,9 +151,10 @@ class Decision:
 
 
 def supervise(budget: RestartBudget, seen: Observation) -> Decision:
-    """A signal goes before everything, then a failure that is to be told. A finished group goes before what others say
-    of the round, for its work is done; the end of the job, of this node's part in it or of its connection before the
-    failures that may follow from it; and a failure before a change of the round, which a restart will bring anyway."""
+    """A signal comes first, then a failure that has to be reported. A finished group comes before what others say of
+    the round, because its work is done. The end of the job, of this node's part in it or of its connection comes before
+    the failures that may follow from it. A failure comes before a change of the round, which a restart brings
+    anyway."""
     if seen.signum is not None:
         return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget)
     if seen.failed and not seen.complete:
@@ -176,9 +177,9 @@ def supervise(budget: RestartBudget, seen: Observation) -> Decision:
 def await_others(
     budget: RestartBudget, seen: Observation, now: Instant, until: Instant, hosts_store: bool = False
 ) -> Decision:
-    """What a node does whose workers have succeeded, while those of others run. It waits, so that it can take part
-    again when another node fails. Its own work is done: no end of the wait makes a failure of that, except that the
-    job as a whole failed. `until`: when the node stops waiting, unless the others would lose the store with it."""
+    """What a node does after its workers have succeeded, while those of others run. It waits, so that it can take part
+    again when another node fails. Its own work is done, so the end of the wait is a failure only if the whole job
+    failed. `until`: when the node stops waiting, unless the others would lose the store with it."""
     if seen.signum is not None:
         return Decision((Order.LEAVE,), f"received {seen.signum.name}", budget)
     if verdict := seen.found(Outcome.CLOSED):

@@ -1,4 +1,4 @@
-"""Rendezvous: how nodes agree on who takes part. The names that users and plugins import."""
+"""Rendezvous: how nodes agree on which of them take part. The names that users and plugins import."""
 
 from elastic_core.errors import (
     RendezvousClosedError,

@@ -1,5 +1,5 @@
-"""Which failures are the cause and which follow from the loss of a peer. A guess from words, used only to tell whether
-a failure may turn out to have cost nothing, and which of several is shown first; no clocks are compared."""
+"""Which failures are the cause and which follow from the loss of a peer. It is a guess from words, used only to decide
+whether a failure may turn out to cost no restart, and which of several is shown first; no clocks are compared."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ PHRASES = (
 
 
 def is_certain(failures: Mapping[int, ProcessFailure]) -> bool:
-    """Whether at least one worker failed by itself for all that is known. One that left an exit code and no words may
-    have lost a peer, and so may one that aborted, which is how a collective gives up; not one that an agent killed
-    because it hung."""
+    """Whether at least one worker failed by itself, as far as is known. A worker that left an exit code and no message
+    may have lost a peer, and so may one that aborted, which is how a collective gives up; a worker that an agent killed
+    because it hung has not."""
     return any(_by_itself(failure) for failure in failures.values() if failure.caused_by is None)
 
 

@@ -1,7 +1,6 @@
-"""State and entries as bytes: JSON with a version, never pickle; behind that of a state follow its seats. What comes
-from the network is checked field by field and bounded, and so is what goes there: a state must fit into a store that
-takes 1.5 MiB at a time, as etcd does. What cannot be ours is a RendezvousStateError that says what was expected and
-what was found."""
+"""State and entries as bytes: JSON with a version, never pickle; the seats of a state follow its JSON. Every field that
+comes from the network or goes there is checked and bounded: a state must fit into a store that takes 1.5 MiB at a time,
+as etcd does. Bytes that cannot be ours raise a RendezvousStateError that says what was expected and what was found."""
 
 from __future__ import annotations
 
@@ -223,7 +222,8 @@ def _typed(value: Any, kind: type | tuple[type, ...]) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Of what the network brought only the beginning: it can be deep, long, or a number that Python will not print."""
+    """Only the beginning of what came from the network: it can be deep, long, or a number that Python will not
+    print."""
     return repr(value)[:60] if isinstance(value, (str, float, bool, type(None))) else type(value).__name__
 
 
@@ -274,8 +274,8 @@ def _report_of(item: Any) -> Report:
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:
-    """The failure as the others will see it: its texts cut to a bearable length, the end being what counts; of a stack
-    it is the beginning, and only of what came first."""
+    """The failure as the others will see it. Of its texts the end is kept; of a stack the beginning, and only of the
+    first failure."""
     values = {item.name: getattr(failure, item.name) for item in fields(failure)}
     texts = {name: value[-_LONGEST_TEXT:] for name, value in values.items() if isinstance(value, str)}
     tail = tuple(line[:_LONGEST_LINE] for line in failure.stderr_tail[-_TAIL_LINES:])

@@ -1,4 +1,4 @@
-"""Connection health: whether the store answers one node, since when it has not, and what follows from that. Pure."""
+"""Connection health: whether the store answers one node, and if not, since when, and what follows. Pure."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Connection:
     Args:
         window: seconds without a beat after which a node is called gone.
         interval: seconds between two beats.
-        patience: seconds for an answer before an outage is told.
+        patience: seconds for an answer before an outage is reported.
         since: when the first of the attempts began that failed since the last answer; None if the last was answered.
         outage: how the store could last not be reached; None once nothing was left to do, and all was answered.
         failures: attempts that failed since all was well.
         retry_at: when the next attempt is due; None while attempts succeed.
-        told: whether the outage was told.
+        told: whether the outage was reported.
         away_at: when the store was last seen to be back by how long an answer took.
         extended: until when a node that slept waits for an answer before it fences itself off.
     """
@@ -60,7 +60,7 @@ class Connection:
         return now - asked > _SLOW * self.window and not lately
 
     def answered(self, asked: Instant, now: Instant) -> Connection:
-        """The operation has been answered. That counts at once: other operations may fail all the same."""
+        """The operation has been answered. That counts at once, though other operations may still fail."""
         if self._slept(asked, now):
             return replace(self, since=None, retry_at=None, extended=None, away_at=now)
         if self.since is None and self.extended is None:
@@ -68,8 +68,8 @@ class Connection:
         return replace(self, since=None, retry_at=None, extended=None)
 
     def failed(self, asked: Instant, outage: Exception | None, now: Instant) -> Connection:
-        """The operation has failed; `outage` if the store was not reached. A fault of another kind leaves open what it
-        says about the store: a backend may tell of an outage in words that nobody here knows."""
+        """The operation has failed; `outage` if the store was not reached. A fault of another kind says nothing certain
+        about the store: a backend may describe an outage in words that are unknown here."""
         failures = self.failures + 1
         return replace(
             self,
@@ -80,7 +80,7 @@ class Connection:
         )
 
     def rests(self) -> Connection:
-        """All that there was to do is done: what went wrong before is past."""
+        """Everything is done, so what went wrong before is past."""
         if self.outage is None and not self.failures and not self.told:
             return self
         return replace(self, outage=None, failures=0, told=False)
@@ -90,7 +90,7 @@ class Connection:
         return self.retry_at is None or now >= self.retry_at
 
     def hurries(self) -> Connection:
-        """Somebody wants something: the next attempt comes at once."""
+        """There is a request: the next attempt comes at once."""
         return self if self.retry_at is None else replace(self, retry_at=None)
 
     def silent_since(self, asked: Instant | None) -> Instant | None:
@@ -98,12 +98,12 @@ class Connection:
         return asked if self.since is None else self.since
 
     def is_news(self, asked: Instant | None, now: Instant) -> bool:
-        """Whether an outage is to be told: once, when it has lasted for as long as a beat may take."""
+        """Whether to report an outage: once, when it has lasted for as long as a beat may take."""
         since = self.silent_since(asked)
         return since is not None and now - since >= self.patience and not self.told
 
     def next_look(self, asked: Instant | None, now: Instant) -> Instant:
-        """When to look next whether there is an outage to tell: a thread that asks may hang."""
+        """When to look next whether there is an outage to report: the thread that asks the store may hang."""
         since = self.silent_since(asked)
         return later(now if since is None or now - since >= self.patience else since, self.patience)
 

@@ -1,14 +1,13 @@
-"""The driver: performs what a node asks for, and gives back what came. It is the only place with threads and I/O of the
-rendezvous, and it decides nothing.
+"""The driver performs what a node asks for and gives it the answers. It is the only part of the rendezvous with threads
+and I/O, and it decides nothing.
 
-Three threads at most, each started when it is first needed: one operates, which is to ask the node what comes next, to
-perform that, and to rest; one waits for the state; where the node leads, one waits for the roster. While nodes gather
-the thread that operates waits in the store itself, so that a join costs one thread and nothing is handed from one to
-the next. Should something be asked of the node meanwhile, another thread takes over to operate at once, and the first
-goes on to wait.
+It has three threads at most, each started when it is first needed. One operates: it asks the node what comes next,
+performs that, and rests. One waits for the state. If the node leads, one waits for the roster. While nodes gather, the
+operating thread itself waits in the store, so that a join costs one thread and no handing over. If something is asked
+of the node meanwhile, another thread takes over operating at once, and the first goes on waiting.
 
-The node is used under one lock, which is never held while the store is asked. So whoever asks the node is answered at
-once, also while the store hangs.
+The node is used under one lock, which is never held while the store is asked. So a caller that asks the node gets an
+answer at once, even while the store hangs.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _STATE, _ROSTER = "state", "roster"
 
 
 class _Pending:
-    """What somebody waits for. `done` once it was carried out, or `fault` once it never can be."""
+    """What a caller waits for. `done` once it was carried out, or `fault` once it never can be."""
 
     def __init__(self) -> None:
         self.done = False
@@ -85,7 +84,7 @@ class Driver:
         self._pending: dict[int, _Pending] = {}
         self._threads: list[threading.Thread] = []
         self._stopping = False
-        self._operator = object()  # whoever holds it operates; made anew when another thread takes over
+        self._operator = object()  # the thread that holds it operates; made anew when another thread takes over
         self._in_store = False  # whether it waits there, and not for `wake`
         self._woken = False
         self._rests = 0
@@ -104,7 +103,7 @@ class Driver:
         return bool(self._threads)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call it with every change of the state, an outage or a fault, in a thread of the driver's."""
+        """Call it after every change of the state, an outage or a fault, in a thread of the driver."""
         self._listeners.append(listener)
 
     def start(self) -> None:
@@ -113,7 +112,7 @@ class Driver:
                 self._take_over()
 
     def ask(self, question: Callable[[Node, Instant], T]) -> T:
-        """What the node answers now. At once, whatever the store does."""
+        """What the node answers now. Returns at once, even if the store hangs."""
         with self._changed:
             found = question(self._node, self._clock.now())
             notes = self._node.take_notes()
@@ -128,7 +127,7 @@ class Driver:
         self.wake()
 
     def carry_out(self, order: Callable[[Node], Request], timeout: Duration) -> bool:
-        """The same; waits until it is done. Whether it was in time. Raises what kept it from that for good."""
+        """The same, and wait until it is done. Returns whether it was in time. Raises what prevents it for good."""
         with self._changed:
             request, pending = order(self._node), _Pending()
             self._pending[id(request)] = pending
@@ -142,7 +141,7 @@ class Driver:
         return pending.done
 
     def wait(self, found: Callable[[Node, Instant], T | None], until: Callable[[Node], Instant | None]) -> T | None:
-        """What `found` finds, looked for whenever something has changed; None after `until` (None: never)."""
+        """What `found` finds, asked after every change; None after `until` (None: never)."""
         with self._changed:
             while True:
                 now = self._clock.now()
@@ -153,19 +152,19 @@ class Driver:
                 self._changed.wait(min(left, _LONGEST_WAIT))
 
     def wake(self) -> None:
-        """There is something to do: wherever the thread that operates sleeps, one goes to work now."""
+        """There is something to do: wake the operating thread, wherever it sleeps, or let another one work now."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()
             if self._in_store and not self._stopping:
                 try:
                     self._take_over()
-                except RuntimeError as error:  # no thread is to be had: so the one there is wakes when it is due
+                except RuntimeError as error:  # no thread can be started: the present one wakes when it is due
                     self._tell(error)
 
     def stop(self) -> bool:
-        """Close the backend, and end the threads. A call of the store's that hangs is left behind; whether there was
-        none. Raises what closing does."""
+        """Close the backend, and end the threads. A store call that hangs is left behind. Returns whether there was
+        none. Raises what closing raises."""
         with self._changed:
             self._stopping = True
             threads = list(self._threads)
@@ -179,8 +178,8 @@ class Driver:
         return closed and not any(thread.is_alive() for thread in threads)
 
     def drop(self) -> None:
-        """This is a forked child. The threads and the connections are its parent's, and so is the lock: a thread that
-        is not here may hold it."""
+        """This is a forked child. The threads, the connections and the lock belong to its parent: a thread that does
+        not exist here may hold the lock."""
         (self._changed, self._rested), self._threads = _conditions(), []
         self._stopping = self._dropped = True
 
@@ -201,7 +200,7 @@ class Driver:
     # -- threads
 
     def _take_over(self) -> None:
-        """A new thread operates, and what it was that did goes on to wait."""
+        """A new thread operates, and the one that did so goes on waiting."""
         before, operator = self._operator, object()
         self._operator = operator
         try:
@@ -220,12 +219,12 @@ class Driver:
         while not self._stopping and self._operator is operator:
             try:
                 self._reconcile(operator)
-            except Exception as error:  # noqa: BLE001 - such as no thread to be had; without beats the node is gone
+            except Exception as error:  # noqa: BLE001 - no thread may start; without beats the node is gone
                 self._tell(error)
                 self._nap(_MANY)
 
     def _watch(self, kind: str) -> None:
-        """Have a thread that waits for changes of that kind."""
+        """Make sure that a thread waits for changes of that kind."""
         if kind not in self._watched and not self._stopping:
             self._begin(kind, lambda: self._follow(kind))
             self._watched.add(kind)
@@ -233,7 +232,7 @@ class Driver:
     # -- operating
 
     def _reconcile(self, operator: object) -> None:
-        """All that there is to do now, and a rest."""
+        """Do all that there is to do now, then rest."""
         step = self._advance(self._next)
         while not isinstance(step, Rest):
             if self._stopping:
@@ -242,7 +241,7 @@ class Driver:
         self._rest(step, operator)
 
     def _performed(self, operation: Operation) -> Operation | Rest:
-        """What follows when it was carried out, or was not."""
+        """Tell the node whether the operation was carried out."""
         fault: Exception | None = None
         answer = None
         try:
@@ -267,7 +266,7 @@ class Driver:
         return step
 
     def _advance(self, event: Callable[[Node, Instant], T]) -> T:
-        """The node goes on, and everybody is told what has become of it."""
+        """Let the node go on, and tell those who wait what has become of it."""
         node = self._node
         with self._changed:
             before = (node.state, node.connection.outage, node.fault, node.lingers)
@@ -339,7 +338,7 @@ class Driver:
                 self._in_store = False
                 self._watched.discard(kind)
         if self._operator is operator:
-            # What cannot be taken up now is news again at once: whether it was is seen with the next news.
+            # What cannot be taken up now is news again at once; the next news shows whether it was taken up.
             self._useless = self._useless + 1 if news and before == self._known_before else 0
             self._known_before = before if news else _NOTHING
             self._nap(self._useless)
@@ -380,7 +379,8 @@ class Driver:
             return False
 
     def _take_news(self, kind: str, news: bool) -> None:
-        """Who has waited for the roster has not seen whether the state changed, unless another thread does."""
+        """A thread that waited for the roster has not seen whether the state changed, unless another thread watches
+        it."""
         with self._changed:
             if kind == _ROSTER:
                 self._node.roster_changed()
@@ -388,7 +388,7 @@ class Driver:
                 self._node.state_changed()
 
     def _pass_on(self) -> None:
-        """Have the news taken up, and wait for that: else the same news would come again and again."""
+        """Let the news be taken up, and wait for that: otherwise the same news would come again and again."""
         with self._changed:
             target = self._rests + 1
             self._woken = True
@@ -403,7 +403,7 @@ class Driver:
                 self._changed.wait_for(lambda: self._stopping, _PAUSES.pause(useless))
 
     def _nap(self, useless: int) -> None:
-        """The same for who operates, whom a wake ends it for."""
+        """The same for the operating thread; a wake ends the pause."""
         if useless > 0:
             with self._changed:
                 self._changed.wait_for(lambda: self._woken or self._stopping, _PAUSES.pause(useless))
@@ -456,7 +456,8 @@ class Operations:
         return tuple(Registration(item.key, self._entries[item.key, item.entry], item.beats) for item in found)
 
     def _decoded(self, key: str, data: bytes) -> Entry | None:
-        """None for one that cannot be read, whose node cannot take part then: one bad entry must not stop others."""
+        """The entry, or None if it cannot be read: its node cannot take part, but one bad entry must not stop
+        others."""
         if (key, data) in self._entries:
             return self._entries[key, data]
         try:
@@ -471,7 +472,8 @@ class Operations:
 
 
 def _conditions() -> tuple[threading.Condition, threading.Condition]:
-    """Of one lock: that something has changed; that the node rests. So beats wake nobody who waits for a change."""
+    """Two conditions of one lock: something has changed; the node rests. So beats do not wake threads that wait for a
+    change."""
     lock = threading.RLock()
     return threading.Condition(lock), threading.Condition(lock)
 

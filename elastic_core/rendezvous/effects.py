@@ -1,5 +1,5 @@
-"""What passes between a node and who acts for it: operations on the backend, requests of the agent, and notes. All of
-them are values."""
+"""Effects, the values that pass between a node and its driver: operations on the backend, requests of the agent, and
+notes."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ class Amend:
 
 @dataclass(frozen=True)
 class Retire:
-    """Take the entry back, after all that was asked for before; unless one is wanted again by then."""
+    """Withdraw the entry once all earlier requests are done, unless an entry is wanted again by then."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """See who is there, as the leader does with every beat."""
+    """Look which nodes are there, as the leader does with every beat."""
 
 
 Request = Amend | Retire | Look

@@ -1,8 +1,8 @@
 """Leader election: which node runs `decide` for all, as one of them sees it. Pure.
 
-It only keeps the store quiet: safety never depends on there being one leader. Whoever leads counts up the leaders'
-counter with every beat. The line of those who may lead follows from the state; when the counter stands still, the next
-in line steps in, the sooner the nearer it is, so that not all do at once.
+It only keeps the store quiet: safety never depends on there being one leader. The leader counts up the leaders' counter
+with every beat. The order in which nodes may lead, the line, follows from the state. When the counter stands still, the
+next in line steps in; a node steps in later the further back it is, so that not all do so at once.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ def _out(state: State) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Election:
-    """What one node knows of it.
+    """What one node knows of the election.
 
     Args:
-        window: seconds of silence after which a node is held to be gone.
+        window: seconds of silence after which a node is taken for gone.
         interval: seconds between two beats.
         leading: whether this node leads, as far as it knows.
         older: how many entries of nodes that wait are older than this node's, about.
         recount: whether those may have left since they were counted.
         stepping_in: why this node is about to lead; empty if it is not.
-        line_seen: whether it has looked who is before it, and not leading.
+        line_seen: whether it has looked which nodes are before it, and is not leading.
         counter: the leaders' counter as last seen.
         doubted: whether the line was counted anew in this silence.
         vacant_since: when the backend first told that the leader is gone.
@@ -97,15 +97,15 @@ class Election:
         return replace(self, leading=True, stepping_in="", line_seen=False, faults=0)
 
     def steps_back(self) -> Election:
-        """Another one leads, or shall."""
+        """Another node leads, or should."""
         return replace(self, leading=False, stepping_in="", line_seen=False, faults=0)
 
     def steps_in(self, reason: str) -> Election:
-        """It is about to lead, once it has looked who is there and has counted."""
+        """This node will lead once it has looked which nodes are there and has counted."""
         return replace(self, stepping_in=reason)
 
     def saw_line(self) -> Election:
-        """It has looked who is before it."""
+        """This node has looked which nodes are before it."""
         return replace(self, line_seen=True)
 
     def counted(self, value: int | None, now: Instant, place: int) -> Election:
@@ -129,12 +129,12 @@ class Election:
         return seen.steps_in("the node that led is silent") if silent else seen
 
     def after_outage(self, now: Instant) -> Election:
-        """Whoever leads could not count either."""
+        """The leader could not count either."""
         return self if self.counter is None else replace(self, counter=self.counter.after_outage(0, now))
 
     def told_vacant(self, vacant: bool, now: Instant, place: int) -> Election:
-        """After the backend has told whether it saw the leader go. The next in line need not wait for silence, the
-        others wait for the next."""
+        """Take in whether the backend saw the leader go. The next in line need not wait for silence; the others wait
+        for the next."""
         if self.leading or not vacant:
             return self if self.vacant_since is None else replace(self, vacant_since=None)
         since = now if self.vacant_since is None else self.vacant_since
@@ -143,11 +143,12 @@ class Election:
         return seen.steps_in("the node that led is gone") if due and not seen.stepping_in else seen
 
     def worked(self) -> Election:
-        """All of a leader's work that there was is done."""
+        """All the leader's work is done."""
         return replace(self, faults=0) if self.faults else self
 
     def failed(self, now: Instant) -> Election:
-        """A part of it has failed, though the store answers. After some of these in a row the others are let try."""
+        """A part of it has failed, though the store answers. After some such failures in a row this node lets the
+        others try."""
         if not self.leading:
             return self
         if self.faults + 1 < _MOST_FAULTS:

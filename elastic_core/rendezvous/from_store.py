@@ -43,12 +43,12 @@ def record_of(store: StoreRecord) -> RendezvousBackendRecord:
         None if own is None else (*shared, *own),
         store.aliases,
         open_backend=partial(_backend, store, observes=True),
-        forkable=False,  # nobody knows what a client of it has open
+        forkable=False,  # what its client has open is unknown
     )
 
 
 def _place(store: StoreRecord) -> tuple[str, ...] | None:
-    """The options of the store by which it is told where it is; None: it has none. Who takes any takes the first."""
+    """The options that tell the store where it is; None: it has none. A store with several gets the first."""
     declared = None if store.options is None else {option.name for option in store.options}
     return next((names for names in _PLACES if declared is None or declared >= set(names)), None)
 
@@ -61,7 +61,7 @@ def _handler(record: StoreRecord, params: RendezvousParameters) -> RendezvousHan
 
 
 def _backend(record: StoreRecord, params: RendezvousParameters, observes: bool = False) -> OverStore:
-    _options(record, params)  # what cannot be is told before anything is tried
+    _options(record, params)  # impossible options are an error before anything is tried
     grace = options_of(params, (OUTAGE_GRACE,))[OUTAGE_GRACE.name]
     where = params.endpoint or record.name
     connector = FactoryConnector(partial(_store, record, params), where, grace)

@@ -1,5 +1,5 @@
-"""The handler: what the agent talks to. It asks the node, by its driver, and does what needs neither of them: it
-reserves the port of the workers' store, and opens the store of a round."""
+"""The handler is what the agent talks to. It asks the node through the driver. By itself it reserves the port of the
+workers' store and opens the store of a round."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _LINGER: Duration = 5.0  # seconds that the host of the store waits for the othe
 _PROBE: Duration = 2.0  # seconds for another node to answer at all
 _PROBE_AGAIN: Duration = 30.0  # between two probes of a node that cannot reach the members of the round
 _MOST_PROBED = 64
-_SEEING_NODES = 64  # so many nodes that wait may each look who is there whenever they are asked; more look more rarely
+_SEEING_NODES = 64  # up to so many waiting nodes each look at the roster whenever they are asked; more look more rarely
 
 
 class DynamicRendezvousHandler(RoundHandler):
@@ -62,7 +62,7 @@ class DynamicRendezvousHandler(RoundHandler):
         incarnation: tells this start of the agent from others of the same node.
 
     Raises:
-        ConfigurationError: a name of the node cannot be told to the others.
+        ConfigurationError: the others could not read a name of the node.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._driver.ask(lambda node, now: node.election.leading)
 
     def _carry_out(self, order: Callable[[Node], Request]) -> None:
-        """Ask the node for it, and wait until it is done. Raises what keeps it from that."""
+        """Ask the node for it, and wait until it is done. Raises what prevents it."""
         self._driver.start()
         if self._shut or not self._driver.carry_out(order, _PATIENCE):
             obstacle, outage, fault = self._driver.ask(
@@ -255,8 +255,8 @@ class DynamicRendezvousHandler(RoundHandler):
             self._stores.release()
 
     def _linger(self) -> None:
-        """The host of the store leaves last, so that everybody learns how the job ended: bounded, for it can be that
-        somebody never comes to ask."""
+        """The host of the store leaves last, so that all nodes learn how the job ended. The wait is bounded, because a
+        node may never ask."""
         if not self._backend.hosts_store:
             return
         until = later(self._clock.now(), _LINGER)
@@ -305,7 +305,7 @@ class DynamicRendezvousHandler(RoundHandler):
 
 
 def anonymous_node(host: str = "") -> described.Node:
-    """A node that nobody has described: named by its host and process."""
+    """A node without a description: named by its host and process."""
     host = host or socket.gethostname()
     return described.Node(made_up_name(host), host)
 

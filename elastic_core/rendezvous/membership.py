@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class JoinStatus(enum.Enum):
-    """Where a node stands that wants the next round.
+    """How far a node has come that wants the next round.
 
-    MEMBER: it has formed, with the node in it. GATHERING: none runs. WAITING: one runs that will end for this node.
-    SPARE: one runs that is full. CLOSED, DRAINED, REFUSED: there will be none for it.
+    MEMBER: the round has formed, with the node in it. GATHERING: no round runs. WAITING: a round runs that will end for
+    this node. SPARE: a round runs that is full. CLOSED, DRAINED, REFUSED: there will be no round for the node.
     """
 
     MEMBER = "member"
@@ -59,7 +59,7 @@ def join_status(state: State, key: str, after: int, max_nodes: int) -> JoinStatu
 def missed(state: State, key: str, after: int) -> int | None:
     """The last round that formed with a node in it which had been over before the node looked, when it was last in
     round `after`; None if there is none. The node has to announce that it wants a newer one: it cannot have run that
-    round, but nobody else knows, and until then it is held to be still in it."""
+    round, but the others do not know this, and until then they take it for a member."""
     last = state.round if state.seated(key) else state.last_round_of(key)
     running = state.open and state.seated(key)
     return last if last > after and not running else None
@@ -100,8 +100,8 @@ class Membership:
         join_by: until when it waits for one to form.
         was_closed: whether the job was over when it first looked.
         cut_off: whether it has fenced itself off.
-        left: whether it has told that it takes part no longer.
-        shut: whether it never will again.
+        left: whether it has said that it takes part no longer.
+        shut: whether it will never take part again.
     """
 
     round: int = 0
@@ -116,11 +116,11 @@ class Membership:
     shut: bool = False
 
     def begins(self, now: Instant, patience: Duration) -> Membership:
-        """Its agent wants a round, whatever was before; it waits `patience` seconds for one."""
+        """The agent wants a round, and waits `patience` seconds for it, regardless of what was before."""
         return replace(self, running=False, joins=False, done=False, join_by=later(now, patience))
 
     def wants(self, state: State | None) -> Membership:
-        """It joins the next round that forms, as seen when this stood in the store."""
+        """Join the next round that forms after this state."""
         was_closed = self.round == 0 and state is not None and state.closed is not None
         return replace(self, joins=True, cut_off=False, was_closed=was_closed)
 
@@ -133,5 +133,5 @@ class Membership:
         return replace(self, round=state.round, formed=state, joins=False, running=True)
 
     def waits_from(self, now: Instant, patience: Duration) -> Membership:
-        """A round has ended that it waited for: its own time to wait for one begins now."""
+        """The round that the node waited for has ended: its own time to wait for a round begins now."""
         return replace(self, join_by=later(now, patience))

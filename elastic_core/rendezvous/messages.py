@@ -1,5 +1,5 @@
-"""What a node tells people: why it does not come to the round that it wants or leaves the one it is in, and who is
-missing. Pure."""
+"""What a node tells people: why it does not reach the round that it wants or leaves the one it is in, and which nodes
+are missing. Pure."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def no_answer(outage: Exception | None, fault: Exception | None, seconds: Durati
 
 
 def no_place(state: State, status: JoinStatus, key: str, run_id: str, was_closed: bool) -> RendezvousError:
-    """There will be no round for the node: it is drained, refused, or all is closed. `was_closed`: it was so when the
-    node first looked."""
+    """There will be no round for the node: it is drained or refused, or the job is closed. `was_closed`: it was already
+    closed when the node first looked."""
     if status is JoinStatus.DRAINED:
         return RendezvousGracefulExitError("somebody asked this node to leave (drain)")
     if status is JoinStatus.REFUSED:
@@ -64,7 +64,7 @@ def _closed(state: State, run_id: str, was_closed: bool) -> RendezvousError:
 
 
 def too_few(settings: RendezvousSettings, seen: str) -> RendezvousTimeoutError:
-    """The round did not form in time. `seen`: who was there."""
+    """The round did not form in time. `seen`: the nodes that were there."""
     return RendezvousTimeoutError(
         f"expected {_bounds(settings)} within {settings.timeout.join:g} s (join_timeout), found: "
         f"{seen or 'too few'}; start the missing ones, or allow more time with --rdzv-conf=join_timeout=SECONDS"
@@ -90,7 +90,7 @@ def fenced(seconds: Duration, window: Duration, outage: Exception | None) -> Ver
 def progress(
     state: State | None, gathering: Wait | None, roster: Roster, settings: RendezvousSettings, key: str
 ) -> str:
-    """Who is there and who is missing, in one line; empty when nothing is known."""
+    """Which nodes are there and which are missing, in one line; empty when nothing is known."""
     if state is None:
         return ""
     if state.open and state.seated(key):

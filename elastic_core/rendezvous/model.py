@@ -1,8 +1,8 @@
-"""What nodes agree on and what each of them tells: the state, and the entries. The state changes only when a round
+"""What nodes agree on and what each of them announces: the state, and the entries. The state changes only when a round
 forms or ends, or members are done, and only by the functions here.
 
-Each of them is pure and returns the state that should follow, or the same object when nothing is to be changed, so
-that doing it again after an answer was lost does no harm.
+Each function is pure and returns the state that should follow, or the same object if nothing changes, so that repeating
+it after a lost answer does no harm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """What one node announces, under a key that nobody else writes: it wants a round newer than `after`.
+    """What one node announces, under a key that only it writes: it wants a round newer than `after`.
 
     Args:
         key: unique for every start of an agent: the node's name and an incarnation.
@@ -86,7 +86,8 @@ class Cause(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Report:
-    """What one node tells of its failed workers. `certain`: they did not just follow from the loss of a peer."""
+    """What one node reports of its failed workers. `certain`: the failures did not just follow from the loss of a
+    peer."""
 
     key: str
     node: str
@@ -125,15 +126,15 @@ class State:
         gone: keys of members that were lost or left since it formed.
         done: keys of members whose workers have succeeded.
         draining: keys of nodes that were asked to leave.
-        end: why the last round that ended did; kept while the next one runs.
+        end: why the last ended round has ended; kept while the next one runs.
         restarts: failures that were forgiven so far.
-        max_restarts: how many will be: the most that a member of the last round allows.
+        max_restarts: how many failures are forgiven: the most that a member of the last round allows.
         reason: why the round formed just then.
         absent: members of earlier rounds that are not in the last one and still have an entry, with the number of their
             last round: until they announce themselves anew, their entries are of the past.
         refused: keys that may not take part, and why.
         min_nodes, max_nodes: bounds of the job, as the node that formed the round was told; 0 before the first.
-        serial: counted up with every change: of two states of one store, which is the later one.
+        serial: counted up with every change: of two states of one store, the later one has the greater.
     """
 
     round: int = 0
@@ -162,7 +163,7 @@ class State:
         return self.seats.rank(key)
 
     def last_round_of(self, key: str) -> int:
-        """The last round that a node was in which is not in the present one; 0 for one that is not known."""
+        """The last round of a node that is not in the present one; 0 for an unknown node."""
         return self._absent.get(key, 0)
 
     @functools.cached_property
@@ -192,8 +193,8 @@ class State:
 def formed(
     state: State, seats: Iterable[Seat], max_restarts: int, reason: str, announced: Collection[str] = ()
 ) -> State:
-    """The next round. `announced`: all keys that have an entry; what is kept about others is forgotten, but for who
-    was drained in the last round: it may only be cut off, and come back."""
+    """The next round. `announced`: all keys that have an entry. What is kept about others is forgotten, except for a
+    node that was drained in the last round: it may only be cut off, and come back."""
     taken = Seats.of(seats)
     past = {**dict(state.absent), **dict.fromkeys(state.seats.keys, state.round)}
     return replace(
@@ -212,8 +213,8 @@ def formed(
 
 
 def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...] = ()) -> State:
-    """The round is over because its membership changes. Of a round that is over already only the list of those that
-    are gone grows."""
+    """The round is over because its membership changes. If it is over already, only the list of members that are gone
+    grows."""
     if state.closed or not state.round:
         return state
     out = {*state.gone, *state.done}
@@ -224,9 +225,9 @@ def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...
 
 
 def failed(state: State, number: int, report: Report) -> State:
-    """Workers of a node failed in round `number`: the round is over for everybody. A second report of the same node
-    takes the place of its first; reports of several nodes about one round use one restart together. What fails in a
-    round that was over for another cause followed from that, and is not told."""
+    """Workers of a node failed in round `number`: the round is over for all nodes. A second report of a node replaces
+    its first; reports of several nodes about one round use one restart together. A failure in a round that was over for
+    another cause followed from that cause, and is not reported."""
     if state.closed or state.round != number or not state.seated(report.key):
         return state
     if state.open:
@@ -276,15 +277,15 @@ def why(report: Report) -> str:
 
 
 def first_failures(state: State) -> Mapping[int, ProcessFailure]:
-    """The workers' failures that ended the last round, by global rank, of all nodes that told: first those that are
-    certain not to have followed from others, in the order of telling."""
+    """The workers' failures that ended the last round, by global rank, of all nodes that reported: first those that
+    certainly did not follow from others, in the order of the reports."""
     reports = sorted(state.end.reports if state.end else (), key=lambda report: not report.certain)
     causes_first = (sorted(report.failures, key=lambda failure: failure.caused_by is not None) for report in reports)
     return {failure.global_rank: failure for failures in causes_first for failure in failures}
 
 
 def left(state: State, key: str, reason: str) -> State:
-    """A node goes. If its workers ran, the round is over for everybody."""
+    """A node goes. If its workers ran, the round is over for all nodes."""
     if not state.seated(key) or key in state.done:
         return state
     node = state.names([key])[0]
@@ -294,8 +295,8 @@ def left(state: State, key: str, reason: str) -> State:
 
 
 def succeeded(state: State, keys: Collection[str], number: int) -> State:
-    """The workers of these members have succeeded in round `number`. They are not missed if they go, and the job is
-    over once there are no others."""
+    """The workers of these members have succeeded in round `number`. Such members are not missed if they go, and the
+    job is over once there are no others."""
     if state.closed or state.round != number or not state.open:
         return state
     done = set(state.done)
@@ -304,7 +305,8 @@ def succeeded(state: State, keys: Collection[str], number: int) -> State:
 
 
 def drained(state: State, key: str) -> State:
-    """Somebody asks a node to leave. Whether a round ends for it is decided by who sees whether its workers run."""
+    """A node is asked to leave. Whether a round ends for that is decided by a node that sees whether its workers
+    run."""
     if state.closed or key in state.draining:
         return state
     return replace(state, draining=(*state.draining, key))
@@ -325,8 +327,8 @@ def closed(state: State, by: str, reason: str, succeeded: bool) -> State:
 
 def recovered(known: State, found: State) -> State:
     """What should stand in a store in which `found` stands, for a node that has seen `known` there before: `found`
-    itself, unless the store has lost its memory. Then it is whichever of the two is further on, and what must never be
-    taken back holds as well: that the job is over, and the restarts that were used."""
+    itself, unless the store has lost its memory. Then it is the later of the two, and keeps what must never be taken
+    back: that the job is over, and the restarts that were used."""
     if found.closed:
         return found
     further = known if known.progress > found.progress else found

@@ -1,17 +1,17 @@
-"""One node's side of the rendezvous, without I/O: everything that it knows and wants about the job. No clock, store,
-thread or randomness is in here. What happens comes in, each time with `now` on the node's own monotonic clock:
+"""One node's side of the rendezvous, without I/O: everything that it knows and wants about the job. It has no clock,
+store, thread or randomness. These come in, each with `now` on the node's own monotonic clock:
 
 - what its agent wants (`begin`, `want`, `fail`, `succeed`, `leave`, `close`, ...),
 - news of the store (`state_changed`, `roster_changed`),
-- the answer to the operation that it asked for last (`answered`, `broke`).
+- the answer to the operation that it last asked for (`answered`, `broke`).
 
-`next` says what follows: one operation on the backend, or to rest. What a node wants is kept as a level, not as an
-edge: an entry that should stand in the store, requests that should be carried out. So after an answer that was lost, an
-outage or a refused write the node looks at what stands in the store and goes on from there.
+`next` says what follows: one operation on the backend, or a rest. What a node wants is kept as a level, not as an edge:
+an entry that should stand in the store, requests that should be carried out. So after a lost answer, an outage or a
+refused write the node looks at what stands in the store and goes on from there.
 
 The file reads from top to bottom: what the node knows, what its agent may ask, what it hears, what it does next, and
-what it tells. Whether the store answers (`connection`), who leads (`election`), what is seen of the others
-(`observation`) and the membership policy (`policy`) are values and functions of their own; what changes, changes here.
+what it answers. Whether the store answers (`connection`), which node leads (`election`), what is seen of the others
+(`observation`) and the membership policy (`policy`) are values and functions of their own; all changes happen here.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _IDLE: Duration = 5.0  # between two looks at what there is to do, of a node that wants nothing and hears no news
-_AFTER: Duration = 0.01  # requests are tried again a little later than all else, which they must not hold up
+_AFTER: Duration = 0.01  # requests are tried again a little later than everything else, which they must not hold up
 
 
 class Node:
@@ -78,10 +78,10 @@ class Node:
 
     Attributes:
         state, token: what was last read, None before; and the token of its write.
-        registered: the entry of this node that stands in the store; None if none does, for all that is known.
+        registered: the entry of this node that stands in the store; None if none does, as far as is known.
         entry: what it announces, or would.
         membership: the round that it is in, or wants.
-        election: who leads, as it sees it.
+        election: which node leads, as this one sees it.
         connection: whether the store answers.
         lingers: whether it hosts the store of a job that is over, and others are still there.
         seen: what it sees of the others.
@@ -114,7 +114,7 @@ class Node:
         self._decide_at: Instant | None = None
         self.gathering: Wait | None = None
         self.election = Election.of(settings)
-        # What its agent is told: the round it is in, the join it waits for.
+        # What the agent learns: the round it is in, the join it waits for.
         self.membership = Membership()
         self.lingers = False
         # What was asked for and is not done yet, and what became of it.
@@ -136,7 +136,7 @@ class Node:
     # -- what its agent may ask
 
     def begin(self, now: Instant) -> None:
-        """The agent wants a round, whatever was before; it has `join_timeout` to come to it."""
+        """The agent wants a round within `join_timeout`, regardless of what was before."""
         self.membership = self.membership.begins(now, self.settings.timeout.join)
 
     def want(self, where: RendezvousStoreInfo, unreachable: Sequence[str] = ()) -> None:
@@ -167,7 +167,7 @@ class Node:
             self.request(Amend(_given_up, (self.key, number, cause, name, reason)))
 
     def reaches(self, unreachable: Sequence[str]) -> None:
-        """These members are those that it cannot reach by now."""
+        """These are the members that it cannot reach now."""
         self.entry = replace(self.entry, unreachable=tuple(unreachable))
         self._hurry()
 
@@ -189,8 +189,8 @@ class Node:
             self._hurry()
 
     def leave(self, reason: str) -> Request:
-        """It takes part no longer, for good; a join ends. Its entry stays for as long as its workers may run: the
-        others wait for them to stop. Returns the request that is settled once all is told."""
+        """It takes part no longer, for good; a join ends. Its entry stays for as long as its workers may run, because
+        the others wait for them to stop. Returns the request that is settled once the others can know."""
         told = self._go(reason)
         return told if self.membership.running else self._retire()
 
@@ -207,7 +207,7 @@ class Node:
         return self.request(done if self.membership.done else Amend(model.left, (self.key, reason)))
 
     def close(self, reason: str, succeeded: bool) -> Request:
-        """The job is over for everybody."""
+        """The job is over for all nodes."""
         return self.request(Amend(model.closed, (self.entry.node, reason, succeeded)))
 
     def reread(self) -> Request:
@@ -226,7 +226,7 @@ class Node:
         self._roster_stale = True
 
     def request(self, request: Request) -> Request:
-        """Anything else. It is settled some time, see `take_settled`."""
+        """Any other request. It is settled later, see `take_settled`."""
         if isinstance(request, Look):
             self._looks = (*self._looks, request)
         else:
@@ -245,15 +245,15 @@ class Node:
         self.connection = self.connection.hurries()
         self._requests_at = LONG_AGO
 
-    # -- what it hears
+    # -- what happens to it
 
     def state_changed(self) -> None:
-        """Somebody wrote the state, or may have."""
+        """A node wrote the state, or may have."""
         self._state_stale = True
         self.connection = self.connection.hurries()
 
     def roster_changed(self) -> None:
-        """Somebody came or went, or may have."""
+        """A node came or went, or may have."""
         self._roster_stale = True
 
     def answered(self, answer: Any, now: Instant) -> None:
@@ -280,7 +280,7 @@ class Node:
             self._beaten(operation, answer, now)
 
     def broke(self, error: Exception, now: Instant) -> None:
-        """The operation that `next` asked for failed. Nothing that was read before it is sure to stand."""
+        """The operation that `next` asked for failed. What was read before it may no longer stand."""
         _, asked = self._take_asked(now)
         purpose = self._asked_for
         self._state_stale = self._roster_stale = True
@@ -302,8 +302,8 @@ class Node:
             self._work_failed(error, now)
 
     def _request_failed(self, error: Exception, outage: bool, now: Instant) -> None:
-        """An outage passes. What fails for another reason for as long as a window fails for good: it must not hold up
-        the rest."""
+        """An outage passes. A request that fails for another reason for a whole window fails for good: it must not hold
+        up the rest."""
         self._requests_at = later(self.connection.retry_at or LONG_AGO, _AFTER)
         if outage:
             return
@@ -324,8 +324,8 @@ class Node:
         self.fault = error
 
     def _take(self, found: State | None, token: Token | None, now: Instant) -> None:
-        """A store that knows less than this node does has lost its memory (its host was started anew): it gets back
-        what the nodes know, by whoever is first."""
+        """A store that knows less than this node does has lost its memory (its host was started anew): the first node
+        that notices writes back what the nodes know."""
         if self.state is not None and token == self.token:
             return
         state = found or State()
@@ -336,14 +336,14 @@ class Node:
             self.registered = None
             self._to_give_back = (due, token)
             return
-        if state == self.state and state.round:  # another write of the same: somebody gave it back
+        if state == self.state and state.round:  # the same state in another write: another node gave it back
             self._expect_all_back(now)
             self.registered = None
         self._took(state, token, now)
 
     def _took(self, state: State, token: Token | None, now: Instant) -> None:
-        """This state stands in the store. Who is there is to be looked at again: a state is never decided about by a
-        roster that was read before it, or who announced itself in between would look as if it had not."""
+        """This state stands in the store. The roster has to be read again: no decision about a state uses a roster that
+        was read before it, because a node that announced itself in between would be missing."""
         self._extend_join(now)
         self.state, self.token = state, token
         self._to_give_back = None
@@ -386,7 +386,7 @@ class Node:
         self.seen = self.seen.after_look(found, state, now)
         if dropped:
             self._come_back(now)
-        keys = [item.key for item in found if item.entry is not None]  # whose entry cannot be read does not lead
+        keys = [item.key for item in found if item.entry is not None]  # a node whose entry cannot be read does not lead
         before = keys[: keys.index(self.key)] if self.key in keys else keys
         if self.election.recount:
             older = sum(not state.seated(key) for key in before)
@@ -401,7 +401,7 @@ class Node:
         self._judge(now)
 
     def _see_line(self, keys: list[str], now: Instant) -> None:
-        """Those before this node in the line have not led though it was theirs to do. The first of them is held to be
+        """The nodes before this one in the line have not led though they should have. The first of them is taken for
         gone, unless it has beaten since the look that was taken in this silence: then it lives, and cannot lead."""
         state = self.state or State()
         line = [key for key in state.busy if key not in state.draining]
@@ -427,7 +427,7 @@ class Node:
             self.election = self.election.steps_back()
 
     def _beaten(self, operation: Beat, count: int | None, now: Instant) -> None:
-        """Beats are looked at once in an interval by whoever leads, also when nobody came or went."""
+        """The leader looks at beats once in an interval, even when no node came or went."""
         self._roster_stale = True
         election, place = self.election, self._place
         if election.stepping_in and operation.leading:
@@ -448,28 +448,28 @@ class Node:
         self.registered = None
 
     def _expect_all_back(self, now: Instant) -> None:
-        """The store was away, or slept. What it does for those that do not beat it may have done to all: until they had
-        the time to announce themselves anew, as this node does, nobody is lost for having no entry; and nobody could
-        beat meanwhile, or lead."""
+        """The store was away, or slept, and may have dropped all entries as it drops those of nodes that do not beat.
+        So until the nodes have had time to announce themselves again, as this node does, none is lost for having no
+        entry. None could beat or lead meanwhile, either."""
         self.seen, self.election = self.seen.after_outage(now), self.election.after_outage(now)
         if self.state is not None and self.state.round:
             self.seen = self.seen.all_back_by(later(now, self.settings.window))
 
     def _wait_longer(self, seconds: Duration) -> None:
-        """Time in which nobody could come back is no part of what members have for that."""
+        """Time in which no node could come back does not count as time that members had for it."""
         if self._enough is not None:
             self._enough = (self._enough[0], later(self._enough[1], seconds))
 
     def _extend_join(self, now: Instant) -> None:
-        """The deadline of a join is for gathering: it begins anew when the round has ended that the node waited for."""
+        """The deadline of a join is for gathering: it begins anew when the round that the node waited for ends."""
         if self._waits:
             self.membership = self.membership.waits_from(now, self.settings.timeout.join)
 
     # -- what it does next
 
     def next(self, now: Instant, vacant: bool = False) -> Operation | Rest:
-        """One operation, to be answered before `next` is asked again, or a rest. `vacant`: the backend says that
-        whoever led has gone."""
+        """One operation, to be answered before `next` is asked again, or a rest. `vacant`: the backend says that the
+        leader has gone."""
         if self.registered is not None and (vacant or self.election.vacant_since is not None):
             self.election = self.election.told_vacant(vacant, now, self._place)
         operation = self._operation(now) if self.connection.may_try(now) else None
@@ -491,7 +491,7 @@ class Node:
         self.connection, self.fault, self.election = self.connection.rests(), None, self.election.worked()
 
     def _operation(self, now: Instant) -> Operation | None:
-        # Beats come first: whatever else goes wrong, the others do not call this node gone for it.
+        # Beats come first, so that the others do not call this node gone for anything else that goes wrong.
         self._asked_for = ""
         return (
             self._beat(now)
@@ -510,7 +510,7 @@ class Node:
         return Beat(self.key, self.election.leading, self.election.looks(self._place, self._beats))
 
     def _restore(self) -> Operation | None:
-        """After an outage what stood there before stands there again first, also when the state cannot be read."""
+        """After an outage the node first restores its entry, even when the state cannot be read."""
         stood = self._stood
         if not self._registers or self.registered is not None or stood is None or self._is_outdated(stood):
             return None
@@ -529,8 +529,8 @@ class Node:
         return None if self._to_give_back is None else WriteState(*self._to_give_back)
 
     def _serve(self, now: Instant) -> Operation | None:
-        """The first request that is not done. A failure is told before the node is ready for the next round: else the
-        round ends for another cause."""
+        """The first request that is not done. A failure is reported before the node is ready for the next round:
+        otherwise the round would end for another cause."""
         while self._requests and now >= self._requests_at:
             request = self._requests[0]
             self._asked_for = "request"
@@ -653,18 +653,18 @@ class Node:
 
     @property
     def lacking(self) -> int:
-        """How many announcements a node that leads needs to be told of at once, while nodes gather: half of those that
-        lack, so that a thousand of them wake it ten times and not a thousand. It looks with every beat besides."""
+        """After how many announcements a leader wants to wake while nodes gather: half of those still missing, so that
+        a thousand nodes wake it ten times and not a thousand. It also looks with every beat."""
         wait = self.gathering
         if wait is None or self.lingers or (self.state is not None and self.state.open):
             return 1
         return max(1, (len(wait.missing) or wait.wanted - wait.joined) // 2)
 
-    # -- what it tells
+    # -- what it answers
 
     @property
     def join_status(self) -> JoinStatus:
-        """Where it stands, as a node that wants the next round."""
+        """How far it has come, as a node that wants the next round."""
         return join_status(self.state or State(), self.key, self.entry.after, self.settings.max_nodes)
 
     def obstacle(self, now: Instant) -> RendezvousError | ElasticError | None:
@@ -687,7 +687,7 @@ class Node:
 
     @property
     def join_deadline(self) -> Instant | None:
-        """Until when it waits for the round; None while one runs that it waits for to end, and the store answers."""
+        """Until when it waits for the round; None while it waits for another round to end, and the store answers."""
         if not self._waits:
             return self.membership.join_by
         silent = self.connection.silent_since(self._asked_at)
@@ -712,13 +712,13 @@ class Node:
         return found
 
     def waiting(self) -> int:
-        """How many nodes wait that the next round has room for, as seen last."""
+        """How many waiting nodes the next round has room for, as last seen."""
         state = self.state or State()
         room = self.settings.max_nodes - (len(state.busy) if state.open else 0)
         return min(len(waiting(self.seen.roster, state)), max(room, 0))
 
     def progress(self) -> str:
-        """Who is there, and who is missing, in one line."""
+        """Which nodes are there and which are missing, in one line."""
         return messages.progress(self.state, self.gathering, self.seen.roster, self.settings, self.key)
 
     def suspects(self, most: int) -> tuple[Seat, ...]:
@@ -752,7 +752,7 @@ class Node:
         return notes
 
     def take_settled(self) -> tuple[tuple[Request, Exception | None], ...]:
-        """Requests that were carried out since the last call; or, with the reason, that never can be."""
+        """Requests that were carried out since the last call, or that never can be, with the reason."""
         settled, self._settled = self._settled, ()
         return settled
 

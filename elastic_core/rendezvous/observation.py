@@ -1,13 +1,13 @@
 """What one node sees of the others, from one look at the store to the next. Pure: what stands in the store comes in,
 and times are the observer's own.
 
-Where the store shows beats, a node is late when its counter stands still; no clock of one machine is compared with
-another's, and an observer that could not look has seen nothing: it must have looked often enough, too.
+Where the store shows beats, a node is late when its counter stands still and the observer has looked often enough: an
+observer that could not look has seen nothing. Clocks of two machines are never compared.
 
 A store with leases shows no beats and drops the entries of nodes that are gone. But it can be wrong about all of them
-at once: one that was away or has lost its memory, and an etcd cluster (before 3.5.11) whose leader was suspended,
-wakes, and ends every lease that was not renewed with *it*. So an observer must not be faster to call others lost than
-the news that its own entry went too.
+at once: if it was away, if it has lost its memory, or if it is an etcd cluster (before 3.5.11) whose leader was
+suspended, wakes, and ends every lease that was not renewed with *it*. So an observer must not call others lost before
+it could learn that its own entry went too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Counter:
         return Counter(value, self.since, self.unchanged + 1, now)
 
     def after_outage(self, most: int, now: Instant) -> Counter:
-        """Nobody could count during the outage: of the looks before it, `most` are kept at the most."""
+        """No node could count during the outage: of the looks before it, at most `most` are kept."""
         return replace(self, unchanged=min(self.unchanged, most), looked=now)
 
 
@@ -69,7 +69,7 @@ class Observation:
         registrations: what stood in the store.
         roster: the entries among them that can be read.
         leased: whether the store drops the entries of nodes that are gone.
-        settled: until then nobody is lost for having no entry.
+        settled: until then no node is lost for having no entry.
         absent: members that had no entry.
         looked: whether there was a look.
     """
@@ -90,7 +90,7 @@ class Observation:
         return cls(settings.keep_alive_interval, settings.keep_alive_max_attempt)
 
     def after_look(self, found: tuple[Registration, ...], state: State, now: Instant) -> Observation:
-        """After another look; counters and entries that are not there any more are forgotten."""
+        """After another look; counters and entries that have gone are forgotten."""
         leased = self.leased or any(item.beats is None for item in found)
         counters = {i.key: self._counter(i.key, i.beats, now) for i in found if i.beats is not None}
         since = {seen.entry.key: seen.since for seen in self.roster}
@@ -103,8 +103,8 @@ class Observation:
         return replace(seen, roster=(*self._gone_done(found, state), *roster))._with_absent(state, now)
 
     def _gone_done(self, found: tuple[Registration, ...], state: State) -> tuple[Seen, ...]:
-        """Members that were seen to be done, and whose entries have gone before anybody noted that: they had succeeded,
-        and are not lost."""
+        """Members that were seen to be done, and whose entries have gone before any node noted that: they had
+        succeeded, and are not lost."""
         here = {item.key for item in found}
         busy = set(state.busy) if state.open else set()
         return tuple(
@@ -118,7 +118,7 @@ class Observation:
         return Counter(value, now) if before is None else before.seen(value, now, self.interval)
 
     def _with_absent(self, state: State, now: Instant) -> Observation:
-        """Who is absent for the first time may not be the last."""
+        """A node that is newly absent may not be the last one."""
         if not self.leased and self.registrations:
             return self
         absent = frozenset(state.busy) - {item.key for item in self.registrations}
@@ -133,20 +133,21 @@ class Observation:
         return leased and stood and all(item.key != own for item in found)
 
     def after_outage(self, now: Instant) -> Observation:
-        """Nobody could be heard, and some need a moment to come back: they are late only after some looks more; and who
-        was seen before is seen anew, for of two agents of one name nobody knows yet which one is gone."""
+        """No node could be heard, and some need a moment to come back: they are late only after some more looks. Nodes
+        that were seen before are seen anew, because of two agents with one name it is not known yet which is gone."""
         most = max(self.attempts - 1 - DOUBTS, 0)
         counters = {key: counter.after_outage(most, now) for key, counter in self.counters.items()}
         return replace(self, counters=counters, roster=tuple(replace(seen, since=now) for seen in self.roster))
 
     def all_back_by(self, until: Instant) -> Observation:
-        """Until then everybody has time to announce themselves anew: who has no entry is not lost."""
+        """Until then the nodes have time to announce themselves again: a node without an entry is not lost."""
         return replace(self, settled=max(until, self.settled))
 
     def presumed_late(self, first: Collection[str], between: Collection[str], now: Instant) -> Observation:
         """Those first in line would lead if they lived: they are late, as if they had been watched for long, until they
-        beat again. Those between them and this node may be about to step in themselves, so that there is some doubt.
-        Who has not been seen to stand still meanwhile may live, though it does not lead: it may have been cut off."""
+        beat again. Those between them and this node may be about to step in themselves, so some doubt remains. A node
+        whose counter was not seen to stand still meanwhile may live, though it does not lead: it may have been cut
+        off."""
         since = Instant(now - self.interval * self.attempts)
         looks = {**dict.fromkeys(between, self.attempts - 1 - DOUBTS), **dict.fromkeys(first, self.attempts - 1)}
         late = {
@@ -169,8 +170,7 @@ class Observation:
         return None if counter is None else now - counter.since
 
     def dead(self, state: State, now: Instant) -> str | None:
-        """A key whose entry is of no use to anybody: it has been late for a window more, and a round that runs does not
-        have it."""
+        """A key whose entry is useless: it has been late for another window, and no running round has it."""
         patience = 2 * self.interval * self.attempts
         for key in (item.key for item in self.registrations):  # also one whose entry cannot be read
             age = self.age(key, now) if self.late(key, now) and not (state.open and state.seated(key)) else None

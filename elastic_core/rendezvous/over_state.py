@@ -1,6 +1,6 @@
-"""Where there is nothing but a rendezvous backend of two methods: a store whose keys are one state of it. The members
-of a round share one, and so, beneath `OverStore`, do the nodes of a job. It works; with many nodes a backend that keeps
-entries apart is much cheaper."""
+"""A store for a rendezvous backend that has only two methods: its keys are one state of the backend. The members of a
+round share one such store, and the nodes of a job share another beneath `OverStore`. With many nodes a backend that
+keeps entries apart is much cheaper."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _PAUSES = Backoff(first=0.02, longest=1.0, factor=1.5)
 
 class StateStore:
     """See `interfaces.store.Store`. All keys are one state of `backend`, which is read and written as a whole: made for
-    the few small values by which the members of a round find each other, not for data. Thread-safe. Who waits for a key
-    of another process asks for it again and again, with pauses of 0.02 s up to 1 s.
+    the few small values by which the members of a round find each other, not for data. Thread-safe. A wait for a key of
+    another process asks for it again and again, with pauses of 0.02 s up to 1 s.
 
     Args:
         backend: a client for a state of this store's own, which nothing else writes: of another job id, say. If its
@@ -177,7 +177,7 @@ def _decoded(data: bytes) -> Values:
 
 
 class _StateConnector:
-    """Everybody gets the same store, which bounds no operation: the backend does."""
+    """All callers get the same store, which bounds no operation: the backend does."""
 
     hosts = False
     grace: Duration = 0.0

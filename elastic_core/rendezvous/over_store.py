@@ -30,7 +30,7 @@ _FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameErr
 
 
 class StoreConnection:
-    """One connection to a store. Derive from it where a store can do better than this.
+    """One connection to a store. Derive from it if a store can do more than this.
 
     Args:
         store: used by one thread at a time.
@@ -70,10 +70,10 @@ class StoreConnection:
         return None
 
     def abort(self) -> None:
-        """Let every operation on it fail now, blocked ones included, where that can be done. Any thread. Idempotent."""
+        """Let every operation on it fail now, blocked ones included, if that is possible. Any thread. Idempotent."""
 
     def release(self) -> None:
-        """It is used no more. Idempotent."""
+        """Release it. Idempotent."""
         close = getattr(self.store, "close", None)
         if close is not None:
             close()
@@ -108,12 +108,13 @@ class StoreConnector(Protocol):
         """A connection. `aside`: one for waiting, beside a main one that stands or has just failed: no long patience.
 
         Raises:
-            RendezvousConnectionError: there is none to be had within the connector's own bounds, or it was closed.
+            RendezvousConnectionError: none could be made within the connector's own bounds, or the connector was
+                closed.
         """
         ...
 
     def close(self) -> None:
-        """Let connecting come back with an error, now and later. Ends what is hosted here. Idempotent."""
+        """Let connecting fail, now and later. Ends what is hosted here. Idempotent."""
         ...
 
 
@@ -142,7 +143,7 @@ class FactoryConnector:
             raise unreachable("connecting", self.where, error) from error
 
     def close(self) -> None:
-        """What was made is released by who got it."""
+        """The caller that got a connection releases it."""
 
 
 def unreachable(doing: str, where: str, error: BaseException) -> RendezvousConnectionError:
@@ -207,7 +208,7 @@ class _Line:
         connection = self._connection
         if connection is not None:
             connection.abort()
-        if self._lock.acquire(blocking=False):  # else whoever is at it finds it cut, and drops it
+        if self._lock.acquire(blocking=False):  # else the thread that uses it finds it cut, and drops it
             try:
                 self._drop()
             finally:
@@ -268,8 +269,8 @@ class OverStore(RosterBackend):
     """See above.
 
     It uses up to three connections, made when they are first needed: one for operations and one for each of the two
-    waits. A store that was restarted empty is noticed when a connection to it is made; everything known of the one
-    before is forgotten then, and what this node has announced is announced again.
+    waits. A store that was restarted empty is noticed when a connection to it is made; everything known of the old one
+    is forgotten then, and what this node has announced is announced again.
 
     Args:
         connector: becomes this backend's.
@@ -390,7 +391,7 @@ class OverStore(RosterBackend):
         self._connector.close()
 
     def _counted_lead(self, store: Store, amount: int) -> int:
-        """What counts is that it moves: where something else has written to it, whoever leads begins anew."""
+        """What counts is that it moves: if something else has written to it, the leader begins anew."""
         try:
             return add(store, self._keys.lead, amount)
         except RendezvousStateError:
@@ -399,7 +400,7 @@ class OverStore(RosterBackend):
             return amount
 
     def _has_passed(self, epoch: _Epoch, number: int) -> bool:
-        """Whether the version that was waited for has long come and gone: who waits may have slept before."""
+        """Whether the version that was waited for has long come and gone: the waiting thread may have slept before."""
         return bool(self._state_line.look(lambda store: epoch.versions.passed(store, number)))
 
     def _is_filled(self, slot: int, timeout: Duration) -> bool:
@@ -436,5 +437,5 @@ class OverStore(RosterBackend):
 
 
 def _name(epoch: bytes) -> str:
-    """Whatever bytes they are: an epoch is only told from others by it."""
+    """Any bytes will do: they only distinguish epochs."""
     return epoch.decode("latin-1")

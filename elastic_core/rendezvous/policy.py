@@ -1,18 +1,18 @@
 """The whole membership policy: one pure function from what is seen to what should follow, with its reason.
 
-Any node may run it at any time: what makes it safe is that the state is written by compare-and-swap, against the very
-state that was decided about. To keep the store quiet one node runs it, the leader (see `election`).
+Any node may run it at any time. That is safe because the state is written by compare-and-swap, against the very state
+that was decided about. To keep the store quiet one node runs it, the leader (see `election`).
 
 The policy, in order:
 
 - Closed: nothing follows.
 - A round runs: end it when a member is lost; close the job when all its members are done; end it when a member is to be
-  drained, or when nodes wait and there is room for them. Members that are done are noted, so that they are never lost,
-  and once the first is done nobody is let in: the job is ending.
-- No round runs: form one when `min_nodes` are ready, and everybody we know of is back, or has had the time to come
-  back. A member that lives and stops its workers is waited for as long as that may take it, also where spares fill all
+  drained, or when nodes wait and there is room for them. Members that are done are noted, so that they never count as
+  lost. Once the first is done, no new node is let in: the job is ending.
+- No round runs: form one when `min_nodes` are ready, and all nodes we know of are back, or have had the time to come
+  back. The round waits for a live member that stops its workers for as long as that may take, even if spares fill all
   places. A new job, whose nodes are not known yet, waits for the last call instead, or until `max_nodes` are ready.
-  Nodes that cannot reach each other do not meet in a round, as long as those that can are enough.
+  Nodes that cannot reach each other do not meet in a round, as long as enough others can.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Write:
-    """Put `state` in the place of the one decided about."""
+    """Replace the state that was decided about with `state`."""
 
     state: State
     reason: str
@@ -167,13 +167,13 @@ def _until(
     ready: list[Entry], missing: list[Entry], state: State, settings: RendezvousSettings, since: Instant
 ) -> Instant | None:
     """When to form a round with those that are ready, at the latest; None for at once. Spares are always ready first:
-    without this they would take the places of members that only stop their workers. These live, so that they have heard
-    of the end of the round within a window."""
+    without this they would take the places of members that only stop their workers. Such members live, so they learn of
+    the end of the round within a window."""
     full = len(ready) >= settings.max_nodes
     if missing:
         stopping: Duration = settings.window + max(entry.stop_timeout for entry in missing)
         return later(since, stopping if full else max(stopping, settings.timeout.close))
-    known = any(state.seated(entry.key) for entry in ready)  # else nobody of the last round is left: a new gathering
+    known = any(state.seated(entry.key) for entry in ready)  # else no member of the last round is left: a new gathering
     return None if (full and not missing) or known else later(since, settings.timeout.last_call)
 
 
@@ -184,8 +184,8 @@ def _without_entry(roster: Roster, state: State) -> list[str]:
 
 
 def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: Instant) -> list[tuple[str, str]]:
-    """Live agents of a name that another has, with the reason. By now the other one would be late if it were gone, and
-    its lease would have ended, were it given out once more meanwhile."""
+    """Live agents with the name of another one, with the reason. If the other one were gone, it would be late by now,
+    and its lease would have ended even if it was granted anew meanwhile."""
     names = holders(roster, state)
     found = []
     for seen in roster:
@@ -197,8 +197,8 @@ def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: 
 
 
 def _missing(roster: Roster, state: State) -> list[Entry]:
-    """Members of the last round that live and are not back yet: their workers may still run. That is so as well of who
-    is drained, until it has told that it goes, and of who was called lost and is heard of again."""
+    """Members of the last round that live and are not back yet: their workers may still run. These include a drained
+    member until it says that it goes, and a member that was called lost but beats again."""
     return [entry for entry in alive(roster, state) if state.seated(entry.key) and not is_ready(entry, state)]
 
 
@@ -210,7 +210,8 @@ def _form(
     settings: RendezvousSettings,
     reason: str,
 ) -> Decision:
-    """A round of those that are ready, members of the last one first, then the older ones; the rest are spares."""
+    """A round of the nodes that are ready: members of the last one first, then older nodes first; the rest are
+    spares."""
     state = _judged(state, ready, missing)
     if state.closed:
         return Write(state, state.closed.reason)
@@ -228,8 +229,8 @@ def _form(
 
 
 def _meeting(ready: list[Entry], least: int) -> list[Entry]:
-    """Those of them that can reach each other: whoever has the most links that are broken goes, of several the last,
-    until none is left. All of them if that leaves fewer than `least`."""
+    """Those of them that can reach each other: the node with the most broken links is removed, of several the last,
+    until no broken link is left. All of them if that leaves fewer than `least`."""
     broken = _broken_links(ready)
     worst = [(-len(broken[entry.key]), -place, entry.key) for place, entry in enumerate(ready) if entry.key in broken]
     heapq.heapify(worst)
@@ -245,7 +246,7 @@ def _meeting(ready: list[Entry], least: int) -> list[Entry]:
 
 
 def _broken_links(entries: list[Entry]) -> dict[str, list[str]]:
-    """For each that has any, who is at the other ends of its broken links; twice if both ends have told."""
+    """For each node with broken links, the nodes at their other ends; twice if both ends have reported."""
     here = {entry.key for entry in entries}
     found: dict[str, list[str]] = {}
     for key, other in ((entry.key, other) for entry in entries for other in entry.unreachable if other in here):
@@ -255,8 +256,8 @@ def _broken_links(entries: list[Entry]) -> dict[str, list[str]]:
 
 
 def _judged(state: State, ready: list[Entry], missing: list[Entry]) -> State:
-    """The state after judging a failure that nobody was certain about: if a member is gone, its loss was the cause, and
-    that costs no restart. `max_restarts` is that of the round in which it happened."""
+    """The state after judging an uncertain failure: if a member is gone, its loss was the cause, and that costs no
+    restart. `max_restarts` is that of the round in which it happened."""
     if state.end is None or state.end.cause is not Cause.FAILURE or state.end.counted:
         return state
     here = {entry.key for entry in (*ready, *(entry for entry in missing if entry.key not in state.gone))}

@@ -18,9 +18,9 @@ def ordered(entries: Sequence[Entry], before: Sequence[str]) -> list[Entry]:
     """The members in the order of their ranks.
 
     Survivors (keys of `before`, the last round in rank order) keep their order, and rank 0 stays where it was if it
-    lives; else the first survivor moves up to it, rather than that a newcomer leads. Newcomers, sorted by host and then
-    by age, take the places of those that are gone, the rest goes to the end. Who asked for a rank that exists gets it,
-    of two the one that had the lower rank without asking.
+    lives; else the first survivor moves up to it, so that no newcomer gets it. Newcomers, sorted by host and then by
+    age, take the places of those that are gone; the rest go to the end. A node that asked for an existing rank gets it;
+    of two, the one that would have the lower rank without asking.
 
     Args:
         entries: the members, oldest first.

@@ -30,7 +30,7 @@ class RendezvousHandlerRegistry:
         self._creators[backend] = creator
 
     def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
-        """Raises ValueError when nobody registered the backend, or what was made is for another one."""
+        """Raises ValueError if the backend is not registered, or the creator made a handler for another one."""
         creator = self._creators.get(params.backend)
         if creator is None:
             known = ", ".join(sorted(self._creators)) or "none"
@@ -52,7 +52,7 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     """A handler for `params.backend`: of the registry, else of an installed plugin.
 
     Raises:
-        ConfigurationError: nobody brings the backend (then it says what is installed), or an option is wrong.
+        ConfigurationError: no plugin brings the backend (then it says what is installed), or an option is wrong.
     """
     if params.backend in rendezvous_handler_registry:
         return rendezvous_handler_registry.create_handler(params)

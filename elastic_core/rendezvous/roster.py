@@ -1,4 +1,4 @@
-"""The roster: all entries that are announced, oldest first, as one observer sees them, and who of them counts."""
+"""The roster: all announced entries, oldest first, as one observer sees them, and which of them count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Seen:
     """An entry as one observer sees it.
 
     Args:
-        late: whether its beat is late: a node that is late is held to be gone.
+        late: whether its beat is late: a late node is taken for gone.
         since: when the observer saw the entry's key first, on its own clock.
     """
 
@@ -29,8 +29,8 @@ Roster = tuple[Seen, ...]
 
 
 def holders(roster: Roster, state: State) -> dict[str, Entry]:
-    """Who has which name. Two live agents of one name cannot both be right: a surviving member has it (the other may be
-    one that slept, and was replaced), else the older one that may take part."""
+    """Which node has which name. Two live agents with one name cannot both be right: a surviving member has it (the
+    other may be one that slept, and was replaced), otherwise the older one that may take part."""
     names: dict[str, Entry] = {}
     for seen in roster:
         if not seen.late:
@@ -41,15 +41,15 @@ def holders(roster: Roster, state: State) -> dict[str, Entry]:
 
 
 def _claim(entry: Entry, state: State) -> int:
-    """How good a claim to its name the node has: a member that was lost, and was not heard of since, has the least."""
+    """How good the node's claim to its name is: a member that was lost and has not beaten since has the weakest."""
     if state.seated(entry.key) and entry.key not in state.gone:
         return 2
     return int(is_ready(entry, state))
 
 
 def alive(roster: Roster, state: State) -> list[Entry]:
-    """Who counts: neither late nor one whose name another has; that one waits until the other is gone, or finds out and
-    gives up."""
+    """The nodes that count: those that are not late and whose name no other has. A node whose name another has waits
+    until the other is gone, or finds out and gives up."""
     names = holders(roster, state)
     return [seen.entry for seen in roster if not seen.late and names[seen.entry.node] is seen.entry]
 

@@ -7,13 +7,12 @@ stopped the last time, so that joining costs a node a handful of operations and 
   voids it, by the same compare_set that fills it, so that only one of the two can happen; a writer that was merely
   slow sees it and takes another slot. So does one that was so slow that the void slot was deleted, and it could fill
   it behind the cursor of every reader: it finds `base` beyond it.
-- `base` tells newcomers where live slots begin. Whoever reads moves it on when what lies before is dead, and deletes
-  slots there, the first one first: who dies meanwhile leaves some right before `base`, which the next one deletes. A
-  reader that finds its next slot empty and `base` beyond it was left behind, and folds the log anew from there:
-  everything alive is at or after `base`. A node whose entry is far behind the others announces it once more, so that it
-  does not hold up `base`.
-- An entry may be withdrawn by another node. Its counter then begins anew, by which its node learns of it, should it
-  live.
+- `base` tells newcomers where live slots begin. A reader moves it on when the slots before it are dead, and deletes
+  them, the first one first: a reader that dies meanwhile leaves some right before `base`, which the next reader
+  deletes. A reader that finds its next slot empty and `base` beyond it was left behind, and folds the log anew from
+  there: everything alive is at or after `base`. A node whose entry is far behind the others announces it once more, so
+  that it does not hold up `base`.
+- An entry may be withdrawn by another node. Its counter then begins anew, which tells the entry's node, if it lives.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store
     from elastic_core.rendezvous.versions import Keys
 
-VOID = b"-"  # nobody filled the slot in time
-SUPERSEDED = b"x"  # whoever filled the slot has announced something newer since
+VOID = b"-"  # the slot was not filled in time
+SUPERSEDED = b"x"  # the writer of the slot has announced something newer since
 CHUNK = 512
 _TIDIED_AT_ONCE = 64
 _FAR_BEHIND = 256  # slots after an entry, from which on it is announced once more
 _BEATS_PER_LOOK = 64
 _MOST_DIGITS = 18
-_MOST_UNREAD = 1_000_000  # slots; more have not been taken since `base`, whatever the counter says
+_MOST_UNREAD = 1_000_000  # slots; more cannot have been taken since `base`, even if the counter says so
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Announcer:
             slot = add(store, self._keys.slots, 1)
             own = self._own[key] = _Own(slot)
         own.entry = entry
-        if own.latest is None:  # the counter is there before the entry is: who sees an entry reads its beats unasked
+        if own.latest is None:  # the counter is there before the entry: a reader that sees an entry reads its beats too
             own.beats = add(store, self._keys.beats(own.first), 1)
         return max(0, own.first - self._append(store, own, LogRecord(key, own.first, entry), slot))
 
@@ -149,9 +148,9 @@ class Announcer:
 
     def _append(self, store: Store, own: _Own, record: LogRecord, slot: int | None) -> int:
         """Write the record into `slot`, or into a new one where a reader lost patience with us and voided it, or
-        something else has written. Only then is what it replaces marked, so that at every moment somebody who reads the
-        log finds the node in it; by a compare_set, since a reader may have deleted it by then, for good. A slot before
-        `base` was void and deleted before it was filled: what is written there goes as well. Returns `base`."""
+        something else has written. Only then is the replaced slot marked, so that a reader of the log finds the node in
+        it at every moment; by a compare_set, since a reader may have deleted it by then, for good. A slot before `base`
+        was void and deleted before it was filled: what is written there goes as well. Returns `base`."""
         value, before, marked = record.encode(), own.latest, own.record
         own.latest = None
         slot = add(store, self._keys.slots, 1) if slot is None else slot
@@ -294,7 +293,8 @@ class RosterLog:
             self._live[record.key] = _Live(record.first, slot, record.entry)
 
     def _tidy(self, store: Store) -> None:
-        """Move `base` past dead slots. Only who moved it deletes them, so nobody deletes behind another's reading."""
+        """Move `base` past dead slots. Only the reader that moved it deletes them, so none deletes behind another's
+        reading."""
         begin = min((live.slot for live in self._live.values()), default=self.cursor + 1)
         begin = min(begin, self._base + _TIDIED_AT_ONCE)
         if begin <= self._base:
@@ -309,7 +309,7 @@ class RosterLog:
         self._withdrawn = {slot: first for slot, first in self._withdrawn.items() if slot >= begin}
 
     def _delete_left(self, store: Store, slot: int, counted: set[int]) -> None:
-        """This slot and those before it, as long as there is one: they are left of who moved `base` and died."""
+        """This slot and those before it, as long as there is one: a reader that moved `base` and died has left them."""
         while slot > 0 and (value := peek(store, self._keys.slot(slot))) is not None:
             if not self._delete(store, slot, _withdrawn_in(value), counted):
                 return  # the store cannot
@@ -342,7 +342,7 @@ def _withdrawn_in(value: bytes) -> int | None:
 
 
 def _count(value: bytes) -> int:
-    """0 for what is no number: a counter that something else has written to is not this reader's affair."""
+    """0 for what is not a number: this reader ignores a counter that something else has written to."""
     return int(value) if value.isdigit() and len(value) <= _MOST_DIGITS else 0
 
 

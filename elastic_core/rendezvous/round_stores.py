@@ -1,4 +1,4 @@
-"""A store of its own for every round where the backend brings no better way: the same store, under another prefix."""
+"""A store of its own for every round, if the backend brings no better way: the same store, under another prefix."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PrefixedStore:
         return self._store.delete_key(self._key(key))
 
     def num_keys(self) -> int:
-        """Of the whole store: it cannot tell whose they are."""
+        """The number of keys in the whole store, since it cannot tell whose they are."""
         return self._store.num_keys()
 
 
@@ -117,7 +117,7 @@ class PrefixedStores(RoundStores):
 
 
 class MadeStores(PrefixedStores):
-    """The same over a store that is made for every round, when somebody first uses it: most jobs never do.
+    """The same over a store that is made for every round, when it is first used: most jobs never use it.
 
     Attributes:
         late: that store.

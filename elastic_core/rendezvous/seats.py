@@ -1,6 +1,5 @@
-"""The seats of a round: one text with a line for each, read when somebody asks. Every node of a round gets all of them
-and most look at two. As objects, ten thousand of them would take each node longer to make than all else that a round
-costs it."""
+"""The seats of a round: one text with a line for each, read on demand. Every node of a round gets all of them and most
+look at two. Making ten thousand objects would take each node longer than everything else in a round."""
 
 from __future__ import annotations
 

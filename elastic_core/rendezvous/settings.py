@@ -1,4 +1,4 @@
-"""What a rendezvous is told beforehand: bounds, timeouts, beats."""
+"""The settings of a rendezvous: bounds, timeouts, beats."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def settings_of(params: RendezvousParameters) -> RendezvousSettings:
     """The settings that the parameters hold; options that are not there have their defaults.
 
     Raises:
-        ConfigurationError: with every option that cannot be.
+        ConfigurationError: lists every option with an impossible value.
     """
     known = options_of(params, OPTIONS)
     timeout = RendezvousTimeout(
@@ -148,7 +148,7 @@ def settings_of(params: RendezvousParameters) -> RendezvousSettings:
 
 def options_of(params: RendezvousParameters, options: Sequence[Option]) -> dict[str, Any]:
     """The values of these options, typed, defaults filled in: also in parameters that a program has made itself, with
-    values as text. Raises ConfigurationError with every option that cannot be."""
+    values as text. Raises ConfigurationError, which lists every option with an impossible value."""
     from elastic_core.hooks.options import type_options
 
     given = {option.name: params.get(option.name) for option in options}

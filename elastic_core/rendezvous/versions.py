@@ -1,9 +1,9 @@
 """The state of a job in a key-value store, version after version. Every fenced write of the state is in this file.
 
 Version v lives under a key of its own, made by `compare_set(key, "", value)`. This one operation is the fence, because
-it fails for everybody but the first, and the push, because whoever has seen v - 1 waits for that key. `head` names the
-newest version. It only grows, may lag behind, and old versions are deleted far behind it: a writer that slept finds the
-key of its version absent, and learns from `head` that it is one of the past.
+it fails for all but the first writer, and the push, because nodes that have seen v - 1 wait for that key. `head` names
+the newest version. It only grows, may lag behind, and old versions are deleted far behind it: a writer that slept finds
+the key of its version absent, and learns from `head` that it is one of the past.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from elastic_core.errors import RendezvousStateError
 if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store
 
-KEPT = 64  # versions: a writer that is slower than so many others is told that it has not written, even if it has
+KEPT = 64  # versions: a writer that falls behind by so many learns that it has not written, even if it has
 _WRITER = 8
 _MOST_DIGITS = 18
 _NEVER = b"(nobody writes this)"
@@ -152,7 +152,7 @@ class Versions:
                 raise foreign(f"the state under the key {self._keys.state(number + 1)!r}", f"none, but the head {head}")
 
     def adopt(self, number: int, value: bytes) -> bool:
-        """Take over a version that somebody has read already. Whether it is the next one."""
+        """Take over a version that another thread has read already. Returns whether it is the next one."""
         if number != self._number() + 1:
             return False
         self._known = (number, value)
@@ -163,7 +163,7 @@ class Versions:
         return self._shown()
 
     def write(self, store: Store, state: bytes, after: int) -> tuple[bytes, Version, bool] | None:
-        """Write version `after` + 1, unless somebody has. Returns what stands, and whether it is ours.
+        """Write version `after` + 1, unless it exists. Returns what stands, and whether it is ours.
 
         Each value begins with its writer, so that two nodes which write the same state do not both believe they did
         it; one node that repeats a write whose answer was lost learns that it had succeeded.
@@ -186,14 +186,14 @@ class Versions:
         return False
 
     def _delete_old(self, store: Store, number: int) -> None:
-        """This version; where somebody else wrote the one before ours, also those that it did not come to delete."""
+        """This version; if another node wrote the one before ours, also those that it did not come to delete."""
         another = self._known is not None and not self._known[1].startswith(self._writer)
         while number > 0 and delete(store, self._keys.state(number)) and another:
             number -= 1
 
     def _raised_head(self, store: Store, number: int) -> int:
-        """The head, which is at least this number afterwards. Who dies before it leaves a head that lags until the next
-        write; what it wrote stands."""
+        """The head, which is at least this number afterwards. A writer that dies before this leaves a head that lags
+        until the next write; what it wrote stands."""
         head = number - 1
         while True:
             found = as_number(self._keys.head, compare_set(store, self._keys.head, b"%d" % head, b"%d" % number))
