@@ -1,7 +1,7 @@
 """Every setting, declared once: its type, default, parser, unit, help and names.
 
-Field names are torchrun's where torchrun has the setting. The file is long because it is a table: whoever adds a
-setting adds one entry here, and flag, variable, file key, help and explanation follow.
+Field names are torchrun's where torchrun has the setting. The file is long because it is a table: a new setting is one
+entry here, and flag, variable, file key, help and explanation follow.
 """
 
 # ruff: noqa: RUF009 - `setting` is dataclasses.field with words; it makes a field, not a default

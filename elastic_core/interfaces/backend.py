@@ -1,8 +1,8 @@
-"""What a rendezvous backend is: a place for one small state, and, where it can do more, for entries that live and push.
+"""What a rendezvous backend is: a place for one small state and, if it can do more, for entries with beats and push.
 
-A backend of two methods, `get_state` and `set_state`, works: the core keeps the entries of the nodes inside the
-state and asks for it again and again, with backoff. A `RosterBackend` keeps entries apart and tells of changes; it
-is what makes a thousand nodes cheap.
+A backend of two methods, `get_state` and `set_state`, works: the core keeps the entries of the nodes inside the state
+and reads it again and again, with backoff. A `RosterBackend` keeps entries apart and reports changes; only with it are
+a thousand nodes cheap.
 """
 
 from __future__ import annotations
@@ -77,19 +77,19 @@ class RosterBackend(RendezvousBackend):
 
     @abc.abstractmethod
     def announce(self, key: str, entry: bytes) -> int:
-        """Create the entry of `key`, or replace it. It is alive from now on, and whoever waits for the roster wakes.
+        """Create the entry of `key`, or replace it. It is alive from now on, and callers that wait for the roster wake.
 
-        Returns how many entries are about older than the first one of this key; 0 for the oldest. May overestimate.
+        Returns about how many entries are older than the first one of this key; 0 for the oldest. May overestimate.
         """
 
     @abc.abstractmethod
     def withdraw(self, key: str) -> None:
-        """Remove the entry, if there is one: one's own, or one that `roster` has shown. Whoever waits for the roster
-        wakes."""
+        """Remove the entry, if there is one: this node's, or one that `roster` has shown. Callers that wait for the
+        roster wake."""
 
     @abc.abstractmethod
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
-        """Tell that the node lives. Who leads (runs `decide`) also counts up the leaders' counter.
+        """Tell that the node lives. The leader (the node that runs `decide`) also counts up the leaders' counter.
 
         Returns the leaders' counter if `leading` or `look`, else None. Raises EntryDroppedError if the node's entry is
         not there any more.
@@ -97,23 +97,24 @@ class RosterBackend(RendezvousBackend):
 
     @abc.abstractmethod
     def roster(self) -> tuple[Announced, ...]:
-        """All entries, those announced first (by the first entry of their key) first. What it has not changed since
-        the last call it may remember; beats are fresh."""
+        """All entries, the first announced (by the first entry of their key) first. Entries that have not changed since
+        the last call may come from memory; beats are fresh."""
 
     @abc.abstractmethod
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
-        """Block until the state is another than the one `token` names (None: until there is one), or for `timeout`
-        seconds. Whether it changed; may be wrong in saying so, but not in denying it."""
+        """Block until the state is not the one that `token` names (None: until there is one), or for `timeout` seconds.
+        Returns whether it changed; True may be wrong, False may not."""
 
     @abc.abstractmethod
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
-        """Block until an entry was announced or withdrawn since the last `roster`, or for `timeout` seconds. Whether
-        one was; may be wrong in saying so. Fewer than `more` of them need not wake anybody."""
+        """Block until an entry was announced or withdrawn since the last `roster`, or for `timeout` seconds. Returns
+        whether one was; True may be wrong. Fewer than `more` of them need not end the wait."""
 
     @property
     def vacant(self) -> bool:
-        """Whether somebody led, as this backend has seen, and is known to have gone since without another in its place.
-        The next in line then leads at once. False where it cannot be known: there the leaders' counter stands still."""
+        """Whether this backend has seen a leader that is known to have gone since, without another in its place. The
+        next in line then leads at once. False if the backend cannot know this: then the leaders' counter stands
+        still."""
         return False
 
     @property
@@ -124,19 +125,19 @@ class RosterBackend(RendezvousBackend):
     @property
     def grace(self) -> Duration:
         """Seconds that a node keeps its workers without an answer, beyond those after which others call it gone. Above
-        0 where it is likelier that the store answers nobody for a while, so that nobody is called gone, than that it
-        answers all others. Asked while no answer comes, from any thread; returns at once."""
+        0 where it is likelier that the store answers no node for a while, so that no node is called gone, than that it
+        answers all others. Called while no answer comes, from any thread; returns at once."""
         return 0.0
 
     @property
     def hosts_store(self) -> bool:
-        """Whether the store itself lives in this process, so that it is better to leave last."""
+        """Whether the store itself lives in this process, so that this node should leave last."""
         return False
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Release connections and let waiting calls come back with False. Idempotent. A store hosted here ends too. The
-        end of the job waits 10 s for it at most."""
+        """Release connections and let waiting calls return False. Idempotent. A store hosted here ends too. The end of
+        the job waits for this for at most 10 s."""
 
 
 class RoundStores(abc.ABC):

@@ -1,4 +1,4 @@
-"""Where the workers of a round find their store, and how the nodes tell each other."""
+"""Where the workers of a round find their store, and how the nodes of the round learn it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class RendezvousStoreInfo:
     def build(
         rank: int, store: Store, local_addr: str | None = None, server_port: int | None = None
     ) -> RendezvousStoreInfo:
-        """Let rank 0 tell through the round's store where the workers' store will be, and let everybody else wait for
-        it (for as long as the store waits for a key).
+        """Rank 0 writes into the round's store where the workers' store will be, and all others wait for that (for as
+        long as the store waits for a key).
 
         Args:
             local_addr: rank 0's address; its fully qualified host name when None.
@@ -35,7 +35,7 @@ class RendezvousStoreInfo:
                 where that matters, hold one (`elastic_core.port`) and give it here.
 
         Raises:
-            RendezvousConnectionError and whatever else the store raises.
+            RendezvousConnectionError and any other error of the store.
         """
         if rank == 0:
             store.set(_ADDRESS_KEY, local_addr or socket.getfqdn())

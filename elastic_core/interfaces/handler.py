@@ -112,8 +112,8 @@ class Outcome(enum.Enum):
     """What has become of the round that a node is in.
 
     RESTART: it ended, take part in the next one. CLOSED: the job is over. FENCED: the store was out of reach for as
-    long as the others need to call this node gone; stop the workers, and take part in the next round when the store is
-    back. DRAINED: somebody asked this node to leave.
+        long as the others need to call this node gone; stop the workers, and take part in the next round when the store
+        is back. DRAINED: this node was asked to leave.
     """
 
     RESTART = "restart"
@@ -130,8 +130,8 @@ class Verdict:
         failed: for RESTART, whether a worker's failure is the cause (else the membership changed).
         succeeded: for CLOSED, whether the job ended well.
         by: for CLOSED, the node that closed it.
-        failures: what is known of the workers' failures, of all nodes, by global rank; the one that is held to be the
-            first of all comes first.
+        failures: what is known of the workers' failures, of all nodes, by global rank; the one that counts as the first
+            comes first.
     """
 
     outcome: Outcome
@@ -169,7 +169,7 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def set_closed(self) -> None:
-        """Tell everybody not to take part again: the job has finished or failed."""
+        """Tell all nodes not to take part again: the job has finished or failed."""
 
     @abc.abstractmethod
     def num_nodes_waiting(self) -> int:
@@ -177,8 +177,8 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def shutdown(self) -> bool:
-        """Release what this node holds, and let a `next_rendezvous` that blocks come back. Does not close the
-        rendezvous. True when all was released. Idempotent."""
+        """Release what this node holds, and let a blocked `next_rendezvous` return. Does not close the rendezvous.
+        Returns whether all was released. Idempotent."""
 
     @property
     def use_agent_store(self) -> bool:
@@ -188,7 +188,7 @@ class RendezvousHandler(abc.ABC):
     @property
     def polled(self) -> bool:
         """Whether the agent has to ask `num_nodes_waiting` again and again, about once a second, while workers run;
-        not where nobody can come, or where the handler tells by itself."""
+        False if no node can come, or the handler reports it by itself."""
         return True
 
     @property
@@ -199,10 +199,10 @@ class RendezvousHandler(abc.ABC):
 
 
 class RoundHandler(RendezvousHandler):
-    """A handler that also follows the round it has handed out: it tells of its end by push, and counts the job's
-    restarts for all nodes together. A node that it has fenced off comes back to `next_rendezvous`, which waits for the
-    store no longer than for other nodes. What an agent reports is carried out in the background, through outages of the
-    store; the methods below return at once unless they say otherwise, and may be called from any thread."""
+    """A handler that also follows the round that it has returned: it reports the round's end by push, and counts the
+    job's restarts for all nodes together. A node that it has fenced off comes back to `next_rendezvous`, which waits
+    for the store no longer than for other nodes. An agent's reports are carried out in the background, through outages
+    of the store; the methods below return at once unless they say otherwise, and may be called from any thread."""
 
     @property
     def polled(self) -> bool:
@@ -229,11 +229,11 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Workers of this node failed: the round ends for everybody. If the budget is used up, or a restart cannot
-        cure it, the job is closed; `next_rendezvous` then raises RendezvousClosedError.
+        """Workers of this node failed: the round ends for all nodes. If the budget is used up, or a restart cannot cure
+        it, the job is closed; `next_rendezvous` then raises RendezvousClosedError.
 
         Called as soon as an exit is seen, with what is known then, and again when the workers have been stopped, with
-        all that there is; the second call replaces the first. Called also when the round has ended already."""
+        everything; the second call replaces the first. Also called when the round has ended already."""
 
     @abc.abstractmethod
     def report_success(self) -> None:
@@ -242,11 +242,11 @@ class RoundHandler(RendezvousHandler):
 
     @abc.abstractmethod
     def leave(self, reason: str, timeout: Duration) -> bool:
-        """Tell the others that this node goes, so that they re-form without it, as soon as its workers have stopped:
-        `shutdown` tells that. Blocks for `timeout` seconds at most; whether it could be told. The rendezvous stays
-        open."""
+        """Tell the others that this node goes, so that they form a round without it as soon as its workers have
+        stopped, which `shutdown` says. Blocks for at most `timeout` seconds; returns whether the others could be told.
+        The rendezvous stays open."""
 
     @abc.abstractmethod
     def progress(self) -> str:
-        """For people who wait, for a round to form or for the others to succeed: how many nodes are there and who is
-        missing, as far as it is known; empty when nothing is."""
+        """For people who wait for a round to form or for the others to succeed: how many nodes are there and which are
+        missing, if known; empty when nothing is."""

@@ -186,7 +186,7 @@ class Driver:
     def _closed(self) -> bool:
         try:
             call = Call(self._backend.close)
-        except RuntimeError:  # no thread is to be had
+        except RuntimeError:  # no thread can be started
             self._backend.close()
             return True
         try:
@@ -205,7 +205,7 @@ class Driver:
         self._operator = operator
         try:
             self._begin("node", lambda: self._operate(operator))
-        except RuntimeError:  # no thread is to be had
+        except RuntimeError:  # no thread can be started
             self._operator = before
             raise
         self._in_store = False

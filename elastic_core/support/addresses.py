@@ -72,7 +72,7 @@ def _is_host(host: str) -> bool:
 
 
 def own_address_towards(host: str, port: int) -> str | None:
-    """The address that this machine's packets for `host` carry: whoever else reaches `host` reaches us there.
+    """The address that this machine's packets for `host` carry: other machines that reach `host` reach us there.
 
     Nothing is sent to find out, but a name is looked up.
 

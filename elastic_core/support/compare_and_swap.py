@@ -16,9 +16,9 @@ class TooManyRefusals(Exception):
 
 
 def swapped(change: Callable[[], T | None], attempts: int) -> T:
-    """What `change` returns, which reads, decides and writes, once it is not None: None is a write that was refused,
-    because what was decided about is of the past. Raises TooManyRefusals after so many attempts: whoever refuses us
-    makes progress, and our turn should have come."""
+    """The first result of `change` that is not None. `change` reads, decides and writes; None means that the write was
+    refused, because another one came first. Raises TooManyRefusals after so many attempts: the others make progress,
+    and our turn should have come."""
     for _ in range(attempts):
         done = change()
         if done is not None:

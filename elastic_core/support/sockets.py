@@ -189,10 +189,10 @@ def bound_everywhere(port: int) -> socket.socket:
 class PortReservation:
     """Holds a TCP port on all addresses until `release`, without listening.
 
-    The socket is bound with SO_REUSEADDR and never listens. So the kernel gives the port to nobody else who
-    asks for any port, nor to an outgoing connection, while a server that sets SO_REUSEADDR too, as torch's
-    TCPStore does, can bind and listen on it. For the same reason two reservations of one wanted port do not see
-    each other; whoever listens second finds out.
+    The socket is bound with SO_REUSEADDR and never listens. So the kernel gives the port neither to another program
+    that asks for any port nor to an outgoing connection, while a server that sets SO_REUSEADDR too, as torch's TCPStore
+    does, can bind and listen on it. For the same reason two reservations of one wanted port do not see each other; the
+    one that listens second finds out.
 
     Args:
         port: the port wanted, 0 for any free one.

@@ -1,4 +1,4 @@
-"""Activity: what the workers of a round have done so far, for whoever tells one that hangs from one that works."""
+"""Activity: what the workers of a round have done so far, which shows whether one of them hangs."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class Activity:
 
 
 def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
-    """CPU time of each worker and of all that it started and that is of its session, by the worker's process id. What
-    children used that have ended is in it, as far as somebody waited for them."""
+    """CPU time of each worker and of all that it started and that is of its session, by the worker's process id. It
+    includes what ended children used, if their parent has waited for them."""
     import psutil
 
     seconds = dict.fromkeys((worker.pid for worker in workers), 0.0)

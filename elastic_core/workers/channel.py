@@ -55,7 +55,7 @@ class Channel:
         self._show(lines)
 
     def show_unfinished(self) -> None:
-        """Show a line that nobody finished for a while (a prompt, a counter)."""
+        """Show a line that stayed unfinished for a while (a prompt, a counter)."""
         self._console.write(self._pending[self._shown :])
         self._shown = len(self._pending)
 
@@ -75,7 +75,7 @@ class Channel:
         self._dump = self._dump and DumpSink()
 
     def dump(self) -> str:
-        """The stacks that faulthandler has written; they are not among the last lines."""
+        """The stacks that faulthandler has written; the last lines do not contain them."""
         return self._dump.text() if self._dump else ""
 
     def _show(self, lines: list[bytes]) -> None:

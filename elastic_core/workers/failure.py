@@ -34,8 +34,8 @@ _BAD_OPTION = re.compile(r"Error: ")  # click, which says how to use it first
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one worker's end. `stopped` is true when its exit is what a signal of the agent's asked for;
-    `killed_for` is why the agent killed it, if it hung; `stack` is what it was doing at the end, if that is known."""
+    """All that is known of one worker's end. `stopped` is true if a signal of the agent asked for the exit;
+    `killed_for` is why the agent killed it, if it hung; `stack` is what it was doing at the end, if known."""
 
     exit: WorkerExit
     ranks: WorkerRanks
@@ -86,10 +86,10 @@ def _bad_option(tail: Sequence[str]) -> bool:
 
 
 def read_error_file(path: Path) -> dict[str, Any]:
-    """The JSON that torch's `@record` (or the script) wrote; empty when there is none. What is broken, huge, deep or no
-    file at all is described, never trusted: the worker left it while it was dying. Holds nothing that JSON has not."""
+    """The JSON that torch's `@record` (or the script) wrote; empty when there is none. What is broken, huge, deep or
+    not a file at all is described, never trusted: the worker left it while it was dying. Holds only what JSON can."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would keep us for ever
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would block us for ever
         try:
             return _read(fd)
         finally:
@@ -122,7 +122,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 
 
 def _number(text: str) -> float | str:
-    """A number, or its text where it is beyond all numbers: JSON has no infinity."""
+    """A number, or its text if it is infinite or not a number: JSON has neither."""
     return number if math.isfinite(number := float(text)) else text
 
 
@@ -172,9 +172,9 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
 
 
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
-    """The failures of a round by global rank. `evidences` come in order of exit: the first is held to be the cause
-    of the rest. Workers that only obeyed our own stop are no failures; one that was killed because it hung is one
-    whatever it left with."""
+    """The failures of a round by global rank. `evidences` come in order of exit: the first counts as the cause of the
+    rest. Workers that only obeyed our own stop are not failures; one that was killed because it hung is a failure with
+    any exit code."""
     failed = [describe(e, plan) for e in evidences if e.killed_for or (e.exit.exitcode != 0 and not e.stopped)]
     if not failed:
         return {}

@@ -57,9 +57,9 @@ _INCOMPLETE = {
 
 @dataclass(frozen=True)
 class GroupPolicy:
-    """What the user decided about the workers of this node. `progress`: what tells that a worker does not hang, among
-    `log`, `cpu` and `beat`; empty where nobody asks. `patience` with one that does hang
-    is not a setting: programs and tests may have another."""
+    """What the user decided about the workers of this node. `progress`: what shows that a worker does not hang, from
+    `log`, `cpu` and `beat`; empty where hangs are not looked for. `patience` with a hung worker is not a setting:
+    programs and tests may have another."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
     environment: EnvironmentPolicy = field(default_factory=EnvironmentPolicy)
@@ -70,8 +70,8 @@ class GroupPolicy:
 
 @dataclass
 class _Round:
-    """What is known of the running round; `signals` are those that we sent. `exits` are in the order in which they are
-    held to have happened; that of a worker that was killed because it hung has its place before it is seen."""
+    """What is known of the running round; `signals` are those that we sent. `exits` are in the order in which they
+    count as having happened; the exit of a worker that was killed because it hung has its place before it is seen."""
 
     plan: RoundPlan
     output: RoundOutput
@@ -124,10 +124,10 @@ class LocalWorkers:
         self._values: dict[int, Any] = {}
 
     def guard(self, folders: Iterable[str]) -> None:
-        """From now on: should the agent be killed, these folders go with it; `close` removes them as well.
+        """From now on these folders are removed if the agent is killed; `close` removes them as well.
 
         Raises:
-            ConfigurationError: a limit of this machine lets nobody guard them.
+            ConfigurationError: a limit of this machine prevents guarding them.
         """
         for folder in folders:
             try:
@@ -153,7 +153,7 @@ class LocalWorkers:
             with _threads_counted():
                 output.begin()
         except BaseException as error:
-            # First, for it gives back file descriptors, and without one the process table cannot be read. It may have
+            # First, because it frees file descriptors, and without one the process table cannot be read. It may have
             # begun already, or find no thread: `finish` does without.
             with contextlib.suppress(RuntimeError):
                 output.begin()
@@ -316,7 +316,7 @@ class LocalWorkers:
                 raise
             raise unwritable(error, log_dir=False) from error
         launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, cpus)
-        with interrupts_held():  # or one would leave a worker behind that is in nobody's books yet
+        with interrupts_held():  # otherwise one would leave a worker behind that is not recorded yet
             worker = adopt(ranks, self._starter.start(launch))
             current.workers[ranks.local] = worker
             current.launches[ranks.local] = launch
@@ -325,7 +325,7 @@ class LocalWorkers:
             worker.watch(self._open_sentinel)
 
     def _end_all(self, current: _Round) -> None:
-        """Not all could be started: end those that were, and wait until the kernel has taken them down."""
+        """Not all workers could be started: end those that were, and wait until the kernel has removed them."""
         sessions.end(current.leaders)
         for worker in self._running_workers():
             if worker.sentinel >= 0:
@@ -391,7 +391,7 @@ def _forget(error_file: Path, policy: OutputPolicy) -> None:
 
 @contextlib.contextmanager
 def _threads_counted() -> Iterator[None]:
-    """What Python reports when no thread can be started is no OSError, although it comes from the same limits."""
+    """Python's error when no thread can be started is not an OSError, although it comes from the same limits."""
     try:
         yield
     except RuntimeError as error:

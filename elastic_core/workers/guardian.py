@@ -19,9 +19,10 @@ _FOR_THE_LOADER = ("LD_", "DYLD_")  # an interpreter may need them to find its l
 
 
 class Guardian:
-    """Starts the guardian process; `close` ends it. Losing the guardian costs safety, never the job.
+    """Starts the guardian process; `close` ends it. Losing the guardian costs safety but never ends the job.
 
-    Of `environment` it gets what the dynamic loader reads, and nothing else. Raises OSError when it cannot be started.
+    From `environment` it gets what the dynamic loader reads, and nothing else. Raises OSError when it cannot be
+    started.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -38,12 +39,12 @@ class Guardian:
         self._order(f"watch {pid} {start}")
 
     def forget(self, pid: int) -> None:
-        """The session is empty; its number may be used again by somebody else."""
+        """The session is empty; the kernel may use its number again."""
         self._order(f"forget {pid}")
 
     def scratch(self, path: str) -> None:
-        """Remove this folder at the end. Never the wrong one: what would read as two orders, or does not begin at the
-        root, is left alone; and so are links and where they lead to."""
+        """Remove this folder at the end. Never the wrong one: a path that would read as two orders, or does not begin
+        at the root, is left alone, and so are links and their targets."""
         if "\n" not in path and Path(path).is_absolute():
             self._order(f"scratch {path}")
 
@@ -53,7 +54,7 @@ class Guardian:
         self._process.close(timeout)
 
     def _order(self, line: str) -> None:
-        if not self._process.order(line):  # one line about it is enough
+        if not self._process.order(line):  # one line of the log is enough
             get_logger().warning(
                 "guardian lost",
                 pid=self.pid,

@@ -1,4 +1,4 @@
-"""The end of a worker that hangs: its stacks first, then SIGKILL, to nobody but it and what it started."""
+"""The end of a worker that hangs: its stacks first, then SIGKILL, only to it and what it started."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class End:
     patience: HangPatience
 
     def stacks(self, pid: int) -> str:
-        """Let `pid`, a process of the worker's session, and the worker itself write their stacks and die of it. What
-        to say where nothing of that has come: the words of py-spy, or why there is no stack."""
+        """Let `pid`, a process of the worker's session, and the worker itself write their stacks and die of that.
+        Returns what to say if no stack has come: the output of py-spy, or why there is no stack."""
         self.output.expect_dump(self.worker.ranks.local)
         asked = self._who_can_tell(pid)
         self._ask(asked)
@@ -56,14 +56,15 @@ class End:
         return text or stacks.explained([why, no_spy])
 
     def kill(self, wait: bool) -> None:
-        """Whatever is left of it. Of many that hang in the kernel, waiting for each would hold up the agent."""
+        """Kill what is left of it. `wait` for its end only if that cannot hold up the agent: many may hang in the
+        kernel."""
         sessions.send_all({self.worker.pid: self.worker.start}, signal.SIGKILL)
         if wait:
             wait_readable(self.worker.sentinel, self.patience.end)
 
     def _who_can_tell(self, pid: int) -> list[int]:
-        """The process that hangs, if it is another one, and the worker's. Where that is no Python but a program that
-        started it (a shell), what it started."""
+        """The process that hangs, if it is another one, and the worker's. If the worker is not Python but a program
+        that started it (a shell), what that program started."""
         leader = self.worker.pid
         first = [pid] if pid != leader and stacks.catches_abort(pid) else []
         if stacks.catches_abort(leader):

@@ -1,7 +1,7 @@
 """Log placement by a plugin written for torchrun: an entry point in group `torchrun.logs_specs` (`--logs-specs NAME`).
 
-Its class is called as torchrun calls it, and only asked where files go; writing them is our business. The class is
-torch's or derives from torch's, so torch comes into the agent with it: the price of choosing it.
+Its class is called as torchrun calls it, and only asked where files go; the agent writes them. The class is torch's or
+derives from torch's, so choosing it brings torch into the agent.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def choose(mode: Mode, machine: Machine, local_rank: int, workers: int) -> Cpus:
 
 
 def _share(own: list[Cpu], place: int, sharers: int) -> Cpus:
-    """Whole physical cores, divided as evenly as they go; nobody else's."""
+    """Whole physical cores, divided as evenly as possible; no worker shares one."""
     cores = sorted({cpu.core for cpu in own})
     mine = set(cores[place * len(cores) // sharers : (place + 1) * len(cores) // sharers])
     return frozenset(cpu.number for cpu in own if cpu.core in mine)
@@ -118,8 +118,8 @@ NO_BINDING = Binding()
 
 
 def bind(cpus: Cpus | set[int]) -> None:
-    """Run this thread, and what it starts, on these processors only; empty changes nothing. Fails soft: somebody may
-    take processors from us at any time."""
+    """Run this thread, and what it starts, on these processors only; empty changes nothing. Fails soft: processors may
+    be taken from us at any time."""
     if cpus:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cpus)

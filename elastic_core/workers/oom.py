@@ -1,4 +1,4 @@
-"""Out-of-memory kills: telling the kernel's SIGKILL from anybody else's, where the kernel counts them."""
+"""Out-of-memory kills: distinguishes the kernel's SIGKILL from others, where the kernel counts them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_OOM = OomVerdict(False, "")
 
 @dataclass(frozen=True)
 class OomCounter:
-    """A file of `name value` lines that counts kills, and how far its word reaches."""
+    """A file of `name value` lines that counts kills, and the scope in which it counts."""
 
     path: Path
     scope: str
@@ -55,7 +55,7 @@ class OomWatch:
 def counters_of_this_machine(
     own_cgroups: Path = Path("/proc/self/cgroup"), cgroup_root: Path = Path("/sys/fs/cgroup")
 ) -> tuple[OomCounter, ...]:
-    """The counters that exist here: of our memory cgroup, else of the whole machine, which counts everybody's."""
+    """The counters that exist here: of our memory cgroup, else of the whole machine, which counts all kills there."""
     try:
         lines = own_cgroups.read_text().splitlines()
     except OSError:

@@ -1,6 +1,6 @@
 """The output pump: one thread that moves what the workers of a round write to files and console, line by line.
 
-A thread of its own, because a console that blocks (a paused terminal, a full pipe) must hold up the workers that
+It has a thread of its own, because a console that blocks (a paused terminal, a full pipe) must hold up the workers that
 write to it, as it would without us, and never the agent.
 """
 
@@ -42,9 +42,8 @@ class Delivery(enum.Enum):
 class OutputPump:
     """Takes over the read ends of the pipes in `channels` (file descriptor -> channel) and closes them.
 
-    Call `start`; when everybody who may write has gone, `end`; when `done` has become readable, or it has been waited
-    for long enough, `finish`. `busy` while something is on its way to the console or a file: for ever, where that takes
-    no more.
+    Call `start`; when all writers have gone, `end`; when `done` has become readable, or the wait for it was long
+    enough, `finish`. `busy` while something is on its way to the console or a file: for ever, if that takes no more.
     """
 
     def __init__(self, channels: Mapping[int, Channel]) -> None:
@@ -81,7 +80,7 @@ class OutputPump:
         return caught_up.wait(patience)
 
     def end(self) -> None:
-        """Read what lies in the pipes, and no further: who writes now is none of ours. Idempotent."""
+        """Read what lies in the pipes, and no further: no process that writes now is ours. Idempotent."""
         if not self._ending:
             self._ending = True
             os.close(self._wake_writer)
@@ -110,11 +109,11 @@ class OutputPump:
             self._drain(fd)
         self._selector.close()
         os.close(self._wake_reader)
-        self._answer()  # after that: who asks later finds no reader, and nobody is left to wait for an answer
+        self._answer()  # after that: a later request finds no reader, and no thread is left to wait for an answer
         os.close(self._done_writer)
 
     def _turn(self) -> bool:
-        """One wait and what came of it; False when told to end."""
+        """One wait and its result; False when told to end."""
         waiting = any(channel.unfinished for channel in self._channels.values())
         ready = self._selector.select(_UNFINISHED_LINE_AFTER if waiting else None)
         if not ready:
@@ -125,7 +124,7 @@ class OutputPump:
         return self._wake_reader not in fds or self._woken()
 
     def _woken(self) -> bool:
-        """Somebody wants it to catch up, or, when the pipe has no writer any more, to end."""
+        """The pump has to catch up or, when the pipe has no writer any more, to end."""
         if not os.read(self._wake_reader, _CHUNK):
             return False
         for fd in list(self._channels):
@@ -151,7 +150,7 @@ class OutputPump:
         return len(data)
 
     def _drain(self, fd: int) -> None:
-        """Everybody has gone: move what they left."""
+        """All writers have gone: move what they left."""
         if self._take_what_is_there(fd):
             self._held = True
             self._end(fd)
@@ -177,8 +176,8 @@ class OutputPump:
                 self._guarded(fd, channel.show_unfinished)
 
     def _guarded(self, fd: int, move: Callable[[], None]) -> None:
-        """Go on reading whatever happens: a fault of ours may cost output, and must not make a worker wait for ever for
-        somebody to take it. Told once for each stream."""
+        """Go on reading after any error: a fault of ours may cost output, but must not make a worker wait for ever for
+        a reader. Reported once for each stream."""
         try:
             move()
         except Exception as error:  # noqa: BLE001 - any fault at all

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HangPatience:
-    """Bounds in seconds; none is waited out where what is waited for has come.
+    """Bounds in seconds; each wait ends early if what it waits for has come.
 
     Attributes:
         answer: for a worker that was asked to write its stacks and die; it takes milliseconds.

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 REAPED_BY_OTHERS = 256
-"""Stands for the exit code of a child that somebody else waited for; no process can leave with it."""
+"""Stands for the exit code of a child that another part of the program waited for; no process can exit with it."""
 
 
 class Child(Protocol):
-    """What both `subprocess` and `multiprocessing` can tell of a child."""
+    """What both `subprocess` and `multiprocessing` can say about a child."""
 
     pid: int
 

@@ -64,7 +64,7 @@ class RoundOutput:
         self._pump.start()
 
     def drain(self) -> int:
-        """Everybody who may write has gone: read the rest. A descriptor that becomes readable when it is delivered."""
+        """All writers have gone: read the rest. Returns a descriptor that becomes readable when it is delivered."""
         self._pump.end()
         return self._pump.done
 
@@ -112,7 +112,7 @@ class RoundOutput:
 
     def drop(self) -> None:
         """In a forked child: a worker has its own ends by now, and none of these may outlive its siblings or the agent.
-        The pump works on while others fork, so a number may have been closed and be somebody else's by now."""
+        The pump works on while others fork, so a number may have been closed and belong to another file by now."""
         for fd in (*self._write_ends.values(), *self._pump.owned()):
             with contextlib.suppress(OSError):
                 if _identity(fd) in self._pipes:
@@ -184,8 +184,8 @@ def make_folder(folder: Path, latest: Path | None) -> None:
 
 
 def _point(link: Path, folder: Path) -> None:
-    """Replace the link in one step, so that whoever follows it always arrives. A file system without links, or a
-    folder of that name, costs the convenience and not the job."""
+    """Replace the link in one step, so that it always leads to a folder. A file system without links, or a folder of
+    that name, costs the convenience but not the job."""
     fresh = link.with_name(f".{link.name}.{secrets.token_hex(8)}")  # other nodes may share the folder
     try:
         fresh.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)

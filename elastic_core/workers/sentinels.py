@@ -1,4 +1,4 @@
-"""Sentinels: file descriptors that become readable when a process has ended, so that nobody needs to poll."""
+"""Sentinels: file descriptors that become readable when a process has ended, so that no polling is needed."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Sessions: everything that a worker consists of, and the guardian that ends it when the agent is gone.
+"""Sessions: all processes of a worker, and the guardian that ends them when the agent is gone.
 
-Every worker leads a session of its own. A process belongs to a worker when its session is the worker's and it
-did not start before the worker, whoever its parent is by now; nothing is ever found by name. A process that
-made a session of its own (a daemon) has left on purpose and is not touched, and neither is a stranger who was
-given the process id of a worker that has gone. A worker that is still on its way to its session (the interpreter
-of a function boots first) is known by its process id and start alone.
+Every worker leads a session of its own. A process belongs to a worker when its session is the worker's and it did not
+start before the worker, regardless of its present parent; nothing is ever found by name. A process that made a session
+of its own (a daemon) has left on purpose and is not touched, and neither is a stranger with the process id of a worker
+that has gone. A worker that has not made its session yet (the interpreter of a function boots first) is known by its
+process id and start alone.
 
-What runs is read from /proc. On a system without it psutil knows; and where psutil is missing too, as for the
-guardian, the leaders and the process groups that they made are all that can be found.
+What runs is read from /proc. On a system without it psutil knows. Where psutil is missing too, as for the guardian,
+only the leaders and the process groups that they made can be found.
 
 This file is also a program, `python -I -S sessions.py`: the guardian. It needs the standard library only, so
 that it costs milliseconds, and it lives in a session of its own, so that what ends the agent does not end it.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _PROC = "/proc"
-UNKNOWN = -1  # in place of a start that cannot be had
+UNKNOWN = -1  # in place of a start that cannot be read
 _ENDED = "ZX"
 _PASSES = 100  # SIGKILL passes of `end`: a fork storm is caught, an unkillable process does not hold it
 _PAUSE_MS = 10  # between them: the kernel needs time to take a large process down
@@ -93,11 +93,11 @@ class PsutilTable:
             state = "Z" if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) else "?"
             return ProcessStat(pid, state, os.getpgid(pid), os.getsid(pid), 1, int(process.create_time() * 100))
         except (psutil.Error, OSError):
-            return None  # gone, or somebody else's and so none of ours
+            return None  # gone, or another user's and so none of ours
 
 
 class NoTable:
-    """When nobody tells: a process is known by its id, and one that has gone by the process group that it made."""
+    """Without either: a process is known by its id, and one that has gone by the process group that it made."""
 
     def pids(self) -> Iterable[int]:
         return ()
@@ -195,7 +195,7 @@ def waits_in(pid: int) -> str:
 
 
 def send(pid: int, signum: int) -> None:
-    """Signal one process; that it is gone is no error."""
+    """Signal one process; it is not an error if it is gone."""
     try:
         os.kill(pid, signum)
     except (ProcessLookupError, PermissionError):
@@ -203,7 +203,7 @@ def send(pid: int, signum: int) -> None:
 
 
 def send_group(leader: int, signum: int) -> None:
-    """Signal the process group that `leader` made; that it is gone is no error."""
+    """Signal the process group that `leader` made; it is not an error if the group is gone."""
     try:
         os.killpg(leader, signum)
     except (ProcessLookupError, PermissionError):
@@ -211,8 +211,8 @@ def send_group(leader: int, signum: int) -> None:
 
 
 def send_all(leaders: dict[int, int], signum: int, table: Table | None = None) -> None:
-    """Signal the sessions of `leaders`: whole process groups, so that nobody forks out of it, then whoever is in
-    none of the leaders' groups, or in none yet."""
+    """Signal the sessions of `leaders`: whole process groups, so that no process escapes by forking, then the processes
+    in none of the leaders' groups, or in none yet."""
     table = table or best_table()
     living = members(leaders, table)
     groups = {leader for leader, start in leaders.items() if _leads_group(table.stat(leader), start)}
@@ -230,7 +230,7 @@ def _leads_group(stat: ProcessStat | None, start: int) -> bool:
 
 
 def end(leaders: dict[int, int], table: Table | None = None) -> None:
-    """SIGKILL the sessions until nothing of them is left, or it is clear that something will not die."""
+    """SIGKILL the sessions until nothing of them is left, or a process clearly will not die."""
     for _ in range(_PASSES):
         send_all(leaders, signal.SIGKILL, table)
         if not members(leaders, table):

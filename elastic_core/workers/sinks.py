@@ -1,4 +1,4 @@
-"""Sinks: where a worker's bytes end up. A file that breaks says so once and hands back what it could not take."""
+"""Sinks: where a worker's bytes end up. A file that fails reports it once and hands back what it could not take."""
 
 from __future__ import annotations
 

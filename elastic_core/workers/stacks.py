@@ -1,9 +1,9 @@
-"""Stacks: what a hung worker was doing, asked of it just before it is killed.
+"""Stacks: what a hung worker was doing; it is asked for them just before it is killed.
 
-Python's faulthandler, which the agent turns on in workers that are watched, writes the stacks of all threads to stderr
-when SIGABRT comes, without the interpreter's lock, so also from C code that never gives it back; then the process dies.
-It has to be ours that is asked: whether a process catches SIGABRT at all is in its /proc entry. One that does not, or
-that handles it in a way of its own, is shown to py-spy where that is installed.
+The agent turns on Python's faulthandler in watched workers. It writes the stacks of all threads to stderr when SIGABRT
+comes, without the interpreter's lock, so also from C code that never releases it; then the process dies. Only a process
+that catches SIGABRT is asked; its /proc entry says whether it does. For one that does not, or handles SIGABRT in its
+own way, py-spy is used if it is installed.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _ENDING: Duration = 0.5  # seconds for py-spy to be gone once it was killed
 
 
 class DumpSink:
-    """Picks the dumps of faulthandler out of a stream of lines, the last few of them; the rest is what the worker had
-    to say itself. Fed by one thread, read by any.
+    """Picks the last few dumps of faulthandler out of a stream of lines; the rest is the worker's own output. Fed by
+    one thread, read by any.
 
-    A dump goes on until somebody writes something else; after that only the head of a thread's stack, which nothing but
-    faulthandler writes, takes it up again: a line of another process may have come in between."""
+    A dump goes on until another line comes; after that only the head of a thread's stack, which nothing but
+    faulthandler writes, continues it: a line of another process may have come in between."""
 
     def __init__(self) -> None:
         self._inside = False
@@ -107,7 +107,7 @@ def bounded(text: str) -> str:
 
 
 def catches_abort(pid: int) -> bool:
-    """Whether the process has a handler for SIGABRT. Where nobody tells: yes."""
+    """Whether the process has a handler for SIGABRT. If that is unknown: yes."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             caught = next((line.split()[1] for line in file if line.startswith(b"SigCgt:")), b"0")
@@ -117,7 +117,7 @@ def catches_abort(pid: int) -> bool:
 
 
 def abort(pid: int) -> None:
-    """Let the process die of SIGABRT, without a core dump, also if it is stopped."""
+    """Let the process die of SIGABRT, without a core dump, even if it is stopped."""
     _forbid_core(pid)
     sessions.send(pid, signal.SIGABRT)
     sessions.send(pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Starters: how a worker comes to be. `subprocess` for scripts and commands; for functions see `functions`."""
+"""Starters: how a worker is started. `subprocess` for scripts and commands; for functions see `functions`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Where each output stream of each worker goes: a pure plan, made before the round starts.
 
-stderr always passes through the agent, so that a failure can be shown with its last lines. stdout does when there
-are several workers, so that their lines stay whole, or when somebody asked for a file, a prefix or a filter, or for a
-look whether workers make progress; else the one worker has the agent's own, which may be a terminal.
+stderr always passes through the agent, so that a failure can be shown with its last lines. stdout does so too when
+there are several workers, so that their lines stay whole, or when a file, a prefix, a filter or a check of the workers'
+progress was asked for. Otherwise the one worker has the agent's own stdout, which may be a terminal.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _nothing(local_rank: int) -> int:
 @dataclass(frozen=True)
 class OutputPolicy:
     """What the user decided about output. `ranks_filter` empty means every local rank is shown on the console;
-    `watched`, that a line of output tells that a worker makes progress, so that every stream has to pass here."""
+    `watched` means that a line of output counts as progress of a worker, so that every stream has to pass here."""
 
     redirects: StreamChoice = _nothing
     tee: StreamChoice = _nothing

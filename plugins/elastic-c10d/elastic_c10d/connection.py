@@ -3,11 +3,11 @@
 torch bounds neither how long an operation other than `wait` takes, nor can a blocked one be interrupted. Both are
 properties of the socket: a receive timeout ends an operation that a paused store does not answer, and a shutdown ends
 all of them at once. torch names the descriptor of its socket in the store's `repr`. Where it does not (another version
-of torch), there is no socket to be had, and waits are cut into short pieces instead.
+of torch), the socket cannot be found, and waits are cut into short pieces instead.
 
-A constructor that hangs (see `connector.Dialler`) holds a socket which nobody can name, a thread, and the end of the
-process: a thread that comes back from C++ while the interpreter shuts down brings it down with SIGABRT. Its socket is
-the one to that port which is none of those we know and has not received a single byte: every finished one has.
+A constructor that hangs (see `connector.Dialler`) holds a socket without a known descriptor, a thread, and the end of
+the process: a thread that comes back from C++ while the interpreter shuts down brings it down with SIGABRT. Its socket
+is the one to that port which is none of those we know and has not received a single byte: every finished one has.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class TorchConnection(StoreConnection):
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(3, int(seconds / interval) - 1))
 
     def machine_answers(self) -> bool:
-        """Whether the machine at the other end has given a sign of life within the last seconds: what does not answer
-        is the store then, and not the network. Any thread."""
+        """Whether the machine at the other end has given a sign of life within the last seconds: if it has, the store
+        does not answer, and not the network. Any thread."""
         try:
             return self.socket is not None and _number(self.socket, "=I", _ACK_AGE) < _FRESH
         except OSError:
@@ -118,7 +118,7 @@ def socket_of(store: Store, port: int) -> socket.socket | None:
 
 
 def cut_unanswered(port: int) -> None:
-    """Shut down the sockets to `port` on whatever host that are not known and were never sent anything."""
+    """Shut down the sockets to `port` on any host that are not known and have never received anything."""
     for descriptor in _open_files():
         try:
             status = os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""Ways to get connections to one store: over TCP to an endpoint, or by sharing a store that somebody made."""
+"""Ways to get connections to one store: over TCP to an endpoint, or by sharing an existing store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ CONNECT_TIMEOUT: Duration = 10.0
 
 
 class SharedConnector:
-    """Everybody gets the same store, which must be safe to use from several threads, as FileStore and HashStore are."""
+    """All callers get the same store, which must be safe to use from several threads, as FileStore and HashStore
+    are."""
 
     grace: Duration = 0.0
 
@@ -49,7 +50,7 @@ class SharedConnector:
 
 
 class BorrowedTcpConnector:
-    """Starts with a TCPStore that somebody else made, possibly beneath PrefixStores; makes further ones like it."""
+    """Starts with an existing TCPStore, possibly beneath PrefixStores; makes further ones like it."""
 
     grace: Duration = 0.0
 
@@ -108,8 +109,8 @@ class Dialler:
         self._waiting: set[Call[Store]] = set()
 
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
-        """A new connection to `host`, which should be known to listen. `patiently`: it may take as long as it takes,
-        until `close`.
+        """A new connection to `host`, which should be known to listen. `patiently`: it may take any time, until
+        `close`.
 
         Raises:
             RendezvousConnectionError: it does not answer as a TCPStore within `timeout` seconds, or `stop` was set.
@@ -150,7 +151,7 @@ class Dialler:
         return self._finished(store, port, where, watched=True)
 
     def close(self) -> None:
-        """Let callers come back with an error, now and later, and end what is stuck."""
+        """Let callers fail, now and later, and end what is stuck."""
         self.stop.set()
         for attempt in tuple(self._waiting):
             attempt.interrupt()
@@ -177,7 +178,7 @@ class Dialler:
 
 
 def as_connector(store: Store | StoreConnector) -> StoreConnector:
-    """A connector as it is, or the one that fits a store which somebody else made."""
+    """A connector as it is, or the one that fits an existing store."""
     if hasattr(store, "connect"):
         return cast("StoreConnector", store)
     base = innermost(store)

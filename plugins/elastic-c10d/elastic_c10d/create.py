@@ -1,4 +1,4 @@
-"""From parameters to a backend and what belongs to it, to one that only looks on, and to a store. All problems of the
+"""Makes, from parameters, a backend with its parts, a backend that only looks, and a store. Reports all problems of the
 parameters at once."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _LENGTH = struct.Struct("=I")  # a FileStore begins with the length of its first key
 _LONGEST_KEY = 4096
-_SERVED = 1000  # nodes that the server of a store that was asked for by name has room for
+_SERVED = 1000  # how many nodes fit a server that is opened by the store's name
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
     Options of `params`: see the record of `c10d` in `elastic_c10d.plugin`; those not given have their defaults.
 
     Raises:
-        ConfigurationError: the endpoint or an option cannot be.
+        ConfigurationError: the endpoint or an option is impossible.
         RendezvousConnectionError: the store could not be reached within `join_timeout`.
     """
     options = options_of(params, C10D)
@@ -71,7 +71,7 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE) ->
     Raises:
         ConfigurationError: the endpoint or an option cannot be.
     """
-    # An error that comes after the join timeout could not be told: who gives up says only that nothing answered.
+    # An error after the join timeout could not be reported: a node that gives up says only that nothing answered.
     options = options_of(params, C10D)
     half = options["join_timeout"] / 2
     connector = connector_for(params, options, min(patience, half), half)
@@ -160,7 +160,7 @@ def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> St
     The server lives as long as the store.
 
     Raises:
-        RendezvousConnectionError: there is none to be had within `timeout` seconds.
+        RendezvousConnectionError: none could be made within `timeout` seconds.
     """
     hosting = Hosting(endpoint, is_host, _SERVED)
     connector = TcpConnector(endpoint, hosting, patience=timeout)

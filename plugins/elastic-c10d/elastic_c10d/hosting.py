@@ -1,14 +1,14 @@
-"""Who hosts the store of an endpoint, decided by doing rather than by comparing names.
+"""Which node hosts the store of an endpoint: decided by trying, not by comparing names.
 
-Who can bind the endpoint's address and listen there hosts; everybody else, on the same machine too, finds the port
+The node that can bind the endpoint's address and listen there hosts; all others, on the same machine too, find the port
 taken or the address foreign. Whether the endpoint really leads to the server just started (it might be translated to
 another machine's, or be one of several addresses of a name) is checked with a nonce that is read through the endpoint.
 
-Where the name has addresses of several machines, each of these could host, and each might try its own address first. So
-there only the machine with the first address in an order that all agree on hosts, and only if no other one does.
+Where the name has addresses of several machines, each of these could host, and each might try its own address first. In
+that case only the machine whose address is first, in an order that all agree on, hosts, and only if no other one does.
 
-A store that an agent hosted and that is lost may be hosted again by whoever can bind its address: agents of the same
-machine. `elastic serve` writes no nonce, and so its stores are left to whoever started it.
+If a store that an agent hosted is lost, any agent that can bind its address, so one on the same machine, may host it
+again. `elastic serve` writes no nonce, so no agent replaces its stores.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PROBE = 2.0
 
 
 def answers(address: Address) -> bool:
-    """Whether somebody listens there."""
+    """Whether a program listens there."""
     return not connected(address, _PROBE)[0]
 
 
@@ -50,9 +50,9 @@ class Hosting:
 
     Args:
         endpoint: where the store belongs.
-        is_host: True: it must be here; False: it must not; None: whoever can.
+        is_host: True: it must be here; False: it must not; None: the node that can bind the address.
         max_nodes: the nodes to have room for.
-        probe: whether somebody listens at an address of another machine.
+        probe: whether a program listens at an address of another machine.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Hosting:
         return self._server is not None
 
     def offer(self, addresses: Sequence[Address]) -> str | None:
-        """Start a server if it is for us to do so. Returns why it is not, where that is worth telling.
+        """Start a server if this node has to. Returns why it does not, if that is worth reporting.
 
         Raises:
             RendezvousConnectionError: it must be here, and cannot.
@@ -104,7 +104,8 @@ class Hosting:
 
     def offer_again(self, lost: Address) -> bool:
         """The store at this address is gone: start a server in its place, if the one that is gone was an agent's and
-        its address is this machine's. Of several who try, one can bind. Whether our part is to be decided anew."""
+        its address is this machine's. Of several that try, one can bind. Returns whether our part has to be decided
+        anew."""
         if not self._was_free_to_choose or not self._by_agent or self.here or self._stopped or not is_local(lost):
             return False
         self._start([lost])

@@ -1,4 +1,4 @@
-"""Servers of TCPStores: the socket is bound and listens before torch gets it, so that nobody guesses about ports."""
+"""Servers of TCPStores: the socket is bound and listens before torch gets it, so that no port is guessed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _TIMEOUT = timedelta(seconds=300)
 
 def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
     """A socket that listens where the endpoint's store belongs: a loopback endpoint at its loopback address, any other
-    on all addresses, since a machine's own name often resolves to 127.0.1.1, where nobody else could reach it. Raises
-    OSError, EADDRINUSE if somebody listens there."""
+    on all addresses, since a machine's own name often resolves to 127.0.1.1, which no other machine could reach. Raises
+    OSError, EADDRINUSE if a program listens there."""
     if endpoint.is_loopback:
         own = min(addresses, key=lambda address: address.family != socket.AF_INET)
         sock = bound(own.family, own.sockaddr)

@@ -17,7 +17,7 @@ DEFAULT_PORT = 29500
 
 
 def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
-    """The parameters of `c10d` that make it static: rank 0 hosts and nobody else, and this node's rank is wanted.
+    """The parameters of `c10d` that make it static: only rank 0 hosts, and this node asks for its rank.
 
     Raises:
         ConfigurationError: the number of nodes is not fixed, or the rank is missing or too high.

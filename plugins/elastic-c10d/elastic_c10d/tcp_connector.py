@@ -1,4 +1,5 @@
-"""Connections to a TCPStore at an endpoint: names resolved anew each time, addresses tried in turn, patience, words."""
+"""Connections to a TCPStore at an endpoint: names resolved anew each time, addresses tried in turn, patience,
+messages."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class TcpConnector:
         clock: times the patience.
         resolver: finds the addresses of a host and port.
         grace: seconds beyond the window for which workers are kept while the store's machine answers and the store does
-            not: then it answers nobody, so that nobody is called gone.
+            not: then it answers no node, so no node is called gone.
     """
 
     def __init__(
@@ -122,8 +123,8 @@ class TcpConnector:
         return self._dial(address, patiently=not careful)
 
     def _again(self, lost: Address) -> TorchConnection:
-        """A main connection after a fault. Where the store is gone that an agent of this machine hosted, hosting is up
-        to whoever of the others is first; at once, since workers run on for a grace only."""
+        """A main connection after a fault. If a store that an agent of this machine hosted is gone, the first of the
+        others hosts it; at once, since workers run on for a grace only."""
         answers: list[str] = []
         found = self._once(answers, decides=False)
         if found is None and self._hosting is not None and self._hosting.offer_again(lost):

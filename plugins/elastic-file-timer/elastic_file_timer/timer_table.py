@@ -48,8 +48,8 @@ class TimerTable:
         return dict(self._refused)
 
     def take_all(self, lines: Sequence[bytes]) -> None:
-        """Lines from the pipe, whoever wrote them. Most of what is no request is told at a glance: a flood of it takes
-        little time."""
+        """Lines from the pipe, from any writer. Most lines that are not requests are cheap to reject, so a flood of
+        them takes little time."""
         written = list(filter(None, lines))
         likely = list(filter(may_be_request, written))
         if len(likely) < len(written):
