@@ -23,7 +23,7 @@ from block_kinds import (
     of_kind,
     parameters,
 )
-from blocks import LIMIT_S, PAGES, ROOT, Block, Shell, blocks_of
+from blocks import LIMIT_S, PAGES, ROOT, Block, Shell
 
 from elastic_core.config import read
 from elastic_core.hooks import spec
@@ -74,11 +74,6 @@ def got_by(code):
     return {tuple(ast.literal_eval(argument) for argument in call.args) for call in fetching}
 
 
-def test_who_names_a_page_without_getting_its_block_is_found():
-    assert got_by('# block_of("docs/a.md", "x")\nopen("docs/a.md")\n') == set()
-    assert got_by('def test():\n    run(block_of("docs/a.md", "x"))\n') == {("docs/a.md", "x")}
-
-
 def test_what_ci_is_said_to_run_it_runs():
     lines = {line.removeprefix(".tox/ci/bin/") for line in (ROOT / ".ci" / "run").read_text().splitlines()}
     for page, _, words, by in RUN_ELSEWHERE:
@@ -93,12 +88,6 @@ def test_the_examples_of_the_hooks_are_those_of_the_docstrings():
     own = "\n".join(inspect.getdoc(function) or "" for _, function in inspect.getmembers(spec, inspect.isfunction))
     assert len(code) > 10
     assert [text for text in code if "".join(text.split()) not in "".join(own.split())] == []
-
-
-def test_blocks_are_found():
-    page = "# A\n\n    one\n    two\n\n    three\n- b\n    no\n\n  ```sh\n  x\n  ```\n```\ny\n```\n"
-    found = [(block.line, block.language, block.text) for block in blocks_of("page", page)]
-    assert found == [(3, "indented", "one\ntwo\n\nthree\n"), (10, "sh", "x\n"), (13, "", "y\n")]
 
 
 def test_what_is_to_be_installed_is_ours_or_torch():

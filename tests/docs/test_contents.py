@@ -151,7 +151,7 @@ def test_what_the_first_change_names_is_there():
     tox = (ROOT / "tox.ini").read_text()
     environments = set(re.findall(r"tox run -e (\w+)", ONBOARDING))
     assert [name for name in environments if f"[testenv:{name}]" not in tox] == []
-    assert environments == {"py", "lint", "docs"}
+    assert environments == {"unit", "py", "lint", "docs"}
     for path, names in re.findall(r"`([\w/]+\.py)`: (`\w+` and `\w+`)", ONBOARDING):
         module = import_module(path.removesuffix(".py").replace("/", "."))
         assert [name for name in re.findall(r"\w+", names.replace(" and ", " ")) if not hasattr(module, name)] == []

@@ -44,11 +44,6 @@ def entries(text):
 NAMED = list(entries(TREE))
 
 
-def test_a_tree_is_read():
-    text = "    a/      one\n      b.py, c/   two\n              more, of it\n    d, e/f   three\n      g/\n"
-    assert list(entries(text)) == ["a", "a/b.py", "a/c", "d", "e/f", "/g"]
-
-
 def tracked():
     """Every path of the checkout, folders included."""
     listed = subprocess.run(("git", "ls-files", "-co", "--exclude-standard"), cwd=ROOT, capture_output=True, text=True)

@@ -81,19 +81,6 @@ def test_what_is_left_out_of_the_table_is_warned_of_and_told_elsewhere():
     assert [event for event in TOLD_BY_WATCHDOGS if f"`{event}`" not in page] == []
 
 
-@pytest.mark.parametrize(
-    ("code", "events"),
-    [
-        ('log.warning("entry dropped", key=1)', {"entry dropped"}),
-        ('get_logger().error(\n    "guardian lost",\n)', {"guardian lost"}),
-        ('log.info("leads now")', set()),
-        ('def end(event): log.warning(event)\n\nend("spans lost")', {"spans lost"}),
-    ],
-)
-def test_warnings_are_found(code, events):
-    assert warned_of(code) == events
-
-
 def told_defaults():
     rows = re.findall(r"^\| `([\w-]+)` \| (\d+) s \|", TUNING, re.M)
     return {name.lstrip("-").replace("-", "_"): float(value) for name, value in rows}

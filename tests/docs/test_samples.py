@@ -93,13 +93,6 @@ def is_said(words, code):
     return has_all and sum(f"{one} {two}" not in code for one, two in itertools.pairwise(words)) <= 1
 
 
-def test_what_no_text_has_is_found():
-    code = "the store does\0not answer"
-    assert said_nowhere("7 the store does not answer yet, no", code) == ["the store does not answer yet"]
-    assert said_nowhere("7 the store does not answer", code) == []
-    assert said_nowhere("7 store the answer does", code) == ["store the answer does"]
-
-
 def test_the_waiting_that_is_shown_is_what_the_code_says():
     shown = [line for line in block_of(*LOGS[0]).splitlines() if "still waiting" in line]
     code = words_of("elastic_core/agent/agent.py", "elastic_core/rendezvous/policy.py")

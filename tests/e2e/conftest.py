@@ -19,6 +19,7 @@ sys.path.insert(1, str(Path(__file__).parents[2] / "plugins" / "elastic-etcd" / 
 sys.path.insert(2, str(Path(__file__).parents[2] / "plugins" / "elastic-http-health" / "tests"))  # `chromium`
 
 from job_of_nodes import Job
+from warm import Forked, WarmPython, reads_the_same
 
 MARK = "ELASTICTEST_MARK"  # not ELASTIC_*, which would be read as a setting
 
@@ -56,10 +57,11 @@ def as_from_a_terminal() -> None:
 class Elastic:
     """Runs `elastic` as users do. Workers write under `cwd`; nothing of the checkout is on the path."""
 
-    def __init__(self, cwd: Path) -> None:
+    def __init__(self, cwd: Path, warm: WarmPython) -> None:
         self.cwd = cwd
         self.mark = uuid.uuid4().hex
-        self.started: list[subprocess.Popen[Any]] = []
+        self.started: list[Any] = []
+        self._warm = warm
         self.through: list[str] = []  # what starts whatever is started to files from now on, such as `ip netns exec`
 
     def script(self, name: str, code: str) -> str:
@@ -68,11 +70,10 @@ class Elastic:
         return str(path)
 
     def start(self, *args: str, stdin: int = subprocess.DEVNULL, **environment: str) -> subprocess.Popen[str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_"))}
         process = subprocess.Popen(
             [sys.executable, "-m", "elastic_core", *args],
             cwd=self.cwd,
-            env={**kept, MARK: self.mark, **environment},
+            env=self._environment(environment),
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -82,22 +83,34 @@ class Elastic:
         self.started.append(process)
         return process
 
-    def start_to_files(self, name: str, *args: str, **environment: str) -> subprocess.Popen[bytes]:
-        """As `start`, with the output in NAME.out and NAME.err; also for a program whose first argument ends in .py."""
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ELASTIC_", "PET_"))}
-        with open(self.cwd / f"{name}.out", "ab") as out, open(self.cwd / f"{name}.err", "ab") as err:
-            process = subprocess.Popen(
-                [*self.through, sys.executable, *(args if args[0].endswith(".py") else ("-m", "elastic_core", *args))],
-                cwd=self.cwd,
-                env={"RES_OPTIONS": "timeout:1 attempts:1", **kept, MARK: self.mark, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
-        self.started.append(process)
-        return process
+    def fork(self, *args: str, **environment: str) -> Forked:
+        """As `start`, from the warm Python, for commands that need torch."""
+        pipe = subprocess.PIPE
+        words = ("-m", "elastic_core", *args)
+        self.started.append(self._warm.start(words, self.cwd, self._environment(environment), stdout=pipe, stderr=pipe))
+        return self.started[-1]
 
-    def finish(self, process: subprocess.Popen[str], timeout: float = 60) -> Completed:
+    def start_to_files(self, name: str, *args: str, **environment: str) -> subprocess.Popen[bytes] | Forked:
+        """As `start`, with the output in NAME.out and NAME.err; also for a program whose first argument ends in .py.
+        From the warm Python where that makes no difference."""
+        env = self._environment(environment)
+        words = args if args[0].endswith(".py") else ("-m", "elastic_core", *args)
+        with open(self.cwd / f"{name}.out", "ab") as out, open(self.cwd / f"{name}.err", "ab") as err:
+            if words[0] == "-m" and not self.through and reads_the_same(env):
+                self.started.append(self._warm.start(words, self.cwd, env, stdout=out, stderr=err))
+            else:
+                command = [*self.through, sys.executable, *words]
+                null = subprocess.DEVNULL
+                self.started.append(
+                    subprocess.Popen(command, cwd=self.cwd, env=env, stdin=null, stdout=out, stderr=err)
+                )
+        return self.started[-1]
+
+    def _environment(self, more: dict[str, str]) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_"))}
+        return {"RES_OPTIONS": "timeout:1 attempts:1", **kept, MARK: self.mark, **more}
+
+    def finish(self, process: subprocess.Popen[str] | Forked, timeout: float = 60) -> Completed:
         out, err = process.communicate(timeout=timeout)
         return Completed(process.returncode, out, err)
 
@@ -110,8 +123,8 @@ class Elastic:
 
 
 @pytest.fixture
-def elastic(tmp_path):
-    runner = Elastic(tmp_path)
+def elastic(tmp_path, warm):
+    runner = Elastic(tmp_path, warm)
     yield runner
     for process in runner.started:
         if process.poll() is None:

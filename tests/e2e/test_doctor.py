@@ -22,9 +22,9 @@ def levels(done):
 
 def test_two_doctors_meet_at_a_store(elastic, endpoint):
     flags = ("--nnodes=2", "--rdzv-endpoint", endpoint, "--rdzv-id=job", "--peers=2", "--json")
-    server = elastic.start("serve", "--rdzv-endpoint", endpoint, "--log-format=json")
+    server = elastic.fork("serve", "--rdzv-endpoint", endpoint, "--log-format=json")
     assert json.loads(server.stderr.readline())["event"] == "store served"
-    both = [elastic.start("doctor", *flags) for _ in range(2)]
+    both = [elastic.fork("doctor", *flags) for _ in range(2)]
     for done in [elastic.finish(doctor, 120) for doctor in both]:
         assert done.code == 0, done.out + done.err
         found = levels(done)
@@ -40,7 +40,7 @@ def test_two_doctors_meet_at_a_store(elastic, endpoint):
 def test_before_there_is_anything(elastic, endpoint):
     flags = ("--rdzv-endpoint", endpoint, "train.py", "--lr=3")
     plain, expecting = (
-        elastic.start("doctor", *words, *flags, ELASTIC_NNODES="2", ELASTIC_RDZV_ID="job")
+        elastic.fork("doctor", *words, *flags, ELASTIC_NNODES="2", ELASTIC_RDZV_ID="job")
         for words in ((), ("--expect-store", "--json"))
     )
     done = elastic.finish(plain, 90)
@@ -54,7 +54,7 @@ def test_before_there_is_anything(elastic, endpoint):
 
 def test_what_is_wrong_with_this_machine_or_its_flags(elastic, endpoint):
     missing, unreadable = (
-        elastic.start("doctor", "--rdzv-endpoint", endpoint, "--rdzv-id=job", *words, "--json")
+        elastic.fork("doctor", "--rdzv-endpoint", endpoint, "--rdzv-id=job", *words, "--json")
         for words in (("--rdzv-backend=etcd-v4",), ("--nnodes=0",))
     )
     done = elastic.finish(missing, 90)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -239,7 +238,6 @@ def test_the_only_server_sleeps_for_longer_than_the_grace(on, servers):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-@pytest.mark.skipif(os.environ.get("ELASTIC_NIGHTLY") != "1", reason="takes a minute and a half: set ELASTIC_NIGHTLY=1")
 def test_with_the_defaults_the_only_server_sleeps_for_a_minute(on, servers):
     member = servers.single()
     job = on(member.endpoint, keep_alive_interval="1", keep_alive_max_attempt="5")

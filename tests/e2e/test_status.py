@@ -24,15 +24,15 @@ class Cluster:
         self.endpoint = f"127.0.0.1:{free_port()}"
         self.elastic = elastic
         self.where = ("--rdzv-endpoint", self.endpoint, "--rdzv-id", "job")
-        self.server = elastic.start("serve", "--rdzv-endpoint", self.endpoint, "--log-format=json")
+        self.server = elastic.fork("serve", "--rdzv-endpoint", self.endpoint, "--log-format=json")
         line = json.loads(self.server.stderr.readline())
         assert (line["event"], line["endpoint"]) == ("store served", self.endpoint)
 
     def node(self, name, *words, nodes="1:2"):
-        return self.elastic.start("run", "--nnodes", nodes, "--node-id", name, *self.where, *words)
+        return self.elastic.fork("run", "--nnodes", nodes, "--node-id", name, *self.where, *words)
 
     def tell(self, *words):
-        return self.elastic.finish(self.elastic.start(*words, *self.where), 120)
+        return self.elastic.finish(self.elastic.fork(*words, *self.where), 120)
 
     def status(self):
         done = self.tell("status", "--json")

@@ -10,17 +10,16 @@ The number of worlds is a floor: if a change makes the search see less, it has t
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import pytest
 from search import explore
 from small_world import EVENTS, Rules
 
-nightly = pytest.mark.skipif(
-    os.environ.get("ELASTIC_NIGHTLY") != "1", reason="minutes of searching: set ELASTIC_NIGHTLY=1"
-)
 MOST_TURNS = 36  # ticks in which a world settles: a leader that could not write leaves it to others for ten windows
+
+
+pytestmark = pytest.mark.no_cover  # it takes twice as long where each line is counted
 
 
 class Case(NamedTuple):
@@ -98,7 +97,7 @@ NIGHTLY = [
 ]
 
 
-@nightly
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @named(NIGHTLY)
 def test_more_nodes_and_slower_ones(case, searched):

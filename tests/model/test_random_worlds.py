@@ -3,17 +3,16 @@ everything goes wrong. `World` checks every write; in the end, when all is well 
 
 from __future__ import annotations
 
-import os
-
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 from elastic_core.testing import World
 
+pytestmark = pytest.mark.no_cover  # it takes twice as long where each line is counted
 MOST_NODES = 7
-MOST_EXAMPLES = 1500 if os.environ.get("ELASTIC_NIGHTLY") == "1" else 40
 
 
 class Job(RuleBasedStateMachine):
@@ -126,6 +125,10 @@ class Job(RuleBasedStateMachine):
 
 
 TestRandomWorlds = Job.TestCase
-TestRandomWorlds.settings = settings(
-    max_examples=MOST_EXAMPLES, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestRandomWorlds.settings = settings(max_examples=40, stateful_step_count=25)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+class TestManyRandomWorlds(Job.TestCase):
+    settings = settings(max_examples=1500, stateful_step_count=25)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import pytest
@@ -22,6 +23,7 @@ from elastic_core.errors import RendezvousConnectionError
 from elastic_core.support.sockets import PortReservation
 from elastic_core.testing import Background
 
+HERE = Path(__file__).parent
 LONG = 20.0
 
 SERVER = """
@@ -36,7 +38,8 @@ threading.Event().wait(100)
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        item.add_marker(pytest.mark.torch)
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.torch)
 
 
 class ServerProcess:

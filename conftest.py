@@ -1,0 +1,137 @@
+"""For all tests: the tier of each, and that a unit test is one; Hypothesis that has patience, ports that come back, and
+the keyboard.
+
+The tiers are three, and every test is of one: *unit* starts no process and opens no network socket (one that does
+fails), *nightly* is what says so, *integration* is the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import socket
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+if find_spec("hypothesis"):  # the tests of the packages do without
+    from hypothesis import HealthCheck, settings
+
+    # How long an example takes is the machine's affair: it may stall, and no test is about that.
+    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("patient")
+
+ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT / "tests"))  # `warm`
+
+TIERS = ("unit", "integration", "nightly")
+
+PLACES = [line.split() for line in (ROOT / "tests" / "tiers.txt").read_text().splitlines()]
+"""The tiers of folders, files and single tests, by what their path begins with; the first that fits counts."""
+
+FIXTURES = {"etcd", "failed", "listening", "outcome", "servers", "shared_servers", "shell"}
+FIXTURES |= {"spawn", "start_process", "traced", "tree", "warm", "wheels"}
+"""Who asks for one of these starts processes or opens sockets, too."""
+
+
+def tier(item):
+    marked = [name for name in TIERS if item.get_closest_marker(name)]
+    path = f"{item.path.relative_to(ROOT).as_posix()}::{item.name}"
+    placed = [name for name, place in PLACES if path.startswith(place)]
+    started = FIXTURES & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("torch")
+    return [*marked[-1:], *placed, "integration" if started else "unit"][0]
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(tier(item))
+
+
+class NoUnitTest(BaseException):
+    """Not to be taken for an error of what is tested."""
+
+
+class Watch:
+    """Sees to it that a unit test starts no process and opens no network socket, by what the interpreter tells of
+    itself. What threads of earlier tests still do is not its affair."""
+
+    STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+    OPENS = {"socket.connect", "socket.bind"}
+
+    def __init__(self):
+        self.seen = None  # while a unit test runs, what it has done
+        self._others = set()
+        sys.addaudithook(self)
+
+    def begin(self):
+        self._others = set(sys._current_frames()) - {threading.get_ident()}
+        self.seen = []
+
+    def __call__(self, event, args):
+        if self.seen is None or threading.get_ident() in self._others:
+            return
+        opens = event in self.OPENS and args[0].family in (socket.AF_INET, socket.AF_INET6)
+        if not opens and event not in self.STARTS:
+            return
+        self.seen.append(" ".join(map(str, (event, *args[1:2]))))
+        raise NoUnitTest(f"{self.seen[-1]}: what starts processes or opens sockets is of the tier integration")
+
+
+WATCH = Watch()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    if item.get_closest_marker("unit"):
+        WATCH.begin()
+    try:
+        return (yield)
+    finally:
+        WATCH.seen = None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown():
+    try:
+        return (yield)
+    finally:
+        assert not WATCH.seen, f"no unit test: {WATCH.seen}"
+
+
+@pytest.fixture(scope="session")
+def warm():
+    """A Python that has imported torch and ours."""
+    from warm import WarmPython
+
+    made = WarmPython()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def quiet_port():
+    """A free port that the kernel gives to nobody who asks for any: who lets go of it finds it free again. Any port
+    where the kernel gives them all."""
+    from elastic_core.errors import ConfigurationError
+    from elastic_core.support.sockets import PortReservation
+
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    below = range(max(first - 12_000, 1024), first - 4_000)  # not so near as the ports that torch is used to
+    for port in (*random.sample(below, len(below)), 0):
+        with contextlib.suppress(ConfigurationError):
+            reservation = PortReservation(port)
+            reservation.release()
+            return reservation.port
+    raise AssertionError("no port is free")
+
+
+@pytest.fixture
+def interruptible():
+    """Also where this process was started in the background, by a shell that has it ignore the keyboard."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
