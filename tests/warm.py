@@ -107,7 +107,7 @@ class WarmPython:
                     reading, writing = os.pipe()
                     child, mine = (reading, writing) if number == 0 else (writing, reading)
                     ours.callback(os.close, child)
-                    pipe = os.fdopen(mine, "r" if number else "w")
+                    pipe = os.fdopen(mine, "r" if number else "w", buffering=1)
                 elif wanted == subprocess.DEVNULL:
                     child = null
                 else:

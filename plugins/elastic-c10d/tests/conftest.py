@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -45,14 +44,13 @@ def pytest_collection_modifyitems(items):
 class ServerProcess:
     """A TCPStore server in a process of its own, on a port that it keeps over restarts."""
 
-    def __init__(self, port):
+    def __init__(self, port, warm):
         self.port = port
+        self._warm = warm
         self.start()
 
     def start(self):
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(self.port)], stdout=subprocess.PIPE, text=True
-        )
+        self._process = self._warm.start(("-c", SERVER, str(self.port)), stdout=subprocess.PIPE)
         assert self._process.stdout.readline() == f"{self.port}\n"
 
     def kill(self):
@@ -116,11 +114,11 @@ def listener():
 
 
 @pytest.fixture
-def server_process(free_port):
+def server_process(free_port, warm):
     made = []
 
     def make(port=None):
-        made.append(ServerProcess(port or free_port()))
+        made.append(ServerProcess(port or free_port(), warm))
         return made[-1]
 
     yield make

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 
 import pytest
 from elastic_c10d import C10dRendezvousBackend, create_backend
@@ -99,15 +98,12 @@ sys.stdin.readline()
 """
 
 
-def test_of_processes_that_race_for_an_endpoint_exactly_one_hosts(free_port):
+def test_of_processes_that_race_for_an_endpoint_exactly_one_hosts(free_port, warm):
     endpoint = f"127.0.0.1:{free_port()}"
     racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, endpoint, str(number)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-        )
+        warm.start(("-c", RACER, endpoint, str(number)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for number in range(3)
-    ]  # fmt: skip
+    ]
     try:
         assert [racer.stdout.readline() for racer in racers] == ["ready\n"] * 3
         for racer in racers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 
 import pytest
 from elastic_c10d import C10dRendezvousBackend
@@ -29,13 +28,12 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def host():
+def host(warm):
     """Starts a node in a process of its own, which hosts the store."""
     started = []
 
     def start(endpoint):
-        command = [sys.executable, "-c", HOST, endpoint]
-        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        started.append(warm.start(("-c", HOST, endpoint), stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         assert started[-1].stdout.readline() == "True\n"
         return started[-1]
 
