@@ -83,7 +83,10 @@ def test_an_endpoint_that_no_other_machine_can_reach_is_a_warning(job):
     [
         (("--nnodes=3:2",), "--nnodes: expected"),
         (("--nnodes=1:2", "--rdzv-id="), "--rdzv-id"),
-        (("--nnodes=1:2", "--rdzv-conf=keep_alive_max_attempt=1"), "expected a keep_alive_max_attempt of 2 or more"),
+        (
+            ("--nnodes=1:2", "--rdzv-conf=keep_alive_max_attempt=1"),
+            "keep_alive_max_attempt: expected a whole number >= 2, found '1'",
+        ),
         (("--nnodes=1:2", "--rdzv-endpoint="), "--rdzv-endpoint"),
         (("--nnodes=1:2", "--rdzv-endpoint=host:port"), "--rdzv-endpoint"),
         (("--nnodes=1:2", "--rdzv-backend=static", "--node-rank=0"), "expected a fixed number of nodes"),
