@@ -1,7 +1,9 @@
-"""Words that people write: the spellings of true and false, and the name that a misspelt one was meant to be."""
+"""Words that people write: the spellings of true and false, the spellings of one name, and the name that a misspelt one
+was meant to be."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,7 +11,6 @@ if TYPE_CHECKING:
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
-
 
 HIDDEN = "***"
 """What is shown of a secret."""
@@ -33,3 +34,14 @@ def nearest(name: str, valid: Iterable[str], likeness: float = 0.6) -> str | Non
     close = get_close_matches(wanted, list(by_lower), n=1, cutoff=likeness)
     longer = [candidate for candidate in by_lower if len(wanted) > 3 and candidate.startswith(wanted)]
     return next((by_lower[candidate] for candidate in (*close, *longer)), None)
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """The end of a message: `; did you mean 'x'?`, or empty if no valid name is near."""
+    near = nearest(name, valid)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def normalised(name: str) -> str:
+    """A name in the one spelling that package indexes give all its spellings: lower case, `-` for `-`, `_` and `.`."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()

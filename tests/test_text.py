@@ -6,7 +6,7 @@ from elastic_core.hooks import Option
 from elastic_core.hooks.options import type_options
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.parsing import parse_boolean
-from elastic_core.text import nearest, truth
+from elastic_core.text import did_you_mean, nearest, normalised, truth
 
 SPELLINGS = {
     **dict.fromkeys(["1", "true", "T", "Yes", "y", "ON", " on ", 1, True], True),
@@ -41,3 +41,13 @@ def test_the_beginning_of_a_name_will_do():
 def test_nothing_is_near():
     assert nearest("zookeeper", ["c10d", "etcd"]) is None
     assert nearest("PORT", ["HEALTH_PORT"], 0.8) is None
+
+
+@pytest.mark.parametrize("spelling", ["elastic-etcd", "Elastic_Etcd", "elastic.etcd", " elastic--etcd "])
+def test_spellings_that_package_indexes_hold_equal_are_equal(spelling):
+    assert normalised(spelling) == "elastic-etcd"
+
+
+def test_hint_is_empty_when_nothing_is_near():
+    assert did_you_mean("etdc", ["etcd"]) == "; did you mean 'etcd'?"
+    assert did_you_mean("zookeeper", ["etcd"]) == ""

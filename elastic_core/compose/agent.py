@@ -14,7 +14,7 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.health.spans import export_recoveries
 from elastic_core.health.view import BoardView
-from elastic_core.hooks.notify import Notifier
+from elastic_core.hooks.calls import Notifier, contributed_environment
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.interfaces.node import Node
 from elastic_core.log import get_logger
@@ -207,6 +207,6 @@ def _contributor(
 
     def contribute(plan: RoundPlan) -> dict[str, str]:
         own = watchdog.worker_environment() if watchdog else {}
-        return {**manager.contributed_environment(plan, options), **own}
+        return {**contributed_environment(manager, plan, options), **own}
 
     return contribute

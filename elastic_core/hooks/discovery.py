@@ -1,4 +1,5 @@
-"""Finds what is installed: entry points, where each comes from, and which the user has blocked. Imports no plugin."""
+"""Finds installed plugins: their entry points, the distribution of each, and which of them the user has blocked. No
+plugin is imported here."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.hooks.names import normalised
+from elastic_core.text import normalised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -20,12 +21,12 @@ GROUP = "elastic"
 HANDLERS_GROUP = "torchrun.handlers"
 DISABLE_VARIABLE = "ELASTIC_DISABLE_PLUGINS"
 BUILTINS: tuple[str, ...] = ("elastic_core.builtin.local",)
-"""Plugins of the core itself, for a checkout without metadata; installed, they are entry points like any other."""
+"""Plugins of the core itself, for a checkout without metadata. When the core is installed they are entry points."""
 
 
 @dataclass(frozen=True, order=True)
 class Source:
-    """Where something comes from: a distribution, its version, and the name of the plugin's entry point there."""
+    """Where a plugin comes from: a distribution, its version, and the name of the plugin's entry point there."""
 
     distribution: str
     plugin: str
@@ -46,7 +47,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something that can be loaded. `target` is its import path, `module` or `module:attribute`."""
+    """A plugin that can be loaded. `target` is its import path, `module` or `module:attribute`."""
 
     source: Source
     target: str
@@ -55,7 +56,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Failure:
-    """A plugin that was taken out. `core_version` is the version of elastic-core that it failed under."""
+    """A plugin that was removed. `core_version` is the version of elastic-core with which it failed."""
 
     source: Source
     reason: str
@@ -72,12 +73,13 @@ class InvalidPlugin(Exception):
 
 def failure_of(source: Source, error: BaseException) -> Failure:
     """The record of a plugin that failed with `error`."""
-    reason = str(error) if isinstance(error, InvalidPlugin) else described_error(error)
-    return Failure(source, reason, own_version(), "".join(traceback.format_exception(error)))
+    return Failure(source, described_error(error), own_version(), "".join(traceback.format_exception(error)))
 
 
 def described_error(error: BaseException) -> str:
-    """An exception in one line: its type and what it says."""
+    """An exception in one line: its type and its message; only the message of an `InvalidPlugin`."""
+    if isinstance(error, InvalidPlugin):
+        return str(error)
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -96,8 +98,8 @@ def own_version() -> str:
 def installed_entry_points() -> tuple[list[EntryPoint], list[Failure]]:
     """Entry points of both groups, and the distributions whose `entry_points.txt` cannot be read.
 
-    One pass over the distributions, which parses only those that mention one of the groups: a broken file of some
-    unrelated distribution cannot disturb us, and a large environment costs little.
+    Only the files that mention one of the groups are parsed. So the broken file of an unrelated distribution does no
+    harm, and a large environment costs little.
     """
     from importlib import metadata
 
@@ -109,8 +111,8 @@ def installed_entry_points() -> tuple[list[EntryPoint], list[Failure]]:
         try:
             points = [point for point in distribution.entry_points if point.group in (GROUP, HANDLERS_GROUP)]
             name = _source("", distribution).distribution
-            found.setdefault(normalised(name), points)  # the first on sys.path is the one imported
-        except Exception as error:  # noqa: BLE001 - whatever a stranger's metadata holds
+            found.setdefault(normalised(name), points)  # of two copies Python imports the first on sys.path
+        except Exception as error:  # noqa: BLE001 - the metadata may hold anything
             failures.append(failure_of(_source("entry_points.txt", distribution), error))
     return [point for points in found.values() for point in points], failures
 
@@ -126,13 +128,13 @@ def _concerns_us(distribution: Distribution) -> bool:
 def _source(plugin: str, distribution: Distribution | None) -> Source:
     name = version = None
     if distribution is not None:
-        with contextlib.suppress(Exception):  # whatever a stranger's metadata holds
+        with contextlib.suppress(Exception):  # the metadata may hold anything
             name, version = distribution.metadata["Name"], distribution.metadata["Version"]
     return Source(name or "(unknown distribution)", plugin, version or "(unknown version)")
 
 
 def candidates(points: Iterable[EntryPoint], group: str) -> list[Candidate]:
-    """The entry points of one group, as things to load, ordered by distribution and name."""
+    """The entry points of one group, ordered by distribution and name."""
     found = [
         Candidate(_source(point.name, point.dist), point.value.replace(" ", ""), point.load)
         for point in points
@@ -142,8 +144,8 @@ def candidates(points: Iterable[EntryPoint], group: str) -> list[Candidate]:
 
 
 def with_builtins(found: list[Candidate], builtins: Iterable[str]) -> list[Candidate]:
-    """`found`, and the modules of the core that no entry point brought."""
-    brought = {candidate.target for candidate in found}
+    """`found`, and those modules of the core that no entry point names."""
+    named = {candidate.target for candidate in found}
     missing = [
         Candidate(
             Source(CORE, module.rpartition(".")[2], own_version()),
@@ -151,14 +153,14 @@ def with_builtins(found: list[Candidate], builtins: Iterable[str]) -> list[Candi
             functools.partial(importlib.import_module, module),
         )
         for module in builtins
-        if module not in brought
+        if module not in named
     ]
     return sorted(found + missing, key=lambda candidate: candidate.source)
 
 
 @dataclass(frozen=True)
 class BlockList:
-    """Names of distributions or of entry points that are not to be loaded."""
+    """Names of distributions and of entry points that must not be loaded."""
 
     names: tuple[str, ...] = ()
 
@@ -168,11 +170,11 @@ class BlockList:
         return cls(tuple(name.strip() for name in environ.get(DISABLE_VARIABLE, "").split(",") if name.strip()))
 
     def blocks(self, source: Source) -> bool:
-        """Whether the user blocked this plugin, or its whole distribution."""
+        """Whether the user has blocked this plugin or its distribution."""
         names = {normalised(name) for name in self.names}
         return not names.isdisjoint({normalised(source.plugin), normalised(source.distribution)})
 
     def unknown(self, sources: Iterable[Source]) -> tuple[str, ...]:
-        """Names on the list that nothing installed answers to."""
+        """Names on the list that belong to no installed plugin."""
         known = {normalised(name) for source in sources for name in (source.plugin, source.distribution)}
         return tuple(name for name in self.names if normalised(name) not in known)

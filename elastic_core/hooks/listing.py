@@ -1,11 +1,11 @@
-"""What `elastic plugins` prints: everything installed, everything broken or blocked, and every conflict."""
+"""The output of `elastic plugins`: everything installed, everything broken or blocked, and every conflict."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, HANDLERS_GROUP, own_version
-from elastic_core.hooks.kinds import KINDS
+from elastic_core.hooks.records import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Option, Record
 
 VERSION = 1
-"""Of the JSON, which docs/reference/json.md describes. A key that changes its meaning or goes away changes it."""
+"""The version of the JSON that docs/reference/json.md describes. It changes when a key goes or changes its meaning."""
 
 
 def as_dict(manager: PluginManager) -> dict[str, Any]:
-    """The listing for `--json`; holds only what JSON holds."""
+    """The listing for `--json`, of JSON types only."""
     return {
         "version": VERSION,
         "elastic_core": own_version(),
@@ -86,7 +86,7 @@ def _option(option: Option) -> dict[str, Any]:
 
 
 def as_text(manager: PluginManager) -> str:
-    """The listing for people. Built from `as_dict`, so that the two say the same."""
+    """The listing for people, built from `as_dict` so that both say the same."""
     return "\n".join(_lines(as_dict(manager)))
 
 

@@ -1,19 +1,17 @@
-"""Loads the plugins, each in its own try, and answers what they bring. The only user of pluggy beside the specs.
+"""Loads the plugins and answers what they bring. Apart from the hookspecs this is the only user of pluggy.
 
-A plugin is imported, its hooks are checked, and its registration hooks are called once, all at load time. Whatever
-goes wrong takes out that plugin with all it brings, and is kept in `failures`; the others live.
+At load time each plugin is imported, its hooks are checked, and its registration hooks are called once. An error in any
+of these steps removes the plugin with everything it brings, and is kept in `failures`; the other plugins are used.
 """
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
 from elastic_core.hooks import selection, spec
-from elastic_core.hooks.contribution import merged_environment
 from elastic_core.hooks.discovery import (
     BUILTINS,
     CORE,
@@ -31,18 +29,15 @@ from elastic_core.hooks.discovery import (
     own_version,
     with_builtins,
 )
-from elastic_core.hooks.kinds import KINDS, kind_of
-from elastic_core.hooks.names import normalised
-from elastic_core.hooks.records import Option, Record, RendezvousBackendRecord, StoreRecord
+from elastic_core.hooks.records import KINDS, Option, Record, RendezvousBackendRecord, StoreRecord, kind_of
 from elastic_core.hooks.selection import Conflict, Provided
-from elastic_core.hooks.torchrun_handlers import provided_handler, without_twins
+from elastic_core.hooks.torchrun_handlers import provided_handler
 from elastic_core.hooks.validation import check_hooks, checked
+from elastic_core.text import normalised
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from importlib.metadata import EntryPoint
-
-    from elastic_core.interfaces.workers import RoundPlan
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -53,7 +48,7 @@ HOOKS: tuple[str, ...] = tuple(name for name in vars(spec) if name.startswith("e
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plugin that lives: where it comes from, its import path, and the hooks it implements."""
+    """A loaded plugin: where it comes from, its import path, and the hooks that it implements."""
 
     source: Source
     target: str
@@ -68,12 +63,13 @@ class Implementation:
     hook: pluggy.HookImpl
 
     def __call__(self, **arguments: Any) -> Any:
-        """Call it with those of the hook's arguments that it asks for."""
+        """Call it with the arguments that its signature names."""
         return self.hook.function(**{name: arguments[name] for name in self.hook.argnames})
 
 
 class PluginManager:
-    """What is installed and works, and what does not and why. Made by `load`; changes no more afterwards."""
+    """The installed plugins: which of them work, what these bring, and why the others do not work. `load` makes it;
+    afterwards it does not change."""
 
     def __init__(
         self,
@@ -99,7 +95,8 @@ class PluginManager:
         for candidate in reversed(plugins):  # pluggy calls the last registered first
             if candidate.source not in self.blocked:
                 self._admit(candidate)
-        self._handlers = tuple(item for item in handlers if item.source not in self.blocked)
+        self.handlers: tuple[Candidate, ...] = tuple(item for item in handlers if item.source not in self.blocked)
+        """The entry points written for torchrun that are not blocked. None of them is imported."""
 
     @classmethod
     def load(
@@ -109,20 +106,20 @@ class PluginManager:
         entry_points: Iterable[EntryPoint] | None = None,
         reserved: Iterable[str] = (),
     ) -> PluginManager:
-        """Load every plugin that is installed and not blocked. Never raises for what a plugin does.
+        """Load every plugin that is installed and not blocked. No error of a plugin is raised.
 
         Args:
-            environ: where `ELASTIC_DISABLE_PLUGINS` is read.
-            builtins: modules of the core to load when no entry point brings them.
-            entry_points: instead of those that are installed; entries of other groups are passed over.
-            reserved: names that the options which plugins add must not have.
+            environ: holds `ELASTIC_DISABLE_PLUGINS`.
+            builtins: modules of the core that are loaded even if no entry point names them.
+            entry_points: used instead of the installed ones; entry points of other groups are ignored.
+            reserved: names that are forbidden for the options that plugins add.
         """
         points, failures = installed_entry_points() if entry_points is None else (list(entry_points), [])
         plugins = with_builtins(candidates(points, GROUP), builtins)
         return cls(plugins, candidates(points, HANDLERS_GROUP), BlockList.of(environ), failures, reserved)
 
     def _admit(self, candidate: Candidate) -> None:
-        """Take the plugin in whole, or record why not."""
+        """Admit the plugin with everything it brings, or record why not."""
         key = f"{candidate.source.distribution}:{candidate.source.plugin}"
         try:
             self._register(key, candidate)
@@ -134,7 +131,7 @@ class PluginManager:
                 for kind in KINDS
                 for record in self._returned(key, kind.hook, kind.record)
             ]
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise whatever it likes
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
             self._expel(key, candidate)
             self._failures.append(failure_of(candidate.source, error))
         else:
@@ -161,7 +158,7 @@ class PluginManager:
                 self._pluggy.unregister(name=key)
 
     def _returned(self, key: str, hook: str, expected: type[T]) -> list[T]:
-        """What one plugin's registration hook returns; empty when it has none."""
+        """What a registration hook of one plugin returns; empty if the plugin does not implement it."""
         found: list[T] = []
         for implementation in self.implementations(hook):
             if implementation.hook.plugin_name == key:
@@ -174,26 +171,21 @@ class PluginManager:
 
     @property
     def plugins(self) -> tuple[Plugin, ...]:
-        """The plugins that live, ordered by distribution and name."""
+        """The loaded plugins, ordered by distribution and name."""
         hooks = {hook: {item.hook.plugin_name for item in self.implementations(hook)} for hook in HOOKS}
-        living = [
+        loaded = [
             Plugin(candidate.source, candidate.target, tuple(hook for hook in HOOKS if key in hooks[hook]))
             for key, candidate in self._admitted.items()
         ]
-        return tuple(sorted(living, key=lambda plugin: plugin.source))
+        return tuple(sorted(loaded, key=lambda plugin: plugin.source))
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """The plugins that were taken out, and why."""
+        """The plugins that were removed, and why."""
         return tuple(sorted(self._failures, key=lambda failure: failure.source))
 
-    @property
-    def handlers(self) -> tuple[Candidate, ...]:
-        """The entry points written for torchrun, blocked ones left out, none of them imported."""
-        return self._handlers
-
     def implementations(self, hook: str) -> tuple[Implementation, ...]:
-        """Who implements the hook, in the order of calling: by distribution and plugin name, `tryfirst` before."""
+        """The implementations of the hook in the order of calling: `tryfirst`, then by distribution and plugin name."""
         caller: pluggy.HookCaller = getattr(self._pluggy.hook, hook)
         return tuple(
             Implementation(self._admitted[found.plugin_name].source, found)
@@ -201,42 +193,30 @@ class PluginManager:
         )
 
     def records(self, kind: type[R]) -> tuple[Provided[R], ...]:
-        """The records of one kind that plugins provide, ordered by name. Conflicting ones are all there."""
-        found = [item for item in self._provided if isinstance(item.record, kind)]
+        """The records of one kind that plugins provide, ordered by name, with all records of a conflict."""
+        found: list[Provided[Any]] = [item for item in self._provided if isinstance(item.record, kind)]
         if kind is RendezvousBackendRecord:
-            native = cast("list[Provided[RendezvousBackendRecord]]", found)
-            native = [*native, *self._brought_by_stores(native)]
-            found = [*native, *without_twins(map(provided_handler, self._handlers), native)]
-        ordered = sorted(found, key=lambda item: (item.record.name, item.source))
-        return tuple(cast("list[Provided[R]]", ordered))
+            found += selection.without_twins(self._backends_of_stores(), found)
+            found += selection.without_twins(map(provided_handler, self.handlers), found)
+        return tuple(sorted(found, key=lambda item: (item.record.name, item.source)))
 
-    def _brought_by_stores(
-        self, native: list[Provided[RendezvousBackendRecord]]
-    ) -> Iterator[Provided[RendezvousBackendRecord]]:
-        """The backends of stores, but for those whose distribution brings a backend of that name itself."""
+    def _backends_of_stores(self) -> list[Provided[RendezvousBackendRecord]]:
         from elastic_core.rendezvous.from_store import record_of
 
-        own = {(item.source.distribution, name) for item in native for name in selection.names_of(item.record)}
-        for item in self._provided:
-            store, brings = item.record, item.source.distribution
-            if isinstance(store, StoreRecord) and store.shared and (brings, store.name) not in own:
-                yield Provided(record_of(store), item.source)
+        stores = ((item.record, item.source) for item in self._provided if isinstance(item.record, StoreRecord))
+        return [Provided(record_of(store), source) for store, source in stores if store.shared]
 
-    def provided(self, kind: type[R], name: str, origin: str | None = None) -> Provided[R]:
-        """The one record of that name or alias, with who brought it.
-
-        `origin` is the place the name came from, for the message; default the kind's flag.
+    def provided(self, kind: type[R], name: str) -> Provided[R]:
+        """The one record of that name or alias, with the plugin that provides it.
 
         Raises:
             PluginError: several plugins provide the name, or none does; the message says what to do.
         """
-        about = kind_of(kind)
-        records = self.records(kind)
-        return selection.select(about, records, name, origin or about.flag, self.failures, self.blocked)
+        return selection.select(kind_of(kind), self.records(kind), name, self.failures, self.blocked)
 
-    def select(self, kind: type[R], name: str, origin: str | None = None) -> R:
-        """The one record of that name or alias. Arguments and errors as for `provided`."""
-        return self.provided(kind, name, origin).record
+    def select(self, kind: type[R], name: str) -> R:
+        """The one record of that name or alias. Raises PluginError like `provided`."""
+        return self.provided(kind, name).record
 
     def conflicts(self) -> tuple[Conflict, ...]:
         """Every name that several plugins provide, by kind of record, and then `option_conflicts`."""
@@ -244,29 +224,20 @@ class PluginManager:
         return (*found, *self.option_conflicts())
 
     def added_options(self) -> list[Option]:
-        """The options that plugins add to `elastic run`, ordered by name. Those in conflict are left out."""
+        """The options that plugins add to `elastic run`, ordered by name, without those in conflict."""
         contested = {conflict.name for conflict in self.option_conflicts()}
         options = [item.record for item in self._options if normalised(item.record.name) not in contested]
         return sorted(options, key=lambda option: option.name)
 
     def secret_options(self) -> frozenset[str]:
-        """The names of the options of records whose values nobody is shown, with underscores, in lower case."""
+        """The names, with underscores and in lower case, of those options of records whose values are never shown."""
         options = [option for item in self._provided for option in item.record.options or ()]
         return frozenset(option.name.replace("-", "_").lower() for option in options if option.secret)
 
     def option_conflicts(self) -> tuple[Conflict, ...]:
-        """The added options that several plugins bring, or whose name is reserved, `-` and `_` being the same."""
+        """The added options whose name several plugins use, or is reserved; `-` and `_` count as the same."""
         return selection.option_conflicts(self._options, self._reserved)
 
     def added_by(self, source: Source) -> tuple[Option, ...]:
         """The options that one plugin adds."""
         return tuple(item.record for item in self._options if item.source == source)
-
-    def contributed_environment(self, plan: RoundPlan, options: Mapping[str, object] | None = None) -> dict[str, str]:
-        """What the plugins give to the workers of a round. A plugin that fails is logged; the others count.
-
-        `options` holds the values of the options that plugins added, by name.
-        """
-        call = functools.partial(functools.partial, plan=plan, options=options or {})
-        implementations = self.implementations("elastic_contribute_environment")
-        return merged_environment((item.source, call(item)) for item in implementations)

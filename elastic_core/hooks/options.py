@@ -1,12 +1,13 @@
-"""From the text that users write to the typed values that a plugin's options declare. Pure; all problems at once."""
+"""Turns the text that users write into the typed values that a plugin's options declare, and reports all problems
+together. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import Problem
-from elastic_core.hooks.names import did_you_mean
 from elastic_core.parsing import parser_of
+from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 def type_options(
     options: Sequence[Option] | None, raw: Mapping[str, object], origin: str
 ) -> tuple[dict[str, Any], tuple[Problem, ...]]:
-    """Values for a factory, and everything that is wrong with them.
+    """Typed values for a factory, and the problems found.
 
     Args:
-        options: what the plugin takes; None takes anything and leaves it as it is.
+        options: the options that the plugin declares; None accepts any option and leaves its value as it is.
         raw: values as text (from a flag or a variable) or already typed (from a table); None means unset. A name may
             be written with `-` for `_`.
-        origin: where `raw` came from, for the messages.
+        origin: the place that `raw` came from, for the messages.
 
     Returns:
         Every declared option with its value or its default, except those with a problem; and the problems.

@@ -1,8 +1,9 @@
-"""The records that registration hooks return: a name for users, a summary, typed options and a factory."""
+"""The records that registration hooks return: a name for users, a summary, typed options and a factory. And the kinds
+of records: the hook that returns each, the flag that selects it, and which of our distributions brings which name."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,9 +23,14 @@ OptionType = type[str] | type[int] | type[float] | type[bool]
 class Option:
     """One option that a plugin takes: `name=value` in `--rdzv-conf` and the like, or a key of a config table.
 
-    `default` None means "unset". `unit` is for people ("seconds", "bytes"), empty where there is none. The value of one
-    that is `secret` is shown by nothing: not by `elastic explain`, and not in errors. A number is from `least` to
-    `most`, and greater than `above`; the core refuses another one, so that a plugin reads only values that can be.
+    The core checks each value before the factory is called, so a plugin reads only values that the option allows.
+
+    Args:
+        default: None means "unset".
+        unit: for people ("seconds", "bytes"); empty where there is none.
+        secret: the value is never shown, neither by `elastic explain` nor in errors.
+        least, most: inclusive bounds of a number.
+        above: a number must be greater than this.
     """
 
     name: str
@@ -42,17 +48,17 @@ class Option:
 class RendezvousBackendRecord:
     """A way for nodes to find each other, selected by `--rdzv-backend`.
 
-    `factory` receives parameters whose config holds every option of `options`, typed, defaults filled in.
-    `options` None (a handler written for torchrun) takes any option, as text.
-
     Args:
-        open_backend: the backend alone, for `elastic status` and `elastic drain`: a client of a store that stands,
-            never its host, and no node. An option `join_timeout` is how many seconds connecting may take; the bounds of
-            `params` are placeholders, and its node is None. None: these commands do not work with this backend.
-        serve: a server of the store for `elastic serve`, given the endpoint (`host:port`; the host `0.0.0.0` stands for
-            all addresses) and how many nodes to have room for. None: there is nothing to serve.
-        forkable: whether the agent's process may be forked while the handler lives, as functions are that are started
-            by `fork`. False for clients whose threads or connections a fork breaks.
+        factory: receives parameters whose config holds every option of `options`, typed, with defaults filled in.
+        options: None (for a handler written for torchrun) takes any option, as text.
+        open_backend: makes the backend alone, for `elastic status` and `elastic drain`: a client of a store that is
+            already there. It never hosts the store and is no node of the job. The option `join_timeout`, if declared,
+            bounds the seconds for connecting; the node bounds in the parameters are placeholders, and `node` is None.
+            None: these commands do not work with this backend.
+        serve: makes a server of the store for `elastic serve` from the endpoint (`host:port`; the host `0.0.0.0`
+            stands for all addresses) and the number of nodes to have room for. None: there is nothing to serve.
+        forkable: whether the agent's process may be forked while the handler lives, as the start method `fork` does
+            for functions. False for clients whose threads or connections a fork breaks.
     """
 
     name: str
@@ -67,13 +73,12 @@ class RendezvousBackendRecord:
 
 @dataclass(frozen=True)
 class StoreRecord:
-    """A key-value store; `factory` receives its options, typed, defaults filled in. A rendezvous backend of the same
-    name comes with it, unless its plugin brings one itself.
+    """A key-value store. It brings a rendezvous backend of the same name, unless its plugin brings one itself.
 
     Args:
-        factory: called for every connection, from several threads; what it returns is used by one thread at a time, and
-            closed if it has a `close`.
-        shared: whether other processes reach the same store. False: no backend comes with it.
+        factory: receives the store's options, typed, with defaults filled in. It is called for every connection, from
+            several threads. Only one thread at a time uses the result, which is closed if it has a `close`.
+        shared: whether other processes reach the same store. False: the store brings no backend.
     """
 
     name: str
@@ -97,8 +102,8 @@ class WatchdogRecord:
 
 @dataclass(frozen=True)
 class HealthEndpointRecord:
-    """A health endpoint, selected by `--health`; `factory` receives the agent's view, `port`, `timeout`
-    (seconds) and its options."""
+    """A health endpoint, selected by `--health`; `factory` receives the agent's view, `port`, `timeout` (seconds) and
+    its options."""
 
     name: str
     summary: str
@@ -108,3 +113,50 @@ class HealthEndpointRecord:
 
 
 Record = RendezvousBackendRecord | StoreRecord | WatchdogRecord | HealthEndpointRecord
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of record. `flag` selects a record by its name; `homes` maps our own names to their distributions."""
+
+    record: type[Record]
+    hook: str
+    noun: str
+    flag: str
+    homes: Mapping[str, str] = field(default_factory=dict)
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        RendezvousBackendRecord,
+        "elastic_rendezvous_backends",
+        "rendezvous backend",
+        "--rdzv-backend",
+        {
+            **dict.fromkeys(("c10d", "tcp", "file", "static"), "elastic-c10d"),
+            **dict.fromkeys(("etcd", "etcd-v2", "etcd-v3"), "elastic-etcd"),
+            "etcd-legacy": "elastic-etcd-legacy",
+        },
+    ),
+    Kind(
+        StoreRecord,
+        "elastic_stores",
+        "store",
+        "store",
+        {**dict.fromkeys(("tcp", "file", "hash"), "elastic-c10d"), "etcd": "elastic-etcd"},
+    ),
+    Kind(WatchdogRecord, "elastic_watchdogs", "watchdog", "--watchdog", {"file": "elastic-file-timer"}),
+    Kind(
+        HealthEndpointRecord,
+        "elastic_health_endpoints",
+        "health endpoint",
+        "--health",
+        {"http": "elastic-http-health"},
+    ),
+)
+
+
+def kind_of(record: type[object]) -> Kind:
+    """The kind that a record class stands for. Raises KeyError for any other class."""
+    by_record: dict[type[object], Kind] = {kind.record: kind for kind in KINDS}
+    return by_record[record]

@@ -1,4 +1,5 @@
-"""Choosing a record by its name. Never the last one in silence: two providers are an error, so is none."""
+"""Selects a record by its name. Two providers of a name are an error, and so is none; the last one never wins in
+silence."""
 
 from __future__ import annotations
 
@@ -7,13 +8,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from elastic_core.errors import PluginError, Problem
 from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Failure, Source
-from elastic_core.hooks.names import did_you_mean, normalised
+from elastic_core.text import did_you_mean, normalised
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from elastic_core.hooks.kinds import Kind
-    from elastic_core.hooks.records import Option, Record
+    from elastic_core.hooks.records import Kind, Option, Record
 
 T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R", bound="Record")
@@ -21,7 +21,7 @@ R = TypeVar("R", bound="Record")
 
 @dataclass(frozen=True)
 class Provided(Generic[T_co]):
-    """A record (or an option) and who brought it."""
+    """A record (or an option) and the plugin that provides it."""
 
     record: T_co
     source: Source
@@ -29,7 +29,7 @@ class Provided(Generic[T_co]):
 
 @dataclass(frozen=True)
 class Conflict:
-    """A name that several plugins provide. It is an error once the name is selected, and not before."""
+    """A name that several plugins provide. It becomes an error only when the name is selected."""
 
     noun: str
     name: str
@@ -37,7 +37,7 @@ class Conflict:
 
     @property
     def losers(self) -> tuple[Source, ...]:
-        """Those whose fault it can be: all but the core."""
+        """The sources that can be at fault: all but the core."""
         return tuple(source for source in self.sources if source.distribution != CORE) or self.sources
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Conflict:
 
     @property
     def remedy(self) -> str:
-        """A value of the block list that ends the conflict, as a shell assignment."""
+        """A shell assignment of the block list that ends the conflict."""
         distributions = {normalised(source.distribution) for source in self.sources}
         last = self.losers[-1]
         return f"{DISABLE_VARIABLE}={last.distribution if len(distributions) > 1 else last.plugin}"
@@ -62,9 +62,16 @@ def conflicts(kind: Kind, provided: Iterable[Provided[Record]]) -> tuple[Conflic
     return _contested(kind.noun, ((name, item.source) for item in provided for name in names_of(item.record)))
 
 
+def without_twins(offered: Iterable[Provided[R]], native: Iterable[Provided[R]]) -> list[Provided[R]]:
+    """The offered records, without those for which the same distribution brings a `native` record of that name. That
+    record was made for us, so it is the better one."""
+    own = {(item.source.distribution, name) for item in native for name in names_of(item.record)}
+    return [item for item in offered if (item.source.distribution, item.record.name) not in own]
+
+
 def option_conflicts(options: Sequence[Provided[Option]], reserved: Mapping[str, Source]) -> tuple[Conflict, ...]:
-    """The options of `elastic run` that several plugins add, or that have a `reserved` name, under their normalised
-    names (as those of `reserved` must be)."""
+    """The added options of `elastic run` whose name several plugins use, or is `reserved`. Names are compared in their
+    normalised spelling, which those in `reserved` must have."""
     added = [(normalised(item.record.name), item.source) for item in options]
     taken = {name: reserved[name] for name, _ in added if name in reserved}
     return _contested("option", [*added, *taken.items()])
@@ -82,11 +89,10 @@ def select(
     kind: Kind,
     provided: Sequence[Provided[R]],
     name: str,
-    origin: str,
     failures: Sequence[Failure],
     blocked: Sequence[Source],
 ) -> Provided[R]:
-    """The only record of that name or alias.
+    """The only record of that name or alias. `failures` and `blocked` are for the message.
 
     Raises:
         PluginError: several plugins provide the name, or none does; the message says what to do.
@@ -96,8 +102,8 @@ def select(
         return matches[0]
     if matches:
         conflict = Conflict(kind.noun, name, tuple(sorted(item.source for item in matches)))
-        raise PluginError(Problem(origin, str(conflict)))
-    raise PluginError(Problem(origin, "\n  ".join(_unknown(kind, provided, name, failures, blocked))))
+        raise PluginError(Problem(kind.flag, str(conflict)))
+    raise PluginError(Problem(kind.flag, "\n  ".join(_unknown(kind, provided, name, failures, blocked))))
 
 
 def _unknown(

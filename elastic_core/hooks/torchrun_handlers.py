@@ -1,13 +1,20 @@
-"""Rendezvous backends written for torchrun (group `torchrun.handlers`), offered as backends of ours.
+"""Rendezvous backends that were written for torchrun (group `torchrun.handlers`), offered as backends of ours.
 
-Such an entry point loads to a callable; calling it gives the creator, which takes the parameters and returns the
-handler. Nothing of it is imported before a user selects it: these modules import torch at their top. What they raise
-are torch's errors, which are told by their names and become ours.
+Such an entry point loads to a callable. Calling it gives the creator, which takes the parameters and returns the
+handler. The module is imported only when a user selects the backend, because such modules import torch at their top.
+Their handlers raise torch's errors. We recognise these by their class names and raise our own instead.
+
+torch's dynamic handler hosts one store and gives it to the workers of every round. There they would find the addresses
+of dead peers; and after the loss of rank 0, or when a node joins, it gives the members different addresses. At each
+call it reads the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE. While that is set, rank 0 gives one address with a new
+port to all members of each round.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import (
@@ -22,22 +29,21 @@ from elastic_core.errors import (
     RendezvousTimeoutError,
 )
 from elastic_core.hooks.discovery import HANDLERS_GROUP, described_error
-from elastic_core.hooks.names import normalised
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.hooks.selection import Provided, names_of
-from elastic_core.hooks.torchrun_sharing import store_not_shared
+from elastic_core.hooks.selection import Provided
 from elastic_core.interfaces.handler import RendezvousHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator, MutableMapping
 
     from elastic_core.hooks.discovery import Candidate
     from elastic_core.interfaces.handler import RendezvousInfo, RendezvousParameters
 
 SUMMARY = f"written for torchrun ({HANDLERS_GROUP})"
+NOT_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 _OURS: dict[str, type[RendezvousError]] = {
-    "DistError": RendezvousConnectionError,  # of torch's stores, in which its handlers look for rank 0's address
+    "DistError": RendezvousConnectionError,  # torch's stores raise it; its handlers look up rank 0's address there
     **{
         ours.__name__: ours
         for ours in (
@@ -52,12 +58,50 @@ _OURS: dict[str, type[RendezvousError]] = {
 }
 
 
+class HeldVariable:
+    """An environment variable that is set while at least one call holds it. A value that the user has set stays. Used
+    from any thread: calls overlap in a program that runs several jobs, and the last one to end removes the variable.
+    """
+
+    def __init__(self, name: str, value: str, environ: MutableMapping[str, str]) -> None:
+        self._name = name
+        self._value = value
+        self._environ = environ
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._ours = False
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        with self._lock:
+            if self._holders == 0:
+                self._ours = self._name not in self._environ
+                self._environ.setdefault(self._name, self._value)
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if self._holders == 0 and self._ours:
+                    self._environ.pop(self._name, None)
+
+
+_not_shared = HeldVariable(NOT_SHARED, "1", os.environ)  # one for the process, like the environment
+
+
+def store_not_shared() -> contextlib.AbstractContextManager[None]:
+    """Wrap a call in which torch decides about the workers' store. No worker inherits the variable: the environment of
+    the workers is copied when the agent is put together, and no worker starts during such a call."""
+    return _not_shared.held()
+
+
 class TorchrunHandler(RendezvousHandler):
-    """A handler that was written for torchrun, as one of ours: the same answers, our errors. torch's own ones are asked
-    not to share one store with the workers of all rounds; one that does so even so is taken at its word.
+    """Adapts a handler that was written for torchrun: the same answers, our errors. torch's own handlers are asked not
+    to share one store with the workers of all rounds. If a handler still says that it shares one, that is believed.
 
     Args:
-        foreign: has the methods of torch's RendezvousHandler; older ones know no `use_agent_store`.
+        foreign: has the methods of torch's RendezvousHandler; older handlers lack `use_agent_store`.
     """
 
     def __init__(self, foreign: Any) -> None:
@@ -90,12 +134,12 @@ class TorchrunHandler(RendezvousHandler):
 
     @property
     def outage_patience(self) -> None:
-        """The first node that is done may take the store along: torchrun's barrier at the end, in which it would wait
-        for the others, is not there."""
+        """None: the first node that finishes may end the store, because there is no barrier at the end as in torchrun,
+        in which that node would wait for the others."""
 
     def shutdown(self) -> bool:
-        """The foreign one is shut down only if this node has closed the job: torch's close it by that for everybody,
-        and a node that leaves must not. What such a handler holds then ends with the process."""
+        """Shut the foreign handler down only if this node has closed the job. The shutdown of torch's handlers closes
+        the job for all nodes, which a node that leaves must not do; what its handler holds ends with the process."""
         if not self._over:
             return False
         with _our_errors():
@@ -109,7 +153,7 @@ class TorchrunHandler(RendezvousHandler):
 
 @contextlib.contextmanager
 def _our_errors() -> Iterator[None]:
-    """Raise the error of ours that has the name of what is raised, or of one of its base classes."""
+    """Turn an error into ours of the same class name, or of the name of one of its base classes."""
     try:
         yield
     except ElasticError:
@@ -122,9 +166,9 @@ def _our_errors() -> Iterator[None]:
 
 
 def _without_words(kind: type[RendezvousError]) -> str:
-    """torch's handlers say neither who closed a job nor for what they waited in vain."""
+    """torch's handlers raise some errors without a text."""
     if issubclass(kind, RendezvousClosedError):
-        return "the job was closed; its rendezvous handler does not tell by whom"
+        return "the job was closed; its rendezvous handler does not say which node closed it"
     return f"the rendezvous handler raised {kind.__name__} without a reason"
 
 
@@ -138,7 +182,7 @@ def provided_handler(candidate: Candidate) -> Provided[RendezvousBackendRecord]:
 
 
 def _made(candidate: Candidate, params: RendezvousParameters) -> Any:
-    """The foreign handler. Raises PluginError when it cannot be made, or the error of ours that stands for torch's."""
+    """The foreign handler. Raises PluginError if it cannot be made, or our counterpart of torch's error."""
     creator = _creator(candidate)
     try:
         with _our_errors(), store_not_shared():
@@ -150,13 +194,13 @@ def _made(candidate: Candidate, params: RendezvousParameters) -> Any:
 
 
 def _creator(candidate: Candidate) -> Callable[[Any], Any]:
-    """Load the entry point and call what it loads. Raises PluginError when that fails or gives nothing to call."""
+    """Load the entry point and call the result. Raises PluginError if that fails, or returns no function."""
     try:
         creator = candidate.load()()
     except (Exception, SystemExit) as error:
         raise _fault(candidate, f"failed to load: {described_error(error)}") from error
     if not callable(creator):
-        raise _fault(candidate, f"gave {creator!r}, expected a function that makes handlers")
+        raise _fault(candidate, f"returned {creator!r}, expected a function that makes handlers")
     function: Callable[[Any], Any] = creator
     return function
 
@@ -164,14 +208,3 @@ def _creator(candidate: Candidate) -> Callable[[Any], Any]:
 def _fault(candidate: Candidate, what: str) -> PluginError:
     origin = f"{HANDLERS_GROUP}: {candidate.source.plugin}"
     return PluginError(Problem(origin, f"{candidate.target} of {candidate.source} {what}"))
-
-
-def without_twins(
-    handlers: Iterable[Provided[RendezvousBackendRecord]], native: Iterable[Provided[RendezvousBackendRecord]]
-) -> list[Provided[RendezvousBackendRecord]]:
-    """The handlers for which the same distribution brings no backend of that name itself.
-
-    A distribution may serve torchrun and us under one name; its own backend for us is the better one.
-    """
-    own = {(normalised(item.source.distribution), name) for item in native for name in names_of(item.record)}
-    return [item for item in handlers if (normalised(item.source.distribution), item.record.name) not in own]

@@ -1,6 +1,6 @@
-"""What a plugin must be: its hooks exist and are marked, and its registration hooks return proper records.
+"""Checks of a plugin: its hooks exist and are marked, and its registration hooks return proper records.
 
-Every check raises `InvalidPlugin` with all that is wrong, before the plugin can take part in anything.
+Every check raises `InvalidPlugin` with all problems, before anything of the plugin is used.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import inspect
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.hooks.discovery import InvalidPlugin
-from elastic_core.hooks.names import did_you_mean
 from elastic_core.hooks.records import Option
+from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def check_hooks(plugin: object, pluggy_manager: pluggy.PluginManager, known: Collection[str]) -> None:
-    """Raise when the plugin is a class, or implements a hook that nobody calls, wraps one, or forgot the mark."""
+    """Raise if the plugin is a class, implements an unknown hook, is a wrapper of a hook, or lacks a mark."""
     if inspect.isclass(plugin):
         raise InvalidPlugin(f"expected a module or an object, found the class {plugin.__name__}; export an instance")
     problems = list(_hook_problems(plugin, pluggy_manager, known))
@@ -40,11 +40,11 @@ def _hook_problems(plugin: object, pluggy_manager: pluggy.PluginManager, known: 
         if hook not in known and not options.get("optionalhook"):
             yield f"there is no hook {hook!r}{did_you_mean(hook, known)}"
         if options.get("wrapper") or options.get("hookwrapper"):
-            yield f"{hook} is a wrapper, and plugins are called one by one: there is nothing to wrap"
+            yield f"{hook} is a wrapper; plugins are called one by one, so write a plain function"
 
 
 def checked(hook: str, returned: Any, expected: type[T]) -> list[T]:
-    """What a registration hook returned, as a list. Raises when it is anything but proper records of one kind."""
+    """The result of a registration hook, as a list. Raises if it is anything but proper records of one kind."""
     if not isinstance(returned, (list, tuple)):
         raise InvalidPlugin(f"{hook} returned {_named(returned)}, expected a list of {expected.__name__}")
     for item in returned:
@@ -94,8 +94,8 @@ def _option_problems(option: Option) -> Iterator[str]:
 
 
 def _fits(option: Option) -> bool:
-    if option.default is None or option.type is bool:
-        return option.default is None or isinstance(option.default, bool)
-    if isinstance(option.default, bool):
-        return False
-    return isinstance(option.default, (int, float) if option.type is float else option.type)
+    if option.default is None:
+        return True
+    types = (int, float) if option.type is float else option.type
+    is_bool = isinstance(option.default, bool)  # which is an int for Python
+    return isinstance(option.default, types) and is_bool == (option.type is bool)

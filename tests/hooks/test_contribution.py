@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from elastic_core.hooks.calls import contributed_environment
 from elastic_core.hooks.manager import PluginManager
 
 
@@ -18,7 +19,7 @@ def contributed(install_plugin, log_lines, plan):
             points += install_plugin(name, source)
         manager = PluginManager.load({}, builtins=(), entry_points=points)
         assert manager.failures == ()
-        return manager.contributed_environment(plan), log_lines()
+        return contributed_environment(manager, plan), log_lines()
 
     return contributed
 
@@ -36,8 +37,8 @@ def test_contributions_are_merged(contributed):
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("return ['A']", "expected a mapping of variables, found an object of type list"),
         ("return {'A': 1}", "expected text for a variable and its value, found 'A'=1"),
-        ("return {'A=B': ''}", "the system takes no variable 'A=B'"),
-        ("return {'A': chr(0)}", "the system takes no variable 'A'"),
+        ("return {'A=B': ''}", "expected a variable that the system accepts, found 'A=B'; the name must not"),
+        ("return {'A': chr(0)}", "expected a variable that the system accepts, found 'A'; the name must not"),
     ],
 )
 def test_a_bad_contribution_is_logged_and_the_others_count(contributed, body, error):

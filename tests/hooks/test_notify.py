@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import sys
 
+from elastic_core.hooks.calls import Notifier
 from elastic_core.hooks.manager import PluginManager
-from elastic_core.hooks.notify import Notifier
 from elastic_core.interfaces.observer import AgentFinished, Observer, RoundFormed
 
 SEES = """

@@ -11,9 +11,9 @@ def load(*points, **environ):
     return PluginManager.load(environ, builtins=(), entry_points=[point for some in points for point in some])
 
 
-def refusal(manager, name, kind=RendezvousBackendRecord, origin=None):
+def refusal(manager, name, kind=RendezvousBackendRecord):
     with pytest.raises(PluginError) as raised:
-        manager.select(kind, name, origin)
+        manager.select(kind, name)
     assert raised.value.exit_code == ExitCode.BAD_CONFIGURATION
     (problem,) = raised.value.problems
     return problem
@@ -30,8 +30,8 @@ def test_two_providers_are_an_error_that_names_both(install_plugin, backend_sour
         install_plugin("dist-a", backend_source("redis"), version="1.0"),
         install_plugin("dist-b", backend_source("redis", "other"), version="2.0"),
     )
-    problem = refusal(manager, "redis", origin="elastic.toml: backend")
-    assert problem.origin == "elastic.toml: backend"
+    problem = refusal(manager, "redis")
+    assert problem.origin == "--rdzv-backend"
     assert "dist-a 1.0" in problem.message
     assert "dist-b 2.0" in problem.message
     assert problem.message.endswith("ELASTIC_DISABLE_PLUGINS=dist-b")

@@ -9,10 +9,9 @@ import pytest
 
 from elastic_core.errors import ProcessFailure
 from elastic_core.hooks import spec
-from elastic_core.hooks.contribution import merged_environment
-from elastic_core.hooks.kinds import KINDS
+from elastic_core.hooks.calls import Notifier, contributed_environment
 from elastic_core.hooks.manager import HOOKS, PluginManager
-from elastic_core.hooks.notify import Notifier
+from elastic_core.hooks.records import KINDS
 from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkerFailed, WorkersStarted
 
 FAILURE = ProcessFailure(0, 17, -9, global_rank=3, node="node7", reason="killed by SIGKILL")
@@ -83,7 +82,7 @@ def test_example_of_added_options(manager_of):
 
 def test_example_of_contributed_environment(manager_of, plan):
     manager = manager_of("elastic_contribute_environment")
-    assert manager.contributed_environment(plan) == {"WANDB_RUN_GROUP": "job-2"}
+    assert contributed_environment(manager, plan) == {"WANDB_RUN_GROUP": "job-2"}
 
 
 @pytest.mark.parametrize("name", TOLD)
@@ -93,5 +92,5 @@ def test_example_of_a_notification_hook(name, manager_of, capsys):
     assert capsys.readouterr().out.strip() == printed
 
 
-def test_merging_nothing_gives_nothing():
-    assert merged_environment([]) == {}
+def test_no_plugin_contributes_nothing(plan):
+    assert contributed_environment(PluginManager(()), plan) == {}

@@ -186,7 +186,7 @@ def test_an_error_becomes_ours_by_its_name_or_that_of_a_base(foreign, name, ours
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("RendezvousClosedError", "the job was closed; its rendezvous handler does not tell by whom"),
+        ("RendezvousClosedError", "the job was closed; its rendezvous handler does not say which node closed it"),
         ("RendezvousTimeoutError", "the rendezvous handler raised RendezvousTimeoutError without a reason"),
     ],
 )
@@ -258,7 +258,7 @@ def test_it_is_not_imported_before_it_is_made(handler_points):
     [
         ("absent", "AttributeError"),
         ("fail", "RuntimeError: no driver"),
-        ("give_nothing", "gave None, expected a function"),
+        ("give_nothing", "returned None, expected a function"),
         ("make_faulty", "failed to make a handler: LookupError: 'no such ring'"),
     ],
 )

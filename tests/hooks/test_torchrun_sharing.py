@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastic_core.hooks.torchrun_handlers import TorchrunHandler
-from elastic_core.hooks.torchrun_sharing import VARIABLE, HeldVariable, store_not_shared
+from elastic_core.hooks.torchrun_handlers import NOT_SHARED, HeldVariable, TorchrunHandler, store_not_shared
 
 LONG = 60.0
 SOON = 0.5
@@ -20,7 +19,7 @@ MOST = 3  # nodes of a round
 
 
 def environment():
-    return os.environ.get(VARIABLE)
+    return os.environ.get(NOT_SHARED)
 
 
 class Looks:

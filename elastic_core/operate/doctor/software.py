@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.devices import ASKING, count_workers
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.discovery import CORE
-from elastic_core.hooks.kinds import KINDS
 from elastic_core.hooks.options import type_options
-from elastic_core.hooks.records import HealthEndpointRecord, RendezvousBackendRecord, WatchdogRecord
+from elastic_core.hooks.records import KINDS, HealthEndpointRecord, RendezvousBackendRecord, WatchdogRecord
 from elastic_core.operate.doctor.finding import Check, fault, note, ok, warning
 
 if TYPE_CHECKING:

@@ -1,0 +1,89 @@
+"""The hooks that are called while a job runs: plugins are told facts, and contribute to the workers' environment. The
+error of a plugin is logged; it neither ends the job nor keeps the other plugins from being called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.hooks.discovery import InvalidPlugin, described_error
+from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkerFailed, WorkersStarted
+from elastic_core.log import get_logger
+
+if TYPE_CHECKING:
+    from elastic_core.hooks.discovery import Source
+    from elastic_core.hooks.manager import PluginManager
+    from elastic_core.interfaces.observer import Fact
+    from elastic_core.interfaces.workers import RoundPlan
+
+_HOOKS: dict[type, str] = {
+    RoundFormed: "elastic_round_formed",
+    WorkersStarted: "elastic_workers_started",
+    WorkerFailed: "elastic_worker_failed",
+    RestartDecided: "elastic_restart_decided",
+    AgentFinished: "elastic_agent_finished",
+}
+_log = get_logger()
+
+
+class Notifier:
+    """The `Observer` that passes each fact to every plugin with a hook for it, in the caller's thread. There is no hook
+    for phases and exits."""
+
+    def __init__(self, manager: PluginManager) -> None:
+        self._manager = manager
+
+    def __call__(self, fact: Fact) -> None:
+        hook = _HOOKS.get(type(fact))
+        for observer in self._manager.implementations(hook) if hook else ():
+            try:
+                observer(fact=fact)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the error of a plugin must not end the job
+                _log.warning(
+                    "observer failed",
+                    hook=hook,
+                    **observer.source.as_dict(),
+                    error=described_error(error),
+                    exc_info=error,
+                )
+
+
+def contributed_environment(
+    manager: PluginManager, plan: RoundPlan, options: Mapping[str, object] | None = None
+) -> dict[str, str]:
+    """The variables that plugins give to the workers of a round. If two plugins give different values to one variable,
+    the value of the first plugin is used. A bad contribution is left out as a whole, and logged.
+
+    `options` holds the values of the options that plugins added, by name.
+    """
+    merged: dict[str, str] = {}
+    givers: dict[str, Source] = {}
+    for implementation in manager.implementations("elastic_contribute_environment"):
+        source = implementation.source
+        try:
+            variables = _checked(implementation(plan=plan, options=options or {}))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the error of a plugin must not end the job
+            _log.warning("contribution failed", **source.as_dict(), error=described_error(error))
+            continue
+        for name, value in variables.items():
+            giver = givers.setdefault(name, source)
+            if merged.setdefault(name, value) != value:
+                reason = f"{giver.described} sets {name} to another value, which is used"
+                _log.warning("contribution failed", **source.as_dict(), variable=name, error=reason)
+    return merged
+
+
+def _checked(returned: Any) -> Mapping[str, str]:
+    if returned is None:
+        return {}
+    if not isinstance(returned, Mapping):
+        raise InvalidPlugin(f"expected a mapping of variables, found an object of type {type(returned).__name__}")
+    for name, value in returned.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidPlugin(f"expected text for a variable and its value, found {name!r}={value!r}")
+        if not name or "=" in name or "\0" in name + value:
+            raise InvalidPlugin(
+                f"expected a variable that the system accepts, found {name!r}; the name must not be empty or hold '=', "
+                "and neither the name nor the value may hold a NUL"
+            )
+    return dict(returned)
