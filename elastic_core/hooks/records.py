@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.backend import RendezvousBackend
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
     from elastic_core.interfaces.health import AgentView, HealthCheckServer
-    from elastic_core.interfaces.server import StoreServer
-    from elastic_core.interfaces.store import Store
+    from elastic_core.interfaces.store import Store, StoreServer
     from elastic_core.interfaces.watchdog import Watchdog
 
 OptionType = type[str] | type[int] | type[float] | type[bool]

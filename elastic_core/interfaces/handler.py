@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 import enum
+import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.interfaces.bootstrap import RendezvousStoreInfo
+from elastic_core.support.sockets import PortReservation
 from elastic_core.text import truth
 
 if TYPE_CHECKING:
@@ -18,15 +19,8 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.node import Node, Round
     from elastic_core.interfaces.store import Store
 
-__all__ = [
-    "Outcome",
-    "RendezvousHandler",
-    "RendezvousInfo",
-    "RendezvousParameters",
-    "RendezvousStoreInfo",
-    "RoundHandler",
-    "Verdict",
-]
+_ADDRESS_KEY = "MASTER_ADDR"
+_PORT_KEY = "MASTER_PORT"
 
 
 class RendezvousParameters:
@@ -94,6 +88,41 @@ class RendezvousParameters:
             return int(value)
         except (TypeError, ValueError):
             raise ValueError(f"expected a whole number for the option {key!r}, found {value!r}") from None
+
+
+@dataclass(frozen=True)
+class RendezvousStoreInfo:
+    """Where the workers of a round find their store: `MASTER_ADDR` and `MASTER_PORT`."""
+
+    master_addr: str
+    master_port: int
+
+    @staticmethod
+    def build(
+        rank: int, store: Store, local_addr: str | None = None, server_port: int | None = None
+    ) -> RendezvousStoreInfo:
+        """Rank 0 writes the address of the workers' store into the round's store. All other ranks wait for it, for as
+        long as the store waits for a key.
+
+        Args:
+            local_addr: rank 0's address; None stands for its fully qualified host name.
+            server_port: the port of a server that already runs on rank 0; None chooses a free port, which is not held.
+                Where that matters, hold a port (`elastic_core.support.sockets.PortReservation`) and
+                pass it here.
+
+        Raises:
+            RendezvousConnectionError and any other error of the store.
+        """
+        if rank == 0:
+            store.set(_ADDRESS_KEY, local_addr or socket.getfqdn())
+            store.set(_PORT_KEY, str(_free_port() if server_port is None else server_port))
+        return RendezvousStoreInfo(store.get(_ADDRESS_KEY).decode(), int(store.get(_PORT_KEY)))
+
+
+def _free_port() -> int:
+    reservation = PortReservation()
+    reservation.release()
+    return reservation.port
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""The key-value store that the members of a round share: the part of `torch.distributed.Store` that we rely on."""
+"""The key-value store that the members of a round share: the part of `torch.distributed.Store` that we rely on. And a
+server of the rendezvous store, for `elastic serve`."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """Keys are text, values bytes. Method names and meaning are torch's, so that a torch store is one of these."""
+    """Keys are text, values bytes. Methods have the names and the meaning of torch's, so a torch store is a `Store`."""
 
     def get(self, key: str) -> bytes:
-        """The value, waiting up to the store's timeout for the key to appear."""
+        """The value. Waits up to the store's timeout for the key to appear."""
         ...
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -25,8 +26,8 @@ class Store(Protocol):
         ...
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Write `desired` if the value is `expected` (empty: absent). Returns the value that stands afterwards, or,
-        where the key is absent and stays so, `expected`, as torch's stores do."""
+        """Write `desired` if the value is `expected` (empty: the key is absent). Returns the value afterwards. If the
+        key was absent and stays absent, returns `expected`, as torch's stores do."""
         ...
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
@@ -38,9 +39,30 @@ class Store(Protocol):
         ...
 
     def delete_key(self, key: str) -> bool:
-        """Remove the key; whether it was there."""
+        """Remove the key. Returns whether it existed."""
         ...
 
     def num_keys(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
+        ...
+
+
+class StoreServer(Protocol):
+    """Serves in a process of its own from `start` until `stop`. Used from one thread."""
+
+    def start(self) -> object:
+        """Start to serve. Returns once clients can connect; the result is ignored.
+
+        Raises:
+            ConfigurationError: the endpoint does not belong to this machine, or its port is taken.
+        """
+        ...
+
+    @property
+    def endpoint(self) -> str:
+        """Where it serves, as `host:port` with the actual port. Read after `start`."""
+        ...
+
+    def stop(self) -> None:
+        """End the server and all its connections. Idempotent."""
         ...

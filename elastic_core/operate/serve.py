@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from elastic_core.config import NodeRange
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.interfaces.server import StoreServer
+    from elastic_core.interfaces.store import StoreServer
 
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)

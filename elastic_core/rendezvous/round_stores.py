@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core.interfaces.backend import RoundStores
-from elastic_core.interfaces.bootstrap import RendezvousStoreInfo
+from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.support.sockets import PortReservation
 
 if TYPE_CHECKING:

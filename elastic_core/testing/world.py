@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from elastic_core.clock import later
 from elastic_core.errors import ElasticError, RendezvousConnectionError
 from elastic_core.interfaces import node as described
-from elastic_core.interfaces.bootstrap import RendezvousStoreInfo
-from elastic_core.interfaces.handler import Outcome
+from elastic_core.interfaces.handler import Outcome, RendezvousStoreInfo
 from elastic_core.rendezvous import model
 from elastic_core.rendezvous.effects import Amend, Announce, Rest, Withdraw, WriteState
 from elastic_core.rendezvous.model import Entry, Report, State

@@ -25,8 +25,7 @@ from must_hold import check_rest, check_write, must
 from elastic_core.clock import Instant
 from elastic_core.errors import ElasticError, ProcessFailure, RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces import node as described
-from elastic_core.interfaces.bootstrap import RendezvousStoreInfo
-from elastic_core.interfaces.handler import Outcome
+from elastic_core.interfaces.handler import Outcome, RendezvousStoreInfo
 from elastic_core.rendezvous import model
 from elastic_core.rendezvous.effects import Announce, Beat, Rest, Retire, Withdraw, WriteState
 from elastic_core.rendezvous.model import Entry, State

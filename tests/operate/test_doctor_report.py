@@ -12,7 +12,7 @@ import pytest
 from elastic_core.config import settings_from
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.interfaces.server import StoreServer
+from elastic_core.interfaces.store import StoreServer
 from elastic_core.operate.commands import DoctorOptions
 from elastic_core.operate.doctor.examine import examined
 from elastic_core.operate.doctor.finding import Check, Level, Report, as_dict, as_text, fault, note, ok, warning

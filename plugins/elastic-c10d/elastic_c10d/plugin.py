@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from elastic_c10d.torch_store import Store
     from elastic_core.interfaces.backend import RendezvousBackend
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
-    from elastic_core.interfaces.server import StoreServer
+    from elastic_core.interfaces.store import StoreServer
 
 _CONNECTION = (
     Option(
