@@ -38,8 +38,7 @@ from elastic_core.rendezvous.model import Entry, State
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.policy import Decision, Wait, Write, decide
-from elastic_core.rendezvous.ranks import ordered
-from elastic_core.rendezvous.roster import Roster
+from elastic_core.rendezvous.roster import Roster, ordered
 from elastic_core.rendezvous.seats import Seats
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 from elastic_core.testing import MemoryBackend, SharedMemory

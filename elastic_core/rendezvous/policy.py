@@ -31,8 +31,7 @@ from elastic_core.rendezvous.model import (
     refused,
     succeeded,
 )
-from elastic_core.rendezvous.ranks import ordered
-from elastic_core.rendezvous.roster import alive, holders, is_ready, waiting
+from elastic_core.rendezvous.roster import alive, holders, is_ready, ordered, waiting
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration

@@ -1,13 +1,20 @@
-"""The roster: all announced entries, oldest first, as one observer sees them, and which of them count."""
+"""The roster: all announced entries, oldest first, as one observer sees them; which of them count; and the order of the
+members of a round. All functions are pure, so nodes need no store traffic to agree on the ranks."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from elastic_core.clock import Instant
     from elastic_core.rendezvous.model import Entry, State
+
+_DIGITS = "0123456789"
+_NUMBERS = re.compile(r"([0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -15,8 +22,8 @@ class Seen:
     """An entry as one observer sees it.
 
     Args:
-        late: whether its beat is late: a late node is taken for gone.
-        since: when the observer saw the entry's key first, on its own clock.
+        late: whether its beat is late; a late node counts as gone.
+        since: when the observer first saw the entry's key, on its own clock.
     """
 
     entry: Entry
@@ -29,8 +36,8 @@ Roster = tuple[Seen, ...]
 
 
 def holders(roster: Roster, state: State) -> dict[str, Entry]:
-    """Which node has which name. Two live agents with one name cannot both be right: a surviving member has it (the
-    other may be one that slept, and was replaced), otherwise the older one that may take part."""
+    """The entry that holds each node name. Of two live agents with one name, a surviving member holds it (the other one
+    may have slept, and was replaced); otherwise the older one that may take part."""
     names: dict[str, Entry] = {}
     for seen in roster:
         if not seen.late:
@@ -41,21 +48,21 @@ def holders(roster: Roster, state: State) -> dict[str, Entry]:
 
 
 def _claim(entry: Entry, state: State) -> int:
-    """How good the node's claim to its name is: a member that was lost and has not beaten since has the weakest."""
+    """The strength of the node's claim to its name. A member that was lost and has not beaten since has the weakest."""
     if state.seated(entry.key) and entry.key not in state.gone:
         return 2
     return int(is_ready(entry, state))
 
 
 def alive(roster: Roster, state: State) -> list[Entry]:
-    """The nodes that count: those that are not late and whose name no other has. A node whose name another has waits
-    until the other is gone, or finds out and gives up."""
+    """The nodes that count: they are not late, and no other node holds their name. A node whose name another one holds
+    waits until that one is gone, or is told that it may not take part."""
     names = holders(roster, state)
     return [seen.entry for seen in roster if not seen.late and names[seen.entry.node] is seen.entry]
 
 
 def is_ready(entry: Entry, state: State) -> bool:
-    """Whether the node waits for the next round: a newcomer at any time, a member once the round is behind it."""
+    """Whether the node waits for the next round: a newcomer at any time, a member after the end of its round."""
     if not state.seated(entry.key):
         return entry.after >= state.last_round_of(entry.key)
     return entry.after >= state.round and not state.open
@@ -65,3 +72,52 @@ def waiting(roster: Roster, state: State) -> list[Entry]:
     """The live nodes that wait for the next round and may be in it."""
     out = {*state.draining, *(key for key, why in state.refused if why)}
     return [e for e in alive(roster, state) if e.key not in out and is_ready(e, state)]
+
+
+def ordered(entries: Sequence[Entry], before: Sequence[str]) -> list[Entry]:
+    """The members in the order of their ranks.
+
+    Survivors keep their order. If rank 0 is gone, the first survivor takes its place, so that no newcomer gets it.
+    Newcomers, sorted by host and then by age, take the places of members that are gone; the rest go to the end. A node
+    that asks for a rank (`rank_hint`) gets it if the rank exists; of two such nodes, the one that would have the lower
+    rank without asking.
+
+    Args:
+        entries: the members, oldest first.
+        before: the keys of the last round's members in rank order; survivors are the members among them.
+    """
+    by_key = {entry.key: entry for entry in entries}
+    survivors = set(before) & set(by_key)
+    newcomers = iter(sorted((e for e in entries if e.key not in survivors), key=lambda e: natural(e.host)))
+    places = _with_first([by_key.get(key) for key in before])
+    order = [entry for place in places if (entry := place or next(newcomers, None)) is not None]
+    return _with_hints([*order, *newcomers])
+
+
+def _with_first(places: list[Entry | None]) -> list[Entry | None]:
+    """The places after the first survivor has moved to the place of rank 0, if that is empty."""
+    first = next((place for place, entry in enumerate(places) if entry is not None), 0)
+    if first:
+        places[0], places[first] = places[first], None
+    return places
+
+
+def _with_hints(order: Sequence[Entry]) -> list[Entry]:
+    hinted: dict[int, Entry] = {}
+    for entry in order:
+        if entry.rank_hint is not None and 0 <= entry.rank_hint < len(order):
+            hinted.setdefault(entry.rank_hint, entry)
+    keys = {entry.key for entry in hinted.values()}
+    others = iter([entry for entry in order if entry.key not in keys])
+    return [hinted[rank] if rank in hinted else next(others) for rank in range(len(order))]
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """A sort key with which node7 comes before node66."""
+    return [_digits(part) if part[0] in _DIGITS else (1, 0, part) for part in _NUMBERS.split(name) if part]
+
+
+def _digits(part: str) -> tuple[int, int, str]:
+    """A number is compared by its length, then by its digits without leading zeros, so it may have any length."""
+    digits = part.lstrip("0")
+    return 0, len(digits), digits

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.rendezvous.model import Entry
-from elastic_core.rendezvous.ranks import natural, ordered
+from elastic_core.rendezvous.roster import natural, ordered
 
 
 def ranks(keys, before="", hosts=None, hints=None):
