@@ -1,1 +1,1 @@
-"""What plugins implement and the rooms consume. Nothing here does any work."""
+"""The interfaces that plugins implement and the rooms of the core use."""

@@ -1,4 +1,4 @@
-"""What the agent knows of a rendezvous: the handler, and what one round hands out."""
+"""What the agent knows of a rendezvous: the handler, and what it returns for one round."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _PORT_KEY = "MASTER_PORT"
 
 
 class RendezvousParameters:
-    """What a backend is built from.
+    """The parameters that a backend is built from.
 
     Args:
-        backend: the name it was selected by.
+        backend: the name that selected it.
         endpoint: `host[:port]`, possibly several separated by commas, or empty.
         run_id: the job; never empty.
         min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
-        local_addr: the address this node advertises; None lets the backend find it.
-        node: what this node tells the others; None for handlers that are made without an agent.
+        local_addr: the address that this node advertises; None lets the backend find it.
+        node: the description of this node for the others; None for handlers that are made without an agent.
         config: the backend's own options, as text or already typed.
 
     Raises:
@@ -70,7 +70,7 @@ class RendezvousParameters:
         return self.config.get(key, default)
 
     def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
-        """The option `key` as a truth value. Raises ValueError when it is none."""
+        """The option `key` as a truth value. Raises ValueError if it is not one."""
         value = self.get(key, default)
         if value is None:
             return None
@@ -80,7 +80,7 @@ class RendezvousParameters:
         return found
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
-        """The option `key` as a whole number. Raises ValueError when it is none."""
+        """The option `key` as a whole number. Raises ValueError if it is not one."""
         value = self.get(key, default)
         if value is None:
             return None
@@ -127,8 +127,8 @@ def _free_port() -> int:
 
 @dataclass(frozen=True)
 class RendezvousInfo:
-    """One round, as seen by one node: the round's store, this node's rank among `world_size` nodes. `formed` is what
-    all members agree on; None from handlers that do not tell (those written for torchrun)."""
+    """One round, as seen by one node: the round's store, and this node's rank among `world_size` nodes. `formed` is
+    what all members agree on; None from handlers that do not provide it, such as those written for torchrun."""
 
     store: Store
     rank: int
@@ -138,11 +138,11 @@ class RendezvousInfo:
 
 
 class Outcome(enum.Enum):
-    """What has become of the round that a node is in.
+    """How the round of a node ended.
 
-    RESTART: it ended, take part in the next one. CLOSED: the job is over. FENCED: the store was out of reach for as
-        long as the others need to call this node gone; stop the workers, and take part in the next round when the store
-        is back. DRAINED: this node was asked to leave.
+    RESTART: take part in the next round. CLOSED: the job is over. FENCED: the store was out of reach for as long as
+        other nodes need to call this node gone; stop the workers, and take part in the next round when the store is
+        back. DRAINED: this node was asked to leave.
     """
 
     RESTART = "restart"
@@ -153,13 +153,13 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome and its reason in words.
+    """The outcome of a round and its reason in words.
 
     Args:
-        failed: for RESTART, whether a worker's failure is the cause (else the membership changed).
+        failed: for RESTART, whether a worker's failure is the cause; otherwise the membership changed.
         succeeded: for CLOSED, whether the job ended well.
-        by: for CLOSED, the node that closed it.
-        failures: what is known of the workers' failures, of all nodes, by global rank; the one that counts as the first
+        by: for CLOSED, the node that closed the job.
+        failures: the known failures of workers of all nodes, by global rank. The failure that counts as the first one
             comes first.
     """
 
@@ -172,8 +172,8 @@ class Verdict:
 
 
 class RendezvousHandler(abc.ABC):
-    """The agent's side of a rendezvous. Called from the agent's thread, except `next_rendezvous` (a helper thread
-    of the agent's, so that a signal is answered while it blocks) and `shutdown` (any thread)."""
+    """The agent's side of a rendezvous. The agent's thread calls its methods, with two exceptions: a helper thread
+    calls `next_rendezvous`, so that the agent answers signals while it blocks, and any thread may call `shutdown`."""
 
     @abc.abstractmethod
     def get_backend(self) -> str:
@@ -181,7 +181,7 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def get_run_id(self) -> str:
-        """The job."""
+        """The run id of the job."""
 
     @abc.abstractmethod
     def next_rendezvous(self) -> RendezvousInfo:
@@ -198,40 +198,40 @@ class RendezvousHandler(abc.ABC):
 
     @abc.abstractmethod
     def set_closed(self) -> None:
-        """Tell all nodes not to take part again: the job has finished or failed."""
+        """Close the rendezvous for all nodes: the job has finished or failed, and no further round forms."""
 
     @abc.abstractmethod
     def num_nodes_waiting(self) -> int:
-        """How many nodes wait for the next round."""
+        """The number of nodes that wait for the next round."""
 
     @abc.abstractmethod
     def shutdown(self) -> bool:
-        """Release what this node holds, and let a blocked `next_rendezvous` return. Does not close the rendezvous.
-        Returns whether all was released. Idempotent."""
+        """Release everything that this node holds, and let a blocked `next_rendezvous` return. Does not close the
+        rendezvous. Returns whether everything was released. Idempotent."""
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether the workers use the store that the agent of rank 0 hosts; else rank 0's worker hosts it."""
+        """Whether the workers use the store that the agent of rank 0 hosts; otherwise rank 0's worker hosts it."""
         return False
 
     @property
     def polled(self) -> bool:
-        """Whether the agent has to ask `num_nodes_waiting` again and again, about once a second, while workers run;
-        False if no node can come, or the handler reports it by itself."""
+        """Whether the agent has to poll `num_nodes_waiting` about once a second while workers run. False if no node can
+        join, or if the handler itself reports a node that joins."""
         return True
 
     @property
     def outage_patience(self) -> Duration | None:
-        """Seconds for which `num_nodes_waiting` may go on failing before healthy workers are stopped, because by then
-        the others may have formed a round without this node; None: they are never stopped for that."""
+        """Seconds for which `num_nodes_waiting` may fail before the agent stops healthy workers, because the other
+        nodes may have formed a round without this node by then. None: the agent never stops them for that."""
         return 60.0
 
 
 class RoundHandler(RendezvousHandler):
-    """A handler that also follows the round that it has returned: it reports the round's end by push, and counts the
-    job's restarts for all nodes together. A node that it has fenced off comes back to `next_rendezvous`, which waits
-    for the store no longer than for other nodes. An agent's reports are carried out in the background, through outages
-    of the store; the methods below return at once unless they say otherwise, and may be called from any thread."""
+    """A handler that also follows the round that it has returned: it pushes the end of the round, and counts the job's
+    restarts for all nodes together. After a fence the agent calls `next_rendezvous` again, which waits for the store no
+    longer than for other nodes. The agent's reports are carried out in the background, also through outages of the
+    store. The methods below return at once unless they say otherwise, and may be called from any thread."""
 
     @property
     def polled(self) -> bool:
@@ -239,43 +239,44 @@ class RoundHandler(RendezvousHandler):
 
     @property
     def hosts_store(self) -> bool:
-        """Whether the rendezvous store lives in this process, so that the others lose it when this node ends. Then a
-        node whose workers have succeeded stays for as long as those of others run."""
+        """Whether the rendezvous store runs in this process, so that the other nodes lose it when this node ends. Such
+        a node stays until the workers of all nodes have ended, even if its own have succeeded."""
         return False
 
     @abc.abstractmethod
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """`listener` is called, from any thread, when `verdict` may have changed. It returns at once."""
+        """Call `listener` whenever `verdict` may have changed. It is called from any thread, and must return at
+        once."""
 
     @abc.abstractmethod
     def verdict(self) -> Verdict | None:
-        """What has become of the round that `next_rendezvous` returned last; None while it goes on."""
+        """How the last round that `next_rendezvous` returned has ended; None while it runs."""
 
     @abc.abstractmethod
     def ask_again(self) -> Instant | None:
-        """When `verdict` wants to be asked again even without news: an outage of the store that lasts until then has
-        fenced this node off. None for never."""
+        """When the agent must ask for the `verdict` again even without news: if an outage of the store lasts until
+        then, this node is fenced. None: never."""
 
     @abc.abstractmethod
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Workers of this node failed: the round ends for all nodes. If the budget is used up, or a restart cannot cure
-        it, the job is closed; `next_rendezvous` then raises RendezvousClosedError.
+        """Workers of this node failed: end the round for all nodes. If no restart is left, or a restart cannot cure the
+        failure, the job is closed, and `next_rendezvous` raises RendezvousClosedError.
 
-        Called as soon as an exit is seen, with what is known then, and again when the workers have been stopped, with
-        everything; the second call replaces the first. Also called when the round has ended already."""
+        Called as soon as an exit is seen, with what is known then, and again with all details after the workers have
+        stopped; the second call replaces the first. May also be called after the round has ended."""
 
     @abc.abstractmethod
     def report_success(self) -> None:
-        """All workers of this node succeeded. When those of all members have, the job is closed, and the verdict says
-        so."""
+        """All workers of this node succeeded. Once the workers of all members have succeeded, the job is closed, and
+        the verdict says so."""
 
     @abc.abstractmethod
     def leave(self, reason: str, timeout: Duration) -> bool:
-        """Tell the others that this node goes, so that they form a round without it as soon as its workers have
-        stopped, which `shutdown` says. Blocks for at most `timeout` seconds; returns whether the others could be told.
+        """Announce that this node leaves. The other nodes form a round without it as soon as its workers have stopped,
+        which `shutdown` announces. Blocks for at most `timeout` seconds. Returns whether the announcement was written.
         The rendezvous stays open."""
 
     @abc.abstractmethod
     def progress(self) -> str:
-        """For people who wait for a round to form or for the others to succeed: how many nodes are there and which are
-        missing, if known; empty when nothing is."""
+        """A line for people who wait for a round to form, or for the other nodes to succeed: how many nodes are there,
+        and which ones are missing. Empty if nothing is known."""

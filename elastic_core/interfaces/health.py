@@ -1,5 +1,5 @@
-"""What the agent tells a health endpoint, and what it knows of one: something that others ask whether this agent is
-well, and what it does."""
+"""What the agent tells a health endpoint, and what it knows of one. A health endpoint answers whether this agent is
+healthy, and what it does."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class AgentPhase(str, enum.Enum):
     """What an agent does.
 
-    JOINING: it waits for the next round. STARTING: a round has formed, and its workers are being started. RUNNING: they
-    run. STOPPING: they are being stopped, and the next round comes after that. DRAINING: the same, and this node does
-    not come back: it was asked to leave. FINISHING: its workers have succeeded, those of other nodes not yet. FINISHED:
-    it is done.
+    JOINING: it waits for the next round. STARTING: a round has formed, and the agent starts the workers. RUNNING: the
+    workers run. STOPPING: the agent stops the workers, and then joins the next round. DRAINING: the agent stops the
+    workers, and leaves the job because it was asked to. FINISHING: its workers have succeeded, and workers of other
+    nodes still run. FINISHED: the agent is done.
     """
 
     JOINING = "joining"
@@ -50,11 +50,11 @@ class RoundStatus:
 
     Args:
         formed_at, ended_at: seconds since the epoch; None while it runs.
-        formed_because: why it formed just then.
+        formed_because: why it formed at that moment.
         ended_because: why it ended, in words; empty while it runs.
-        cause: `failure`, `hang` or `membership` if another one was to follow; `succeeded`, `failed` or `stopped` if
-            none was; empty while it runs, and until the job has judged whether another one may follow.
-        rendezvous: seconds that this node waited for it.
+        cause: `failure`, `hang` or `membership` if another round was to follow; `succeeded`, `failed` or `stopped` if
+            not; empty while the round runs, and until the job has decided whether another one may follow.
+        rendezvous: seconds that this node waited for the round.
     """
 
     number: int
@@ -71,16 +71,16 @@ class RoundStatus:
 
 @dataclass(frozen=True)
 class Recovery:
-    """How one round took the place of another; all times in seconds.
+    """How one round replaced another. All durations are in seconds, and follow one another.
 
     Args:
-        round: the number of the round that came.
-        cause, reason: why the one before it ended.
-        at: when it had come back, seconds since the epoch.
-        detect: from the first sign (an exit that was noticed, a timer that should have been released, the others' word)
-            until the workers began to be stopped.
-        stop: until none of them ran.
-        rendezvous: until the round had formed.
+        round: the number of the new round.
+        cause, reason: why the previous round ended.
+        at: when the workers ran again, in seconds since the epoch.
+        detect: from the first sign (an exit that was noticed, the deadline of a timer, a report of another node) until
+            the agent began to stop the workers.
+        stop: until no worker ran.
+        rendezvous: until the new round had formed.
         start: until its workers ran.
     """
 
@@ -105,13 +105,13 @@ class AgentStatus:
     Args:
         version: grows with every change.
         phase_since: seconds since the epoch.
-        reason: of the phase, in words; may be empty.
+        reason: the reason of the phase, in words; may be empty.
         round: the number of the last round; 0 before the first.
-        group_rank: of this node in it; -1 before the first.
-        members: of it, in rank order.
-        rounds: the last of them, oldest first.
-        recoveries: the last of them, oldest first.
-        restarts: how many there were, by cause, all told.
+        group_rank: the group rank of this node in that round; -1 before the first.
+        members: the members of that round, in rank order.
+        rounds: the last rounds, oldest first.
+        recoveries: the last recoveries, oldest first.
+        restarts: the number of all restarts so far, by cause.
         last_failure: the first failure of the last round that failed on this node.
     """
 
@@ -135,34 +135,30 @@ class AgentStatus:
 
 
 class AgentView(Protocol):
-    """What a health endpoint sees of the agent. Any thread; every call returns at once."""
+    """What a health endpoint sees of the agent. May be called from any thread; every call returns at once."""
 
     def alive_at(self) -> float:
-        """When the agent's loop last turned, seconds since the epoch; one that waits for events is alive now."""
-        ...
+        """When the agent's loop was last seen alive, in seconds since the epoch: now, while it waits for events."""
 
     def watchdog_fault(self) -> str:
-        """Why nobody watches the workers although somebody should; empty while all is well."""
-        ...
+        """Why the configured watchdog does not watch the workers; empty if it does, or if there is none."""
 
     def status(self) -> AgentStatus:
-        """What it does."""
-        ...
+        """What the agent does at this moment."""
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` after every change of the status, in the agent's thread: it must return at once. Returns what
-        ends that."""
-        ...
+        """Call `changed` after every change of the status, in the agent's thread; it must return at once. Returns a
+        function that ends the subscription."""
 
 
 class HealthCheckServer(abc.ABC):
-    """Started before the first rendezvous and stopped last. Factories receive the agent's view, `port` and `timeout`:
-    seconds without a turn of the agent's loop after which it may be called stuck."""
+    """The agent starts it before the first rendezvous and stops it last. Factories receive the agent's view, `port`,
+    and `timeout`: after so many seconds without a sign of life from its loop the agent counts as stuck."""
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Begin to answer. Raises OSError when the port cannot be had."""
+        """Begin to answer. Raises OSError if the port is not available."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Stop answering and release the port. Idempotent; bounded."""
+        """Stop answering, and release the port. Idempotent; ends within a bound."""

@@ -1,4 +1,4 @@
-"""What a node tells the others about itself, and what a round says of its members."""
+"""How a node describes itself to the others, and how a round describes its members."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ class Node:
     """One node of the job, as its agent describes it.
 
     Args:
-        name: the node id, unique among the nodes of the job; what people see and `elastic drain` takes.
-        host: the machine's name; nodes without history are ranked by it, in natural order (node7 before node66).
+        name: the node id, unique among the nodes of the job. People see it, and `elastic drain` takes it.
+        host: the machine's name. New nodes are ranked by it, in natural order (node7 before node66).
         role: the role of its workers.
-        local_world_size: how many workers it runs, at least 1.
-        rank_hint: the group rank it would like to have (`--node-rank`); None for any.
-        max_restarts: failures of the job that are forgiven.
+        local_world_size: the number of workers it runs, at least 1.
+        rank_hint: the group rank that it asks for (`--node-rank`); None for any.
+        max_restarts: the number of failures of the job that lead to a restart.
         labels: anything else, for people and for policies.
-        stop_timeout: seconds that it may take to stop its workers; while it lives, no round forms without it before.
+        stop_timeout: seconds that it may take to stop its workers. While the node lives, the others wait so long before
+            they form a round without it.
     """
 
     name: str
@@ -37,8 +38,8 @@ class Node:
 
 
 class Member(NamedTuple):
-    """A node that takes part in a round; its group rank is its place among the round's members. (A tuple, because every
-    node makes as many of them as there are nodes.)"""
+    """A node that takes part in a round; its group rank is its position among the round's members. It is a tuple
+    because tuples are cheap, and every node makes one for each node of the job."""
 
     node: str
     host: str
@@ -52,10 +53,10 @@ class Round:
     """What all members of a round agree on.
 
     Args:
-        number: grows by one from round to round, the first is 1.
+        number: grows by one from round to round; the first is 1.
         members: in the order of their group ranks.
-        restart_count: failures of the job that were forgiven so far; the same on every node.
-        reason: why it formed just then.
+        restart_count: the number of restarts used by failures so far; the same on every node.
+        reason: why the round formed at that moment.
     """
 
     number: int

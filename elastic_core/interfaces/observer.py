@@ -1,14 +1,12 @@
-"""What the agent tells those who watch: past-tense facts, as frozen records."""
+"""The facts that the agent tells observers: frozen records, named in the past tense."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from elastic_core.clock import Instant
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.health import AgentPhase
@@ -18,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoundFormed:
-    """This node is a member of a new round. `seconds` is the time it waited for it. `formed` is what all members agreed
-    on; it holds every one of them, so it is for those who look, and part of no report."""
+    """This node is a member of a new round, for which it waited `seconds`. `formed` is what all members agreed on;
+    because it lists every member, it is left out of reports."""
 
     run_id: str
     round: int
@@ -45,7 +43,7 @@ class WorkersStarted:
 
 @dataclass(frozen=True)
 class WorkerExited:
-    """A worker of this node has ended by itself, which was just noticed. `exitcode`: as in `subprocess`."""
+    """The agent has just noticed that a worker of this node ended by itself. `exitcode` is as in `subprocess`."""
 
     run_id: str
     round: int
@@ -55,7 +53,7 @@ class WorkerExited:
 
 @dataclass(frozen=True)
 class WorkerFailed:
-    """A worker of this node failed; told once per failed worker, after the group was stopped."""
+    """A worker of this node failed. Told once per failed worker, after the group was stopped."""
 
     run_id: str
     failure: ProcessFailure
@@ -85,8 +83,10 @@ class AgentFinished:
 
 @dataclass(frozen=True)
 class PhaseChanged:
-    """The agent does something else now, or has another reason to do it; `reason` may be empty. On the agent's
-    monotonic clock: `at`, and `sign`, when the first sign of that reason showed, if it was before `at`."""
+    """The agent's phase has changed, or the reason for it; `reason` may be empty.
+
+    `at` is when, and `sign` is when the first sign of that reason showed, if that was earlier. Both are on the agent's
+    monotonic clock."""
 
     run_id: str
     phase: AgentPhase
@@ -96,14 +96,10 @@ class PhaseChanged:
 
 
 Fact = RoundFormed | WorkersStarted | WorkerExited | WorkerFailed | RestartDecided | AgentFinished | PhaseChanged
-"""One of these."""
-
 Observer = Callable[[Fact], object]
-"""Is called with one fact after another, in the agent's thread; must not raise. Plugins are told all of them but the
-exits and the phases, which are for those who show what goes on."""
+"""Called with each fact in the agent's thread; must not raise. Plugins are told all facts but `WorkerExited` and
+`PhaseChanged`, which are for observers that show the state of the agent."""
 
 
-class EnvironmentContributor(Protocol):
-    """Gives variables to the workers of a round."""
-
-    def __call__(self, plan: RoundPlan) -> Mapping[str, str]: ...
+EnvironmentContributor = Callable[["RoundPlan"], Mapping[str, str]]
+"""Gives variables to the workers of a round."""

@@ -1,4 +1,4 @@
-"""What the agent knows of a watchdog: something that notices that a worker hangs."""
+"""What the agent knows of a watchdog, which notices workers that hang."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Expiry:
     """A worker hangs.
 
     Args:
-        worker_pid: its process, or one that it started and that is of its session.
-        scope: what it was about to do: the scope of the timer.
-        reason: how that shows, in words, after "hang: "; empty for a timer that was not released in time.
-        late: seconds since it should have come on, as far as that is known.
+        worker_pid: the worker's process, or a process that it started in its own session.
+        scope: what the worker was about to do: the scope of the timer.
+        reason: how the hang shows, in words that follow "hang: "; empty for a timer that was not released in time.
+        late: seconds since the worker should have made progress, as far as that is known.
     """
 
     worker_pid: int
@@ -28,25 +28,26 @@ class Expiry:
 
 
 class Watchdog(abc.ABC):
-    """Made once per agent, before the first worker starts; `stop` is called once, when no worker runs."""
+    """Made once per agent, before the first worker starts. `stop` is called once, when no worker runs."""
 
     @abc.abstractmethod
     def start(self, on_expiry: Callable[[Expiry], None]) -> None:
-        """Begin watching. `on_expiry` may be called from any thread and returns at once."""
+        """Start to watch. `on_expiry` may be called from any thread, and returns at once."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """End watching and release everything. Idempotent; bounded."""
+        """Stop watching, and release everything. Idempotent; ends within a bound."""
 
     @abc.abstractmethod
     def worker_environment(self) -> Mapping[str, str]:
-        """Variables by which the workers' clients find this watchdog. Asked for before every round."""
+        """Variables by which the workers' clients find this watchdog. Called before every round."""
 
     def fault(self) -> str:
-        """Why nobody watches although `start` was called; empty while all is well. Any thread; returns at once."""
+        """Why it does not watch although `start` was called; empty if it does. Called from any thread; returns at
+        once."""
         return ""
 
     def scratch(self) -> Sequence[str]:
-        """Folders that it made for itself alone and that `stop` removes, as absolute paths: when the agent is killed
-        they are removed for it, with all that is in them. Asked for once, after `start`."""
+        """Absolute paths of the folders that it made for itself alone, and that `stop` removes. If the agent is killed,
+        the guardian removes them with their content. Called once, after `start`."""
         return ()

@@ -1,4 +1,4 @@
-"""What the agent knows of the workers: a round's plan goes in, process ids and exits come out."""
+"""What the agent knows of the workers: it gives them the plan of a round, and gets process ids and exits."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class WorkerRanks:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """All that the workers of this node need to know of their round. Numbers of rounds start
-    at 1; `node` is this node's name for people."""
+    """Everything that the workers of this node need to know about their round. Rounds are numbered from 1; `node` is
+    this node's name for people."""
 
     round: int
     run_id: str
@@ -57,13 +57,13 @@ class WorkerExit:
 
 @dataclass(frozen=True)
 class WorkerSample:
-    """What a running worker has done so far; what was not asked for stays 0.
+    """What a running worker has done so far; a source that is not watched stays 0.
 
     Args:
         written: bytes of output.
-        cpu: seconds of CPU time, of all its processes. May shrink when one of them ends.
-        beats: a count that changes when it has beaten.
-        held_up: nobody can tell whether it works, because its output waits for the console.
+        cpu: seconds of CPU time of all its processes. May shrink when one of them ends.
+        beats: a count that changes with every beat.
+        held_up: its output waits for the console, so silence does not show that it hangs.
     """
 
     local_rank: int
@@ -76,8 +76,8 @@ class WorkerSample:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A process that has not ended: a worker or something a worker started. `state` is the kernel's letter,
-    `waits_in` the kernel function it sleeps in (empty where unknown)."""
+    """A process that has not ended: a worker, or a process that a worker started. `state` is the kernel's letter,
+    `waits_in` the kernel function in which it sleeps (empty if unknown)."""
 
     pid: int
     state: str
@@ -89,72 +89,59 @@ class WorkerProcesses(Protocol):
     """The processes of one node's workers, one round after another. Used from one thread."""
 
     def start(self, plan: RoundPlan) -> dict[int, int]:
-        """Start a worker for each of the plan's ranks; local rank -> process id. All or none."""
-        ...
+        """Start a worker for each of the plan's ranks, all or none. Returns the process ids by local rank."""
 
     def sentinels(self) -> Collection[int]:
-        """File descriptors of which one becomes readable when a running worker has ended."""
-        ...
+        """File descriptors; one of them becomes readable when a running worker has ended."""
 
     def reap(self) -> list[WorkerExit]:
-        """The exits since the last call, in the order they are held to have happened. Does not block."""
-        ...
+        """The exits since the last call, in the order in which they probably happened. Does not block."""
 
     def running(self) -> list[int]:
         """Local ranks of the workers that have not ended."""
-        ...
 
     def send_signal(self, signum: int) -> None:
-        """Signal everything the workers of this round consist of."""
-        ...
+        """Send the signal to all processes of this round's workers."""
 
     def samples(self) -> list[WorkerSample]:
-        """What the running workers have done so far, if that is watched."""
-        ...
+        """One sample for each running worker."""
 
     def kill(self, pid: int, reason: str, ask: bool = True) -> int | None:
-        """A worker hangs: note its stacks, as far as they can be had within about half a second (or two more, if
-        another program has to be asked), then SIGKILL it and what it started, and give `reason` as the reason of its
-        failure, which is there from now on. Without `ask` nobody is asked for stacks, and it does not block: the worker
-        may still run for a moment, or for ever if it hangs in the kernel.
+        """Kill a worker that hangs, with every process it started, by SIGKILL, and record its failure with `reason`.
+        The worker may run on for a moment, or for ever if it hangs in the kernel.
 
-        `pid`: its process, or one that it started and that is of its session. Returns its local rank; None, and
-        nothing happens, if there is no such process in this round, or its worker was killed already."""
-        ...
+        Args:
+            pid: the worker's process, or a process that it started in its own session.
+            ask: record the worker's stacks before. That takes up to about half a second, or two more if another
+                program has to read them. If false, the call does not block.
+
+        Returns the worker's local rank. Returns None, and does nothing, if there is no such process in this round, or
+        the worker was killed already."""
 
     def leftovers(self) -> list[Leftover]:
-        """Processes of this round that still exist, descendants of ended workers included."""
-        ...
+        """Processes of this round that still exist, including descendants of ended workers."""
 
     def leftover_sentinels(self) -> Collection[int]:
-        """File descriptors of which one becomes readable when a leftover has ended; empty where unsupported."""
-        ...
+        """File descriptors; one of them becomes readable when a leftover has ended. Empty where unsupported."""
 
     def drain(self) -> int | None:
-        """No process of the round is left: read the rest of its output. A descriptor that becomes readable when all of
-        it is delivered; None when there is nothing to wait for. Idempotent."""
-        ...
+        """Read the rest of the round's output, when none of its processes is left. Returns a descriptor that becomes
+        readable when all output is delivered; None if there is nothing to wait for. Idempotent."""
 
     def delivered(self) -> int:
-        """A count that grows for as long as output is being delivered: tells a slow console from a stalled one."""
-        ...
+        """A count that grows while output is being delivered; it distinguishes a slow console from a stalled one."""
 
     def finish(self) -> None:
-        """Release what the round held. Output that is not delivered by now is given up, with a line that says so."""
-        ...
+        """Release what the round held. Output that is not delivered yet is dropped, with a log line about it."""
 
     def failures_so_far(self) -> dict[int, ProcessFailure]:
-        """While the round runs: the workers that have failed, by global rank. Their last lines may be missing yet."""
-        ...
+        """While the round runs: the failed workers, by global rank. Their last lines may still be missing."""
 
     def failures(self) -> dict[int, ProcessFailure]:
         """After `finish`: the workers of the round that failed, by global rank."""
-        ...
 
     def return_values(self) -> dict[int, Any]:
-        """After `finish`: what the functions returned, by global rank (None for scripts)."""
-        ...
+        """After `finish`: the return values of functions, by global rank (None for scripts)."""
 
     def close(self) -> None:
-        """End helpers and temporary files. No worker may be running. Idempotent."""
-        ...
+        """End helper processes and remove temporary files. No worker may be running. Idempotent."""
