@@ -5,11 +5,12 @@ A plugin is a module (or an object) named by an entry point in group `elastic`:
     [project.entry-points.elastic]
     redis = "elastic_redis.plugin"
 
-It implements the hooks it cares about, marks each with `hookimpl`, and may leave out arguments it does not use.
-Plugins are called one after another, each on its own, so that one that raises does not disturb the rest; hence
+A plugin implements only the hooks that it needs, marks each with `hookimpl`, and may leave out arguments that it does
+not use. The core calls plugins one by one, so that an exception of one plugin does not affect the others; therefore
 there are no hook wrappers. Loading a plugin must be cheap: import torch, grpc and the like inside functions.
-Three families: registration (plural nouns, return records), contribution (verbs, return values), notification
-(past tense, return nothing).
+
+There are three families of hooks: registration hooks (plural nouns) return records, contribution hooks (verbs) return
+values, and notification hooks (past tense) return nothing.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ def elastic_add_options() -> list[Option]:  # type: ignore[empty-body]
     """Add options of the plugin's own to `elastic run`.
 
     Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, before the command line is read. An exception takes the plugin out with everything it brings;
-    `elastic plugins` shows it, and the other plugins live.
+    that loads them, before the command line is read. An exception removes the plugin with everything it brings;
+    `elastic plugins` shows the exception, and the other plugins are used.
 
-    Each option becomes a flag, a variable and a configuration key like those of the core. Two plugins that add the
-    same name both lose it, one that is named like an option of the core loses it, and the conflict is shown.
+    Each option becomes a flag, a variable and a configuration key, like the options of the core. An option is left out
+    if another plugin adds the same name, or if the core has an option of that name; the conflict is shown.
 
     A whole plugin::
 
@@ -66,14 +67,14 @@ def elastic_add_options() -> list[Option]:  # type: ignore[empty-body]
 
 @hookspec
 def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ignore[empty-body]
-    """Bring ways for nodes to find each other, selected by `--rdzv-backend`.
+    """Register ways for nodes to find each other, selected by `--rdzv-backend`.
 
     Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, before the configuration is read. An exception takes the plugin out with everything it brings;
-    `elastic plugins` shows it, and the other plugins live.
+    that loads them, before the configuration is read. An exception removes the plugin with everything it brings;
+    `elastic plugins` shows the exception, and the other plugins are used.
 
-    The factory of the selected record is called once per agent, in its thread, before the first round. What it
-    raises ends the launch.
+    The factory of the selected record is called once per agent, in the agent's thread, before the first round. An
+    exception of the factory ends the launch.
 
     A whole plugin::
 
@@ -95,18 +96,19 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ign
 
 @hookspec
 def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
-    """Bring key-value stores. Each that processes share (`StoreRecord.shared`) brings a rendezvous backend of its name
-    with it, selected by `--rdzv-backend`, with the store's options beside those that every backend has.
+    """Register key-value stores. A store that processes share (`StoreRecord.shared`) brings a rendezvous backend of the
+    same name, selected by `--rdzv-backend`. The backend has the store's options and those that every backend has.
 
     Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, after `elastic_rendezvous_backends`. An exception takes the plugin out with everything it
-    brings; `elastic plugins` shows it, and the other plugins live.
+    that loads them, after `elastic_rendezvous_backends`. An exception removes the plugin with everything it brings;
+    `elastic plugins` shows the exception, and the other plugins are used.
 
-    A factory is called for every connection to the store, in the thread that needs it: a job's agent has up to three,
-    and each is used by one thread at a time. It is given the store's options, with the endpoint as `endpoint`, `url` or
-    `path`, whichever of them the store has, or as `host` and `port`. What it raises is told as an outage of the store,
-    and tried again; a ConfigurationError ends the agent with exit code 2. After an error of the store the next call
-    makes a new connection. Every operation has to end by itself.
+    The factory is called for every connection to the store, in the thread that needs the connection. An agent has up to
+    three connections, and only one thread at a time uses each. The factory receives the store's options, with the
+    endpoint as the option `endpoint`, `url` or `path`, whichever of them the store has, or as `host` and `port`. An
+    exception of the factory counts as an outage of the store, and the core tries again; but a ConfigurationError ends
+    the agent with exit code 2. After an error of the store the core makes a new connection. Every operation must end by
+    itself.
 
     A whole plugin::
 
@@ -125,14 +127,14 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
 
 @hookspec
 def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
-    """Bring ways to notice workers that hang, selected by `--watchdog`.
+    """Register ways to notice workers that hang, selected by `--watchdog`.
 
     Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, after `elastic_stores`. An exception takes the plugin out with everything it brings; `elastic
-    plugins` shows it, and the other plugins live.
+    that loads them, after `elastic_stores`. An exception removes the plugin with everything it brings; `elastic
+    plugins` shows the exception, and the other plugins are used.
 
-    The factory of the selected record is called once per agent, in its thread, before the first worker starts.
-    What it raises ends the launch.
+    The factory of the selected record is called once per agent, in the agent's thread, before the first worker starts.
+    An exception of the factory ends the launch.
 
     A whole plugin::
 
@@ -152,14 +154,14 @@ def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
 
 @hookspec
 def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[empty-body]
-    """Bring endpoints that others ask whether this agent is well, selected by `--health`.
+    """Register endpoints that report the health of this agent, selected by `--health`.
 
     Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
-    that loads them, after `elastic_watchdogs`. An exception takes the plugin out with everything it brings;
-    `elastic plugins` shows it, and the other plugins live.
+    that loads them, after `elastic_watchdogs`. An exception removes the plugin with everything it brings;
+    `elastic plugins` shows the exception, and the other plugins are used.
 
-    The factory of the selected record is called once per agent, in its thread, before the first rendezvous.
-    What it raises ends the launch.
+    The factory of the selected record is called once per agent, in the agent's thread, before the first rendezvous. An
+    exception of the factory ends the launch.
 
     A whole plugin::
 
@@ -178,11 +180,11 @@ def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[em
 
 @hookspec
 def elastic_round_formed(fact: RoundFormed) -> None:
-    """A round has formed with this node in it.
+    """A round has formed, and this node is a member of it.
 
-    Called once per round, in the agent's process and thread, before the workers of the round start. Return soon:
-    the workers wait. `fact.formed.members` are the nodes of the round in the order of their ranks. An exception is
-    logged with the plugin's name and version, and changes nothing.
+    Called once per round, in the agent's process and thread, before the workers of the round start. Return soon,
+    because the workers start only afterwards. `fact.formed.members` are the nodes of the round in the order of their
+    ranks. An exception is logged with the plugin's name and version, and changes nothing.
 
     A whole plugin::
 
@@ -198,12 +200,14 @@ def elastic_round_formed(fact: RoundFormed) -> None:
 def elastic_contribute_environment(  # type: ignore[empty-body]
     plan: RoundPlan, options: Mapping[str, object]
 ) -> Mapping[str, str]:
-    """Give variables to the workers of this node. `options` holds what users gave for the options that plugins added.
+    """Add variables to the environment of this node's workers. `options` holds the values of the options that plugins
+    added.
 
     Called once per round, in the agent's process and thread, after `elastic_round_formed` and before the workers
-    start. An exception, or a value that is no text, is logged with the plugin's name and version, and the plugin
-    contributes nothing to this round; the other plugins' variables count. When two plugins give different values to
-    one variable, the first in the order of distribution and plugin names stands, and the conflict is logged.
+    start. An exception, or a value that is not text, is logged with the plugin's name and version, and the plugin
+    contributes nothing to this round; the variables of other plugins are used. If two plugins give different values to
+    one variable, the plugin that is first in the order of distribution and plugin names wins, and the conflict is
+    logged.
 
     A whole plugin::
 
@@ -217,11 +221,11 @@ def elastic_contribute_environment(  # type: ignore[empty-body]
 
 @hookspec
 def elastic_workers_started(fact: WorkersStarted) -> None:
-    """The workers of this node run.
+    """The workers of this node have started.
 
-    Called once per round, in the agent's process and thread, as soon as all of them have started. Return soon:
-    nobody watches the workers meanwhile. An exception is logged with the plugin's name and version, and changes
-    nothing.
+    Called once per round, in the agent's process and thread, as soon as all workers have started. Return soon, because
+    the agent does not watch the workers meanwhile. An exception is logged with the plugin's name and version, and
+    changes nothing.
 
     A whole plugin::
 
@@ -252,7 +256,7 @@ def elastic_worker_failed(fact: WorkerFailed) -> None:
 
 @hookspec
 def elastic_restart_decided(fact: RestartDecided) -> None:
-    """The group starts again, after a failure or because nodes came or went.
+    """The agent restarts the group of workers, after a failure or because nodes joined or left.
 
     Called once per restart, in the agent's process and thread, before the next rendezvous. An exception is logged
     with the plugin's name and version, and changes nothing.
@@ -269,10 +273,10 @@ def elastic_restart_decided(fact: RestartDecided) -> None:
 
 @hookspec
 def elastic_agent_finished(fact: AgentFinished) -> None:
-    """The agent is done, well or not.
+    """The agent has finished, with success or not.
 
-    Called once per run, in the agent's process and thread, when no worker runs any more; not called when the agent
-    itself is killed. An exception is logged with the plugin's name and version, and changes nothing.
+    Called once per run, in the agent's process and thread, when no worker runs any more; not called if the agent itself
+    is killed. An exception is logged with the plugin's name and version, and changes nothing.
 
     A whole plugin::
 
