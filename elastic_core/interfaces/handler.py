@@ -23,6 +23,14 @@ _ADDRESS_KEY = "MASTER_ADDR"
 _PORT_KEY = "MASTER_PORT"
 
 
+def check_job(run_id: str, min_nodes: int, max_nodes: int) -> None:
+    """Raises ValueError if the run id is empty, or the numbers of nodes are impossible."""
+    if not run_id:
+        raise ValueError("expected a run id, found an empty one; set --rdzv-id")
+    if not 1 <= min_nodes <= max_nodes:
+        raise ValueError(f"expected 1 <= min_nodes <= max_nodes, found {min_nodes} and {max_nodes}")
+
+
 class RendezvousParameters:
     """The parameters that a backend is built from.
 
@@ -52,10 +60,7 @@ class RendezvousParameters:
     ) -> None:
         if not backend:
             raise ValueError("expected the name of a rendezvous backend, found an empty one")
-        if not run_id:
-            raise ValueError("expected a run id, found an empty one; set --rdzv-id")
-        if not 1 <= min_nodes <= max_nodes:
-            raise ValueError(f"expected 1 <= min_nodes <= max_nodes, found {min_nodes} and {max_nodes}")
+        check_job(run_id, min_nodes, max_nodes)
         self.backend = backend
         self.endpoint = endpoint
         self.run_id = run_id

@@ -1,5 +1,6 @@
-"""Which failures are the cause and which follow from the loss of a peer. It is a guess from words, used only to decide
-whether a failure may turn out to cost no restart, and which of several is shown first; no clocks are compared."""
+"""Failure attribution: which failures are a cause, and which may follow from the loss of a peer. It is a guess from the
+failures' texts, and compares no clocks. It decides only whether a failure may turn out to cost no restart, and which of
+several failures is shown first."""
 
 from __future__ import annotations
 
@@ -29,13 +30,13 @@ PHRASES = (
     "distnetworkerror",
     "diststoreerror",
 )
-"""What libraries of collectives say, in small letters, when a peer has gone."""
+"""Parts of the messages, in lower case, that communication libraries give when a peer is gone."""
 
 
 def is_certain(failures: Mapping[int, ProcessFailure]) -> bool:
-    """Whether at least one worker failed by itself, as far as is known. A worker that left an exit code and no message
-    may have lost a peer, and so may one that aborted, which is how a collective gives up; a worker that an agent killed
-    because it hung has not."""
+    """Whether at least one worker certainly failed by itself. A worker that left an exit code and no message may have
+    lost a peer. So may a worker that aborted, because that is how collectives give up. A worker that the agent killed
+    because it hung counts as failed by itself."""
     return any(_by_itself(failure) for failure in failures.values() if failure.caused_by is None)
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration, Instant
     from elastic_core.rendezvous.model import State
 
+DRAINED = "this node was asked to leave (drain)"
+
 
 class JoinStatus(enum.Enum):
     """How far a node has come that wants the next round.
@@ -78,11 +80,11 @@ def verdict(state: State, key: str, number: int) -> Verdict | None:
             failures={} if state.closed.succeeded else failures,
         )
     if key in state.draining:
-        return Verdict(Outcome.DRAINED, "somebody asked this node to leave (drain)")
+        return Verdict(Outcome.DRAINED, DRAINED)
     if state.round == number and state.open and state.seated(key):
         return None
     if state.round > number or state.open or state.end is None:
-        return Verdict(Outcome.RESTART, f"round {state.round} formed without this node, which was held to be gone")
+        return Verdict(Outcome.RESTART, f"round {state.round} formed without this node, which counted as gone")
     failed = state.end.cause is Cause.FAILURE
     return Verdict(Outcome.RESTART, state.end.reason, failed, failures=failures if failed else {})
 

@@ -1,5 +1,5 @@
-"""What a node tells people: why it does not reach the round that it wants or leaves the one it is in, and which nodes
-are missing. Pure."""
+"""The messages of a node for people: why it does not reach the round that it wants, why it leaves its round, and which
+nodes are missing. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elastic_core.errors import (
     RendezvousTimeoutError,
 )
 from elastic_core.interfaces.handler import Outcome, Verdict
-from elastic_core.rendezvous.membership import JoinStatus, join_status
+from elastic_core.rendezvous.membership import DRAINED, JoinStatus, join_status
 from elastic_core.rendezvous.model import first_failures
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _MOST_NAMES = 8
 
 
 def no_answer(outage: Exception | None, fault: Exception | None, seconds: Duration) -> RendezvousConnectionError:
-    """The store did not answer within so many seconds; how it is out of reach, if that is known."""
+    """The store did not answer within so many seconds. `outage` and `fault` say why, as far as that is known."""
     if isinstance(outage, RendezvousConnectionError):
         return outage
     told = f": {type(fault).__name__}: {fault}" if fault else ""
@@ -40,10 +40,10 @@ def no_answer(outage: Exception | None, fault: Exception | None, seconds: Durati
 
 
 def no_place(state: State, status: JoinStatus, key: str, run_id: str, was_closed: bool) -> RendezvousError:
-    """There will be no round for the node: it is drained or refused, or the job is closed. `was_closed`: it was already
-    closed when the node first looked."""
+    """No round will form with the node: it is drained or refused, or the job is closed. `was_closed`: the job was
+    already closed when the node first looked."""
     if status is JoinStatus.DRAINED:
-        return RendezvousGracefulExitError("somebody asked this node to leave (drain)")
+        return RendezvousGracefulExitError(DRAINED)
     if status is JoinStatus.REFUSED:
         return RendezvousStateError(
             f"this node may not take part: {state.refusal(key)}; give every agent a name of its own with --node-id "
@@ -64,7 +64,7 @@ def _closed(state: State, run_id: str, was_closed: bool) -> RendezvousError:
 
 
 def too_few(settings: RendezvousSettings, seen: str) -> RendezvousTimeoutError:
-    """The round did not form in time. `seen`: the nodes that were there."""
+    """The round did not form in time. `seen` describes the nodes that were there."""
     return RendezvousTimeoutError(
         f"expected {_bounds(settings)} within {settings.timeout.join:g} s (join_timeout), found: "
         f"{seen or 'too few'}; start the missing ones, or allow more time with --rdzv-conf=join_timeout=SECONDS"
@@ -78,19 +78,19 @@ def _bounds(settings: RendezvousSettings) -> str:
 
 
 def fenced(seconds: Duration, window: Duration, outage: Exception | None) -> Verdict:
-    """The node fences itself off: the store was out of reach for so many seconds."""
+    """The node is fenced: the store was out of reach for so many seconds."""
     answer = f"the last answer was: {outage}" if outage else "it does not answer at all"
     return Verdict(
         Outcome.FENCED,
-        f"the rendezvous store was out of reach for {seconds:.1f} s; after {window:g} s without a beat the others hold "
-        f"this node to be gone; {answer}",
+        f"the rendezvous store was out of reach for {seconds:.1f} s; after {window:g} s without a beat other nodes "
+        f"call this node gone; {answer}",
     )
 
 
 def progress(
     state: State | None, gathering: Wait | None, roster: Roster, settings: RendezvousSettings, key: str
 ) -> str:
-    """Which nodes are there and which are missing, in one line; empty when nothing is known."""
+    """Which nodes are there and which are missing, in one line; empty if nothing is known."""
     if state is None:
         return ""
     if state.open and state.seated(key):
@@ -110,7 +110,7 @@ def progress(
 
 
 def _work_left(state: State, roster: Roster) -> str:
-    """For a member of a round that runs."""
+    """The line for a member of a running round."""
     done = {seen.entry.key for seen in roster if seen.entry.done == state.round}
     busy = state.names(key for key in state.busy if key not in done)
     return (
@@ -121,7 +121,7 @@ def _work_left(state: State, roster: Roster) -> str:
 
 
 def few(names: Sequence[str]) -> str:
-    """The names, but not hundreds of them."""
+    """The names, but at most eight of them."""
     shown = ", ".join(names[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
     return f"{shown} and {more} more" if more > 0 else shown

@@ -1,4 +1,4 @@
-"""Handlers by the name of their backend: torch's registry, which reaches the installed plugins as well."""
+"""Handlers by the name of their backend: a registry with the names of torch's, and the installed plugins after it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class RendezvousHandlerRegistry:
-    """Creators that a program registers itself."""
+    """The functions by which a program itself makes handlers, by the name of the backend."""
 
     def __init__(self) -> None:
         self._creators: dict[str, Creator] = {}
 
     def register(self, backend: str, creator: Creator) -> None:
-        """Raises ValueError for an empty name, or one that another creator has."""
+        """Raises ValueError if the name is empty, or if another creator is registered under it."""
         if not backend:
             raise ValueError("expected the name of a rendezvous backend, found an empty one")
         if self._creators.get(backend, creator) is not creator:
-            raise ValueError(f"expected a name that is free, found that {backend!r} has a creator already")
+            raise ValueError(f"expected a free name, found that {backend!r} already has a creator")
         self._creators[backend] = creator
 
     def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
-        """Raises ValueError if the backend is not registered, or the creator made a handler for another one."""
+        """Raises ValueError if the backend is not registered, or if the creator made a handler for another backend."""
         creator = self._creators.get(params.backend)
         if creator is None:
             known = ", ".join(sorted(self._creators)) or "none"
@@ -49,14 +49,14 @@ rendezvous_handler_registry = RendezvousHandlerRegistry()
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """A handler for `params.backend`: of the registry, else of an installed plugin.
+    """A handler for `params.backend`, from the registry or else from an installed plugin.
 
     Raises:
-        ConfigurationError: no plugin brings the backend (then it says what is installed), or an option is wrong.
+        ConfigurationError: no plugin brings the backend (the message lists what is installed), or an option is wrong.
     """
     if params.backend in rendezvous_handler_registry:
         return rendezvous_handler_registry.create_handler(params)
-    from elastic_core.hooks.manager import PluginManager  # reads what is installed; only needed here
+    from elastic_core.hooks.manager import PluginManager  # looks for installed plugins; only needed here
     from elastic_core.hooks.options import type_options
     from elastic_core.hooks.records import RendezvousBackendRecord
 
@@ -67,5 +67,7 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     params.config = options
     handler = record.factory(params)
     if handler is None:
-        raise ConfigurationError(Problem("RendezvousParameters", f"the backend {params.backend!r} gave no handler"))
+        raise ConfigurationError(
+            Problem("RendezvousParameters", f"expected a handler from the backend {params.backend!r}, found None")
+        )
     return handler

@@ -1,5 +1,6 @@
-"""The seats of a round: one text with a line for each, read on demand. Every node of a round gets all of them and most
-look at two. Making ten thousand objects would take each node longer than everything else in a round."""
+"""The seats of a round: one text with a line for each seat, parsed on demand. Every node of a round receives all seats,
+and most nodes read two of them. To make ten thousand objects would take a node longer than everything else in a
+round."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _KEYS = re.compile(r"\n([^\t\n]*)(?:\t[^\t\n]*){4}\t[0-9]{1,5}\t[1-9][0-9]{0,9}(
 
 
 class Seat(NamedTuple):
-    """A member's place in a round. `port`: of the workers' store, if the member has rank 0."""
+    """A member's place in a round. `port` is that of the workers' store, if the member has rank 0."""
 
     key: str
     member: Member
@@ -42,7 +43,7 @@ def _member(line: str) -> Member:
 
 
 class _Lazy(Sequence[T]):
-    """A sequence whose items are made when they are asked for."""
+    """A sequence whose items are made on access."""
 
     def __init__(self, lines: Sequence[str], make: Callable[[str], T]) -> None:
         self._lines = lines
@@ -75,11 +76,10 @@ class _Lazy(Sequence[T]):
 
 
 class Seats(_Lazy[Seat]):
-    """The seats of a round in rank order. No field holds a tab or a line break; see `codec`, which checks what nodes
-    tell.
+    """The seats of a round in rank order. No field holds a tab or a line break; `codec` checks what nodes announce.
 
     Args:
-        text: for each seat a line break, and its fields with tabs between them.
+        text: for each seat a line break and its fields, separated by tabs.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -88,12 +88,13 @@ class Seats(_Lazy[Seat]):
 
     @classmethod
     def of(cls, seats: Iterable[Seat]) -> Seats:
-        """These, in their order."""
+        """These seats, in their order."""
         return seats if isinstance(seats, Seats) else cls("".join(map(_line, seats)))
 
     @classmethod
     def checked(cls, text: str) -> Seats:
-        """Those of a text from elsewhere. Raises ValueError: a line is not one of a seat, or two seats have one key."""
+        """The seats of an untrusted text. Raises ValueError if a line is not that of a seat, or two seats have one
+        key."""
         keys = _KEYS.findall(text)
         if len(keys) != text.count("\n") or text[:1] not in ("", "\n"):
             raise ValueError("a line is not one of a member")
@@ -111,17 +112,17 @@ class Seats(_Lazy[Seat]):
         return hash(self.text)
 
     def rank(self, key: str) -> int | None:
-        """The place of the seat with this key; None if there is none."""
+        """The rank of the seat with this key; None if there is none."""
         return self._ranks.get(key)
 
     @property
     def keys(self) -> Iterable[str]:
-        """Of all seats, in rank order."""
+        """The keys of all seats, in rank order."""
         return self._ranks.keys()
 
     @property
     def members(self) -> Sequence[Member]:
-        """Their members, in rank order."""
+        """The members of all seats, in rank order."""
         return _Lazy(self._lines, _member)
 
     @functools.cached_property
@@ -130,12 +131,12 @@ class Seats(_Lazy[Seat]):
 
     @functools.cached_property
     def packed(self) -> bytes:
-        """The text in a few bytes for each seat: most of them are alike. A checksum is among them."""
+        """The compressed text, with a checksum: a few bytes for each seat, because most seats are alike."""
         return zlib.compress(self.text.encode(), 1)
 
     @classmethod
     def unpacked(cls, data: bytes, longest: int) -> Seats:
-        """Those that were packed, of a text of at most `longest` bytes. Raises ValueError for anything else."""
+        """The seats of a packed text of at most `longest` bytes. Raises ValueError for anything else."""
         reader = zlib.decompressobj()
         try:
             text = reader.decompress(data, longest)

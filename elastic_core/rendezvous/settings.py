@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.records import Option
+from elastic_core.interfaces.handler import check_job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,21 +25,22 @@ KEEP_ALIVE_MAX_ATTEMPT = 5
 
 
 def in_seconds(duration: timedelta | float) -> Duration:
-    """Seconds, of a timedelta or of a number that is seconds already."""
+    """The seconds of a timedelta, or of a number of seconds."""
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
 class RendezvousTimeout:
-    """How long each part may take. Timedeltas or seconds; read as seconds. The idea and the names are torch's.
+    """How long each step may take, given as timedeltas or seconds, and read as seconds. The idea and the names are
+    torch's.
 
     Args:
-        join: for a round to form, counted for every round; waiting for a running round to end does not count.
-        last_call: from the moment that `min_nodes` have joined a new job, for those that come a little later.
+        join: for a round to form. It is counted anew for every round, and not while another round runs.
+        last_call: for more nodes of a new job to join, from the moment that `min_nodes` have joined.
         close: for the members of an ended round to stop their workers and come back, before the others go on.
         heartbeat: for one beat to be answered, before an outage of the store is logged.
 
     Raises:
-        ValueError: one of them is not above 0 (`last_call` may be 0).
+        ValueError: a timeout is not above 0 (`last_call` may be 0).
     """
 
     def __init__(
@@ -65,9 +67,9 @@ class RendezvousSettings:
 
     Args:
         keep_alive_interval: seconds between two beats.
-        keep_alive_max_attempt: beats that may fail to appear before a node is called gone; at least 2.
+        keep_alive_max_attempt: the number of beats that may be missing before a node counts as gone; at least 2.
         lease_ttl: seconds without a beat after which the backend itself drops a node (see `RosterBackend.lease_ttl`);
-            None: it does not.
+            None if it does not.
 
     Raises:
         ValueError: a bound does not hold.
@@ -82,10 +84,7 @@ class RendezvousSettings:
     lease_ttl: Duration | None = None
 
     def __post_init__(self) -> None:
-        if not self.run_id:
-            raise ValueError("expected a run id, found an empty one; set --rdzv-id")
-        if not 1 <= self.min_nodes <= self.max_nodes:
-            raise ValueError(f"expected 1 <= min_nodes <= max_nodes, found {self.min_nodes} and {self.max_nodes}")
+        check_job(self.run_id, self.min_nodes, self.max_nodes)
         if self.keep_alive_interval <= 0:
             raise ValueError(f"expected a keep_alive_interval above 0 s, found {self.keep_alive_interval}")
         if self.keep_alive_max_attempt < 2:
@@ -93,8 +92,8 @@ class RendezvousSettings:
 
     @property
     def window(self) -> Duration:
-        """Seconds without a beat after which a node is called gone, and without a store after which it fences
-        itself off."""
+        """Seconds without a beat after which a node counts as gone. After as many seconds without the store a node is
+        fenced."""
         if self.lease_ttl is not None:
             return self.lease_ttl
         return self.keep_alive_interval * self.keep_alive_max_attempt
@@ -127,10 +126,10 @@ OPTIONS: tuple[Option, ...] = (
 
 
 def settings_of(params: RendezvousParameters) -> RendezvousSettings:
-    """The settings that the parameters hold; options that are not there have their defaults.
+    """The settings in the parameters; an option that is missing has its default.
 
     Raises:
-        ConfigurationError: lists every option with an impossible value.
+        ConfigurationError: it lists every option with an impossible value.
     """
     known = options_of(params, OPTIONS)
     timeout = RendezvousTimeout(
@@ -147,8 +146,8 @@ def settings_of(params: RendezvousParameters) -> RendezvousSettings:
 
 
 def options_of(params: RendezvousParameters, options: Sequence[Option]) -> dict[str, Any]:
-    """The values of these options, typed, defaults filled in: also in parameters that a program has made itself, with
-    values as text. Raises ConfigurationError, which lists every option with an impossible value."""
+    """The typed values of these options, with defaults filled in. The parameters may come from a program and hold text.
+    Raises ConfigurationError, which lists every option with an impossible value."""
     from elastic_core.hooks.options import type_options
 
     given = {option.name: params.get(option.name) for option in options}

@@ -34,7 +34,7 @@ def test_what_is_registered_makes_handlers():
 def test_names_are_unique_and_not_empty():
     registry = RendezvousHandlerRegistry()
     registry.register("memory", memory_handler)
-    with pytest.raises(ValueError, match="'memory' has a creator already"):
+    with pytest.raises(ValueError, match="'memory' already has a creator"):
         registry.register("memory", lambda params: memory_handler(params))
     with pytest.raises(ValueError, match="found an empty one"):
         registry.register("", memory_handler)
