@@ -16,7 +16,7 @@ from elastic_core.rendezvous.model import State, drained
 from elastic_core.rendezvous.roster import alive
 from elastic_core.rendezvous.settings import settings_of
 from elastic_core.support.bounded import within
-from elastic_core.support.compare_and_swap import TooManyRefusals, swapped
+from elastic_core.support.retry import TooManyRefusals, swapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

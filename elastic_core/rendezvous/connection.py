@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
-from elastic_core.support.backoff import Backoff
+from elastic_core.support.retry import Backoff
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration, Instant

@@ -31,9 +31,9 @@ from elastic_core.rendezvous.effects import (
     WriteState,
 )
 from elastic_core.rendezvous.seats import NOBODY
-from elastic_core.support.backoff import Backoff
 from elastic_core.support.bounded import Call, Late
 from elastic_core.support.forks import drop_in_forks
+from elastic_core.support.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,7 @@ from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import RosterBackend
 from elastic_core.rendezvous.over_store import OverStore, StoreConnection
-from elastic_core.support.backoff import Backoff
-from elastic_core.support.compare_and_swap import TooManyRefusals, swapped
+from elastic_core.support.retry import Backoff, TooManyRefusals, swapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.backend import Announced, Token
     from elastic_core.interfaces.store import Store
-    from elastic_core.support.backoff import Backoff
+    from elastic_core.support.retry import Backoff
 
 T = TypeVar("T")
 HOLE_PATIENCE: Duration = 2.0

@@ -1,1 +1,1 @@
-"""What several rooms and plugins need and none of them is about; each written once."""
+"""Helpers that several rooms and plugins use, each written once."""

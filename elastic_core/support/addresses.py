@@ -1,12 +1,12 @@
-"""Addresses: `host:port` as people write it, where brackets set an IPv6 address apart from its port; and the address
-under which others reach this machine."""
+"""Addresses: `host:port` as people write it, with brackets that separate an IPv6 address from its port; and the address
+at which other machines reach this one."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
 
-_NOWHERE = ("192.0.2.1", 9)  # an address for documentation; nothing is sent there
+_NOWHERE = ("192.0.2.1", 9)  # an address reserved for documentation; nothing is sent there
 
 
 def joined_host_port(host: str, port: int) -> str:
@@ -19,12 +19,12 @@ def split_host_port(text: str, default_port: int, part_of: str = "") -> tuple[st
     `fe80::1` is a host, since brackets must set a port apart.
 
     Args:
-        text: without white space around it.
-        default_port: where none is written.
-        part_of: what the message is to quote, where `text` is only a part of what the user wrote.
+        text: has no white space around it.
+        default_port: used if `text` has no port.
+        part_of: what the user wrote, for the message, if `text` is only a part of it.
 
     Raises:
-        ValueError: it cannot be one. The message is the end of a sentence: `found 'a:0', whose port is none; ...`.
+        ValueError: `text` is not a host with a port. The message ends a sentence: `found 'a:0', whose port is ...`.
     """
     written = part_of or text
     host, port = _split(text, default_port, written)
@@ -34,8 +34,8 @@ def split_host_port(text: str, default_port: int, part_of: str = "") -> tuple[st
 
 
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that `host` is; None if it is a name. One of IPv4 that is mapped into IPv6 is the one of IPv4: it
-    leads to the same place."""
+    """`host` as an address; None if it is a name. An IPv4 address that is mapped into IPv6 becomes the IPv4 address,
+    which leads to the same machine."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -59,10 +59,10 @@ def _split(text: str, default_port: int, written: str) -> tuple[str, str | None]
 
 def _port(port: str, written: str) -> int:
     digits = port.lstrip("0")
-    # Its length first: Python refuses to convert thousands of digits.
+    # The length comes first, because Python refuses to convert thousands of digits.
     if port.isascii() and digits.isdigit() and len(digits) <= 5 and int(digits) < 65536:
         return int(digits)
-    raise ValueError(f"found {written!r}, whose port is none; ports are 1 to 65535")
+    raise ValueError(f"found {written!r}, whose port is not a number from 1 to 65535")
 
 
 def _is_host(host: str) -> bool:
@@ -72,23 +72,23 @@ def _is_host(host: str) -> bool:
 
 
 def own_address_towards(host: str, port: int) -> str | None:
-    """The address that this machine's packets for `host` carry: other machines that reach `host` reach us there.
+    """The source address of this machine's packets to `host`. Machines that `host` reaches can reach us there.
 
-    Nothing is sent to find out, but a name is looked up.
+    Nothing is sent to find it out, but a name is looked up.
 
     Returns:
-        The address as a number; None if nobody knows the name, or there is no route.
+        The numeric address; None if the name is unknown, or there is no route.
     """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as sock:
-            sock.connect(where)  # a datagram socket's: it only chooses the route
+            sock.connect(where)  # for a datagram socket this only chooses the route
             return str(sock.getsockname()[0])
-    except (OSError, UnicodeError):  # the latter for a name that cannot be one
+    except (OSError, UnicodeError):  # UnicodeError: the name is not a possible host name
         return None
 
 
 def reached_at(host: str = "", port: int = 0) -> str:
-    """The address by which others that reach `host` reach this machine; without one, by which the world would. The
-    name of this machine where that cannot be told."""
+    """The address at which machines that reach `host` reach this one; without a `host`, the address that the default
+    route uses. Falls back to the host name of this machine."""
     return own_address_towards(*((host, port) if host else _NOWHERE)) or socket.gethostname()

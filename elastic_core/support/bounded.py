@@ -1,4 +1,4 @@
-"""A call that may hang, with a bound: it runs in a thread of its own, and is waited for no longer than one likes."""
+"""Calls that may hang: each runs in a thread of its own, and the caller waits for it no longer than a limit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 class Late(Exception):
-    """A call has not come back in time. It is left behind in its thread."""
+    """A call has not returned in time. It goes on in its thread."""
 
 
 class Call(Generic[T]):
-    """A call of `action` that begins now. Nobody needs to wait for it, and it does not keep the process alive."""
+    """A call of `action`, which begins at once. It need not be waited for, and does not keep the process alive."""
 
     def __init__(self, action: Callable[[], T], name: str = "elastic-call") -> None:
         self._action = action
@@ -31,19 +31,20 @@ class Call(Generic[T]):
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def wait(self, limit: Duration) -> bool:
-        """Wait until it is over, for `limit` seconds at most, or until `interrupt`. Whether it is over."""
+        """Wait until the call has ended, for at most `limit` seconds, or until `interrupt`. Returns whether it has
+        ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or self._cut, limit)
             return self._over
 
     def interrupt(self) -> None:
-        """Let whoever waits go on without it, now and later. Any thread."""
+        """End the waiting of all threads, now and later. May be called from any thread."""
         with self._changed:
             self._cut = True
             self._changed.notify_all()
 
     def result(self, limit: Duration = 0.0) -> T:
-        """What it returns or raises, if that happens within `limit` seconds from now; else raises Late."""
+        """Return or raise what the call did, if it ends within `limit` seconds from now; otherwise raise Late."""
         if not self.wait(limit):
             raise Late
         if self._error is not None:
@@ -61,15 +62,15 @@ class Call(Generic[T]):
 
 
 def within(limit: Duration, action: Callable[[], T], where: str) -> T:
-    """What `action` returns or raises, if that happens within `limit` seconds; else it is left behind in its thread.
+    """Return or raise what `action` does, if it ends within `limit` seconds. Otherwise it goes on in its thread.
 
     Raises:
-        RendezvousConnectionError: the time is over; it names `where`.
+        RendezvousConnectionError: the time is over. The message names `where`.
     """
     try:
         return Call(action).result(limit)
     except Late:
         raise RendezvousConnectionError(
-            f"expected an answer of the store at {where} within {limit:g} s, found that there was none; it may be "
-            "paused, or out of reach"
+            f"expected an answer from the store at {where} within {limit:g} s, found none; it may be paused, or out of "
+            "reach"
         ) from None

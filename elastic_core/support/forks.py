@@ -1,4 +1,4 @@
-"""What a forked child must not keep: descriptors whose end means something to others."""
+"""File descriptors that a forked child must close, because others notice when the last copy is closed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Droppable(Protocol):
-    """Holds file descriptors that only the process may hold that made it."""
+    """Holds file descriptors that only its own process may hold."""
 
     def drop(self) -> None:
         """Close them, in the child."""
@@ -25,13 +25,13 @@ def drop_in_forks(owner: Droppable) -> None:
 
 
 def forget(owner: Droppable) -> None:
-    """It holds nothing any more. Idempotent."""
+    """Stop calling `owner.drop()`: it holds nothing any more. Idempotent."""
     _owners.discard(owner)
 
 
 def _drop_all() -> None:
     for owner in list(_owners):
-        with contextlib.suppress(OSError):  # one that fails must not keep the others from it
+        with contextlib.suppress(OSError):  # an owner that fails must not keep the others from dropping theirs
             owner.drop()
 
 

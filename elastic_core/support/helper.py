@@ -1,5 +1,5 @@
-"""A helper process beside this one, which learns by a pipe that this one has ended, however it does: its standard input
-closes then. A death signal would not reach what the helper has forked, and is lost across set-uid programs."""
+"""A helper process beside this one. It notices the end of this process, however it comes, because its standard input
+closes. A death signal would not reach the helper's own children, and is lost across set-uid programs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class HelperProcess:
-    """Runs a Python file that needs the standard library alone, in a session of its own.
+    """Runs a Python file that needs only the standard library, in a session of its own.
 
     Args:
         program: the file.
-        arguments: of it.
-        environment: all of its variables.
-        folder: it runs there; by default where it holds nobody's folder busy.
+        arguments: its command line.
+        environment: its whole environment.
+        folder: its working folder; by default one that it does not keep busy for others.
         output, errors: as in `subprocess`.
 
     Raises:
@@ -55,18 +55,18 @@ class HelperProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is that of its session, too."""
+        """Its process id, which is also the id of its session."""
         return self._process.pid
 
     @property
     def output(self) -> IO[bytes]:
-        """What it writes to its standard output. Raises ValueError where that is no pipe."""
+        """Its standard output, for reading. Raises ValueError if that is not a pipe."""
         if self._process.stdout is None:
-            raise ValueError("expected a helper whose output is read, found one without")
+            raise ValueError("expected a helper whose output is a pipe, found one whose output is not")
         return self._process.stdout
 
     def order(self, line: str) -> bool:
-        """Write it a line. Whether it can be there to read it; after the first time that it is not, nothing happens."""
+        """Write it a line. Returns false if the helper has ended; later calls then do nothing and return true."""
         pipe = self._process.stdin
         if pipe is None or pipe.closed:
             return True
@@ -78,12 +78,13 @@ class HelperProcess:
         return True
 
     def drop(self) -> None:
-        """Close our end of the pipe; a forked child must not hold it, or our death would go unnoticed."""
+        """Close our end of the pipe. A forked child must not hold it, or the helper would miss the end of this
+        process."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def close(self, timeout: Duration) -> None:
-        """Let it end, and wait for that; after `timeout` seconds it is killed, with all of its session. Idempotent."""
+        """Let it end, and wait for it. After `timeout` seconds, kill it with its whole session. Idempotent."""
         self.drop()
         try:
             self._process.wait(timeout)
@@ -92,8 +93,8 @@ class HelperProcess:
             self._process.wait()
 
     def kill(self) -> None:
-        """Kill its session, or what is left of it where the helper has died: nobody has waited for that (nor may that
-        be asked here), so that the number is still its."""
+        """Kill its session, or the rest of it if the helper itself has died. The id still belongs to the helper,
+        because it has not been waited for; therefore this does not ask for its exit either."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Sockets: ports that are really ours, addresses of this machine, and whether other machines can be reached."""
+"""Sockets: ports that this process holds, addresses of this machine, and whether other machines can be reached."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _PLAIN = {
     errno.ENETUNREACH: "no route",
     errno.EHOSTUNREACH: "no route",
     errno.EADDRNOTAVAIL: "no such address here",
-    errno.EADDRINUSE: "somebody has it",
+    errno.EADDRINUSE: "already in use",
     errno.EACCES: "not allowed",
     errno.ETIMEDOUT: "timed out",
     errno.ECONNRESET: "connection reset",
 }
-_ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)  # which a machine gives that is there
+_ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)  # from a machine that is there
 
 
 def plain(error: OSError) -> str:
-    """What a socket's error means."""
+    """The meaning of a socket's error, in plain words."""
     if isinstance(error, TimeoutError):
         return "timed out"
     return _PLAIN.get(error.errno or 0) or error.strerror or str(error)
@@ -40,7 +40,7 @@ def plain(error: OSError) -> str:
 
 @dataclass(frozen=True)
 class Address:
-    """One address, ready for a socket."""
+    """One address in the form that sockets take."""
 
     family: socket.AddressFamily
     sockaddr: tuple[Any, ...]
@@ -51,7 +51,7 @@ class Address:
 
     @property
     def scoped_host(self) -> str:
-        """The host with its interface, which a link-local address needs."""
+        """The host, with its interface if the address is link-local."""
         scope = self.sockaddr[3] if len(self.sockaddr) > 3 else 0
         return f"{self.host}%{scope}" if scope and "%" not in self.host else self.host
 
@@ -69,26 +69,26 @@ class Address:
 
 
 def is_local(address: Address) -> bool:
-    """Whether it is one of this machine's: a socket can be bound to it."""
+    """Whether the address belongs to this machine: a socket can be bound to it."""
     return not cannot_bind(address.family, (address.host, 0, *address.sockaddr[2:]))
 
 
 def cannot_bind(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> str:
-    """Why nobody can serve there now; empty if one can."""
+    """Why a server cannot listen at the address now; empty if it can."""
     try:
         with bound(family, sockaddr) as sock:
-            sock.listen(1)  # of two that are bound, only one may listen
+            sock.listen(1)  # two sockets may be bound to the address, but only one may listen
     except OSError as error:
         return plain(error)
     return ""
 
 
 def resolve(host: str, port: int) -> list[Address]:
-    """All addresses of a name, in the system's order of preference. One of IPv4 that is mapped into IPv6, as /etc/hosts
-    may have it, is the one of IPv4: no socket of IPv6 alone can be bound to it.
+    """All addresses of a name, in the system's order of preference. An IPv4 address that is mapped into IPv6, as
+    /etc/hosts may have it, becomes the IPv4 address, because a socket for IPv6 alone cannot be bound to it.
 
     Raises:
-        socket.gaierror: the name is unknown, for now at least.
+        socket.gaierror: the name is unknown, at least for now.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -107,8 +107,8 @@ def _unmapped(host: str) -> str:
 
 
 def connected(address: Address, timeout: Duration) -> tuple[str, str]:
-    """Connect and hang up. Returns what went wrong, in plain words (empty: somebody listens), and the local address of
-    the connection, which is the one that others reach us by."""
+    """Connect, and close the connection. Returns the error in plain words (empty: a server listens), and the local
+    address of the connection, at which other machines reach this one."""
     try:
         with socket.socket(address.family, socket.SOCK_STREAM) as sock:
             sock.settimeout(timeout)
@@ -119,8 +119,8 @@ def connected(address: Address, timeout: Duration) -> tuple[str, str]:
 
 
 def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> set[str]:
-    """Those of these hosts and ports, by any name for each, from which nothing comes back within so many seconds. One
-    that refuses the connection is there. All are tried at the same time."""
+    """The names of those targets (host and port by name) from which no answer comes within so many seconds. A refused
+    connection is an answer. All targets are tried at the same time."""
     until = later(SystemClock().now(), seconds)
     silent = set(targets)
     with selectors.DefaultSelector() as selector:
@@ -146,7 +146,7 @@ def _of(key: selectors.SelectorKey) -> socket.socket:
 
 
 def _begin(selector: selectors.BaseSelector, name: str, host: str, port: int) -> bool:
-    """Begin to connect. Whether it is known already that the host is there."""
+    """Begin to connect. Returns whether the host has already answered."""
     try:
         address = resolve(host, port)[0]
         sock = socket.socket(address.family, socket.SOCK_STREAM)
@@ -162,8 +162,8 @@ def _begin(selector: selectors.BaseSelector, name: str, host: str, port: int) ->
 
 
 def bound(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.socket:
-    """A socket bound to the address, which does not listen yet: IPv4 and IPv6 alike for `::`. Raises OSError, and
-    OverflowError for what cannot be a port."""
+    """A socket that is bound to the address and does not listen yet; `::` stands for IPv4 and IPv6. Raises OSError, and
+    OverflowError if the port is out of range."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
@@ -177,7 +177,7 @@ def bound(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.soc
 
 
 def bound_everywhere(port: int) -> socket.socket:
-    """The same for the port on all addresses, IPv4 and IPv6 where the machine has both."""
+    """Like `bound`, for the port on all addresses: IPv4 and IPv6 where the machine has both."""
     try:
         return bound(socket.AF_INET6, ("::", port))
     except OSError as error:
@@ -190,15 +190,15 @@ class PortReservation:
     """Holds a TCP port on all addresses until `release`, without listening.
 
     The socket is bound with SO_REUSEADDR and never listens. So the kernel gives the port neither to another program
-    that asks for any port nor to an outgoing connection, while a server that sets SO_REUSEADDR too, as torch's TCPStore
-    does, can bind and listen on it. For the same reason two reservations of one wanted port do not see each other; the
-    one that listens second finds out.
+    that asks for any free port nor to an outgoing connection. But a server that sets SO_REUSEADDR too, as torch's
+    TCPStore does, can bind the port and listen on it. For the same reason two reservations of one port do not notice
+    each other; the second server that listens gets the error.
 
     Args:
-        port: the port wanted, 0 for any free one.
+        port: 0 for any free port.
 
     Raises:
-        ConfigurationError: the wanted port is busy or not allowed.
+        ConfigurationError: the port is in use or not allowed.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -211,11 +211,11 @@ class PortReservation:
         self.port: int = self._socket.getsockname()[1]
 
     def take(self) -> socket.socket:
-        """The socket itself, for a server of this process; it is not held any more."""
+        """Hand over the socket, for a server in this process; the reservation ends."""
         return self._socket
 
     def release(self) -> None:
-        """Let go of the port. Idempotent."""
+        """Release the port. Idempotent."""
         self._socket.close()
 
 

@@ -138,7 +138,7 @@ def test_a_store_that_is_not_there():
 
 def test_ports():
     assert n.judged_port(Check.PORT, "it", 29400, "").level is Level.OK
-    assert "ss -ltnp" in n.judged_port(Check.PORT, "it", 29400, "somebody has it").advice
+    assert "ss -ltnp" in n.judged_port(Check.PORT, "it", 29400, "already in use").advice
     assert "root's" in n.judged_port(Check.PORT, "it", 80, "not allowed").advice
 
 

@@ -41,12 +41,12 @@ def test_host_and_port(text, expected):
         ("[::1]x", "found '[::1]x'; brackets hold an IPv6 address, as in [fe80::1]:7"),
         ("[10.0.0.1]:1", "found '[10.0.0.1]:1'; brackets hold an IPv6 address, as in [fe80::1]:7"),
         ("a:b:c", "found 'a:b:c', which has several colons and is no IPv6 address"),
-        ("a:", "found 'a:', whose port is none; ports are 1 to 65535"),
-        ("a:0", "found 'a:0', whose port is none; ports are 1 to 65535"),
-        ("a:65536", "found 'a:65536', whose port is none; ports are 1 to 65535"),
-        ("a:+1", "found 'a:+1', whose port is none; ports are 1 to 65535"),
-        ("a:١٢", "found 'a:١٢', whose port is none; ports are 1 to 65535"),
-        ("a:" + "9" * 5000, f"found 'a:{'9' * 5000}', whose port is none; ports are 1 to 65535"),
+        ("a:", "found 'a:', whose port is not a number from 1 to 65535"),
+        ("a:0", "found 'a:0', whose port is not a number from 1 to 65535"),
+        ("a:65536", "found 'a:65536', whose port is not a number from 1 to 65535"),
+        ("a:+1", "found 'a:+1', whose port is not a number from 1 to 65535"),
+        ("a:١٢", "found 'a:١٢', whose port is not a number from 1 to 65535"),
+        ("a:" + "9" * 5000, f"found 'a:{'9' * 5000}', whose port is not a number from 1 to 65535"),
     ],
 )
 def test_what_is_wrong_is_told(text, told):
@@ -56,7 +56,7 @@ def test_what_is_wrong_is_told(text, told):
 
 
 def test_the_message_quotes_all_that_was_written():
-    with pytest.raises(ValueError, match=r"^found 'http://a:0', whose port is none"):
+    with pytest.raises(ValueError, match=r"^found 'http://a:0', whose port is not a number"):
         split_host_port("a:0", 7, part_of="http://a:0")
 
 

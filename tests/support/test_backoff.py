@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.support.backoff import Backoff
+from elastic_core.support.retry import Backoff
 
 PAUSES = Backoff(first=0.05, longest=1.0)
 

@@ -78,5 +78,7 @@ def test_an_answer_in_time_is_given_and_so_is_what_went_wrong():
 
 
 def test_a_store_that_does_not_answer_in_time_is_named(go_on):
-    with pytest.raises(RendezvousConnectionError, match=r"an answer of the store at here:1 within 0\.1 s, found that"):
+    with pytest.raises(
+        RendezvousConnectionError, match=r"an answer from the store at here:1 within 0\.1 s, found none"
+    ):
         within(0.1, lambda: go_on.wait(LONG), "here:1")

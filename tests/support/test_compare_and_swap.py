@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.builtin.memory_store import MemoryStore
-from elastic_core.support.compare_and_swap import TooManyRefusals, swapped
+from elastic_core.support.retry import TooManyRefusals, swapped
 from elastic_core.testing import Background
 
 

@@ -131,6 +131,6 @@ def test_what_cannot_be_started_is_an_error_and_what_is_not_read_has_no_output(t
     with pytest.raises(OSError, match="No such file"):
         HelperProcess(file, folder=str(tmp_path / "nowhere"))
     one = HelperProcess(file)
-    with pytest.raises(ValueError, match="found one without"):
+    with pytest.raises(ValueError, match="found one whose output is not"):
         _ = one.output
     one.close(LONG)

@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 
 from elastic_c10d.torch_store import innermost
 from elastic_core.rendezvous.over_store import StoreConnection, is_wait_timeout
-from elastic_core.support.backoff import Backoff
+from elastic_core.support.retry import Backoff
 
 if TYPE_CHECKING:
     import threading

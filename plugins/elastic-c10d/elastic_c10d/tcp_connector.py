@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from elastic_c10d.connector import CONNECT_TIMEOUT, READ_TIMEOUT, Dialler
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.support.backoff import Backoff
+from elastic_core.support.retry import Backoff
 from elastic_core.support.sockets import REFUSED, connected, resolve
 
 if TYPE_CHECKING:

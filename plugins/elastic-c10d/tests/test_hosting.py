@@ -125,7 +125,7 @@ def test_who_must_not_host_waits_for_who_does(parts, free_port):
 
 
 def test_who_must_host_and_cannot_says_why(parts, port):
-    with pytest.raises(RendezvousConnectionError, match=r"is_host.*somebody has it"):
+    with pytest.raises(RendezvousConnectionError, match=r"is_host.*already in use"):
         parts(f"127.0.0.1:{port}", is_host=True).backend.connect()
 
 

@@ -260,7 +260,7 @@ def test_two_hundred_cycles_leave_no_threads_and_no_sockets(over, port, eventual
 def test_serving_where_somebody_serves_already_is_told(port):
     from elastic_c10d import StoreServer
 
-    with pytest.raises(ConfigurationError, match="cannot be had: somebody has it"):
+    with pytest.raises(ConfigurationError, match="cannot be had: already in use"):
         StoreServer(f"127.0.0.1:{port}").start()
 
 
