@@ -1,7 +1,7 @@
 """The exception family, the exit code of each member, and the record of a failed worker.
 
-Every error says what was expected, what was found and what to do. The command line turns an error into a
-paragraph on stderr and leaves with the error's `exit_code`.
+Every error says what was expected, what was found and what to do. The command line prints it as a paragraph on stderr,
+and exits with its `exit_code`.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ class ExitCode(enum.IntEnum):
 
 
 EXIT_CODE_MEANING: dict[ExitCode, str] = {
-    ExitCode.SUCCESS: "every worker succeeded; other commands: what was asked for is done",
-    ExitCode.WORKER_FAILED: "user code failed and the restart budget did not bring it back",
+    ExitCode.SUCCESS: "every worker succeeded; other commands: the command did what it was asked for",
+    ExitCode.WORKER_FAILED: "user code failed, and no restart was left or could help",
     ExitCode.BAD_CONFIGURATION: (
-        "a flag, variable, file or plugin asks for something that cannot be had here; doctor: or would fail"
+        "a flag, variable, file or plugin asks for something that is not available here; doctor: a run would fail"
     ),
     ExitCode.RENDEZVOUS_TIMEOUT: (
-        "too few nodes joined before the join timeout; drain: the node has not left in time; doctor: too few met"
+        "too few nodes joined before the join timeout; drain: the node did not leave in time; doctor: too few nodes met"
     ),
     ExitCode.STORE_UNREACHABLE: (
-        "the rendezvous store could not be reached; doctor: nor one that was expected or seems to be there"
+        "the rendezvous store could not be reached; doctor: only if a store was expected, or seems to run there"
     ),
     ExitCode.CLOSED_BY_ANOTHER_NODE: "the job was closed by another node",
     ExitCode.WORKER_WOULD_NOT_DIE: "a process survived SIGKILL (uninterruptible state) and was left behind",
-    ExitCode.RENDEZVOUS_FAILED: "the rendezvous broke in another way; the message says how",
-    ExitCode.NOT_FOUND: "status, drain: no job of this id has met here; drain: it has no such node",
+    ExitCode.RENDEZVOUS_FAILED: "the rendezvous failed in another way; the message says how",
+    ExitCode.NOT_FOUND: "status, drain: the store knows no job of this id; drain: the job has no such node",
     ExitCode.INTERNAL_ERROR: "a fault of elastic-core or of a plugin; the traceback is printed",
 }
 
 
 class ElasticError(Exception):
-    """Root of everything that elastic-core raises on purpose. `failures` are those of workers that came before it, by
-    global rank: what made the agent stop or restart them."""
+    """The base class of all errors that elastic-core raises on purpose. `failures` are the failures of workers, by
+    global rank, that made the agent stop or restart its workers before the error."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL_ERROR
     failures: Mapping[int, ProcessFailure] = MappingProxyType({})
@@ -62,9 +62,9 @@ class ElasticError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with the configuration.
+    """One problem of the configuration.
 
-    `origin` is the place the value came from ("--nnodes", "ELASTIC_NNODES", "elastic.toml: nnodes").
+    `origin` is the place that the value came from ("--nnodes", "ELASTIC_NNODES", "elastic.toml: nnodes").
     """
 
     origin: str
@@ -75,7 +75,7 @@ class Problem:
 
 
 class ConfigurationError(ElasticError):
-    """Something asked for cannot be had. Carries every problem that one reading found, not only the first."""
+    """The configuration asks for something impossible. Holds all problems that one reading has found."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
@@ -92,7 +92,7 @@ class PluginError(ConfigurationError):
 
 
 class RendezvousError(ElasticError):
-    """The nodes of the job could not agree."""
+    """The nodes of the job could not agree on a round."""
 
     exit_code = ExitCode.RENDEZVOUS_FAILED
 
@@ -104,7 +104,7 @@ class RendezvousClosedError(RendezvousError):
 
 
 class RendezvousTimeoutError(RendezvousError):
-    """The join deadline passed before enough nodes were there."""
+    """Too few nodes joined before the join timeout."""
 
     exit_code = ExitCode.RENDEZVOUS_TIMEOUT
 
@@ -116,23 +116,24 @@ class RendezvousConnectionError(RendezvousError):
 
 
 class RendezvousStateError(RendezvousError):
-    """The state in the store is not what this version can read or use."""
+    """This version cannot read or use the state in the store."""
 
 
 class NotFoundError(ElasticError):
-    """The job or the node that somebody asked for is not there."""
+    """The store knows no job of this id, or the job has no such node."""
 
     exit_code = ExitCode.NOT_FOUND
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """This node was not needed and the job ended well; the agent leaves with success."""
+    """This node is no longer needed, because the job succeeded or the node was drained. The agent exits with
+    success."""
 
     exit_code = ExitCode.SUCCESS
 
 
 class UnkillableWorkersError(ElasticError):
-    """Processes survived SIGKILL and the bounded wait after it; they are named and left behind."""
+    """Processes survived SIGKILL and the bounded wait after it. The error names them; they are left behind."""
 
     exit_code = ExitCode.WORKER_WOULD_NOT_DIE
 
@@ -149,21 +150,25 @@ class SignalException(ElasticError):
 
 
 HANG = "hang: "
-"""What the reason of a failure begins with when the agent killed the worker because it hung; no exit reads so."""
+"""The reason of a failure begins with this if the agent killed the worker because it hung; other reasons do not."""
 
 
 @dataclass(frozen=True)
 class ProcessFailure:
     """How one worker failed.
 
-    `exitcode` is as in `subprocess`: negative for a signal. `reason` is the decoded exit ("exit code 3",
-    "killed by SIGKILL", "killed by the kernel: out of memory"). `message` is the best explanation there is:
-    the error file that the script wrote, else the last lines of stderr. `caused_by` names the global rank
-    whose failure came first when this one followed from it. `curable` is false when a restart would only
-    fail again the same way. `timestamp` is seconds since the epoch, of the agent's clock. `stack` is what
-    the threads of the worker were doing at its end, the main thread first, bounded: where the agent killed it
-    because it hung (`hung`; or `no stack:` and why there is none), and where it crashed and faulthandler was on.
-    The first four fields are those of torch's class of that name.
+    The first four fields are those of torch's class of the same name.
+
+    Args:
+        exitcode: as in `subprocess`: negative for a signal.
+        message: the best explanation available: the error file that the script wrote, else the last lines of stderr.
+        timestamp: seconds since the epoch, on the agent's clock.
+        reason: the exit in words ("exit code 3", "killed by SIGKILL", "killed by the kernel: out of memory").
+        caused_by: the global rank whose failure came first, if this one followed from it.
+        curable: false if the worker would fail in the same way after a restart.
+        stack: what the worker's threads did at its end, the main thread first, of bounded length. It is there if the
+            agent killed the worker because it hung (or `no stack:` and the reason), or if the worker crashed with
+            faulthandler on.
     """
 
     local_rank: int
@@ -185,7 +190,7 @@ class ProcessFailure:
 
     @property
     def hung(self) -> bool:
-        """Whether the agent killed the worker because it hung; `reason` says how that showed."""
+        """Whether the agent killed the worker because it hung; `reason` says how the hang showed."""
         return self.reason.startswith(HANG)
 
     def signal_name(self) -> str:
@@ -203,7 +208,7 @@ class ProcessFailure:
 
     def as_dict(self) -> dict[str, Any]:
         """The failure for JSON reports."""
-        shown = {item.name: getattr(self, item.name) for item in fields(self)}  # what a script wrote may be deep
+        shown = {item.name: getattr(self, item.name) for item in fields(self)}  # no asdict: data may be deep
         shown["stderr_tail"] = list(self.stderr_tail)
         shown["signal"] = self.signal_name() if self.exitcode < 0 else None
         return shown
@@ -213,7 +218,7 @@ _FRAME_WIDTH = 80
 
 
 class ChildFailedError(ElasticError):
-    """Workers failed and the job did not come back. `failures` maps global rank to what happened there."""
+    """Workers failed, and the job did not recover. `failures` has the failure of each failed worker by global rank."""
 
     exit_code = ExitCode.WORKER_FAILED
 
@@ -230,16 +235,16 @@ class ChildFailedError(ElasticError):
         return f"{self.name} failed: rank {rank}{where}: {first.reason or f'exit code {first.exitcode}'}"
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
-        """Global rank and failure of the worker that failed first; the others usually follow from it. Raises
-        ValueError when there is no failure."""
+        """Global rank and failure of the worker that failed first; the other failures usually follow from it. Raises
+        ValueError if there is no failure."""
         own = {rank: failure for rank, failure in self.failures.items() if failure.caused_by is None}
         candidates = own or self.failures
         rank = min(candidates, key=lambda r: (candidates[r].timestamp, r))
         return rank, candidates[rank]
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """All failures with their messages, the first one first, for programs that print the error themselves. The
-        delimiters make the lines around the whole and before each failure."""
+        """All failures with their messages, the first failure first, for programs that print the error themselves. The
+        delimiters make the lines around the text and before each failure."""
         if not self.failures:
             return str(self)
         first, _ = self.get_first_failure()
@@ -260,6 +265,6 @@ class ChildFailedError(ElasticError):
 
 
 def failures_of(error: BaseException | None) -> Mapping[int, ProcessFailure]:
-    """The workers' failures that an error carries, by global rank; empty for one that carries none."""
+    """The failures of workers that an error holds, by global rank; empty if it holds none."""
     failures: Mapping[int, ProcessFailure] = getattr(error, "failures", {})
     return failures
