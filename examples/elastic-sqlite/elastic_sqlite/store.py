@@ -32,7 +32,7 @@ class SqliteStore:
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         until = time.monotonic() + (timeout or self._timeout).total_seconds()
-        while not self.check(keys):  # nobody tells of what another machine writes
+        while not self.check(keys):  # nothing reports what another machine writes
             if time.monotonic() >= until:
                 raise TimeoutError(f"expected the keys {list(keys)} to be set in time")
             time.sleep(0.02)
@@ -50,7 +50,7 @@ class SqliteStore:
         return (self._file.execute("SELECT value FROM elastic WHERE key = ?", (key,)).fetchone() or [None])[0]
 
     def _write(self, key: str, change: Callable[[Any], Any]) -> Any:
-        with self._file:  # IMMEDIATE takes the lock before the reading: nobody writes between our look and our write
+        with self._file:  # IMMEDIATE locks before the read, so no other write comes in between
             self._file.execute("BEGIN IMMEDIATE")
             before = self._read(key)
             after = change(before)
