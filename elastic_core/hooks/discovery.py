@@ -40,6 +40,11 @@ class Source:
         """For messages about the plugin itself: `plugin 'etcd' of elastic-etcd 0.1.0`."""
         return f"plugin {self.plugin!r} of {self}"
 
+    @property
+    def names(self) -> set[str]:
+        """The normalised names by which users block it: those of its plugin and of its distribution."""
+        return {normalised(self.plugin), normalised(self.distribution)}
+
     def as_dict(self) -> dict[str, str]:
         """The fields for log lines and JSON."""
         return {"plugin": self.plugin, "distribution": self.distribution, "version": self.version}
@@ -158,23 +163,6 @@ def with_builtins(found: list[Candidate], builtins: Iterable[str]) -> list[Candi
     return sorted(found + missing, key=lambda candidate: candidate.source)
 
 
-@dataclass(frozen=True)
-class BlockList:
-    """Names of distributions and of entry points that must not be loaded."""
-
-    names: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, environ: Mapping[str, str]) -> BlockList:
-        """The comma-separated list in `ELASTIC_DISABLE_PLUGINS`."""
-        return cls(tuple(name.strip() for name in environ.get(DISABLE_VARIABLE, "").split(",") if name.strip()))
-
-    def blocks(self, source: Source) -> bool:
-        """Whether the user has blocked this plugin or its distribution."""
-        names = {normalised(name) for name in self.names}
-        return not names.isdisjoint({normalised(source.plugin), normalised(source.distribution)})
-
-    def unknown(self, sources: Iterable[Source]) -> tuple[str, ...]:
-        """Names on the list that belong to no installed plugin."""
-        known = {normalised(name) for source in sources for name in (source.plugin, source.distribution)}
-        return tuple(name for name in self.names if normalised(name) not in known)
+def blocked_names(environ: Mapping[str, str]) -> list[str]:
+    """Names of distributions and of entry points that must not be loaded: the list in `ELASTIC_DISABLE_PLUGINS`."""
+    return [name.strip() for name in environ.get(DISABLE_VARIABLE, "").split(",") if name.strip()]

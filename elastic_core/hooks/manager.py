@@ -17,11 +17,11 @@ from elastic_core.hooks.discovery import (
     CORE,
     GROUP,
     HANDLERS_GROUP,
-    BlockList,
     Candidate,
     Failure,
     InvalidPlugin,
     Source,
+    blocked_names,
     candidates,
     described_error,
     failure_of,
@@ -36,7 +36,7 @@ from elastic_core.hooks.validation import check_hooks, checked
 from elastic_core.text import normalised
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from importlib.metadata import EntryPoint
 
 R = TypeVar("R", bound=Record)
@@ -75,15 +75,16 @@ class PluginManager:
         self,
         plugins: Iterable[Candidate],
         handlers: Iterable[Candidate] = (),
-        block_list: BlockList | None = None,
+        blocked: Collection[str] = (),
         failures: Iterable[Failure] = (),
         reserved: Iterable[str] = (),
     ) -> None:
-        block_list = block_list or BlockList()
         plugins, handlers = list(plugins), list(handlers)
-        sources = [candidate.source for candidate in (*plugins, *handlers)]
-        self.blocked: tuple[Source, ...] = tuple(sorted(set(filter(block_list.blocks, sources))))
-        self.unknown_blocks: tuple[str, ...] = block_list.unknown(sources)
+        sources = {candidate.source for candidate in (*plugins, *handlers)}
+        unwanted = {normalised(name) for name in blocked}
+        known = {name for source in sources for name in source.names}
+        self.blocked: tuple[Source, ...] = tuple(sorted(source for source in sources if source.names & unwanted))
+        self.unknown_blocks: tuple[str, ...] = tuple(name for name in blocked if normalised(name) not in known)
         self._failures = list(failures)
         core = Source(CORE, "run", own_version())
         self._reserved = {normalised(name): core for name in reserved}
@@ -116,7 +117,7 @@ class PluginManager:
         """
         points, failures = installed_entry_points() if entry_points is None else (list(entry_points), [])
         plugins = with_builtins(candidates(points, GROUP), builtins)
-        return cls(plugins, candidates(points, HANDLERS_GROUP), BlockList.of(environ), failures, reserved)
+        return cls(plugins, candidates(points, HANDLERS_GROUP), blocked_names(environ), failures, reserved)
 
     def _admit(self, candidate: Candidate) -> None:
         """Admit the plugin with everything it brings, or record why not."""

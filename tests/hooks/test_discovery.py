@@ -3,15 +3,17 @@ from __future__ import annotations
 import importlib.metadata
 
 from elastic_core.hooks.discovery import (
-    BlockList,
+    Candidate,
     InvalidPlugin,
     Source,
+    blocked_names,
     candidates,
     described_error,
     failure_of,
     installed_entry_points,
     with_builtins,
 )
+from elastic_core.hooks.manager import PluginManager
 
 LOCAL = importlib.metadata.EntryPoint("local", "some_package.local", "elastic")
 
@@ -59,15 +61,17 @@ def test_builtins_count_only_when_no_entry_point_brings_them():
 
 
 def test_block_list_takes_distributions_and_plugins_in_any_spelling():
-    block_list = BlockList.of({"ELASTIC_DISABLE_PLUGINS": "Elastic_Etcd, wandb ,,ghost"})
+    names = blocked_names({"ELASTIC_DISABLE_PLUGINS": "Elastic_Etcd, wandb ,,ghost"})
     etcd, wandb = Source("elastic-etcd", "etcd", "1"), Source("some-tools", "wandb", "1")
     other = Source("elastic-c10d", "c10d", "1")
-    assert [block_list.blocks(source) for source in (etcd, wandb, other)] == [True, True, False]
-    assert block_list.unknown([etcd, wandb, other]) == ("ghost",)
+    manager = PluginManager([Candidate(source, "", object) for source in (etcd, wandb, other)], blocked=names)
+    assert manager.blocked == (etcd, wandb)
+    assert [plugin.source for plugin in manager.plugins] == [other]
+    assert manager.unknown_blocks == ("ghost",)
 
 
 def test_an_empty_variable_blocks_nothing():
-    assert BlockList.of({}).names == BlockList.of({"ELASTIC_DISABLE_PLUGINS": " , "}).names == ()
+    assert blocked_names({}) == blocked_names({"ELASTIC_DISABLE_PLUGINS": " , "}) == []
 
 
 def test_failure_names_plugin_distribution_both_versions_and_the_reason():

@@ -10,7 +10,7 @@ import pytest
 from elastic_core.config import settings_from
 from elastic_core.errors import ExitCode
 from elastic_core.hooks import RendezvousBackendRecord, hookimpl
-from elastic_core.hooks.discovery import BlockList, Candidate, Source
+from elastic_core.hooks.discovery import Candidate, Source
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.operate.doctor import machine as m
 from elastic_core.operate.doctor.finding import Check, Finding, Level, exit_code_of, fault, note, ok, warning
@@ -142,7 +142,7 @@ class Toy:
 
 
 def manager(*candidates, blocked=""):
-    return PluginManager(candidates, block_list=BlockList.of({"ELASTIC_DISABLE_PLUGINS": blocked}))
+    return PluginManager(candidates, blocked=[blocked] if blocked else [])
 
 
 def toy(distribution="toys", version="1.0", load=Toy, plugin="toy"):
