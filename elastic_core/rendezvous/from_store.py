@@ -22,7 +22,7 @@ OUTAGE_GRACE = Option(
     "outage_grace",
     float,
     30.0,
-    "that workers are kept while the store answers nobody, beyond the time after which others call a node gone",
+    "time that workers are kept while the store answers no node, beyond that after which others call a node gone",
     "seconds",
     least=0,
 )

@@ -100,27 +100,12 @@ class RendezvousSettings:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option(
-        "join_timeout", float, JOIN, "for a round to form; not counted while another round runs", "seconds", above=0
-    ),
-    Option(
-        "last_call_timeout",
-        float,
-        LAST_CALL,
-        "wait for more nodes of a new job once the least number is there",
-        "seconds",
-        least=0,
-    ),
-    Option("close_timeout", float, CLOSE, "for the members of an ended round to come back", "seconds", above=0),
-    Option("heartbeat_timeout", float, HEARTBEAT, "silence of the store before that is logged", "seconds", above=0),
-    Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "between two beats of a node", "seconds", above=0),
-    Option(
-        "keep_alive_max_attempt",
-        int,
-        KEEP_ALIVE_MAX_ATTEMPT,
-        "beats that may be missing before a node is gone",
-        least=2,
-    ),
+    Option("join_timeout", float, JOIN, "time for a round to form while no other round runs", "seconds", above=0),
+    Option("last_call_timeout", float, LAST_CALL, "wait of a new job for nodes beyond the minimum", "seconds", least=0),
+    Option("close_timeout", float, CLOSE, "time for the members of an ended round to come back", "seconds", above=0),
+    Option("heartbeat_timeout", float, HEARTBEAT, "silence of the store before it is logged", "seconds", above=0),
+    Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "time between two beats of a node", "seconds", above=0),
+    Option("keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "missing beats after which a node is gone", least=2),
 )
 """The options that every backend of dynamic rounds takes."""
 
