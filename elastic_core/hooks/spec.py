@@ -79,18 +79,19 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ign
     A whole plugin::
 
         from elastic_core.hooks import Option, RendezvousBackendRecord, hookimpl
+        from elastic_core.rendezvous import OPTIONS, StateStore, create_handler
 
         def create(params):
-            import redis  # inside, so that loading the plugin is cheap
+            from elastic_redis.backend import RedisBackend  # inside, because it imports redis
 
-            from elastic_redis.handler import RedisHandler
-
-            return RedisHandler(redis.Redis.from_url(params.endpoint), params.run_id, params.get("lease"))
+            number = params.get("database")
+            store = StateStore(RedisBackend(params.endpoint, number, f"{params.run_id}/stores"))
+            return create_handler(store, RedisBackend(params.endpoint, number, params.run_id), params)
 
         @hookimpl
         def elastic_rendezvous_backends():
-            lease = Option("lease", float, 10.0, "how long a silent node counts as present", "seconds", least=1)
-            return [RendezvousBackendRecord("redis", "a Redis server", create, (lease,), aliases=("valkey",))]
+            options = (*OPTIONS, Option("database", int, 0, "number of the Redis database", least=0))
+            return [RendezvousBackendRecord("redis", "a Redis server", create, options, aliases=("valkey",))]
     """
 
 
