@@ -1,9 +1,9 @@
-"""Log lines of the agent: a closed list of events, for people or as JSON, through a structlog of our own.
+"""Log lines of the agent: a closed list of events, rendered for people or as JSON.
 
-structlog's global configuration belongs to the application that hosts us: it is neither read nor changed. structlog
-is imported when the first line is written, because importing it costs more than loading all of our own modules.
-Nothing here raises into the agent, broken stderr included, except for an event that is not on the list. Nothing
-here holds it up for long either: lines that a stalled reader does not take are dropped and counted.
+An application that hosts the agent may configure structlog for itself: its configuration is neither read nor changed.
+structlog is imported for the first line that is written, because the import costs more than that of the whole core.
+Logging never raises into the agent, not even when stderr is broken, except for an event that is not on the list. It
+never blocks the agent for long either: lines that a stalled reader does not take are dropped and counted.
 """
 
 from __future__ import annotations
@@ -14,81 +14,82 @@ import select
 import stat
 import sys
 import threading
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from elastic_core.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, MutableMapping
+    from collections.abc import Mapping
 
     from elastic_core.clock import Clock, Duration
 
 EventName = str
-"""One of `EVENTS`. A test finds other names where one is expected, in lines that seldom run as well."""
+"""One of `EVENTS`. A test finds any other name in the code, also in lines that seldom run."""
 
 EVENTS: Mapping[EventName, str] = {
     "run started": "the agent begins, with the configuration that matters",
     "round formed": "this node is a member of a new round",
     "workers started": "all workers of this node run",
-    "worker exited": "the process of a worker has ended, well or not",
-    "worker failed": "a worker of this node ended with a failure, told when the group has stopped",
+    "worker exited": "the process of a worker has ended, with success or not",
+    "worker failed": "a worker of this node failed; logged after the group has stopped",
     "stopping workers": "the workers are asked to end, for the reason given",
-    "still waiting": "something has been waited for for some time; says for whom",
+    "still waiting": "something has taken some time; says what the agent waits for",
     "workers stopped": "no worker of this node runs any more",
     "leftover processes": "processes that workers started still ran after the workers and are being ended",
     "process would not die": "a process survived SIGKILL and was left behind",
     "guardian lost": "the process that ends the workers if the agent is killed has itself been ended",
     "restart decided": "the group starts again, for the reason given",
     "no restart": "the group failed and does not start again, for the reason given",
-    "round over": "the agent stops its workers for good and without a failure of theirs, for the reason given",
-    "round left": "this node goes; says whether the other nodes could be told",
+    "round over": "the agent stops its workers for good, though none of them failed, for the reason given",
+    "round left": "this node leaves the job; says whether the other nodes could be told",
     "exit barrier prolonged": "this node is done and stays beyond its time, because the others would lose the store",
-    "exit barrier left": "the workers of this node have succeeded, and it does not wait for those of others any longer",
-    "rendezvous out of reach": "the handler could not tell whether nodes wait; healthy workers run on",
+    "exit barrier left": "the workers of this node have succeeded, and it no longer waits for those of other nodes",
+    "rendezvous out of reach": "the handler could not say whether nodes wait; healthy workers run on",
     "rendezvous in reach again": "the handler answers again",
     "agent finished": "the agent is done, with its final state",
-    "signal received": "somebody sent the agent a signal",
+    "signal received": "the agent received a signal",
     "output lost": "a worker's output could not be written or read to its end",
-    "plugin failed": "a plugin could not be loaded, lost an option to another, or broke while it was being stopped",
-    "backend deprecated": "the rendezvous backend works as it did, and there is a better one",
-    "observer failed": "a plugin raised while it was told of a fact",
+    "plugin failed": "a plugin could not be loaded, lost an option to another plugin, or raised while it was stopped",
+    "backend deprecated": "the rendezvous backend works as before, and there is a better one",
+    "observer failed": "a plugin raised in a notification hook",
     "contribution failed": "a plugin's variables for the workers were left out",
     "numa binding skipped": "workers run without the binding asked for",
-    "log directory made": "where the workers' output goes",
+    "log directory made": "the folder for the workers' output",
     "worker hangs": "a worker did not release a timer, or made no progress for `--hang-timeout`, and was killed",
-    "watchdog lost": "workers that hang are not noticed any more, for the reason given",
-    "timer expired": "a process did not release a timer in time; what the timer's server does about it itself",
-    "timer request refused": "the watchdog got a request of no use; the first of its kind, more are only counted",
-    "timer pipe exposed": "others can take away the watchdog's pipe, for the reason given",
-    "timer pipe made again": "somebody removed the watchdog's pipe while it was in use",
-    "endpoint failed": "the health endpoint could not start or broke",
+    "watchdog lost": "workers that hang are no longer noticed, for the reason given",
+    "timer expired": "a process did not release a timer in time, and the timer server itself acts on it, as given",
+    "timer request refused": "the watchdog cannot use a request; logged for the first of its kind, others are counted",
+    "timer pipe exposed": "other users can remove the watchdog's pipe, for the reason given",
+    "timer pipe made again": "the watchdog's pipe was removed while in use, and has been made again",
+    "endpoint failed": "the health endpoint could not start, or failed later",
     "endpoint started": "the health endpoint answers, at the addresses given",
     "metric lost": "a metric handler raised",
     "event lost": "an event handler raised",
     "spans lost": "an exporter of OpenTelemetry raised",
     "store out of reach": "the rendezvous store has not answered for some time; healthy workers run on for the grace",
     "store is back": "the rendezvous store answers again",
-    "store lost its state": "the rendezvous store was started anew and gets back what the nodes know",
-    "rendezvous fault": "something unexpected went wrong in the rendezvous; it is tried again",
+    "store lost its state": "the rendezvous store was restarted empty, and gets back what the nodes know",
+    "rendezvous fault": "an unexpected error in the rendezvous; the step is tried again",
     "rendezvous state written": "this node wrote the agreed state: a round formed or ended, for the reason given",
-    "leads now": "this node decides about rounds from now on, because the one that did is silent",
-    "leads no more": "this node could not do what a leader does, for the reason given, and leaves it to the others",
+    "leads now": "this node decides about rounds from now on, because the leader before it is silent",
+    "leads no more": "this node could not do what a leader does, for the reason given, and leaves it to other nodes",
     "store hosted": "the rendezvous store runs in this process",
     "endpoint is loopback": "the job may have several nodes, and no other machine can reach the endpoint",
     "file limit raised": "the store's host needs many connections; how many files it may have open now",
     "store served": "the store of elastic serve can be reached at the endpoint given",
     "store served no more": "elastic serve was asked to end, and with it the store and all connections end",
     "etcd server lost": "the etcd that was started for this job has ended by itself; how, and the end of its log",
-    "entry not readable": "what another node announced cannot be read; it cannot take part",
-    "entry dropped": "the rendezvous store has dropped the entry of this node, which lives; it announces itself anew",
-    "lines dropped": "so many lines of this log were not written, because nobody read them",
+    "entry not readable": "the entry of another node cannot be read, so that node cannot take part",
+    "entry dropped": "the rendezvous store dropped the entry of this node, which lives and announces itself again",
+    "lines dropped": "the reader of this log stalled, and this many lines were not written",
 }
 """Every event that can be logged, and what it means."""
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 Format = Literal["human", "json"]
 _COLOURS = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
-_PATIENCE: Duration = 0.5  # seconds for the reader of the log, see `configure`
+_PLAIN = "\x1b[0m"
 _lock = threading.RLock()
 
 
@@ -102,8 +103,8 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Logger:
-    """Writes events with fields. Follows `configure`, whenever that is called. `exc_info` adds a traceback; for people,
-    `stack` is shown as one is, on lines of its own."""
+    """Writes events with fields, as `configure` said last. `exc_info` adds a traceback; the text format shows the field
+    `stack` like a traceback, on lines of its own."""
 
     __slots__ = ("_bound",)
 
@@ -131,7 +132,7 @@ class Logger:
 
 
 def get_logger(**fields: Any) -> Logger:
-    """A logger that adds these fields to every line. Costs nothing until it writes."""
+    """A logger that adds these fields to every line. It costs nothing until it writes."""
     return Logger(fields)
 
 
@@ -140,31 +141,32 @@ def configure(
     level: str = "info",
     stream: TextIO | None = None,
     clock: Clock | None = None,
-    patience: Duration = _PATIENCE,
+    patience: Duration = 0.5,
 ) -> None:
-    """Say how and where all loggers write from now on. Before the first call: for people, warnings and worse, stderr.
+    """Set how and where all loggers write from now on. Until the first call: the text format, level warning, stderr.
 
     Args:
-        format: `human` (one line, a traceback indented below it) or `json` (one object per line).
-        level: the least level that is written, in any case; one of `LEVELS`.
-        stream: where to; None is `sys.stderr`, as it is at the time of each line.
+        format: `human` (one line, with a traceback indented below it) or `json` (one object per line).
+        level: the lowest level that is written, in upper or lower case; one of `LEVELS`.
+        stream: the destination; None is `sys.stderr`, looked up for each line.
         clock: gives the timestamps.
-        patience: seconds that a line waits for its reader; one that has not read until then is waited for no more.
+        patience: seconds that a line waits for its reader; a reader that took longer is not waited for again until it
+            has caught up.
 
     Raises:
-        ValueError: an unknown format or level; the message names the known ones.
+        ValueError: the format or the level is unknown; the message lists the known ones.
     """
     global _output
     if format not in get_args(Format):
         raise ValueError(f"expected a log format out of {', '.join(get_args(Format))}, found {format!r}")
     if level.lower() not in LEVELS:
         raise ValueError(f"expected a log level out of {', '.join(LEVELS)}, found {level!r}")
-    _output = _Output(format, LEVELS[level.lower()], stream, clock or SystemClock(), patience)
+    _output = _Output(format, LEVELS[level.lower()], _Sink(stream, patience), clock or SystemClock())
 
 
 class _Sink:
-    """What structlog hands finished lines to. A pipe or terminal whose reader has stalled (a pager, Ctrl-S) must not
-    hold up the agent: what it does not take in time is dropped."""
+    """A stream that never blocks its writer for long. A pipe or terminal whose reader has stalled (a pager, Ctrl-S)
+    must not hold up the agent, so lines that it does not take in time are dropped."""
 
     def __init__(self, stream: TextIO | None, patience: Duration) -> None:
         self._stream = stream
@@ -177,7 +179,7 @@ class _Sink:
     def stream(self) -> TextIO | None:
         return self._stream if self._stream is not None else sys.stderr
 
-    def colourful(self) -> bool:
+    def has_colours(self) -> bool:
         stream = self.stream
         wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         return wanted and stream is not None and stream.isatty()
@@ -189,13 +191,11 @@ class _Sink:
         try:
             with _lock:
                 self._write(stream, line + "\n")
-        except Exception:  # noqa: BLE001 - nobody is left to be told, and the job matters more than its log
+        except Exception:  # noqa: BLE001 - the error cannot be logged, and the job matters more than its log
             pass
 
-    debug = info = warning = error = critical = write
-
     def take_dropped(self) -> int:
-        """How many lines were dropped, once there is room for saying so; after that they are told."""
+        """How many lines were dropped, as soon as the stream has room for a line about them. Resets the count."""
         with _lock:
             stream = self.stream
             if not self._dropped or stream is None or not self._takes(stream):
@@ -216,7 +216,7 @@ class _Sink:
         self._cut = False
 
     def _takes(self, stream: TextIO) -> bool:
-        """Whether a piece can be written without blocking, for which a reader has its time unless it has stalled."""
+        """Whether a piece can be written without blocking. Waits for a reader that has not stalled yet."""
         fd = _pollable(stream)
         if fd is None:
             return True
@@ -227,7 +227,7 @@ class _Sink:
 
 
 def _pollable(stream: TextIO) -> int | None:
-    """The descriptor of a pipe, socket or terminal; None for files and what is none, which make nobody wait."""
+    """The descriptor of a pipe, socket or terminal; None for a file and for a stream without one, which never block."""
     try:
         fd = stream.fileno()
         return None if stat.S_ISREG(os.fstat(fd).st_mode) else fd
@@ -236,100 +236,58 @@ def _pollable(stream: TextIO) -> int | None:
 
 
 def _pieces(text: str) -> list[str]:
-    """What a pipe that can be written takes at once; a character beyond ASCII may take ten bytes (`\\U0001f525`)."""
+    """Parts that a writable pipe takes at once; a character beyond ASCII may take ten bytes (`\\U0001f525`)."""
     size = select.PIPE_BUF if text.isascii() else select.PIPE_BUF // 10
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 class _Output:
-    """One configuration; the structlog logger is made at the first line."""
+    """One configuration: which lines are written, how, and to which sink."""
 
-    def __init__(
-        self,
-        format: Format,  # noqa: A002
-        threshold: int,
-        stream: TextIO | None,
-        clock: Clock,
-        patience: Duration = _PATIENCE,
-    ) -> None:
+    def __init__(self, format: Format, threshold: int, sink: _Sink, clock: Clock) -> None:  # noqa: A002
         self._format = format
         self._threshold = threshold
-        self._sink = _Sink(stream, patience)
+        self._sink = sink
         self._clock = clock
-        self._logger: Any = None
 
-    def emit(self, level: str, event: str, fields: dict[str, Any]) -> None:
+    def emit(self, level: str, event: EventName, fields: dict[str, Any]) -> None:
         if event not in EVENTS:
             raise ValueError(f"{event!r} is not on the list of events; add it to elastic_core.log.EVENTS")
         if LEVELS[level] < self._threshold:
             return
-        dropped = self._sink.take_dropped()
-        if dropped:
-            self._render("warning", "lines dropped", {"lines": dropped})
-        self._render(level, event, fields)
+        if dropped := self._sink.take_dropped():
+            self._sink.write(self._rendered("warning", "lines dropped", {"lines": dropped}))
+        self._sink.write(self._rendered(level, event, fields))
 
-    def _render(self, level: str, event: str, fields: dict[str, Any]) -> None:
+    def _rendered(self, level: str, event: EventName, fields: dict[str, Any]) -> str:
         try:
-            if self._logger is None:
-                self._logger = self._make_logger()
-            getattr(self._logger, level)(event, **fields)
+            from structlog.processors import JSONRenderer, format_exc_info
+
+            now = datetime.fromtimestamp(self._clock.timestamp(), timezone.utc).isoformat(timespec="milliseconds")
+            head = {"event": event, "level": level, "timestamp": now.replace("+00:00", "Z")}
+            line = dict(format_exc_info(None, level, {**head, **fields}))
+            return str(JSONRenderer()(None, level, line)) if self._format == "json" else self._for_people(line)
         except Exception as error:  # noqa: BLE001 - a field that cannot be shown must not end the job
-            self._sink.write(f"{event} (fields not shown: {type(error).__name__})")
+            return f"{event} (fields not shown: {type(error).__name__})"
 
-    def _make_logger(self) -> Any:
-        import structlog
-
-        human = _human_renderer(self._sink.colourful())
-        renderer = structlog.processors.JSONRenderer() if self._format == "json" else human
-        return structlog.wrap_logger(
-            self._sink,
-            processors=[
-                structlog.processors.add_log_level,
-                self._stamp,
-                structlog.processors.format_exc_info,
-                renderer,
-            ],
-            wrapper_class=structlog.make_filtering_bound_logger(0),
-            context_class=dict,
-            cache_logger_on_first_use=False,
-        ).bind()
-
-    def _stamp(self, _logger: Any, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Put first what every line has: event, level, time in UTC."""
-        return {"event": fields.pop("event"), "level": fields.pop("level"), "timestamp": self._now(), **fields}
-
-    def _now(self) -> str:
-        from datetime import datetime, timezone
-
-        now = datetime.fromtimestamp(self._clock.timestamp(), timezone.utc)
-        return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _human_renderer(colours: bool) -> Callable[[Any, str, MutableMapping[str, Any]], str]:
-    def render(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> str:
-        event, level, timestamp = fields.pop("event"), fields.pop("level"), fields.pop("timestamp")
-        trace = fields.pop("exception", "") or str(fields.pop("stack", ""))
-        below = "".join(f"\n    {_printable(line)}" for line in trace.splitlines())
-        pairs = "".join(f" {key}={_shown(value)}" for key, value in fields.items())
-        start, end = (_COLOURS[level], "\x1b[0m") if colours and _COLOURS[level] else ("", "")
-        return f"{timestamp} {start}{level:<8} {event}{end}{':' if pairs else ''}{pairs}{below}"
-
-    return render
+    def _for_people(self, line: dict[str, Any]) -> str:
+        event, level, timestamp = line.pop("event"), line.pop("level"), line.pop("timestamp")
+        trace = line.pop("exception", "") or str(line.pop("stack", ""))
+        below = "".join(f"\n    {_printable(row)}" for row in trace.splitlines())
+        pairs = "".join(f" {key}={_shown(value)}" for key, value in line.items())
+        colour = _COLOURS[level] if self._sink.has_colours() else ""
+        return f"{timestamp} {colour}{level:<8} {event}{colour and _PLAIN}{':' if pairs else ''}{pairs}{below}"
 
 
 def _shown(value: object) -> str:
     """A value on one line: bare where that is unambiguous, else quoted, with control characters escaped."""
-    text = value if isinstance(value, str) else str(value)
+    text = str(value)
     bare = text and text.isprintable() and not any(character in ' "=' for character in text)
-    return text if bare else _quoted(text)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=not text.isprintable())
+    return text if bare else json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def _printable(line: str) -> str:
     return line if line.isprintable() else line.expandtabs(4).encode("unicode_escape").decode("ascii")
 
 
-_output = _Output("human", LEVELS["warning"], None, SystemClock())
+_output = _Output("human", LEVELS["warning"], _Sink(None, 0.5), SystemClock())
