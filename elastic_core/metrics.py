@@ -1,7 +1,7 @@
-"""Counts and durations, handed to a handler that the user configures; by default nobody listens.
+"""Counts and durations, given to a handler that the user configures; the default handler drops them.
 
-`put_metric`, `prof`, `configure` and the names of the metrics are those that users of torchelastic know.
-A handler that raises is logged and never fatal.
+`put_metric`, `prof`, `configure` and the names of the metrics are those of torchelastic. The error of a handler is
+logged and never fatal.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class MetricData(NamedTuple):
 
 
 class MetricHandler(abc.ABC):
-    """Takes metrics away. Called in the thread that measures; should return soon."""
+    """Receives metrics, in the thread that measures; it should return soon."""
 
     @abc.abstractmethod
     def emit(self, metric_data: MetricData) -> None:
-        """Take one value."""
+        """Receive one value."""
 
 
 class NullMetricHandler(MetricHandler):
@@ -63,28 +63,18 @@ class ConsoleMetricHandler(MetricHandler):
         print(f"{when:.3f} {group} {name}={value}", file=self._stream or sys.stdout, flush=True)
 
 
-class _Handlers:
-    """Who listens: one handler for each group that has its own, and one for the rest."""
-
-    def __init__(self) -> None:
-        self.default: MetricHandler = NullMetricHandler()
-        self.of_group: dict[str, MetricHandler] = {}
-
-
-_handlers = _Handlers()
+_handlers: dict[str | None, MetricHandler] = {None: NullMetricHandler()}
+"""By group; None for every group that has no handler of its own."""
 
 
 def configure(handler: MetricHandler, group: str | None = None) -> None:
-    """Let `handler` take the metrics of `group`; with None, those of every group that has no handler of its own."""
-    if group is None:
-        _handlers.default = handler
-    else:
-        _handlers.of_group[group] = handler
+    """Give the metrics of `group` to `handler`; with None, those of every group that has no handler of its own."""
+    _handlers[group] = handler
 
 
 def put_metric(metric_name: str, metric_value: float, metric_group: str = DEFAULT_GROUP) -> None:
-    """Hand one value to the handler of the group. Never raises for what a handler does."""
-    handler = _handlers.of_group.get(metric_group, _handlers.default)
+    """Give one value to the handler of the group. An error of the handler is logged and not raised."""
+    handler = _handlers.get(metric_group, _handlers[None])
     try:
         handler.emit(MetricData(_clock.timestamp(), metric_group, metric_name, metric_value))
     except Exception as error:  # noqa: BLE001 - measuring must not end what is measured

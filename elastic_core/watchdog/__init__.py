@@ -1,8 +1,7 @@
-"""What a training script imports to be watched: timers around what may hang, and beats. Needs neither torch nor
-anything else that is installed beside it."""
+"""What a training script imports to be watched: timers around what may hang, and beats. Needs nothing but the
+standard library."""
 
 from elastic_core.watchdog.beat import beat
-from elastic_core.watchdog.guard import configure, expires
-from elastic_core.watchdog.timer import TimerClient, TimerRequest, TimerServer
+from elastic_core.watchdog.guard import TimerClient, TimerRequest, TimerServer, configure, expires
 
 __all__ = ["TimerClient", "TimerRequest", "TimerServer", "beat", "configure", "expires"]

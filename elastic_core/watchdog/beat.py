@@ -1,7 +1,7 @@
-"""How a worker tells its agent that it makes progress: it puts the time into a file that is its own.
+"""How a worker tells its agent that it makes progress: it writes the time into a file of its own.
 
-The agent only looks whether the content has changed, and times that itself; it never reads the time. The worker writes
-through a mapping: that takes no system call, and none of its descriptors, which a script may close and use for files.
+The agent only checks whether the content has changed, on its own clock; it never reads the time. The worker writes
+through a memory mapping, which takes no system call and no descriptor (a script may close those and reuse them).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _page: mmap.mmap | bytearray | None = None
 def beat() -> None:
     """Say that this worker makes progress: at least once in every `--hang-timeout`, for example once in every step.
 
-    It takes about a microsecond, from any thread, also in processes that the worker started. Without `--hang-timeout`
-    it does nothing. It never raises.
+    A call takes about a microsecond. Any thread may call it, and so may processes that the worker started. Without
+    `--hang-timeout` it does nothing. It never raises.
     """
     page = _page
     _CONTENT.pack_into(_open_page() if page is None else page, 0, _CLOCK.now())
 
 
 def _open_page() -> mmap.mmap | bytearray:
-    """The page of the file, and for a worker that nobody waits for some memory of its own."""
+    """The page of the file; for a process without such a file, some memory of its own."""
     global _page
     try:
         _page = _mapped(os.environ[BEAT_FILE])
@@ -51,7 +51,7 @@ def _mapped(path: str) -> mmap.mmap:
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size != _CONTENT.size:
-            raise ValueError(f"{path} is no file for beats")
+            raise ValueError(f"{path} is not a file for beats")
         return mmap.mmap(fd, _CONTENT.size)
     finally:
         os.close(fd)
@@ -70,10 +70,10 @@ class BeatFile:
     """The agent's side: the file of one worker, made before the worker starts. For one thread.
 
     Args:
-        path: where it does not exist yet, in a folder that is private to the user.
+        path: a file that does not exist yet, in a folder that is private to the user.
 
     Raises:
-        OSError: it cannot be made there; nothing is left behind.
+        OSError: the file cannot be made; nothing is left behind.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,7 +81,7 @@ class BeatFile:
         self._seen = bytes(_CONTENT.size)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            # With its room on the disk: a write through a mapping cannot be refused, it would kill the worker.
+            # Space on the disk is taken now: a write through a mapping that finds none kills the worker (SIGBUS).
             os.posix_fallocate(self._fd, 0, _CONTENT.size)
             os.pwrite(self._fd, self._seen, 0)
         except OSError:
@@ -97,7 +97,7 @@ class BeatFile:
         return True
 
     def close(self) -> None:
-        """Remove the file. Idempotent. A worker that still runs may go on beating, unheard."""
+        """Remove the file. Idempotent. A worker that still runs may go on beating, without effect."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,5 +1,5 @@
-"""Which timers run and when the next one expires: a table without clock, thread or process. One timer for each pair of
-process and scope."""
+"""The timer table: which timers run, and when the next one expires. Pure: it has no clock, thread or process. There is
+one timer for each pair of process and scope."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _SLACK = 64
 
 @dataclass(frozen=True)
 class Timer(Generic[T]):
-    """Process `pid` has to release `scope` before `deadline`. `about` is whatever the owner of the table likes to keep
-    with it."""
+    """Process `pid` has to release `scope` before `deadline`. `about` is for the owner of the table."""
 
     pid: int
     scope: str
@@ -26,7 +25,7 @@ class Timer(Generic[T]):
 
 
 class Deadlines(Generic[T]):
-    """Every operation takes a time that grows with the logarithm of the number of timers, `forget` with the number."""
+    """The time of each operation is logarithmic in the number of timers; that of `forget` is linear."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[int, str], Timer[T]] = {}
@@ -41,25 +40,25 @@ class Deadlines(Generic[T]):
         return {pid for pid, _ in self._running}
 
     def acquire(self, timer: Timer[T]) -> None:
-        """It runs from now on, instead of another one of the same process and scope."""
+        """Start the timer, in place of another one of the same process and scope."""
         self._count += 1
         self._running[timer.pid, timer.scope] = timer
         heapq.heappush(self._heap, (timer.deadline, self._count, timer))
         self._tidy()
 
     def release(self, pid: int, scope: str) -> bool:
-        """It does not run any more. False: it did not, because it was never acquired or has expired."""
+        """Stop a timer. False: it did not run, because it was never acquired or has expired."""
         found = self._running.pop((pid, scope), None) is not None
         self._tidy()
         return found
 
     def forget(self, unwanted: set[int]) -> None:
-        """No timer of these processes runs any more."""
+        """Stop all timers of these processes."""
         self._running = {key: timer for key, timer in self._running.items() if key[0] not in unwanted}
         self._tidy()
 
     def expired(self, now: Instant) -> list[Timer[T]]:
-        """Those whose deadline has come, earliest first. They do not run any more: each is told once."""
+        """Timers whose deadline has come, earliest first. They are stopped, so each is returned once."""
         due = []
         while self._heap and self._heap[0][0] <= now:
             timer = heapq.heappop(self._heap)[2]
@@ -69,7 +68,7 @@ class Deadlines(Generic[T]):
         return due
 
     def next_deadline(self) -> Instant | None:
-        """When the next one expires; None while none runs."""
+        """When the next timer expires; None while no timer runs."""
         while self._heap and not self._runs(self._heap[0][2]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -78,7 +77,7 @@ class Deadlines(Generic[T]):
         return self._running.get((timer.pid, timer.scope)) is timer
 
     def _tidy(self) -> None:
-        """Released timers stay in the heap until their deadline, which may be far; but never more than run."""
+        """Released timers stay in the heap until their deadline, or until they outnumber the running ones."""
         if len(self._heap) > 2 * len(self._running) + _SLACK:
             self._heap = [entry for entry in self._heap if self._runs(entry[2])]
             heapq.heapify(self._heap)

@@ -1,33 +1,84 @@
-"""`expires`: a timer around a block of code, and where its client comes from."""
+"""Timers: a worker acquires one before something that may hang and releases it afterwards; a server, which lives in the
+agent, notices those that were not released in time. `expires` is a timer around a block of code.
+"""
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import functools
 import importlib
 import math
 import os
 import sys
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
-from elastic_core.watchdog.timer import TimerClient
+from elastic_core.interfaces.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
+    from typing import Any
+
+    from elastic_core.interfaces.watchdog import Expiry
 
 CLIENT = "ELASTIC_TIMER_CLIENT"
-"""The variable by which a watchdog says what makes its client: `module:name` of something that is called without
-arguments in the worker."""
+"""The variable by which a watchdog names the maker of its client: `module:name` of a function without arguments, which
+is called in the worker."""
 
 _CLOCK = SystemClock()
 _client: TimerClient | None = None
-_found: TimerClient | None = None
+
+
+@dataclass(frozen=True)
+class TimerRequest:
+    """What a client asks of a server.
+
+    Args:
+        worker_id: identifies the worker; its process id, for most clients.
+        scope_id: what the timer is for.
+        expiration_time: when it expires, seconds since the epoch; less than 0 to release it.
+    """
+
+    worker_id: Any
+    scope_id: str
+    expiration_time: float
+
+
+class TimerClient(abc.ABC):
+    """The worker's side. Any thread, also in a process that was forked since."""
+
+    @abc.abstractmethod
+    def acquire(self, scope_id: str, expiration_time: float) -> None:
+        """Start the timer of this process with this scope, or start it anew.
+
+        Args:
+            scope_id: what it is for, in words for people.
+            expiration_time: when it expires, seconds since the epoch.
+
+        Raises:
+            OSError: no server takes the request. Raised within a bound.
+            ValueError: arguments that no server can take.
+        """
+
+    @abc.abstractmethod
+    def release(self, scope_id: str) -> None:
+        """Stop it. Never raises because of the server: the guarded block is done, and must not fail after that."""
+
+
+class TimerServer(Watchdog):
+    """The agent's side: a watchdog that watches by timers."""
+
+    @abc.abstractmethod
+    def start(self, on_expiry: Callable[[Expiry], None] | None = None) -> None:
+        """Begin watching. Without `on_expiry` the server itself sends workers the signal that they asked for."""
 
 
 def configure(timer_client: TimerClient) -> None:
-    """Set the client of `expires` in this process. Needed only to use another one than that of the agent's watchdog."""
+    """Set the client of `expires` in this process. The agent's watchdog brings one, so this is seldom needed."""
     global _client
     _client = timer_client
 
@@ -42,17 +93,17 @@ def expires(
 
     Args:
         after: seconds.
-        scope: what the block is, for people; file and line where None. A process has one timer for each scope, so
-            blocks that run at the same time need different ones. (Threads have them, where it is None.)
-        client: None for the one given to `configure`, else the one of the agent's watchdog.
+        scope: describes the block, for people; None: its file and line. A process has one timer for each scope, so
+            blocks that run at the same time need different scopes. (With None, threads get different ones.)
+        client: None for the client given to `configure`, or else that of the agent's watchdog.
 
     Raises:
-        RuntimeError: nobody watches this process, so that there is no client.
-        OSError: the watchdog cannot be reached. Only on the way in: leaving the block never raises.
-        ValueError: `after` is no number of seconds, or `scope` is too long.
+        RuntimeError: no watchdog watches this process, so there is no client.
+        OSError: the watchdog cannot be reached. Raised on entry only: leaving the block never raises.
+        ValueError: `after` is not a number of seconds, or `scope` is too long.
     """
     if not (math.isfinite(after) and after >= 0):
-        raise ValueError(f"expected after how many seconds the block is to be left, found {after!r}")
+        raise ValueError(f"expected how many seconds the block may take, found {after!r}")
     return _guarded(client or _client or _watchdogs(), scope or _here(sys._getframe(1)), after)
 
 
@@ -66,31 +117,16 @@ def _guarded(client: TimerClient, scope: str, after: float) -> Iterator[None]:
 
 
 def _here(caller: FrameType) -> str:
-    """File and line; two threads may be there at once, and each has a timer of its own."""
+    """File and line, and the thread: two threads may be there at once, and each has a timer of its own."""
     place = f"{caller.f_code.co_filename}#{caller.f_lineno}"
     thread = threading.get_native_id()
     return place if thread == os.getpid() else f"{place} in thread {thread}"
 
 
+@functools.cache
 def _watchdogs() -> TimerClient:
-    """The client of the agent's watchdog."""
-    global _found
-    if _found is None:
-        _found = _made(os.environ.get(CLIENT, ""))
-    return _found
-
-
-def _forget() -> None:
-    """A forked child may be the worker of another agent."""
-    global _found
-    _found = None
-
-
-os.register_at_fork(after_in_child=_forget)
-
-
-def _made(maker: str) -> TimerClient:
-    """What the agent's watchdog has left for its workers."""
+    """The client that the variable of the agent's watchdog names."""
+    maker = os.environ.get(CLIENT, "")
     module, _, name = maker.partition(":")
     if not name:
         raise RuntimeError(
@@ -108,3 +144,6 @@ def _made(maker: str) -> TimerClient:
     if not isinstance(client, TimerClient):
         raise RuntimeError(f"expected that {maker} of {CLIENT} makes a TimerClient, found {type(client).__name__}")
     return client
+
+
+os.register_at_fork(after_in_child=_watchdogs.cache_clear)  # a forked child may be the worker of another agent

@@ -84,7 +84,7 @@ def test_a_block_that_nobody_watches_is_not_entered():
 
 @pytest.mark.parametrize("after", [-1, float("nan"), float("inf")])
 def test_a_time_that_is_none(after):
-    with pytest.raises(ValueError, match="how many seconds"):
+    with pytest.raises(ValueError, match="expected how many seconds"):
         expires(after, client=Recording())
 
 
