@@ -13,7 +13,6 @@ from elastic_core.devices import count_workers
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.health.spans import export_recoveries
-from elastic_core.health.view import BoardView
 from elastic_core.hooks.calls import Notifier, contributed_environment
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.interfaces.node import Node
@@ -63,10 +62,10 @@ def composed(
     with contextlib.ExitStack() as last, contextlib.ExitStack() as stack:
         clock = clock or SystemClock()
         node = _node(settings, local_world_size)
-        view = _view(settings, node, clock)
-        looked_at = (_start_health(settings, manager, view, last), _export_spans(view.board, environ, last))
+        board = StatusBoard(settings.rdzv_id or "", node.name, settings.role, settings.max_restarts, clock)
+        looked_at = (_start_health(settings, manager, board, last), _export_spans(board, environ, last))
         if any(looked_at):
-            observers = (view.board, *observers)
+            observers = (board, *observers)
         handler = _handler(settings, manager, node)
         stack.callback(_end, "plugin failed", f"rendezvous backend {settings.rdzv_backend}", handler.shutdown)
         how = policy.group_policy(settings, local_world_size, environ, stack)
@@ -85,7 +84,7 @@ def composed(
             hangs=policy.hang_policy(settings),
         )
         stack.callback(agent.close)
-        view.follow(agent.alive_at, [watchdog.fault] if watchdog else [])
+        board.follow(agent.alive_at, [watchdog.fault] if watchdog else [])
         if watchdog is not None:
             watchdog.start(agent.timer_expired)
             workers.guard(watchdog.scratch())
@@ -161,10 +160,6 @@ def _watchdog(settings: Settings, manager: PluginManager) -> Watchdog | None:
         return None
     record, options = found
     return record.factory(settings.rdzv_id or "", options)
-
-
-def _view(settings: Settings, node: Node, clock: Clock) -> BoardView:
-    return BoardView(StatusBoard(settings.rdzv_id or "", node.name, settings.role, settings.max_restarts, clock), clock)
 
 
 def _start_health(settings: Settings, manager: PluginManager, view: AgentView, stack: contextlib.ExitStack) -> bool:

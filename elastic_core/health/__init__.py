@@ -1,7 +1,6 @@
-"""What others may know of an agent: the board on which its state stands, what probes are answered, and a server under
-torch's name."""
+"""What others may know of an agent: the board that keeps its status, the answers to probes, and a server under torch's
+name."""
 
-from elastic_core.health.probes import Probe, live, ready
-from elastic_core.health.server import HealthCheckServer, create_healthcheck_server
+from elastic_core.health.server import HealthCheckServer, Probe, create_healthcheck_server, live, ready
 
 __all__ = ["HealthCheckServer", "Probe", "create_healthcheck_server", "live", "ready"]

@@ -1,4 +1,4 @@
-"""The board: an observer that keeps what the agent does, for those who look at it from other threads."""
+"""The board: an observer that keeps what the agent does, for health endpoints that read it from other threads."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from elastic_core.health import changes
-from elastic_core.health.recovery import Marks
+from elastic_core.health.changes import Marks, after, recovered
 from elastic_core.interfaces.health import AgentPhase, AgentStatus
 from elastic_core.interfaces.observer import PhaseChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock
     from elastic_core.interfaces.observer import Fact
 
 
 class StatusBoard:
-    """Is called with the facts, see `interfaces.observer.Observer`; `status` and `subscribe` as in
-    `interfaces.health.AgentView`, for any thread. All changes of the status happen here, in the agent's thread, one for
-    each fact."""
+    """An `interfaces.observer.Observer`, called with the facts in the agent's thread, and an
+    `interfaces.health.AgentView` for any thread. All changes of the status happen here, one for each fact. Before
+    `follow` the agent counts as alive."""
 
     def __init__(self, run_id: str, node: str, role: str, max_restarts: int, clock: Clock) -> None:
         self._clock = clock
+        self._loop_alive_at = clock.timestamp
+        self._faults: Sequence[Callable[[], str]] = ()
         self._lock = threading.Lock()
         self._subscribers: list[Callable[[], None]] = []
         self._marks = Marks()
@@ -40,29 +41,42 @@ class StatusBoard:
             max_restarts=max_restarts,
         )
 
+    def follow(self, loop_alive_at: Callable[[], float], faults: Sequence[Callable[[], str]] = ()) -> None:
+        """The agent exists now.
+
+        Args:
+            loop_alive_at: when its loop last turned.
+            faults: of each of its watchdogs, see `interfaces.watchdog.Watchdog.fault`.
+        """
+        self._loop_alive_at = loop_alive_at
+        self._faults = faults
+
+    def alive_at(self) -> float:
+        return self._loop_alive_at()
+
+    def watchdog_fault(self) -> str:
+        return "; ".join(found for fault in self._faults if (found := fault()))
+
     def status(self) -> AgentStatus:
         return self._status
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         with self._lock:
             self._subscribers.append(changed)
-        return lambda: self._forget(changed)
+        return lambda: self._unsubscribe(changed)
 
     def __call__(self, fact: Fact) -> None:
         now = self._clock.timestamp()
-        status = changes.after(self._status, fact, now)
+        status = after(self._status, fact, now)
         if isinstance(fact, PhaseChanged):
             parts, self._marks = self._marks.parts(fact), self._marks.after(fact)
-            status = changes.recovered(status, parts, now) if parts else status
-        self._show(status)
-
-    def _show(self, status: AgentStatus) -> None:
+            status = recovered(status, parts, now) if parts else status
         with self._lock:
             self._status = replace(status, version=self._status.version + 1)
             subscribers = list(self._subscribers)
         for changed in subscribers:
             changed()
 
-    def _forget(self, changed: Callable[[], None]) -> None:
+    def _unsubscribe(self, changed: Callable[[], None]) -> None:
         with self._lock, contextlib.suppress(ValueError):
             self._subscribers.remove(changed)

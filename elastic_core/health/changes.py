@@ -1,14 +1,16 @@
-"""What each fact changes in the status of an agent. Pure: the status before, the fact, and the time of day (seconds
-since the epoch) give the status after."""
+"""What each fact changes in the status of an agent, and how its phases become the parts of a recovery. Pure: the status
+before, the fact, and the time of day (seconds since the epoch) give the status after."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from elastic_core.interfaces.health import AgentPhase, Recovery, RoundStatus, WorkerStatus
 from elastic_core.interfaces.observer import (
     AgentFinished,
+    PhaseChanged,
     RestartDecided,
     RoundFormed,
     WorkerExited,
@@ -19,10 +21,10 @@ from elastic_core.interfaces.observer import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from elastic_core.clock import Duration, Instant
     from elastic_core.errors import ProcessFailure
-    from elastic_core.health.recovery import Parts
     from elastic_core.interfaces.health import AgentStatus
-    from elastic_core.interfaces.observer import Fact, PhaseChanged
+    from elastic_core.interfaces.observer import Fact
 
 KEPT = 100
 """How many rounds and recoveries a status holds: the last."""
@@ -32,19 +34,24 @@ _ENDING = (AgentPhase.STOPPING, AgentPhase.DRAINING)
 
 def after(status: AgentStatus, fact: Fact, now: float) -> AgentStatus:
     """The status after this fact."""
-    if isinstance(fact, RoundFormed):
-        return _round_formed(status, fact, now)
-    if isinstance(fact, WorkersStarted):
-        return _workers_started(status, fact)
-    if isinstance(fact, WorkerExited):
-        return _worker_exited(status, fact)
-    if isinstance(fact, WorkerFailed):
-        return _worker_failed(status, fact.failure)
-    if isinstance(fact, RestartDecided):
-        return _restart_decided(status, fact, now)
-    if isinstance(fact, AgentFinished):
-        return _agent_finished(status, fact, now)
-    return _phase_changed(status, fact, now)
+    match fact:
+        case RoundFormed():
+            return _round_formed(status, fact, now)
+        case WorkersStarted(pids=pids, ranks=ranks):
+            workers = (WorkerStatus(rank, ranks.get(rank, -1), pid, "running") for rank, pid in sorted(pids.items()))
+            return replace(status, workers=tuple(workers))
+        case WorkerExited():
+            state = "failed" if fact.exitcode else "succeeded"
+            return _with_workers(status, lambda worker: state if worker.local_rank == fact.local_rank else worker.state)
+        case WorkerFailed():
+            return _worker_failed(status, fact.failure)
+        case RestartDecided():
+            return _restart_decided(status, fact, now)
+        case AgentFinished():
+            status = replace(status, restart_count=fact.restart_count)
+            return _with_round_ended(status, fact.reason, now, fact.state.lower())
+        case PhaseChanged():
+            return _phase_changed(status, fact, now)
 
 
 def _round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentStatus:
@@ -69,18 +76,8 @@ def _round_formed(status: AgentStatus, fact: RoundFormed, now: float) -> AgentSt
     )
 
 
-def _workers_started(status: AgentStatus, fact: WorkersStarted) -> AgentStatus:
-    workers = (WorkerStatus(rank, fact.ranks.get(rank, -1), pid, "running") for rank, pid in sorted(fact.pids.items()))
-    return replace(status, workers=tuple(workers))
-
-
-def _worker_exited(status: AgentStatus, fact: WorkerExited) -> AgentStatus:
-    state = "failed" if fact.exitcode else "succeeded"
-    return _with_workers(status, lambda worker: state if worker.local_rank == fact.local_rank else worker.state)
-
-
 def _worker_failed(status: AgentStatus, failure: ProcessFailure) -> AgentStatus:
-    """The last failure is the one that others of its round followed from, if it is known."""
+    """The last failure is the first one of its round, if it is known: the one that caused the others."""
     last = status.last_failure
     if last is None or last.round != failure.round or (last.caused_by is not None and failure.caused_by is None):
         status = replace(status, last_failure=failure)
@@ -88,24 +85,15 @@ def _worker_failed(status: AgentStatus, failure: ProcessFailure) -> AgentStatus:
 
 
 def _restart_decided(status: AgentStatus, fact: RestartDecided, now: float) -> AgentStatus:
-    counts = dict(status.restarts)
-    counts[fact.cause] = counts.get(fact.cause, 0) + 1
-    status = replace(
-        status,
-        restarts=tuple(sorted(counts.items())),
-        restart_count=fact.restart_count,
-        max_restarts=fact.max_restarts,
-    )
+    counts = Counter(dict(status.restarts))
+    counts[fact.cause] += 1
+    restarts = tuple(sorted(counts.items()))
+    status = replace(status, restarts=restarts, restart_count=fact.restart_count, max_restarts=fact.max_restarts)
     return _with_round_ended(status, fact.reason, now, fact.cause)
 
 
-def _agent_finished(status: AgentStatus, fact: AgentFinished, now: float) -> AgentStatus:
-    status = replace(status, restart_count=fact.restart_count)
-    return _with_round_ended(status, fact.reason, now, fact.state.lower())
-
-
 def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> AgentStatus:
-    """Who leaves while it waits for the next round ends none by that."""
+    """A node that leaves while it waits for the next round ends no round."""
     if fact.phase in _ENDING and status.phase is not AgentPhase.JOINING:
         status = _with_round_ended(status, fact.reason, now)
     since = status.phase_since if fact.phase is status.phase else now
@@ -118,7 +106,7 @@ def _phase_changed(status: AgentStatus, fact: PhaseChanged, now: float) -> Agent
 
 
 def recovered(status: AgentStatus, parts: Parts, now: float) -> AgentStatus:
-    """The last round has taken the place of the one before it."""
+    """The status after the last round has replaced the one before it."""
     before = status.rounds[-2] if len(status.rounds) > 1 else None
     cause, reason = (before.cause, before.ended_because) if before else ("", "")
     recovery = Recovery(status.round, cause, reason, now, *parts)
@@ -126,7 +114,7 @@ def recovered(status: AgentStatus, parts: Parts, now: float) -> AgentStatus:
 
 
 def _with_round_ended(status: AgentStatus, because: str, now: float, cause: str = "") -> AgentStatus:
-    """The last round has ended; what was said with a cause stands."""
+    """The status after the last round has ended. An end that has a cause already stands."""
     if not status.rounds or status.rounds[-1].cause:
         return status
     last = status.rounds[-1]
@@ -142,3 +130,44 @@ def _with_running(status: AgentStatus, state: str) -> AgentStatus:
 def _with_workers(status: AgentStatus, state_of: Callable[[WorkerStatus], str]) -> AgentStatus:
     workers = tuple(replace(worker, state=state_of(worker)) for worker in status.workers)
     return replace(status, workers=workers)
+
+
+class Parts(NamedTuple):
+    """See `interfaces.health.Recovery`."""
+
+    detect: Duration
+    stop: Duration
+    rendezvous: Duration
+    start: Duration
+
+
+@dataclass(frozen=True)
+class Marks:
+    """When the parts of the present recovery began, on the agent's clock; None for those that have not begun."""
+
+    sign: Instant | None = None
+    stop: Instant | None = None
+    join: Instant | None = None
+    start: Instant | None = None
+
+    def after(self, fact: PhaseChanged) -> Marks:
+        """The marks after a phase. A phase that is reported again, with another reason, began when it was reported
+        first. A node that leaves or is done does not recover."""
+        if fact.phase is AgentPhase.STOPPING and self.stop is None:
+            sign = fact.at if fact.sign is None else min(fact.sign, fact.at)
+            return Marks(sign, fact.at)
+        if fact.phase is AgentPhase.JOINING and self.stop is not None and self.join is None:
+            return replace(self, join=fact.at)
+        if fact.phase is AgentPhase.STARTING and self.join is not None:
+            return replace(self, start=fact.at)
+        if fact.phase in (AgentPhase.RUNNING, AgentPhase.DRAINING, AgentPhase.FINISHED):
+            return Marks()
+        return self
+
+    def parts(self, fact: PhaseChanged) -> Parts | None:
+        """The parts of the recovery that this phase completes; None if it completes none."""
+        if fact.phase is not AgentPhase.RUNNING or self.sign is None or self.stop is None:
+            return None
+        if self.join is None or self.start is None:
+            return None
+        return Parts(self.stop - self.sign, self.join - self.stop, self.start - self.join, fact.at - self.start)

@@ -1,13 +1,19 @@
-"""Health check servers under torch's names, for programs with an agent of their own: the installed endpoint `http`
-answers."""
+"""The answers to the two probes of an orchestrator, which mean what they mean to Kubernetes; and health check servers
+under torch's names, for programs with an agent of their own: the installed endpoint `http` answers for them.
+
+Liveness: red means that this process cannot recover, and should be killed and started again. So a job that waits,
+restarts or has failed is alive. An agent whose loop does not turn is not alive, and neither is one whose watchdog has
+died, because hung workers would go unnoticed. Readiness: red means that no workers run here at the moment.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from elastic_core.health.view import CallbackView
+from elastic_core.clock import SystemClock
 from elastic_core.interfaces import health
+from elastic_core.interfaces.health import AgentPhase, AgentStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +23,38 @@ if TYPE_CHECKING:
 _ENDPOINT = "http"
 
 
+class Probe(NamedTuple):
+    """The answer to a probe: whether all is well, and in words why or why not."""
+
+    ok: bool
+    reason: str
+
+
+def live(alive_at: float, now: float, timeout: Duration, watchdog_fault: str = "") -> Probe:
+    """Whether the agent lives.
+
+    Args:
+        alive_at: when its loop last turned, seconds since the epoch.
+        now: the present, seconds since the epoch.
+        timeout: seconds without a turn after which it counts as stuck.
+        watchdog_fault: why no watchdog watches the workers; empty while all is well.
+    """
+    silent = now - alive_at
+    if silent > timeout:
+        return Probe(False, f"stuck: the agent's loop has not turned for {silent:.0f} s, {timeout:g} s are allowed")
+    if watchdog_fault:
+        return Probe(False, f"nobody watches the workers: {watchdog_fault}")
+    return Probe(True, "the agent's loop turns")
+
+
+def ready(status: AgentStatus) -> Probe:
+    """Whether its workers run."""
+    reason = f"{status.phase.value}: {status.reason}" if status.reason else status.phase.value
+    return Probe(status.phase is AgentPhase.RUNNING, reason)
+
+
 class HealthCheckServer(health.HealthCheckServer):
-    """Tells who asks whether a program is alive. A subclass may answer in another way; then it overrides `start` and
+    """Answers the question whether a program is alive. A subclass that answers in another way overrides `start` and
     `stop`.
 
     Args:
@@ -37,8 +73,8 @@ class HealthCheckServer(health.HealthCheckServer):
         """Begin to answer.
 
         Raises:
-            PluginError: no endpoint `http` is installed; it says what to install.
-            OSError: the port cannot be had.
+            PluginError: no endpoint `http` is installed; the message says what to install.
+            OSError: the port is not available.
         """
         self.prepare().start()
 
@@ -48,14 +84,14 @@ class HealthCheckServer(health.HealthCheckServer):
             self._endpoint.stop()
 
     def prepare(self) -> health.HealthCheckServer:
-        """The endpoint that will answer, if it can be had. Raises PluginError."""
+        """The endpoint that will answer. Raises PluginError if none is installed."""
         if self._endpoint is None:
             self._endpoint = _make(self._alive_callback, self._port, self._timeout)
         return self._endpoint
 
 
 def create_healthcheck_server(alive_callback: Callable[[], float], port: int, timeout: Duration) -> HealthCheckServer:
-    """A server that was not started yet; arguments as for it. Raises PluginError at once when no endpoint `http` is
+    """A `HealthCheckServer` with these arguments, not started yet. Raises PluginError at once if no endpoint `http` is
     installed."""
     server = HealthCheckServer(alive_callback, port, timeout)
     server.prepare()
@@ -69,4 +105,25 @@ def _make(alive_callback: Callable[[], float], port: int, timeout: Duration) -> 
 
     record = PluginManager.load(os.environ).select(HealthEndpointRecord, _ENDPOINT)
     options, _ = type_options(record.options, {}, "create_healthcheck_server")
-    return record.factory(CallbackView(alive_callback), port, timeout, options)
+    return record.factory(_CallbackView(alive_callback), port, timeout, options)
+
+
+class _CallbackView:
+    """An `interfaces.health.AgentView` of a program that says when it was last alive, in seconds since the epoch, and
+    nothing else. Its phase is always `running`."""
+
+    def __init__(self, alive_callback: Callable[[], float]) -> None:
+        self._alive_callback = alive_callback
+        self._status = AgentStatus(1, "", "", "", AgentPhase.RUNNING, SystemClock().timestamp())
+
+    def alive_at(self) -> float:
+        return self._alive_callback()
+
+    def watchdog_fault(self) -> str:
+        return ""
+
+    def status(self) -> AgentStatus:
+        return self._status
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None

@@ -1,5 +1,6 @@
 """OpenTelemetry spans: one for each recovery, with a child for each of its parts. The extra `elastic-core[otel]` brings
-what this needs. It is on when the usual variables name an exporter or an endpoint for one, and an exporter is there."""
+what this needs. Spans are exported if OpenTelemetry's variables name an exporter, or an endpoint for one, and that
+exporter is installed."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import threading
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from elastic_core.health.recovery import Parts
+from elastic_core.health.changes import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.health import Recovery
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_PATIENCE: Duration = 2.0  # seconds that a collector which does not answer can hold up the end
+_PATIENCE: Duration = 2.0  # seconds for which a collector that does not answer can delay the end
 
 
 def export_recoveries(board: StatusBoard, environ: Mapping[str, str]) -> Callable[[], None] | None:
-    """Begin to export them. Returns what ends that, after 2 s at the latest; None if nobody wants them."""
+    """Begin to export recoveries. Returns a function that ends the export, within 2 s; None without an exporter."""
     exporter = _exporter(environ)
     if exporter is None:
         return None
@@ -61,7 +62,14 @@ class RecoverySpans:
         from opentelemetry.trace import set_span_in_context
 
         begun = recovery.at - recovery.total
-        attributes = self._attributes(recovery)
+        status = self._board.status()
+        attributes: dict[str, str | int] = {
+            "elastic.run_id": status.run_id,
+            "elastic.node": status.node,
+            "elastic.round": recovery.round,
+            "elastic.cause": recovery.cause,
+            "elastic.reason": recovery.reason,
+        }
         whole = self._tracer.start_span("recovery", Context(), start_time=_nanoseconds(begun), attributes=attributes)
         for part in Parts._fields:
             ended = begun + getattr(recovery, part)
@@ -70,22 +78,12 @@ class RecoverySpans:
             begun = ended
         whole.end(_nanoseconds(recovery.at))
 
-    def _attributes(self, recovery: Recovery) -> dict[str, str | int]:
-        status = self._board.status()
-        return {
-            "elastic.run_id": status.run_id,
-            "elastic.node": status.node,
-            "elastic.round": recovery.round,
-            "elastic.cause": recovery.cause,
-            "elastic.reason": recovery.reason,
-        }
-
 
 def _exporter(environ: Mapping[str, str]) -> SpanExporter | None:
-    """The one that OTEL_TRACES_EXPORTER names; the one for OTLP if that is not set and there is an endpoint for it."""
+    """The exporter that OTEL_TRACES_EXPORTER names; unset, the one for OTLP if a variable gives its endpoint."""
     wanted = environ.get("OTEL_TRACES_EXPORTER") or ("otlp" if any(map(environ.get, _ENDPOINTS)) else "none")
     if wanted == "none":
-        return None  # what is installed need not be read for that
+        return None  # before the installed distributions are read, which takes time
     installed = {point.name: point for point in entry_points(group="opentelemetry_traces_exporter")}
     names = (wanted, f"{wanted}_proto_http", f"{wanted}_proto_grpc")
     found = next((installed[name] for name in names if name in installed), None)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.clock import Instant
-from elastic_core.health.recovery import Marks, Parts
+from elastic_core.health.changes import Marks, Parts
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.observer import PhaseChanged
 
