@@ -117,12 +117,12 @@ def status(argv: Sequence[str]) -> int:
     reading = _read_command(STATUS, argv, manager, REQUIRED_FOR_JOB)
     if reading is None:
         return ExitCode.SUCCESS
-    from elastic_core.operate import show
+    from elastic_core.operate.status import as_dict, as_text
     from elastic_core.operate.status import status as look
     from elastic_core.operate.target import target_of
 
     snapshot = look(target_of(reading.values), manager, reading.values["timeout"])
-    _print(_to_json(show.as_dict(snapshot)) if reading.values["json"] else show.as_text(snapshot))
+    _print(_to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
     return ExitCode.SUCCESS
 
 

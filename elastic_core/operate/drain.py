@@ -1,20 +1,16 @@
-"""`elastic drain NODE`: asks a node to leave, and waits until it has."""
+"""`elastic drain NODE`: asks a node to leave, and waits until it has left."""
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import SystemClock, later
+from elastic_core.clock import later
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.operate.commands import ANSWER
-from elastic_core.operate.sight import first_sight
-from elastic_core.operate.status import Watcher, between_looks, seen
-from elastic_core.operate.target import opened, parameters
+from elastic_core.operate.observation import observed
 from elastic_core.rendezvous.codec import decoded_state, encoded_state
 from elastic_core.rendezvous.model import State, drained
 from elastic_core.rendezvous.roster import alive
-from elastic_core.rendezvous.settings import settings_of
 from elastic_core.support.bounded import within
 from elastic_core.support.retry import TooManyRefusals, swapped
 
@@ -24,7 +20,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.backend import RosterBackend
-    from elastic_core.operate.sight import Sight
+    from elastic_core.operate.observation import JobObservation, Watcher
     from elastic_core.operate.target import Target
     from elastic_core.rendezvous.model import Entry
 
@@ -40,7 +36,7 @@ def drain(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> None:
-    """Ask the node that `word` means to leave.
+    """Ask the node that `word` names to leave.
 
     Args:
         timeout: seconds until it must have left; 0: only ask.
@@ -48,30 +44,25 @@ def drain(
 
     Raises:
         NotFoundError: there is no such node, or no such job.
-        RendezvousTimeoutError: it was asked and has not left in time.
+        RendezvousTimeoutError: the node was asked and has not left in time.
         RendezvousConnectionError, RendezvousStateError, ConfigurationError.
     """
-    params = parameters(target, manager, ANSWER)
-    settings = settings_of(params)
-    with opened(params, manager) as backend:
-        watcher = Watcher(backend, clock or SystemClock(), pause or threading.Event().wait)
-        begun = first_sight(watcher.clock.now(), settings.keep_alive_interval, settings.keep_alive_max_attempt)
-        sight = seen(watcher, begun, target, ANSWER)
-        node = node_called(word, sight)
-        state = within(ANSWER, lambda: ask(backend, node), target.endpoint)
+    with observed(target, manager, ANSWER, clock, pause) as (watcher, job):
+        node = node_called(word, job)
+        state = within(ANSWER, lambda: ask(watcher.backend, node), target.endpoint)
         tell(_asked(node, state, timeout))
         if timeout:
-            tell(within(timeout + ANSWER, lambda: _gone(watcher, sight, node, timeout), target.endpoint))
+            tell(within(timeout + ANSWER, lambda: _gone(watcher, job, node, timeout), target.endpoint))
 
 
-def node_called(word: str, sight: Sight) -> Entry:
-    """The live node of that id; else the only one on that host, or of that rank in the round that runs.
+def node_called(word: str, job: JobObservation) -> Entry:
+    """The live node with this id; else the only one on that host, or with that rank in the round that runs.
 
     Raises:
-        NotFoundError: there is none, or several; it lists those there are.
+        NotFoundError: no node matches, or several do; the message lists the nodes.
     """
-    state = sight.state or State()
-    live = alive(sight.roster, state)
+    state = job.state or State()
+    live = alive(job.roster, state)
     found = [entry for entry in live if entry.node == word]
     if not found:
         found = [e for e in live if e.host == word or (state.open and str(state.rank(e.key)) == word)]
@@ -86,7 +77,7 @@ def _names(entries: Sequence[Entry]) -> str:
 
 
 def ask(backend: RosterBackend, node: Entry) -> State:
-    """Write that the node is to leave. Returns the state that stands afterwards.
+    """Write that the node is to leave. Returns the state after that.
 
     Raises:
         RendezvousConnectionError, RendezvousStateError.
@@ -114,23 +105,23 @@ def _asked(node: Entry, state: State, timeout: Duration) -> str:
     return f"{node.node} on {node.host or 'an unknown host'} was asked to leave{patience}"
 
 
-def departure(node: Entry, sight: Sight) -> str | None:
+def departure(node: Entry, job: JobObservation) -> str | None:
     """How the node left; None while it is there."""
-    if all(entry.key != node.key for entry in sight.entries):
+    if all(entry.key != node.key for entry in job.entries):
         return f"{node.node} has left"
-    beat = sight.beat(node.key)
+    beat = job.beat(node.key)
     return f"{node.node} is gone: it gave no beat for {beat.age or 0.0:.1f} s" if beat.late else None
 
 
-def _gone(watcher: Watcher, sight: Sight, node: Entry, timeout: Duration) -> str:
-    """How the node left, once it has."""
+def _gone(watcher: Watcher, job: JobObservation, node: Entry, timeout: Duration) -> str:
+    """How the node left. Returns when it has. Raises RendezvousTimeoutError."""
     until = later(watcher.clock.now(), timeout)
-    while (how := departure(node, sight)) is None:
+    while (how := departure(node, job)) is None:
         if watcher.clock.now() >= until:
             raise RendezvousTimeoutError(
                 f"expected {node.node} to leave within {timeout:g} s, found that it is still there; it was asked, and "
                 "may still be stopping its workers (--shutdown-timeout)"
             )
-        watcher.pause(between_looks(sight))
-        sight = watcher.look(sight)
+        watcher.pause(job.pause)
+        job = watcher.look(job)
     return how

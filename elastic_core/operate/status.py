@@ -1,33 +1,28 @@
-"""`elastic status`: looks at a job again and again until everybody gave a beat, or has had the time for it, and says
-what it sees. Writes nothing."""
+"""`elastic status`: a snapshot of a job, as text for people and as JSON values. Writes nothing to the store."""
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from elastic_core.clock import SystemClock, later
-from elastic_core.errors import NotFoundError
-from elastic_core.operate.sight import first_sight, looked
-from elastic_core.operate.snapshot import is_empty, snapshot_of
-from elastic_core.operate.target import opened, parameters
-from elastic_core.rendezvous.settings import settings_of
-from elastic_core.support.bounded import within
+from elastic_core.errors import ChildFailedError
+from elastic_core.operate.observation import observed
+from elastic_core.operate.snapshot import Phase, Standing, snapshot_of
+from elastic_core.report import failure_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
-    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.clock import Clock, Duration
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.interfaces.backend import RosterBackend
-    from elastic_core.operate.sight import Sight
-    from elastic_core.operate.snapshot import Snapshot
+    from elastic_core.operate.observation import Beat
+    from elastic_core.operate.snapshot import NodeView, Snapshot
     from elastic_core.operate.target import Target
+    from elastic_core.rendezvous.model import End
 
-_GRACE: Duration = 2.0  # seconds for the backend to give up by itself: it knows better what is wrong
-_LOOKS_PER_INTERVAL = 5
-_FOR_ONE_BEAT = 1.5  # intervals
+VERSION = 1
+"""Of the schema of `as_dict`; grows when a field changes its meaning or goes away, not when one is added."""
+
+_HEAD = ("RANK", "NODE", "HOST", "ADDRESS", "ROLE", "WORKERS", "LAST BEAT", "STANDING")
 
 
 def status(
@@ -37,69 +32,130 @@ def status(
     clock: Clock | None = None,
     pause: Callable[[Duration], object] | None = None,
 ) -> Snapshot:
-    """The job as it stands. `timeout`: seconds for the store to answer.
-
-    Raises:
-        NotFoundError: no job of this id has met here.
-        RendezvousConnectionError, RendezvousStateError, ConfigurationError.
-    """
-    params = parameters(target, manager, timeout)
-    settings = settings_of(params)
-    with opened(params, manager) as backend:
-        watcher = Watcher(backend, clock or SystemClock(), pause or threading.Event().wait)
-        begun = first_sight(watcher.clock.now(), settings.keep_alive_interval, settings.keep_alive_max_attempt)
-        return snapshot_of(seen(watcher, begun, target, timeout), target)
+    """The job as it stands. Arguments and errors as of `observed`."""
+    with observed(target, manager, timeout, clock, pause) as (_, job):
+        return snapshot_of(job, target)
 
 
-def seen(watcher: Watcher, begun: Sight, target: Target, timeout: Duration) -> Sight:
-    """What there is to see. Raises as `status` does."""
-    at_once = within(timeout + _GRACE, lambda: watcher.look(begun), target.endpoint)
-    if is_empty(at_once):
-        raise NotFoundError(
-            f"no job of the id {target.run_id!r} has met at {target.endpoint} yet; check --rdzv-id and "
-            "--rdzv-endpoint, which must be those of its nodes"
-        )
-    return within(longest(at_once) + timeout + _GRACE, lambda: watcher.watch(at_once), target.endpoint)
+def as_dict(snapshot: Snapshot) -> dict[str, Any]:
+    """The schema is described in docs/reference/status.md."""
+    failures = dict(snapshot.failures)
+    first = ChildFailedError("", failures).get_first_failure()[1] if failures else None
+    closed = snapshot.closed
+    return {
+        "version": VERSION,
+        "run_id": snapshot.run_id,
+        "backend": snapshot.backend,
+        "endpoint": snapshot.endpoint,
+        "phase": snapshot.phase.value,
+        "round": snapshot.round,
+        "formed_because": snapshot.formed_because,
+        "min_nodes": snapshot.nodes.min if snapshot.nodes else None,
+        "max_nodes": snapshot.nodes.max if snapshot.nodes else None,
+        "members": [_node(view) for view in snapshot.members],
+        "others": [_node(view) for view in snapshot.others],
+        "missing": list(snapshot.missing),
+        "restarts": snapshot.restarts,
+        "max_restarts": snapshot.max_restarts,
+        "last_end": None if snapshot.last_end is None else _end(snapshot.last_end),
+        "first_failure": None if first is None else first.as_dict(),
+        "closed": None if closed is None else {"by": closed.by, "reason": closed.reason, "succeeded": closed.succeeded},
+        "unreadable": list(snapshot.unreadable),
+        "observed_seconds": round(snapshot.observed, 3),
+    }
 
 
-@dataclass(frozen=True)
-class Watcher:
-    """Looks. Used from one thread at a time.
-
-    Args:
-        pause: waits for so many seconds.
-    """
-
-    backend: RosterBackend
-    clock: Clock
-    pause: Callable[[Duration], object]
-
-    def look(self, sight: Sight) -> Sight:
-        """One look more."""
-        announced = self.backend.roster()  # before the state, which then is at least as new
-        found = self.backend.get_state()
-        return looked(sight, None if found is None else found[0], announced, self.clock.now())
-
-    def watch(self, sight: Sight) -> Sight:
-        """Look until every beat was seen, or for the time after which a silent node is called gone. Those that the job
-        has called gone get the time for one beat."""
-        while sight.silent and sight.now < _deadline(sight):
-            self.pause(between_looks(sight))
-            sight = self.look(sight)
-        return sight
+def _node(view: NodeView) -> dict[str, Any]:
+    age = view.beat.age
+    return {
+        "rank": view.rank,
+        "node": view.node,
+        "key": view.key,
+        "host": view.host,
+        "address": view.address,
+        "role": view.role,
+        "local_world_size": view.local_world_size,
+        "standing": view.standing.value,
+        "beat_age_seconds": None if age is None else round(age, 3),
+        "beat_seen": view.beat.seen,
+        "note": view.note,
+    }
 
 
-def _deadline(sight: Sight) -> Instant:
-    if sight.silent - sight.past:
-        return later(sight.since, longest(sight))
-    return later(sight.since, _FOR_ONE_BEAT * sight.observation.interval)
+def _end(end: End) -> dict[str, Any]:
+    return {
+        "cause": end.cause.value,
+        "by": end.by,
+        "reason": end.reason,
+        "restart_used": end.counted,
+        "reports": [
+            {"node": report.node, "certain": report.certain, "failures": [item.as_dict() for item in report.failures]}
+            for report in end.reports
+        ],
+    }
 
 
-def between_looks(sight: Sight) -> Duration:
-    """Seconds."""
-    return sight.observation.interval / _LOOKS_PER_INTERVAL
+def as_text(snapshot: Snapshot) -> str:
+    """What `elastic status` prints."""
+    lines = [f"job {snapshot.run_id} ({snapshot.backend} at {snapshot.endpoint})", *_summary(snapshot)]
+    views = (*snapshot.members, *snapshot.others)
+    if views:
+        lines += ["", *_table([_HEAD, *(_row(view) for view in views)])]
+        lines += [f"  {view.node} is refused: {view.note}" for view in views if view.note]
+    if snapshot.unreadable:
+        lines.append(f"  entries of another version, or not ours: {', '.join(snapshot.unreadable)}")
+    if (end := snapshot.last_end) is not None:
+        cost = "; it used a restart" if end.counted else ""
+        lines += ["", f"The last round that ended: {end.cause.value}: {end.reason}{cost}"]
+    return "\n".join([*lines, *failure_lines(snapshot.failures)]) + "\n"
 
 
-def longest(sight: Sight) -> Duration:
-    """Seconds that `watch` may take, the answers of the store aside."""
-    return sight.observation.interval * (sight.observation.attempts + 0.5)
+def _summary(snapshot: Snapshot) -> Iterator[str]:
+    yield f"  {_phase(snapshot)}"
+    if snapshot.phase is Phase.RUNNING and snapshot.formed_because:
+        yield f"  round {snapshot.round} formed because: {snapshot.formed_because}"
+    if snapshot.missing:
+        yield f"  missing: {', '.join(snapshot.missing)}"
+    yield f"  restarts used: {snapshot.restarts} of {snapshot.max_restarts}"
+
+
+def _phase(snapshot: Snapshot) -> str:
+    closed, nodes = snapshot.closed, snapshot.nodes
+    if closed is not None:
+        how = "succeeded" if closed.succeeded else "failed"
+        return f"the job is over, it {how} in round {snapshot.round}; closed by {closed.by}: {closed.reason}"
+    allowed = f" ({nodes.min} to {nodes.max} are allowed)" if nodes and nodes.min < nodes.max else ""
+    if snapshot.phase is Phase.RUNNING:
+        here = len(snapshot.members) - len(snapshot.standing(Standing.GONE))
+        return f"round {snapshot.round} runs with {_count(here)}{allowed}"
+    last = f"round {snapshot.round} is over" if snapshot.round else "no round has formed yet"
+    joined = snapshot.joined
+    if nodes is None:
+        return f"{last}; {_count(joined)} joined for the next"
+    wanted = nodes.min if joined < nodes.min else nodes.max
+    return f"{last}; {joined} of {wanted} nodes joined for the next{allowed}"
+
+
+def _count(number: int) -> str:
+    return f"{number} node{'' if number == 1 else 's'}"
+
+
+def _row(view: NodeView) -> tuple[str, ...]:
+    rank = "-" if view.rank is None else str(view.rank)
+    cells = (rank, view.node, view.host, view.address, view.role, str(view.local_world_size))
+    return (*(cell or "-" for cell in cells), _beat(view.beat, view.standing), view.standing.value)
+
+
+def _beat(beat: Beat, standing: Standing) -> str:
+    if beat.age is None:
+        return "-" if standing in (Standing.GONE, Standing.DONE) else "lives"
+    if beat.seen and not beat.late:
+        return f"{beat.age:.1f} s"
+    if standing is Standing.LEAVING:
+        return "-"
+    return f"late: none for {beat.age:.1f} s" if beat.late else f"none for {beat.age:.1f} s"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

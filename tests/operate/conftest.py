@@ -9,10 +9,11 @@ import pytest
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.backend import Announced, RendezvousBackend, RosterBackend
 from elastic_core.interfaces.node import Member
-from elastic_core.operate.sight import first_sight, looked
+from elastic_core.operate.observation import JobObservation
 from elastic_core.operate.target import Target
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Entry, State
+from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.seats import Seat, Seats
 
 
@@ -46,14 +47,14 @@ class Job:
         return Announced(entry.key, encoded_entry(entry), beats)
 
     @classmethod
-    def sight(cls, state=None, entries=(), silent="", leased=False):
+    def observation(cls, state=None, entries=(), silent="", leased=False):
         """What is seen in six seconds, in which the nodes of `silent` give no beat."""
         data = None if state is None else encoded_state(state)
-        sight = first_sight(0.0, 1.0, 5)
+        seen = JobObservation(0.0, 0.0, Observation(1.0, 5))
         for second in range(7):
             beats = {e.key: None if leased else 0 if e.node in silent else second for e in entries}
-            sight = looked(sight, data, [cls.announced(e, beats[e.key]) for e in entries], float(second))
-        return sight
+            seen = seen.after_look(data, [cls.announced(e, beats[e.key]) for e in entries], float(second))
+        return seen
 
 
 class MemoryBackend(RendezvousBackend):

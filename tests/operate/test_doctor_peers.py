@@ -18,7 +18,6 @@ from elastic_core.operate.doctor.peers import (
     decoded,
     encoded,
     judged_peers,
-    looked,
 )
 from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.support.bounded import Call
@@ -54,31 +53,31 @@ def test_a_card_from_outside_is_not_trusted():
 
 def test_who_died_is_not_there():
     ghost, living, leased = card("ghost"), card("b"), card("c")
-    seen = looked(Meeting("a", 3), [shown(ghost, 4), shown(living, 1), shown(leased, None), shown(card("a"), 1)])
+    seen = Meeting("a", 3).after_look([shown(ghost, 4), shown(living, 1), shown(leased, None), shown(card("a"), 1)])
     assert set(seen.cards) == {"c"}
     assert not seen.met
-    seen = looked(seen, [shown(ghost, 4), shown(living, 2), shown(leased, None)])
+    seen = seen.after_look([shown(ghost, 4), shown(living, 2), shown(leased, None)])
     assert set(seen.cards) == {"b", "c"}
     assert seen.met
-    seen = looked(seen, [shown(ghost, 4), shown(living, 2)])
+    seen = seen.after_look([shown(ghost, 4), shown(living, 2)])
     assert set(seen.cards) == {"b"}, "who goes before all have met was not there"
 
 
 def test_a_card_that_changes_lives_too():
-    seen = looked(Meeting("a", 2), [shown(card("b"), 2)])
+    seen = Meeting("a", 2).after_look([shown(card("b"), 2)])
     assert not seen.met
-    assert looked(seen, [shown(card("b", stage=Stage.TOLD), 2)]).met
+    assert seen.after_look([shown(card("b", stage=Stage.TOLD), 2)]).met
 
 
 def test_how_far_all_have_come():
-    seen = looked(Meeting("a", 2), [shown(card("b", stage=Stage.TOLD), None)])
+    seen = Meeting("a", 2).after_look([shown(card("b", stage=Stage.TOLD), None)])
     assert seen.reached(Stage.TOLD)
     assert not seen.reached(Stage.LEAVING)
-    assert looked(seen, []).reached(Stage.LEAVING), "who has left is done"
+    assert seen.after_look([]).reached(Stage.LEAVING), "who has left is done"
 
 
 def judged(*others, size=2):
-    met = looked(Meeting("a", size), [shown(other, None) for other in others])
+    met = Meeting("a", size).after_look([shown(other, None) for other in others])
     return list(judged_peers(met, card("a"), 60.0))
 
 

@@ -16,8 +16,8 @@ from elastic_core.testing import FakeClock
 
 @pytest.mark.parametrize(("word", "node"), [("a", "a"), ("host-b", "b"), ("1", "b"), ("0", "0")])
 def test_a_node_by_its_id_else_by_host_or_rank(job, word, node):
-    sight = job.sight(job.state("ab"), job.entries("ab0"))
-    assert node_called(word, sight).node == node
+    seen = job.observation(job.state("ab"), job.entries("ab0"))
+    assert node_called(word, seen).node == node
 
 
 @pytest.mark.parametrize(
@@ -27,15 +27,15 @@ def test_a_node_by_its_id_else_by_host_or_rank(job, word, node):
 def test_a_word_that_means_no_node_or_several(job, word, found):
     entries = (job.entry("a"), job.entry("b", host="rack"), job.entry("c", host="rack"), *job.entries("d"))
     with pytest.raises(NotFoundError, match=found):
-        node_called(word, job.sight(job.state("ab"), entries, silent="d"))
+        node_called(word, job.observation(job.state("ab"), entries, silent="d"))
 
 
 def test_a_rank_of_a_round_that_is_over_means_nobody(job):
     over = ended(job.state("ab"), Cause.LEFT, "a", "left")
     with pytest.raises(NotFoundError):
-        node_called("1", job.sight(over, job.entries("ab")))
+        node_called("1", job.observation(over, job.entries("ab")))
     with pytest.raises(NotFoundError, match="there are: none at all"):
-        node_called("1", job.sight(over))
+        node_called("1", job.observation(over))
 
 
 @pytest.fixture
@@ -116,9 +116,9 @@ def test_a_state_that_others_always_write_first(job, fixed_backend):
 
 def test_a_node_has_left_when_its_entry_is_gone_or_its_beats_are(job):
     b = job.entry("b")
-    assert departure(b, job.sight(job.state("ab"), job.entries("ab"))) is None
-    assert departure(b, job.sight(job.state("ab"), job.entries("a"))) == "b has left"
-    silent = departure(b, job.sight(job.state("ab"), job.entries("ab"), silent="b"))
+    assert departure(b, job.observation(job.state("ab"), job.entries("ab"))) is None
+    assert departure(b, job.observation(job.state("ab"), job.entries("a"))) == "b has left"
+    silent = departure(b, job.observation(job.state("ab"), job.entries("ab"), silent="b"))
     assert silent == "b is gone: it gave no beat for 6.0 s"
 
 

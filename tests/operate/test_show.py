@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from elastic_core.interfaces.backend import Announced
-from elastic_core.operate.show import as_dict, as_text
-from elastic_core.operate.sight import looked
 from elastic_core.operate.snapshot import Standing, snapshot_of
+from elastic_core.operate.status import as_dict, as_text
 from elastic_core.rendezvous.model import Cause, Closed, Report, closed, ended, failed, refused
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "status.md"
@@ -20,7 +19,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "status.md"
 @pytest.fixture
 def shown(job):
     def shown(*arguments, **more):
-        return as_text(snapshot_of(job.sight(*arguments, **more), job.target))
+        return as_text(snapshot_of(job.observation(*arguments, **more), job.target))
 
     return shown
 
@@ -28,7 +27,7 @@ def shown(job):
 @pytest.fixture
 def told(job):
     def told(*arguments, **more):
-        return json.loads(json.dumps(as_dict(snapshot_of(job.sight(*arguments, **more), job.target))))
+        return json.loads(json.dumps(as_dict(snapshot_of(job.observation(*arguments, **more), job.target))))
 
     return told
 
@@ -93,8 +92,8 @@ def test_a_node_that_is_refused(job, shown):
 
 
 def test_entries_that_cannot_be_read(job):
-    sight = looked(job.sight(job.state("a")), None, [Announced("x/9", b"?", None)], 6.0)
-    assert "entries of another version, or not ours: x/9" in as_text(snapshot_of(sight, job.target))
+    seen = job.observation(job.state("a")).after_look(None, [Announced("x/9", b"?", None)], 6.0)
+    assert "entries of another version, or not ours: x/9" in as_text(snapshot_of(seen, job.target))
 
 
 def test_nodes_that_the_store_keeps(job, shown):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.operate.snapshot import Phase, Standing, is_empty, snapshot_of
+from elastic_core.operate.snapshot import Phase, Standing, snapshot_of
 from elastic_core.rendezvous.model import Cause, Closed, End, Report, drained, ended, failed, refused, succeeded
 
 
 @pytest.fixture
 def snapshot(job):
     def snapshot(*arguments, **more):
-        return snapshot_of(job.sight(*arguments, **more), job.target)
+        return snapshot_of(job.observation(*arguments, **more), job.target)
 
     return snapshot
 
@@ -21,9 +21,9 @@ def standings(views):
 
 
 def test_nobody_and_nothing(job):
-    assert is_empty(job.sight())
-    assert not is_empty(job.sight(None, job.entries("a")))
-    assert not is_empty(job.sight(job.state("")))
+    assert job.observation().is_empty
+    assert not job.observation(None, job.entries("a")).is_empty
+    assert not job.observation(job.state("")).is_empty
 
 
 def test_before_the_first_round(job, snapshot):

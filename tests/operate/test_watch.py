@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.operate.sight import first_sight
-from elastic_core.operate.status import Watcher, longest
+from elastic_core.operate.observation import JobObservation, Watcher
+from elastic_core.rendezvous.observation import Observation
 from elastic_core.testing import FakeClock
 
 
@@ -14,7 +14,7 @@ def watch(fixed_backend):
     def watch(*looks, interval=1.0):
         clock = FakeClock()
         watcher = Watcher(fixed_backend(*looks), clock, clock.advance)
-        return watcher.watch(watcher.look(first_sight(clock.now(), interval, 5)))
+        return watcher.watch(watcher.look(JobObservation(clock.now(), clock.now(), Observation(interval, 5))))
 
     return watch
 
@@ -22,17 +22,17 @@ def watch(fixed_backend):
 def test_until_everybody_gave_a_beat(job, watch):
     a, b = job.entries("ab")
     beats = [(1, 1), (1, 1), (2, 1), (2, 1), (2, 2), (2, 3)]
-    sight = watch(*[(job.state("ab"), [job.announced(a, x), job.announced(b, y)]) for x, y in beats])
-    assert sight.now == pytest.approx(0.8)
-    assert sight.beat("a/1").age == pytest.approx(0.4)
-    assert sight.beat("b/1").age == 0.0
-    assert sight.state == job.state("ab")
+    seen = watch(*[(job.state("ab"), [job.announced(a, x), job.announced(b, y)]) for x, y in beats])
+    assert seen.now == pytest.approx(0.8)
+    assert seen.beat("a/1").age == pytest.approx(0.4)
+    assert seen.beat("b/1").age == 0.0
+    assert seen.state == job.state("ab")
 
 
 def test_no_longer_than_it_takes_to_call_a_node_late(job, watch):
-    sight = watch((job.state("a"), [job.announced(job.entry("a"), 1)]))
-    assert sight.now - sight.since <= longest(sight) + 0.2
-    assert sight.beat("a/1").late
+    seen = watch((job.state("a"), [job.announced(job.entry("a"), 1)]))
+    assert seen.now - seen.since <= seen.longest + 0.2
+    assert seen.beat("a/1").late
 
 
 def test_who_was_called_gone_has_the_time_for_one_beat(job, watch):
@@ -53,6 +53,6 @@ def test_a_job_that_comes_to_an_end_meanwhile(job, watch):
     from elastic_core.rendezvous.model import Closed
 
     over = job.state("a", open=False, closed=Closed("a", "done", True))
-    sight = watch((job.state("a"), [job.announced(job.entry("a"), 1)]), (over, []))
-    assert sight.state == over
-    assert sight.now == pytest.approx(0.2)
+    seen = watch((job.state("a"), [job.announced(job.entry("a"), 1)]), (over, []))
+    assert seen.state == over
+    assert seen.now == pytest.approx(0.2)

@@ -117,21 +117,18 @@ class Meeting:
         """Whether all others have come that far. Who has left after all had met is done."""
         return all(card.stage >= stage or key not in self.here for key, card in self.cards.items())
 
-
-def looked(meeting: Meeting, announced: Sequence[Announced]) -> Meeting:
-    """After another look."""
-    others = [item for item in announced if item.key != meeting.key]
-    first = {**{item.key: (item.beats, item.entry) for item in others}, **meeting.first}
-    cards = dict(meeting.cards)
-    for item in others:
-        lives = item.key in cards or item.beats is None or (item.beats, item.entry) != first[item.key]
-        card = decoded(item.entry)
-        if card is not None and lives:
-            cards[item.key] = card
-    here = frozenset(item.key for item in others)
-    gone = [key for key, card in cards.items() if key not in here and card.stage is Stage.MEETING]
-    kept = {key: card for key, card in cards.items() if key not in gone}
-    return replace(meeting, first=first, cards=kept, here=here)
+    def after_look(self, announced: Sequence[Announced]) -> Meeting:
+        """After another look."""
+        others = [item for item in announced if item.key != self.key]
+        first = {**{item.key: (item.beats, item.entry) for item in others}, **self.first}
+        here = frozenset(item.key for item in others)
+        cards = {key: card for key, card in self.cards.items() if key in here or card.stage is not Stage.MEETING}
+        for item in others:
+            lives = item.key in cards or item.beats is None or (item.beats, item.entry) != first[item.key]
+            card = decoded(item.entry) if lives else None
+            if card is not None:
+                cards[item.key] = card
+        return replace(self, first=first, cards=cards, here=here)
 
 
 @dataclass
@@ -186,7 +183,7 @@ class Doctor:
 
     def _look(self, meeting: Meeting) -> Meeting:
         self.pause(max(_TICK, _TICK_PER_PEER * meeting.size))
-        return looked(meeting, self.backend.roster())
+        return meeting.after_look(self.backend.roster())
 
     def _announce(self) -> None:
         self.backend.announce(self.key, encoded(self.card))
