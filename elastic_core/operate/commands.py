@@ -1,4 +1,4 @@
-"""What the commands beside `elastic run` take, and what they print when they are asked for help."""
+"""The flags and the help texts of the commands beside `elastic run`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Option
 
 ANSWER: Duration = 10.0
-"""Seconds that a store has for an answer."""
+"""Seconds for an answer of the store."""
 
 DEFAULT_BACKEND = "c10d"
 ROOM = 1000
-"""Nodes that a store has room for, when it is told of fewer."""
+"""Nodes that a served store has room for at least."""
 
 _JOB = {
     "rdzv_backend": f"the job's backend; unset: {DEFAULT_BACKEND}",
     "rdzv_endpoint": "where the nodes of the job meet; etcd takes several",
     "rdzv_id": f"name of the job; needed with any backend but static, whose job without a name is '{STATIC_RUN_ID}'",
-    "rdzv_conf": "options of the backend, the same as the job's; repeated flags add up",
+    "rdzv_conf": "options of the backend, the same as the job's; repeated flags are merged",
 }
 
 
@@ -44,9 +44,9 @@ STATUS = Command(
     """\
 usage: elastic status --rdzv-endpoint HOST[:PORT] --rdzv-id ID [flags]
 
-Shows a job from outside: its round, the members and when each gave its last beat, who waits, who is
-missing, why the last round ended. It takes no part and changes nothing. It looks for a little more
-than one interval between beats; longer, if a beat does not come.
+Shows a job from outside: its round, the members and when each gave its last beat, which nodes wait,
+which are missing, and why the last round ended. It takes no part in the job and changes nothing. It
+looks for a little longer than one interval between beats, and longer still if a beat does not come.
 """,
     _JOB,
     (
@@ -55,7 +55,7 @@ than one interval between beats; longer, if a beat does not come.
     ),
     example="elastic status --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
-        ExitCode.SUCCESS: "the job is shown, however it is",
+        ExitCode.SUCCESS: "the job is shown, whatever its state",
         ExitCode.STORE_UNREACHABLE: "the store does not answer",
         ExitCode.NOT_FOUND: "no job of this id has met there",
     },
@@ -67,16 +67,16 @@ DRAIN = Command(
 usage: elastic drain NODE --rdzv-endpoint HOST[:PORT] --rdzv-id ID [flags]
 
 Asks one node to leave: it stops its workers, its agent exits with 0, and the others go on without it.
-NODE is a node's id, else the name of its host or its rank, where that means one node. Waits until
-the node has left.
+NODE is a node's id, or the name of its host or its rank if only one node has it. The command waits
+until the node has left.
 """,
     _JOB,
     (_own("timeout", seconds(), 120.0, "for the node to leave; 0: only ask", "S", "seconds"),),
     ("NODE",),
     example="elastic drain node3 --rdzv-endpoint node0:29400 --rdzv-id job7",
     codes={
-        ExitCode.SUCCESS: "it has left; with --timeout=0: it was asked",
-        ExitCode.RENDEZVOUS_TIMEOUT: "it was asked, and has not left in time",
+        ExitCode.SUCCESS: "the node has left; with --timeout=0: it was asked to",
+        ExitCode.RENDEZVOUS_TIMEOUT: "the node was asked, and has not left in time",
         ExitCode.STORE_UNREACHABLE: "the store does not answer",
         ExitCode.NOT_FOUND: "there is no such node, or no job of this id",
     },
@@ -87,20 +87,20 @@ SERVE = Command(
     """\
 usage: elastic serve --rdzv-endpoint [HOST:]PORT [flags]
 
-Runs the store at which the nodes of jobs meet, in a process that is no node of any, until SIGTERM
-or SIGINT. With a port alone it serves on all addresses of this machine.
+Runs the store at which the nodes of jobs meet, in a process that is not a node, until SIGTERM or
+SIGINT. With a port alone it serves on all addresses of this machine.
 """,
     {
         "rdzv_backend": f"the backend whose store is wanted; unset: {DEFAULT_BACKEND}",
         "rdzv_endpoint": "where to serve; with a port alone, on all addresses of this machine",
         "nnodes": f"how many nodes to have room for: MAX, and never fewer than {ROOM}",
-        "log_format": "how the messages look on stderr",
-        "log_level": "messages from this level on",
+        "log_format": "format of the messages on stderr",
+        "log_level": "lowest level of the messages",
     },
     example="elastic serve --rdzv-endpoint :29400",
     codes={
-        ExitCode.SUCCESS: "it has served until it was asked to end",
-        ExitCode.BAD_CONFIGURATION: "the port is taken, or the endpoint is not this machine's",
+        ExitCode.SUCCESS: "it served until it was asked to end",
+        ExitCode.BAD_CONFIGURATION: "the port is taken, or the endpoint is not an address of this machine",
     },
 )
 
@@ -114,12 +114,12 @@ REQUIRED_FOR_SERVE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """What the doctor is asked for beside the flags of the run.
+    """The doctor's own options, beside the flags of the run.
 
     Args:
         expect_store: a store that cannot be reached is a fault.
         peers: how many doctors are to meet; 0: none.
-        timeout: seconds for everything that may hang.
+        timeout: seconds for each question that may hang.
         peers_timeout: seconds until all doctors must have met.
     """
 
@@ -131,15 +131,15 @@ class DoctorOptions:
 
 DOCTOR: tuple[Spec, ...] = (
     _own("json", parse_boolean, False, "write JSON; its fields are in docs/reference/doctor.md"),
-    _own("expect_store", parse_boolean, False, "it is a fault if no store can be reached"),
+    _own("expect_store", parse_boolean, False, "a store that cannot be reached is a fault"),
     _own(
         "peers",
         integer(0),
         0,
-        "as many doctors, this one included, run on other nodes now: meet them, try the way to each, compare versions",
+        "how many doctors run on the nodes now, this one included; each connects to each, and versions are compared",
         "N",
     ),
-    _own("timeout", seconds(above=0), DoctorOptions.timeout, "for whatever may hang", "S", "seconds"),
+    _own("timeout", seconds(above=0), DoctorOptions.timeout, "for each question that may hang", "S", "seconds"),
     _own("peers_timeout", seconds(above=0), DoctorOptions.peers_timeout, "for all doctors to meet", "S", "seconds"),
 )
 """The flags of `elastic doctor` beside those of `elastic run`."""
@@ -158,22 +158,24 @@ def asks_doctor_for_help(argv: Sequence[str], added_options: Iterable[Option]) -
 
 def doctor_help() -> str:
     """What `elastic doctor --help` prints."""
-    about = """\
+    return command_help(
+        """\
 usage: elastic doctor [flags] [flags of elastic run] [script]
 
-Looks whether a run with these flags, variables and this config file would work on this machine:
-plugins, versions, limits, torch, names and addresses, the way to the store. It starts no workers,
-and changes nothing. Each line says what was found, and what to do about it. The script is not
-looked at. elastic run --help has the flags of elastic run.
-"""
-    codes = {
-        ExitCode.SUCCESS: "nothing is at fault; there may be warnings",
-        ExitCode.BAD_CONFIGURATION: "a run would fail on this machine, or with these flags",
-        ExitCode.RENDEZVOUS_TIMEOUT: "too few doctors met (--peers)",
-        ExitCode.STORE_UNREACHABLE: "the store, which is expected or seems to be there, does not answer",
-    }
-    example = "elastic doctor --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py"
-    return command_help(about, DOCTOR, example, codes)
+Checks whether a run with these flags, variables and this config file would work on this machine:
+plugins, versions, limits, torch, names and addresses, the way to the store. It starts no workers and
+changes nothing. Each line says what was found, and what to do about it. The script is ignored.
+elastic run --help shows the flags of elastic run.
+""",
+        DOCTOR,
+        "elastic doctor --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",
+        {
+            ExitCode.SUCCESS: "there is no fault; there may be warnings",
+            ExitCode.BAD_CONFIGURATION: "a run would fail on this machine, or with these flags",
+            ExitCode.RENDEZVOUS_TIMEOUT: "too few doctors met (--peers)",
+            ExitCode.STORE_UNREACHABLE: "the store, which is expected or seems to be there, does not answer",
+        },
+    )
 
 
 _JSON = _own("json", parse_boolean, False, "write JSON; its fields are in docs/reference/json.md")
@@ -181,26 +183,31 @@ _JSON = _own("json", parse_boolean, False, "write JSON; its fields are in docs/r
 
 def explain_help() -> str:
     """What `elastic explain --help` prints."""
-    about = """\
+    return command_help(
+        """\
 usage: elastic explain [--json] [flags of elastic run] [script]
 
 Shows the configuration that elastic run would use with these flags, variables and this config file,
-and where each value comes from. It starts nothing. elastic run --help has the flags of elastic run.
-"""
-    codes = {
-        ExitCode.SUCCESS: "nothing is wrong with it",
-        ExitCode.BAD_CONFIGURATION: "something is; every problem is told",
-    }
-    example = "elastic explain --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py"
-    return command_help(about, (_JSON,), example, codes)
+and where each value comes from. It starts nothing. elastic run --help shows the flags of elastic run.
+""",
+        (_JSON,),
+        "elastic explain --nnodes 2:4 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py",
+        {
+            ExitCode.SUCCESS: "the configuration is valid",
+            ExitCode.BAD_CONFIGURATION: "the configuration is not valid; every problem is listed",
+        },
+    )
 
 
 def plugins_help() -> str:
     """What `elastic plugins --help` prints."""
-    about = """\
+    return command_help(
+        """\
 usage: elastic plugins [--json]
 
 Lists what is installed, what it brings, and what failed to load and why.
-"""
-    codes = {ExitCode.SUCCESS: "they are listed, also if some failed to load"}
-    return command_help(about, (_JSON,), "elastic plugins", codes)
+""",
+        (_JSON,),
+        "elastic plugins",
+        {ExitCode.SUCCESS: "the plugins are listed, even if some failed to load"},
+    )

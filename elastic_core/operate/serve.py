@@ -1,4 +1,4 @@
-"""`elastic serve`: the store, in a process of its own, until somebody asks it to end."""
+"""`elastic serve`: the store in a process of its own, until it is asked to end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def serve(server: StoreServer) -> None:
     """Start the server, and stop it at SIGTERM or SIGINT. In the main thread.
 
     Raises:
-        ConfigurationError: the endpoint is not this machine's, or its port is taken.
+        ConfigurationError: the endpoint is not an address of this machine, or its port is taken.
     """
     with _noting() as signals:  # before the start, so that no signal finds the server half made
         server.start()
@@ -44,8 +44,8 @@ def serve(server: StoreServer) -> None:
 
 @contextlib.contextmanager
 def _noting() -> Iterator[int]:
-    """Where the numbers of signals can be read from now on, a byte each. Python writes them in the moment in which they
-    come; a handler in Python would have to wait for its turn, which never comes while the main thread waits for it."""
+    """A descriptor from which the numbers of signals can be read, a byte each. Python writes it as soon as the signal
+    comes. A handler in Python would run between two steps of the main thread, which takes none while it waits."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = {number: signal.signal(number, _ignore) for number in _ENDING}
@@ -65,14 +65,15 @@ def _ignore(_number: int, _frame: FrameType | None) -> None:
 
 
 def _next(signals: int) -> signal.Signals:
-    """Wait for the first that asks for the end."""
+    """Wait for the first signal that asks for the end."""
     while (number := os.read(signals, 1)[0]) not in _ENDING:
         pass
     return signal.Signals(number)
 
 
 def server_of(backend: str, endpoint: str, nodes: int, manager: PluginManager) -> StoreServer:
-    """The backend's store, not started yet. Raises ConfigurationError: nobody brings it, or it has none."""
+    """The backend's store, not started yet. Raises ConfigurationError if no plugin brings the backend, or it has no
+    store to serve."""
     record = manager.select(RendezvousBackendRecord, backend)
     if record.serve is None:
         able = named_backends(manager, lambda other: other.serve is not None)
@@ -83,7 +84,7 @@ def server_of(backend: str, endpoint: str, nodes: int, manager: PluginManager) -
 
 
 def backend_to_serve(values: Mapping[str, Any]) -> str:
-    """The backend whose store is wanted."""
+    """The backend whose store is to be served."""
     return str(values["rdzv_backend"] or DEFAULT_BACKEND)
 
 
@@ -93,6 +94,6 @@ def room_for(nodes: NodeRange) -> int:
 
 
 def serving_endpoint(text: str) -> str:
-    """`[HOST:]PORT` as `HOST:PORT`, all addresses if there is no host."""
+    """`[HOST:]PORT` as `HOST:PORT`; without a host, on all addresses."""
     port = text.strip().removeprefix(":")
     return f"0.0.0.0:{port}" if port.isdigit() else text.strip()

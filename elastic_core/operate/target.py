@@ -35,7 +35,7 @@ class Target:
 
 
 def target_of(values: Mapping[str, Any]) -> Target:
-    """From the values of a command's reading. Raises ConfigurationError when it does not say which job."""
+    """From the values of a command line. Raises ConfigurationError if they do not name a job."""
     backend = values["rdzv_backend"] or DEFAULT_BACKEND
     run_id = values["rdzv_id"] or (STATIC_RUN_ID if backend == "static" else "")
     if not run_id:
@@ -44,10 +44,10 @@ def target_of(values: Mapping[str, Any]) -> Target:
 
 
 def parameters(target: Target, manager: PluginManager, patience: Duration) -> RendezvousParameters:
-    """What the job's backend is opened with. `patience`: seconds that connecting may take.
+    """The parameters with which the job's backend is opened. `patience`: seconds that connecting may take.
 
     Raises:
-        ConfigurationError: nobody brings the backend, it cannot be looked at, or an option is wrong.
+        ConfigurationError: no plugin brings the backend, it cannot be looked at, or an option is wrong.
     """
     record = manager.select(RendezvousBackendRecord, target.backend)
     if record.open_backend is None:
@@ -64,7 +64,7 @@ def parameters(target: Target, manager: PluginManager, patience: Duration) -> Re
 
 @contextlib.contextmanager
 def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[RosterBackend]:
-    """The job's backend, closed on the way out. One of two methods is made one with entries, as the nodes do."""
+    """The job's backend, closed at the end. One with only `get_state` and `set_state` gets a roster, as for nodes."""
     record = manager.select(RendezvousBackendRecord, params.backend)
     assert record.open_backend is not None  # `parameters` saw to it
     backend = with_roster(record.open_backend(params), SystemClock(), observes=True)
@@ -75,5 +75,6 @@ def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[Ros
 
 
 def named_backends(manager: PluginManager, is_able: Callable[[RendezvousBackendRecord], bool]) -> str:
+    """For messages: the installed backends that can do what is asked."""
     names = [item.record.name for item in manager.records(RendezvousBackendRecord) if is_able(item.record)]
     return ", ".join(names) or "none of those installed can"
