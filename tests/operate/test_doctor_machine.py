@@ -14,7 +14,7 @@ from elastic_core.hooks.discovery import Candidate, Source
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.operate.doctor import machine as m
 from elastic_core.operate.doctor.finding import Check, Finding, Level, exit_code_of, fault, note, ok, warning
-from elastic_core.operate.doctor.software import (
+from elastic_core.operate.doctor.machine import (
     Torch,
     judged_choices,
     judged_plugins,
@@ -106,12 +106,12 @@ def test_torch(torch, needed, wanted, expected):
 
 
 def test_what_the_program_that_asks_torch_prints():
-    good = '{"version": "2.13.0", "backends": {"gloo": true, "nccl": false, "mpi": true}, "devices": 2}'
+    good = '{"version": "2.13.0", "backends": ["gloo", "mpi"], "devices": 2}'
     assert read_answer(0, f"a driver that talks\n{good}\n", "") == Torch("2.13.0", ("gloo", "mpi"), 2)
     assert read_answer(1, "", "Traceback\nModuleNotFoundError: No module named 'torch'\n") == Torch()
     assert read_answer(1, "", "Traceback\nImportError: libx") == Torch(problem="ImportError: libx")
     assert read_answer(-11, "", "").problem == "exit code -11"
-    for nonsense in ("", "4", "{}", '{"version": 1, "backends": []}'):
+    for nonsense in ("", "4", "{}", '{"version": 1, "backends": []}', '{"version": 1, "backends": 2, "devices": 0}'):
         assert read_answer(0, nonsense, "").problem.startswith("its answer cannot be read")
 
 

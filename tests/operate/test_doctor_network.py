@@ -13,8 +13,7 @@ from elastic_core.config import settings_from
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate.doctor import network as n
 from elastic_core.operate.doctor.finding import Check, Level
-from elastic_core.operate.doctor.network import Place, places_of
-from elastic_core.operate.doctor.surroundings import surroundings_of
+from elastic_core.operate.doctor.network import Place, places_of, surroundings_of
 from elastic_core.support.sockets import cannot_bind
 
 CLOCK = SystemClock()
@@ -69,7 +68,7 @@ def test_an_endpoint_that_cannot_be_one():
         (n.Resolved(PLACE, (FAR,), 0.1), 4, "ok", "node0 is 10.0.0.1"),
         (n.Resolved(PLACE, (NEAR,), 0.1), 4, "ok", "10.0.0.2 (this machine)"),
         (n.Resolved(PLACE, problem="no answer within 1 s"), 1, "fault", "/etc/hosts"),
-        (n.Resolved(PLACE, (FAR,), 3.0), 4, "warning", "it took 3.0 s"),
+        (n.Resolved(PLACE, (FAR,), 3.0), 4, "warning", "the lookup took 3.0 s"),
         (n.Resolved(PLACE, (LOOPBACK,), 0.1), 4, "note", "getent hosts node0"),
         (n.Resolved(PLACE, (LOOPBACK,), 0.1), 1, "ok", "127.0.1.1"),
         (n.Resolved(Place("localhost", 1), (LOOPBACK,), 0.1), 4, "warning", "no other machine"),

@@ -14,10 +14,9 @@ from elastic_core.errors import RendezvousConnectionError
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.store import StoreServer
 from elastic_core.operate.commands import DoctorOptions
-from elastic_core.operate.doctor.examine import examined
+from elastic_core.operate.doctor.examine import Answered, examined, judged_store
 from elastic_core.operate.doctor.finding import Check, Level, Report, as_dict, as_text, fault, note, ok, warning
-from elastic_core.operate.doctor.software import Torch
-from elastic_core.operate.doctor.store import Answered, judged_store
+from elastic_core.operate.doctor.machine import Torch
 from elastic_core.rendezvous import OPTIONS
 from elastic_core.rendezvous.codec import encoded_state
 from elastic_core.rendezvous.model import State, closed

@@ -1,4 +1,2 @@
-"""`elastic doctor`: is this machine fit for that run? Everything is measured first, within bounds, then judged.
-
-Judgements are pure functions over measured values. What measures has its input and output passed in.
-"""
+"""`elastic doctor`: checks whether this machine has what a run needs. All is measured within bounds, then judged; the
+judgements are pure functions of the measured values."""

@@ -1,4 +1,5 @@
-"""The whole examination: everything that waits is begun at once, each with a bound; findings come in a fixed order."""
+"""The whole examination of a machine and its run, and that of the store. Everything that waits begins at once and has a
+bound; findings come in a fixed order."""
 
 from __future__ import annotations
 
@@ -6,23 +7,22 @@ import contextlib
 import os
 import secrets
 import socket
+import statistics
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
-from elastic_core.errors import ConfigurationError, ElasticError, RendezvousConnectionError
+from elastic_core.errors import ConfigurationError, ElasticError, RendezvousConnectionError, RendezvousError
 from elastic_core.hooks.discovery import CORE, described_error, own_version
 from elastic_core.hooks.records import RendezvousBackendRecord
-from elastic_core.operate.doctor import software
-from elastic_core.operate.doctor.finding import Check, Level, fault, note
-from elastic_core.operate.doctor.machine import judged_machine, measured_machine
-from elastic_core.operate.doctor.network import judged_store_absence, listening
+from elastic_core.operate.doctor import machine
+from elastic_core.operate.doctor.finding import Check, Level, fault, note, ok, warning
+from elastic_core.operate.doctor.network import judged_store_absence, listening, surroundings_of
 from elastic_core.operate.doctor.peers import Card, Doctor, cannot_reach, judged_peers
-from elastic_core.operate.doctor.software import judged_torch, probed_torch
-from elastic_core.operate.doctor.store import asked, judged_store
-from elastic_core.operate.doctor.surroundings import Surroundings, surroundings_of
+from elastic_core.operate.observation import GRACE
 from elastic_core.operate.target import Target, opened, parameters
+from elastic_core.rendezvous.codec import decoded_state
 from elastic_core.support.bounded import Call, within
 
 if TYPE_CHECKING:
@@ -31,15 +31,18 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.interfaces.backend import RosterBackend
+    from elastic_core.interfaces.backend import RendezvousBackend, RosterBackend
     from elastic_core.operate.commands import DoctorOptions
     from elastic_core.operate.doctor.finding import Finding
-    from elastic_core.operate.doctor.software import Torch
+    from elastic_core.operate.doctor.machine import Torch
+    from elastic_core.operate.doctor.network import Surroundings
+    from elastic_core.rendezvous.model import State
 
 _FOR_TORCH: Duration = 60.0
-_GRACE: Duration = 2.0  # for a backend to give up by itself: it knows better what is wrong
 _FAREWELL: Duration = 30.0
 _NEED_TORCH = ("c10d", "static")
+_READS = 10
+_SLOW: Duration = 0.1
 
 
 def examined(
@@ -47,24 +50,19 @@ def examined(
     manager: PluginManager,
     options: DoctorOptions,
     clock: Clock | None = None,
-    ask_torch: Callable[[str, Duration], Torch] = probed_torch,
+    ask_torch: Callable[[str, Duration], Torch] = machine.probed_torch,
 ) -> tuple[Finding, ...]:
-    """Look at everything that the run of these settings needs on this machine, and around it. Takes `options.timeout` a
-    few times at worst, and with peers their time, too. Starts nothing that stays. Never raises for what it finds."""
+    """Check everything on this machine and around it that the run of these settings needs. Takes a few times
+    `options.timeout` at most, and with peers their time as well. Leaves nothing running. Never raises for what it
+    finds."""
     examination = _Examination(settings, manager, options, clock or SystemClock(), ask_torch)
     order = list(Check)
-    return tuple(
-        sorted(_without_outdated(list(examination.findings())), key=lambda finding: order.index(finding.check))
-    )
-
-
-def _without_outdated(findings: list[Finding]) -> list[Finding]:
-    """Without what was said of connections, if nobody listened then and the store has answered since, to peers."""
+    findings = sorted(examination.findings(), key=lambda finding: order.index(finding.check))
     answered = any(finding.check is Check.RUN_ID for finding in findings)
     listened = any(finding.check is Check.CONNECTION and finding.level is Level.OK for finding in findings)
-    if answered and not listened:
-        return [finding for finding in findings if finding.check is not Check.CONNECTION]
-    return findings
+    if answered and not listened:  # a doctor has served the store since: the connections are outdated
+        return tuple(finding for finding in findings if finding.check is not Check.CONNECTION)
+    return tuple(findings)
 
 
 @dataclass(frozen=True)
@@ -76,97 +74,86 @@ class _Examination:
     ask_torch: Callable[[str, Duration], Torch]
 
     def findings(self) -> Iterator[Finding]:
-        torch = Call(self._torch)
-        yield software.judged_versions(software.versions_of(self.manager, own_version()))
-        yield from software.judged_plugins(self.manager)
-        yield from software.judged_choices(self.settings, self.manager)
-        record = self._record()
-        around = surroundings_of(self.settings, record, self.nodes, self.options.timeout, self.clock)
+        settings, workers = self.settings, self.settings.nproc_per_node
+        for_torch = max(_FOR_TORCH, self.options.timeout)
+        kind = workers if isinstance(workers, str) and workers != "cpu" else "auto"
+        torch = Call(lambda: self.ask_torch(kind, for_torch))
+        yield machine.judged_versions(machine.versions_of(self.manager, own_version()))
+        yield from machine.judged_plugins(self.manager)
+        yield from machine.judged_choices(settings, self.manager)
+        record = None
+        with contextlib.suppress(ConfigurationError):  # `judged_choices` reports it
+            record = self.manager.select(RendezvousBackendRecord, settings.rdzv_backend)
+        around = surroundings_of(settings, record, self.nodes, self.options.timeout, self.clock)
         yield from around.findings
-        workers = self.settings.nproc_per_node
-        machine = measured_machine()
-        count = workers if isinstance(workers, int) else machine.cpus
-        yield from judged_machine(machine, self.nodes, count, around.may_host)
-        found = torch.result(2 * self.torch_timeout)
-        yield from judged_torch(found, self.settings.rdzv_backend in _NEED_TORCH, workers)
+        measured = machine.measured_machine()
+        count = workers if isinstance(workers, int) else measured.cpus
+        yield from machine.judged_machine(measured, self.nodes, count, around.may_host)
+        found = torch.result(2 * for_torch)
+        yield from machine.judged_torch(found, settings.rdzv_backend in _NEED_TORCH, workers)
         if record is not None:
-            yield from self._store(record, around, found)
+            versions = {CORE: own_version(), "Python": measured.python, "torch": found.version or "none"}
+            yield from self._store(record, around, versions)
 
     @property
     def nodes(self) -> int:
         return max(self.settings.nnodes.max, self.options.peers)
 
-    @property
-    def torch_timeout(self) -> Duration:
-        return max(_FOR_TORCH, self.options.timeout)
-
-    def _torch(self) -> Torch:
-        wanted = self.settings.nproc_per_node
-        return self.ask_torch(wanted if isinstance(wanted, str) and wanted != "cpu" else "auto", self.torch_timeout)
-
-    def _record(self) -> RendezvousBackendRecord | None:
-        with contextlib.suppress(ConfigurationError):  # told as a finding
-            return self.manager.select(RendezvousBackendRecord, self.settings.rdzv_backend)
-        return None
-
-    def _store(self, record: RendezvousBackendRecord, around: Surroundings, torch: Torch) -> Iterator[Finding]:
+    def _store(
+        self, record: RendezvousBackendRecord, around: Surroundings, versions: dict[str, str]
+    ) -> Iterator[Finding]:
+        expected = self.options.expect_store or bool(self.options.peers)
         if record.open_backend is None:
-            if self.options.peers or self.options.expect_store:
+            if expected:
                 told = f"the backend {record.name!r} has no store that can be asked from outside"
-                yield fault(
-                    Check.STORE, told, "leave out --peers and --expect-store, or give a backend of several nodes"
-                )
+                advice = "leave out --peers and --expect-store, or give a backend of several nodes"
+                yield fault(Check.STORE, told, advice)
             return
-        if not (around.somebody or self.options.peers or not around.places):
-            yield judged_store_absence(self.options.expect_store, self.where, around.is_hosted)
+        if around.places and not (around.somebody or self.options.peers):
+            where = self.settings.rdzv_endpoint
+            yield judged_store_absence(self.options.expect_store, where, around.is_hosted)
             return
         try:
-            yield from self._answers(record, around, torch)
+            yield from self._answers(record, around, versions)
         except RendezvousConnectionError as error:
-            if around.somebody or self.options.expect_store or self.options.peers:
-                yield fault(
-                    Check.STORE, str(error), "start elastic serve, or the service, at that endpoint, or correct it"
-                )
+            if around.somebody or expected:
+                advice = "start elastic serve, or the service, at that endpoint, or correct the endpoint"
+                yield fault(Check.STORE, str(error), advice)
             else:
-                advice = "well, if the job itself is to make the store; else correct the endpoint"
+                advice = "fine if the job itself is to make the store; else correct the endpoint"
                 yield note(Check.STORE, str(error), advice)
         except ConfigurationError as error:
             yield fault(Check.BACKEND, str(error), "correct it")
-        except Exception as error:  # noqa: BLE001 - a plugin's; the other findings count
+        except Exception as error:  # noqa: BLE001 - an error of a plugin; the other findings count
             told = str(error) if isinstance(error, ElasticError) else described_error(error)
             yield fault(Check.STORE, told, "check the endpoint; a traceback of a plugin is for its authors")
 
-    @property
-    def where(self) -> str:
-        return self.settings.rdzv_endpoint
-
-    def _answers(self, record: RendezvousBackendRecord, around: Surroundings, torch: Torch) -> Iterator[Finding]:
+    def _answers(
+        self, record: RendezvousBackendRecord, around: Surroundings, versions: dict[str, str]
+    ) -> Iterator[Finding]:
+        run_id = self.settings.rdzv_id or ""
         with self._served(record, around) as served:
             if served:
-                yield note(Check.STORE, "nobody served the store, so this doctor did, for as long as it took")
+                yield note(Check.STORE, "nothing served the store, so this doctor served it during its checks")
             patience = self.options.peers_timeout if self.options.peers else self.options.timeout
-            params = parameters(self._target(self._run_id), self.manager, patience)
-            with opened(params, self.manager) as backend:
-                found = within(patience + _GRACE, lambda: asked(backend, self.clock), self.where)
-                yield from judged_store(found, self._run_id)
+            with self._opened(run_id, patience) as backend:
+                found = within(patience + GRACE, lambda: asked(backend, self.clock), self.settings.rdzv_endpoint)
+                yield from judged_store(found, run_id)
             if self.options.peers:
-                params = parameters(self._target(f"{self._run_id}.doctor"), self.manager, patience)
-                with opened(params, self.manager) as backend:
-                    yield from self._peers(backend, around, torch)
+                with self._opened(f"{run_id}.doctor", patience) as backend:
+                    yield from self._peers(backend, around, versions)
 
-    @property
-    def _run_id(self) -> str:
-        return self.settings.rdzv_id or ""
-
-    def _target(self, run_id: str) -> Target:
-        return Target(self.settings.rdzv_backend, self.where, run_id, self.settings.rdzv_conf)
+    def _opened(self, run_id: str, patience: Duration) -> contextlib.AbstractContextManager[RosterBackend]:
+        settings = self.settings
+        target = Target(settings.rdzv_backend, settings.rdzv_endpoint, run_id, settings.rdzv_conf)
+        return opened(parameters(target, self.manager, patience), self.manager)
 
     @contextlib.contextmanager
     def _served(self, record: RendezvousBackendRecord, around: Surroundings) -> Iterator[bool]:
-        """For peers, where nobody serves yet and this machine is the one that would: the store, until the end."""
+        """Serves the store until the end, for peers, if nothing serves it yet and this machine would host it."""
         server = None
         if self.options.peers and not around.somebody and around.may_host and record.serve is not None:
-            server = record.serve(self.where, self.nodes)
+            server = record.serve(self.settings.rdzv_endpoint, self.nodes)
             try:
                 server.start()
             except ConfigurationError:  # another doctor of this machine was first
@@ -177,13 +164,58 @@ class _Examination:
             if server is not None:
                 server.stop()
 
-    def _peers(self, backend: RosterBackend, around: Surroundings, torch: Torch) -> Iterator[Finding]:
+    def _peers(self, backend: RosterBackend, around: Surroundings, versions: dict[str, str]) -> Iterator[Finding]:
         host = socket.gethostname()
-        versions = {CORE: own_version(), "Python": measured_machine().python, "torch": torch.version or "none"}
-        key = f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
-        patience = self.options.peers_timeout
-        with listening(2 * self.options.peers) as port:
-            card = Card(f"{host}:{os.getpid()}", around.advertised or host, port, versions)
+        name, patience, peers = f"{host}:{os.getpid()}", self.options.peers_timeout, self.options.peers
+        with listening(2 * peers) as port:
+            card = Card(name, around.advertised or host, port, versions)
+            key = f"{name}:{secrets.token_hex(4)}"
             doctor = Doctor(backend, key, card, self.clock, threading.Event().wait, cannot_reach)
-            met = within(patience + _FAREWELL, lambda: doctor.meet(self.options.peers, patience), self.where)
-        yield from judged_peers(met, replace(doctor.card), patience)
+            met = within(patience + _FAREWELL, lambda: doctor.meet(peers, patience), self.settings.rdzv_endpoint)
+        yield from judged_peers(met, doctor.card, patience)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The answers of the store: seconds of each round trip, without the first one, which connects; and the job's state.
+    `unreadable`: why the state cannot be read."""
+
+    seconds: tuple[Duration, ...]
+    state: State | None = None
+    unreadable: str = ""
+
+
+def asked(backend: RendezvousBackend, clock: Clock) -> Answered:
+    """Read the state again and again. Raises RendezvousConnectionError."""
+    found = backend.get_state()
+    seconds = []
+    for _ in range(_READS):
+        begun = clock.now()
+        found = backend.get_state()
+        seconds.append(clock.now() - begun)
+    try:
+        return Answered(tuple(seconds), None if found is None else decoded_state(found[0]))
+    except RendezvousError as error:
+        return Answered(tuple(seconds), unreadable=str(error))
+
+
+def judged_store(answered: Answered, run_id: str) -> Iterator[Finding]:
+    """How fast the store answers, and whether the job of this id may begin."""
+    median, worst = statistics.median(answered.seconds), max(answered.seconds)
+    told = f"answers after {median * 1000:.2f} ms, at worst {worst * 1000:.2f} ms ({len(answered.seconds)} reads)"
+    if worst < _SLOW:
+        yield ok(Check.STORE, told)
+    else:
+        advice = "nodes learn of each other with this delay; look at the load of the store's machine, and the network"
+        yield warning(Check.STORE, told, advice)
+    another, state = "choose another --rdzv-id", answered.state
+    if answered.unreadable:
+        yield fault(Check.RUN_ID, f"what is stored under {run_id!r} cannot be read: {answered.unreadable}", another)
+    elif state is None:
+        yield ok(Check.RUN_ID, f"no job {run_id!r} has met there yet")
+    elif state.closed:
+        told = f"the job {run_id!r} is over, closed by {state.closed.by}: {state.closed.reason}"
+        yield fault(Check.RUN_ID, told, f"{another}: elastic run would leave at once")
+    else:
+        advice = "a node that starts now joins it; elastic status shows it"
+        yield note(Check.RUN_ID, f"a job {run_id!r} is there already, in round {state.round}", advice)

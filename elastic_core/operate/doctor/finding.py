@@ -1,4 +1,4 @@
-"""What the doctor says: one finding per thing that was looked at, the exit code of them all, and all of it as text for
+"""What the doctor found: one finding for each check, the exit code that follows from them, and all of it as text for
 people and as JSON values. Pure."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from elastic_core.config import Settings
 
@@ -19,7 +19,7 @@ VERSION = 1
 
 
 class Level(str, enum.Enum):
-    """How bad it is. NOTE: worth knowing. WARNING: the run may start, and suffer. FAULT: it would not work."""
+    """NOTE: worth knowing, and harmless. WARNING: the run may start, and suffer. FAULT: the run would not work."""
 
     OK = "ok"
     NOTE = "note"
@@ -28,7 +28,7 @@ class Level(str, enum.Enum):
 
 
 class Check(str, enum.Enum):
-    """What is looked at, in this order."""
+    """What is checked, in this order."""
 
     VERSIONS = "versions"
     PLUGINS = "plugins"
@@ -54,7 +54,7 @@ class Check(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. `told`: what was found. `advice`: what to do, empty where there is nothing."""
+    """The result of one check. `told`: what was found. `advice`: what to do; empty if there is nothing to do."""
 
     level: Level
     check: Check
@@ -66,27 +66,23 @@ _OTHER_CODES = {Check.STORE: ExitCode.STORE_UNREACHABLE, Check.PEERS: ExitCode.R
 
 
 def ok(check: Check, told: str) -> Finding:
-    """All is well."""
     return Finding(Level.OK, check, told)
 
 
 def note(check: Check, told: str, advice: str = "") -> Finding:
-    """Worth knowing."""
     return Finding(Level.NOTE, check, told, advice)
 
 
 def warning(check: Check, told: str, advice: str) -> Finding:
-    """The run may suffer from it."""
     return Finding(Level.WARNING, check, told, advice)
 
 
 def fault(check: Check, told: str, advice: str) -> Finding:
-    """The run would not work."""
     return Finding(Level.FAULT, check, told, advice)
 
 
 def exit_code_of(findings: Iterable[Finding]) -> ExitCode:
-    """That of the fault which is to be cured first: this machine and its flags, then the store, then the peers."""
+    """The code of the fault to be repaired first: in this machine and its flags, then in the store, then of peers."""
     at_fault = {finding.check for finding in findings if finding.level is Level.FAULT}
     if at_fault - _OTHER_CODES.keys():
         return ExitCode.BAD_CONFIGURATION
@@ -126,15 +122,13 @@ def as_text(report: Report) -> str:
     settings = report.settings
     where = f"{settings.rdzv_backend} at {settings.rdzv_endpoint}" if settings.rdzv_endpoint else settings.rdzv_backend
     head = f"{report.host}: a run with {where}, nodes {settings.nnodes}"
-    return "\n".join([head, "", *_rows(report.findings), "", _summary(report.findings)]) + "\n"
-
-
-def _rows(findings: Sequence[Finding]) -> Iterator[str]:
-    wide = max((len(item.check.value) for item in findings), default=0)
-    for item in findings:
-        yield f"{item.level.value:7}  {item.check.value:{wide}}  {item.told}"
+    lines = [head, ""]
+    wide = max((len(item.check.value) for item in report.findings), default=0)
+    for item in report.findings:
+        lines.append(f"{item.level.value:7}  {item.check.value:{wide}}  {item.told}")
         if item.advice:
-            yield f"{'':{wide + 9}}  -> {item.advice}"
+            lines.append(f"{'':{wide + 9}}  -> {item.advice}")
+    return "\n".join([*lines, "", _summary(report.findings)]) + "\n"
 
 
 def _summary(findings: Sequence[Finding]) -> str:

@@ -1,20 +1,35 @@
-"""This machine: Python, kernel, limits, shared memory. `measured_machine` measures; what judges is pure."""
+"""This machine and what is installed on it: limits, shared memory, plugins and their versions, torch and its devices.
+What measures stands apart from what judges; judgements are pure."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import resource
+import subprocess
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from elastic_core.devices import usable_cpus
-from elastic_core.operate.doctor.finding import Check, note, ok, warning
+from elastic_core.devices import ASKING, count_workers, usable_cpus
+from elastic_core.errors import ConfigurationError
+from elastic_core.hooks.discovery import CORE
+from elastic_core.hooks.options import type_options
+from elastic_core.hooks.records import KINDS, HealthEndpointRecord, RendezvousBackendRecord, WatchdogRecord
+from elastic_core.operate.doctor.finding import Check, fault, note, ok, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from elastic_core.clock import Duration
+    from elastic_core.config import Settings
+    from elastic_core.hooks.manager import PluginManager
+    from elastic_core.hooks.records import Record
     from elastic_core.operate.doctor.finding import Finding
+
+OURS: frozenset[str] = frozenset({CORE, *(home for kind in KINDS for home in kind.homes.values())})
+"""The distributions that are released together."""
 
 FILES_PER_NODE = 4  # connections that a node has to the store
 _OTHER_FILES = 256
@@ -24,10 +39,22 @@ _ENOUGH_SHARED = 256 << 20
 _MIB = 1 << 20
 _PIDFD_SINCE = (5, 3)
 
+_BACKENDS = ("gloo", "nccl", "mpi")
+_PROGRAM = (
+    ASKING
+    + f"""
+import json
+import torch.distributed as d
+there = d.is_available()
+has = [name for name in {_BACKENDS} if there and getattr(d, f"is_{{name}}_available")()]
+print(json.dumps({{"version": torch.__version__, "backends": has, "devices": count(sys.argv[1])}}))
+"""
+)
+
 
 @dataclass(frozen=True)
 class Limit:
-    """A resource limit; None: none."""
+    """A resource limit; None: unlimited."""
 
     soft: int | None
     hard: int | None
@@ -35,7 +62,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured. `shared_memory`: bytes free in /dev/shm, None if there is none."""
+    """`shared_memory`: bytes free in /dev/shm; None if it does not exist."""
 
     python: str
     kernel: str
@@ -46,7 +73,7 @@ class Machine:
 
 
 def measured_machine(shared: str = "/dev/shm") -> Machine:
-    """This one. `shared`: where its shared memory is."""
+    """This machine. `shared`: the folder of its shared memory."""
     return Machine(
         f"{platform.python_implementation()} {platform.python_version()}",
         f"{platform.system()} {platform.release()}",
@@ -71,7 +98,7 @@ def _free(folder: str) -> int | None:
 
 
 def judged_machine(machine: Machine, nodes: int, workers: int, may_host: bool) -> Iterator[Finding]:
-    """`nodes`: the most that the job may have; `workers`: on this one; `may_host`: it may host the store."""
+    """`nodes`: the most that the job may have; `workers`: on this node; `may_host`: whether it may host the store."""
     yield ok(Check.PYTHON, machine.python)
     yield judged_kernel(machine.kernel, machine.cpus)
     yield judged_files(machine.files, nodes if may_host else 0)
@@ -80,7 +107,7 @@ def judged_machine(machine: Machine, nodes: int, workers: int, may_host: bool) -
 
 
 def judged_kernel(kernel: str, cpus: int) -> Finding:
-    """Without pidfd the agent needs a thread for each worker, and works."""
+    """Without pidfd the agent works, and needs a thread for each worker."""
     told = f"{kernel}, {cpus} processor{'' if cpus == 1 else 's'} for this process"
     system, _, release = kernel.partition(" ")
     if system != "Linux":
@@ -96,7 +123,7 @@ def _version(release: str) -> tuple[int, ...]:
 
 
 def judged_files(files: Limit, nodes: int) -> Finding:
-    """The store's host has `FILES_PER_NODE` connections for each node. The soft limit is raised as far as allowed."""
+    """The store's host has `FILES_PER_NODE` connections to each node. It raises its soft limit up to the hard one."""
     needed = nodes * FILES_PER_NODE + _OTHER_FILES
     told = f"open files: {_shown(files.soft)}, can be raised to {_shown(files.hard)}; this run needs {needed}"
     if files.hard is None or files.hard >= needed:
@@ -109,7 +136,7 @@ def judged_files(files: Limit, nodes: int) -> Finding:
 
 
 def judged_processes(processes: Limit, workers: int) -> Finding:
-    """Threads count as processes there, those of the user's other programs too."""
+    """The limit counts threads, and those of the user's other programs as well."""
     needed = workers * _TASKS_PER_WORKER + _OTHER_TASKS
     told = f"processes and threads: {_shown(processes.soft)}; this run may need {needed}"
     if processes.soft is None or processes.soft >= needed:
@@ -120,9 +147,8 @@ def judged_processes(processes: Limit, workers: int) -> Finding:
 def judged_shared_memory(free: int | None) -> Finding:
     """NCCL and torch's data loaders share memory there."""
     if free is None:
-        return warning(
-            Check.SHARED_MEMORY, "there is no /dev/shm", "mount a tmpfs there; data loaders and NCCL need it"
-        )
+        advice = "mount a tmpfs there; data loaders and NCCL need it"
+        return warning(Check.SHARED_MEMORY, "there is no /dev/shm", advice)
     told = f"/dev/shm has {free // _MIB} MiB free"
     if free >= _ENOUGH_SHARED:
         return ok(Check.SHARED_MEMORY, told)
@@ -132,3 +158,155 @@ def judged_shared_memory(free: int | None) -> Finding:
 
 def _shown(limit: int | None) -> str:
     return "unlimited" if limit is None else str(limit)
+
+
+def versions_of(manager: PluginManager, core: str) -> dict[str, str]:
+    """The version of each installed distribution of ours, by name. `core`: that of elastic-core."""
+    sources = [*(plugin.source for plugin in manager.plugins), *manager.blocked]
+    sources += [failure.source for failure in manager.failures]
+    found = {source.distribution: source.version for source in sources if source.distribution in OURS}
+    return {CORE: core, **{name: found[name] for name in sorted(found) if name != CORE}}
+
+
+def judged_versions(versions: Mapping[str, str]) -> Finding:
+    """They are released and tested together."""
+    core = versions[CORE]
+    others = [f"{name}=={core}" for name, version in versions.items() if version != core]
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    if not others:
+        return ok(Check.VERSIONS, listed)
+    told = f"expected one version of all, found {listed}"
+    return warning(Check.VERSIONS, told, f"pip install {' '.join(others)}, on every node")
+
+
+def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
+    """Plugins that failed, are blocked, or provide the same name as another."""
+    for failure in manager.failures:
+        advice = f"repair it, or pip uninstall {failure.source.distribution}; elastic plugins --json has the traceback"
+        yield warning(Check.PLUGINS, f"failed to load: {failure}", advice)
+    for conflict in manager.conflicts():
+        names = " and ".join(source.described for source in conflict.sources)
+        told = f"the {conflict.noun} {conflict.name!r} is provided by {names}"
+        yield warning(Check.PLUGINS, told, f"uninstall one, or block one: {conflict.remedy}")
+    for source in manager.blocked:
+        yield note(Check.PLUGINS, f"blocked by ELASTIC_DISABLE_PLUGINS: {source.described}")
+    if not (manager.failures or manager.conflicts() or manager.blocked):
+        yield ok(Check.PLUGINS, f"{len(manager.plugins)} loaded, none failed")
+
+
+def judged_choices(settings: Settings, manager: PluginManager) -> Iterator[Finding]:
+    """Whether the plugins that the flags select are installed, and take the options given."""
+    chosen: tuple[tuple[type[Record], str | None, Mapping[str, str], str], ...] = (
+        (RendezvousBackendRecord, settings.rdzv_backend, settings.rdzv_conf, "--rdzv-conf"),
+        (WatchdogRecord, settings.watchdog, settings.watchdog_conf, "--watchdog-conf"),
+        (HealthEndpointRecord, settings.health, settings.health_conf, "--health-conf"),
+    )
+    for kind, name, conf, origin in chosen:
+        if name is not None:
+            yield from _choice(kind, name, conf, origin, manager)
+
+
+def _choice(
+    kind: type[Record], name: str, conf: Mapping[str, str], origin: str, manager: PluginManager
+) -> Iterator[Finding]:
+    noun = next(item.noun for item in KINDS if item.record is kind)
+    try:
+        chosen = manager.provided(kind, name)
+    except ConfigurationError as error:
+        lines = [line.strip() for problem in error.problems for line in problem.message.splitlines()]
+        cure = [line.removeprefix("to get it: ") for line in lines if line.startswith("to get it: ")]
+        told = "; ".join(line for line in lines if not line.startswith("to get it: "))
+        yield fault(Check.BACKEND, told, "".join(cure) or "elastic plugins shows what is installed; name one of those")
+        return
+    _, problems = type_options(chosen.record.options, conf, origin)
+    yield from (
+        fault(Check.BACKEND, str(problem), "correct it; elastic plugins lists the options") for problem in problems
+    )
+    if not problems:
+        yield ok(Check.BACKEND, f"{noun} {name} ({chosen.source})")
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The installed torch.
+
+    Args:
+        version: empty if torch is not installed, or does not answer.
+        backends: of `torch.distributed`.
+        devices: how many there are of the kind asked for.
+        problem: why torch does not answer; empty if it is not installed, or answers.
+    """
+
+    version: str = ""
+    backends: tuple[str, ...] = ()
+    devices: int = 0
+    problem: str = ""
+
+
+def probed_torch(kind: str, timeout: Duration, python: str = sys.executable) -> Torch:
+    """Ask torch for its devices of `kind`, as `count_workers` names them, within `timeout` seconds."""
+    reader, writer = os.pipe()
+    try:
+        done = subprocess.run(
+            [python, "-c", _PROGRAM, kind], stdin=reader, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Torch(problem=f"it did not answer in {timeout:g} s")
+    except OSError as error:
+        return Torch(problem=str(error))
+    finally:
+        os.close(reader)
+        os.close(writer)
+    return read_answer(done.returncode, done.stdout, done.stderr)
+
+
+def read_answer(code: int, out: str, err: str) -> Torch:
+    """The answer that the program printed."""
+    lines = err.strip().splitlines()
+    last = lines[-1] if lines else f"exit code {code}"
+    if code:
+        absent = last.startswith("ModuleNotFoundError") and "'torch'" in last
+        return Torch() if absent else Torch(problem=last)
+    try:
+        answer: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+        return Torch(str(answer["version"]), tuple(map(str, answer["backends"])), int(answer["devices"]))
+    except (ValueError, LookupError, TypeError) as error:
+        return Torch(problem=f"its answer cannot be read: {error}")
+
+
+def judged_torch(torch: Torch, is_needed: bool, wanted: int | str) -> Iterator[Finding]:
+    """`is_needed`: whether the backend of the run needs torch; `wanted`: workers per node, as in the settings."""
+    if not torch.version:
+        yield _absent(torch.problem, is_needed)
+        return
+    told = f"torch {torch.version} with {', '.join(torch.backends) or 'neither gloo nor nccl nor mpi'}"
+    missing = [name for name in ("gloo", *(["nccl"] if torch.devices else [])) if name not in torch.backends]
+    if missing:
+        advice = f"scripts with init_process_group({missing[0]!r}) fail; install a build of torch that has it"
+        yield warning(Check.TORCH, told, advice)
+    else:
+        yield ok(Check.TORCH, told)
+    yield _accelerators(torch.devices, wanted)
+
+
+def _absent(problem: str, is_needed: bool) -> Finding:
+    if problem:
+        told = f"torch is installed and cannot be used: {problem}"
+        advice = 'python -c "import torch" shows more; reinstall it, or give it more time with --timeout'
+        return fault(Check.TORCH, told, advice) if is_needed else warning(Check.TORCH, told, advice)
+    told = "torch is not installed for this Python"
+    if is_needed:
+        return fault(Check.TORCH, f"{told}, and the backend needs it", "pip install torch, the same on every node")
+    return note(Check.TORCH, told, "pip install torch, if the script needs it; elastic run itself does not")
+
+
+def _accelerators(devices: int, wanted: int | str) -> Finding:
+    try:
+        workers = count_workers(wanted, lambda kind: devices)
+    except ConfigurationError as error:
+        return fault(Check.ACCELERATORS, str(error).partition("; ")[0], str(error).partition("; ")[2])
+    plural = "" if workers == 1 else "s"
+    told = f"{devices} that torch can use; --nproc-per-node={wanted} means {workers} worker{plural}"
+    if 0 < devices < workers:
+        return warning(Check.ACCELERATORS, told, f"workers would share them; --nproc-per-node={devices}, or auto")
+    return ok(Check.ACCELERATORS, told)

@@ -1,36 +1,45 @@
-"""Where the nodes of a run meet, as far as the core can read an endpoint, and what the network answers there: names,
-reverse look-ups, connections, free ports. Each call is bounded by who makes it. The judgements, below, are pure."""
+"""The network of a run as this machine sees it: where the nodes meet, as far as the core can read an endpoint, and the
+names, reverse lookups, connections and ports there. `surroundings_of` asks for all of it, each question with a bound.
+The judgements, at the end, are pure."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.operate.doctor.finding import Check, Finding, Level, fault, note, ok, warning
 from elastic_core.support import sockets
-from elastic_core.support.addresses import ip_address, joined_host_port, split_host_port
+from elastic_core.support.addresses import ip_address, joined_host_port, own_address_towards, split_host_port
 from elastic_core.support.bounded import Call, Late
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration
+    from elastic_core.config import Settings
+    from elastic_core.hooks.records import RendezvousBackendRecord
 
     LookUp = Callable[[str, int], list[sockets.Address]]
     Reverse = Callable[[tuple[Any, ...], int], tuple[str, str]]
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 DEFAULT_PORTS: Mapping[str, int] = {
     "c10d": 29400,
     "static": 29500,
     **dict.fromkeys(("etcd", "etcd-v2", "etcd-v3", "etcd-legacy"), 2379),
 }
-"""Of the backends that are ours. Their endpoints are hosts; a stranger's may be anything."""
+"""Of the backends that are ours, whose endpoints are hosts. The endpoint of another backend may be anything."""
 
 SLOW: Duration = 1.0
-"""Seconds from which on a look-up is slow."""
+"""Seconds from which on a lookup is slow."""
 
+_MARGIN: Duration = 2.0  # beyond a bound that a call keeps by itself
+_LOOPBACK = "127.0.0.1"
 _IN_DNS = "put it into DNS or into /etc/hosts on every node, or write an address instead of the name"
 
 
@@ -46,7 +55,7 @@ class Place:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is written so that it can only be this machine, whichever one reads it."""
+        """Whether every machine that reads it takes it for itself."""
         address = ip_address(self.host)
         return self.host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
@@ -68,20 +77,21 @@ def places_of(backend: str, endpoint: str, conf: Mapping[str, str]) -> tuple[Pla
             return ()
         raise
     if port is None and not all(number for _, number in found):
-        return ()  # a stranger's, whose default we do not know; it may be a name of anything
+        return ()  # another backend, whose default port is unknown; the endpoint may name anything
     return tuple(dict.fromkeys(Place(*item) for item in found))
 
 
 @dataclass(frozen=True)
 class Address(sockets.Address):
-    """One address of a place. `local`: it is this machine's."""
+    """One address of a place. `local`: whether it is an address of this machine."""
 
     local: bool = False
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A place and its addresses. `problem`: why there are none. `seconds`: that it took, None if it never came back."""
+    """A place and its addresses. `problem`: why there are none. `seconds`: how long the lookup took; None if it never
+    came back."""
 
     place: Place
     addresses: tuple[Address, ...] = ()
@@ -91,7 +101,7 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Reversed:
-    """The name of an address, empty if it has none. `seconds`: that it took, None if it never came back."""
+    """The name of an address; empty if it has none. `seconds`: as of `Resolved`."""
 
     address: str
     name: str = ""
@@ -100,7 +110,7 @@ class Reversed:
 
 @dataclass(frozen=True)
 class Connected:
-    """What an address answered. `problem`: empty if somebody listens. `ours`: this end's address then."""
+    """The answer of an address. `problem`: why it refused; empty if it accepts. `ours`: this end's address then."""
 
     address: Address
     problem: str = ""
@@ -109,12 +119,12 @@ class Connected:
 
     @property
     def refused(self) -> bool:
-        """Whether the machine answered, and nobody listens."""
+        """Whether the machine answered, and nothing listens there."""
         return self.problem == sockets.REFUSED
 
 
 def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sockets.resolve) -> Resolved:
-    """Look the place up, for `limit` seconds at most: the system's own patience may be half a minute."""
+    """Look the place up, for `limit` seconds at most: the resolver itself may take half a minute to give up."""
     begun = clock.now()
     try:
         found = Call(lambda: look_up(place.host, place.port)).result(limit)
@@ -127,16 +137,12 @@ def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sock
     return Resolved(place, tuple(Address(it.family, it.sockaddr, sockets.is_local(it)) for it in found), seconds)
 
 
-def as_peers_see(host: str) -> str:
-    """The form in which torch's store looks an address up backwards: IPv4 mapped into IPv6."""
-    address = ip_address(host.partition("%")[0])
-    return f"::ffff:{address}" if address is not None and address.version == 4 else host
-
-
 def looked_up_backwards(host: str, limit: Duration, clock: Clock, reverse: Reverse = socket.getnameinfo) -> Reversed:
-    """As torch's store does for every connection, for `limit` seconds at most."""
+    """Look up the name of an address, for `limit` seconds at most, in the form in which torch's store does it for every
+    connection: IPv4 mapped into IPv6."""
     begun = clock.now()
-    mapped = as_peers_see(host)
+    address = ip_address(host.partition("%")[0])
+    mapped = f"::ffff:{address}" if address is not None and address.version == 4 else host
     try:
         name, _ = Call(lambda: reverse((mapped, 0, 0, 0), socket.NI_NUMERICSERV)).result(limit)
     except Late:
@@ -154,60 +160,141 @@ def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
 
 
 @contextlib.contextmanager
-def listening(backlog: int) -> Any:
-    """The port of a socket that listens on all addresses and never accepts: whoever connects is answered by the
-    kernel, which is all that a check of the way between two machines needs."""
+def listening(backlog: int) -> Iterator[int]:
+    """The port of a socket that listens on all addresses and never accepts: the kernel answers each connection, and no
+    more is needed to check the network between two machines."""
     with sockets.bound_everywhere(0) as sock:
         sock.listen(backlog)
         yield int(sock.getsockname()[1])
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What was found.
+
+    Args:
+        places: the hosts of the endpoint; none if it is not on a network.
+        advertised: the address that this node would advertise; None if it is not known.
+        somebody: whether anything listens at the endpoint.
+        is_hosted: whether a node hosts the store, so that there is none before the job begins.
+        may_host: whether this node may be the one that hosts it.
+    """
+
+    places: tuple[Place, ...]
+    advertised: str | None
+    somebody: bool
+    is_hosted: bool
+    may_host: bool
+    findings: tuple[Finding, ...]
+
+
+def surroundings_of(
+    settings: Settings, record: RendezvousBackendRecord | None, nodes: int, limit: Duration, clock: Clock
+) -> Surroundings:
+    """Look around. Questions of one kind are asked at the same time, each with `limit` seconds.
+
+    Args:
+        nodes: the most that the job may have.
+    """
+    is_hosted = settings.rdzv_backend == "static" or (record is not None and record.serve is not None)
+    try:
+        places = places_of(settings.rdzv_backend, settings.rdzv_endpoint, settings.rdzv_conf)
+    except ValueError as error:
+        wrong = fault(Check.NAME, f"expected host[:port] as --rdzv-endpoint, {error}", "correct --rdzv-endpoint")
+        return Surroundings((), None, False, False, False, (wrong, *_ports(settings, ())))
+    names = _at_once(resolved, places, limit, clock)
+    addresses = [address for name in names for address in name.addresses]
+    tried = _at_once(connected, addresses, limit, clock)
+    somebody = any(not item.problem for item in tried)
+    local = [address for address in addresses if is_hosted and address.local]
+    findings = [judged_name(name, nodes) for name in names]
+    findings += judged_connections(tried, is_hosted)
+    findings += _ports(settings, () if somebody else local)
+    advertised = _advertised(settings, nodes, places, tried, limit)
+    if places:
+        own = () if advertised is None else resolved(Place(advertised, 0), limit, clock).addresses
+        at_loopback = all(place.is_loopback for place in places)
+        findings.append(judged_address(advertised, own, settings.local_addr is not None, nodes, at_loopback))
+        if is_hosted:
+            whose = {address.host: "the endpoint's address" for address in addresses}
+            whose |= {address.host: "our address" for address in own}
+            found = _at_once(looked_up_backwards, whose, limit, clock)
+            findings += map(judged_reverse, found, whose.values())
+    return Surroundings(places, advertised, somebody, is_hosted, bool(local), tuple(findings))
+
+
+def _at_once(look: Callable[[T, Duration, Clock], R], items: Iterable[T], limit: Duration, clock: Clock) -> list[R]:
+    calls = [Call(partial(look, item, limit, clock)) for item in items]
+    return [call.result(limit + _MARGIN) for call in calls]
+
+
+def _advertised(
+    settings: Settings, nodes: int, places: Sequence[Place], tried: Sequence[Connected], limit: Duration
+) -> str | None:
+    """The address that the backends advertise: that of this end of the connection, or of the route to the endpoint."""
+    if settings.local_addr:
+        return settings.local_addr
+    if nodes == 1 or not places:
+        return _LOOPBACK
+    place = places[0]
+    own = next((item.ours for item in tried if item.ours), None)
+    if own is None:
+        with contextlib.suppress(Late):
+            own = Call(lambda: own_address_towards(place.host, place.port)).result(limit)
+    address = ip_address((own or "").partition("%")[0])
+    return place.host if address is not None and address.is_loopback and not place.is_loopback else own
+
+
+def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[Finding]:
+    """`host_at`: the addresses of this machine at which it may host the store."""
+    if host_at:
+        problem = sockets.cannot_bind(host_at[0].family, host_at[0].sockaddr)
+        yield judged_port(Check.PORT, "the store that this machine would host", host_at[0].port, problem)
+    if settings.rdzv_backend == "local" and settings.master_port:
+        problem = sockets.cannot_bind(socket.AF_INET, ("0.0.0.0", settings.master_port))
+        yield judged_port(Check.PORT, "--master-port", settings.master_port, problem)
+    if settings.health_port and settings.health is not None:
+        host = settings.health_conf.get("host", _LOOPBACK)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        problem = sockets.cannot_bind(family, (host, settings.health_port))
+        yield judged_port(Check.HEALTH_PORT, "--health-port", settings.health_port, problem)
+
+
 def judged_name(found: Resolved, nodes: int) -> Finding:
     """`nodes`: the most that the job may have."""
+    host, addresses = found.place.host, found.addresses
     if found.problem:
-        return fault(Check.NAME, f"{found.place.host} cannot be resolved: {found.problem}", _IN_DNS)
-    told = f"{found.place.host} is {', '.join(_shown(address) for address in found.addresses)}"
+        return fault(Check.NAME, f"{host} cannot be resolved: {found.problem}", _IN_DNS)
+    told = f"{host} is {', '.join(f'{a.host} (this machine)' if a.local else a.host for a in addresses)}"
     if found.seconds is not None and found.seconds >= SLOW:
         advice = f"ask the nameservers of /etc/resolv.conf why; or {_IN_DNS}"
-        return warning(Check.NAME, f"{told}; it took {found.seconds:.1f} s", advice)
-    if nodes > 1:
-        return _for_several(found, told)
-    return ok(Check.NAME, told)
-
-
-def _for_several(found: Resolved, told: str) -> Finding:
+        return warning(Check.NAME, f"{told}; the lookup took {found.seconds:.1f} s", advice)
+    if nodes == 1:
+        return ok(Check.NAME, told)
     if found.place.is_loopback:
         advice = "no other machine reaches it: write a name or an address that all nodes reach"
         return warning(Check.NAME, told, advice)
-    if all(address.is_loopback for address in found.addresses):
-        advice = (
-            f"right on the machine of that name only; elsewhere getent hosts {found.place.host} must show its address"
-        )
+    if all(address.is_loopback for address in addresses):
+        advice = f"right on the machine of that name only; elsewhere getent hosts {host} must show its address"
         return note(Check.NAME, f"{told}: loopback", advice)
-    if any(a.local for a in found.addresses) and any(not a.local for a in found.addresses):
+    if any(a.local for a in addresses) and not all(a.local for a in addresses):
         advice = "write a name or an address of one machine: each of them could host the store"
         return warning(Check.NAME, f"{told}: addresses of several machines", advice)
-    families = [address.family for address in found.addresses]
-    if len(families) > len(set(families)):
-        return note(Check.NAME, f"{told}: several addresses", "well, if they are of one machine, or of one cluster")
+    if len(addresses) > len({address.family for address in addresses}):
+        return note(Check.NAME, f"{told}: several addresses", "fine if they belong to one machine, or to one cluster")
     return ok(Check.NAME, told)
 
 
-def _shown(address: Address) -> str:
-    return f"{address.host} (this machine)" if address.local else address.host
-
-
 def judged_reverse(found: Reversed, whose: str) -> Finding:
-    """`whose`: the address, in words. A missing name does no harm as long as its absence is told quickly."""
+    """`whose`: the address, in words. A missing name does no harm as long as its absence shows quickly."""
     told = f"{whose}, {found.address}, backwards: {found.name or 'no name'}"
     if found.seconds is not None and found.seconds < SLOW:
         return ok(Check.REVERSE_LOOKUP, f"{told}, in {_milliseconds(found.seconds)}")
     took = "no answer in time" if found.seconds is None else f"after {found.seconds:.1f} s"
-    name = found.name or "NAME"
     return warning(
         Check.REVERSE_LOOKUP,
         f"{told}, {took}; torch's store waits for that at every connection",
-        f"add the line '{found.address} {name}' to /etc/hosts where the store is hosted, or set "
+        f"add the line '{found.address} {found.name or 'NAME'}' to /etc/hosts where the store is hosted, or set "
         "RES_OPTIONS='timeout:1 attempts:1' for elastic run",
     )
 
@@ -215,61 +302,51 @@ def judged_reverse(found: Reversed, whose: str) -> Finding:
 def judged_address(
     advertised: str | None, addresses: Sequence[Address], is_given: bool, nodes: int, meets_at_loopback: bool
 ) -> Finding:
-    """The address that this node would tell the others.
+    """The address that this node would advertise.
 
     Args:
         advertised: as text; None if it is not known.
         addresses: what it resolves to here.
         is_given: by --local-addr.
-        meets_at_loopback: the endpoint is of this machine only, so that an address of loopback does no harm.
+        meets_at_loopback: whether the endpoint is on this machine only, where a loopback address does no harm.
     """
     if advertised is None:
-        return warning(
-            Check.ADDRESS,
-            "no route to the endpoint, so that this node would tell its host name",
-            "give --local-addr an address of this machine that the other nodes reach",
-        )
-    told = f"this node tells the others {advertised}"
+        told = "no route to the endpoint, so this node would advertise its host name"
+        return warning(Check.ADDRESS, told, "give --local-addr an address of this machine that the other nodes reach")
+    told = f"this node advertises {advertised}"
     if not addresses:
         return fault(Check.ADDRESS, f"{told}, which cannot be resolved here", "correct --local-addr, or leave it out")
     if not any(address.local for address in addresses):
-        advice = "well, if it is translated to this machine; else correct --local-addr (ip -brief address lists them)"
-        return warning(Check.ADDRESS, f"{told}, which is no address of this machine", advice)
+        advice = "fine if it is translated to this machine; else correct --local-addr (ip -brief address lists them)"
+        return warning(Check.ADDRESS, f"{told}, which is not an address of this machine", advice)
     if nodes > 1 and not meets_at_loopback and all(address.is_loopback for address in addresses):
         advice = "give --local-addr an address that the other nodes reach (ip -brief address lists them)"
-        return warning(Check.ADDRESS, f"{told}, where no other machine reaches it", advice)
+        return warning(Check.ADDRESS, f"{told}, which no other machine reaches", advice)
     return ok(Check.ADDRESS, f"{told}{', as --local-addr says' if is_given else ''}")
 
 
 def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[Finding]:
-    """`is_hosted`: one of the nodes hosts the store, so that there is none before the job begins."""
-    someone = any(not item.problem for item in found)
+    """`is_hosted`: whether a node hosts the store, so that there is none before the job begins."""
+    somebody = any(not item.problem for item in found)
     for item in found:
+        told = f"nothing listens at {item.address} yet"
         if not item.problem:
             yield ok(Check.CONNECTION, f"{item.address} accepts, after {_milliseconds(item.seconds)}")
-        elif item.refused:
-            yield _nobody_there(item, someone, is_hosted)
+        elif not item.refused:
+            advice = (
+                "check that the machine is up, the address is right, and no firewall or security group drops the port"
+            )
+            level = Level.NOTE if somebody else Level.WARNING
+            yield Finding(level, Check.CONNECTION, f"{item.address} is out of reach: {item.problem}", advice)
+        elif somebody:
+            yield note(Check.CONNECTION, told)
+        elif not is_hosted:
+            yield warning(Check.CONNECTION, told, "start the service there; it must be up before the job begins")
+        elif item.address.local:
+            advice = "this machine would host the store: start elastic run or elastic serve here"
+            yield note(Check.CONNECTION, told, advice)
         else:
-            yield _out_of_reach(item, someone)
-
-
-def _nobody_there(item: Connected, someone: bool, is_hosted: bool) -> Finding:
-    told = f"nothing listens at {item.address} yet"
-    if someone:
-        return note(Check.CONNECTION, told)
-    if not is_hosted:
-        return warning(Check.CONNECTION, told, "start the service there; it must be up before the job begins")
-    if item.address.local:
-        return note(
-            Check.CONNECTION, told, "this machine would host the store: start elastic run or elastic serve here"
-        )
-    return note(Check.CONNECTION, told, "the machine answers; start elastic run, or elastic serve, there")
-
-
-def _out_of_reach(item: Connected, someone: bool) -> Finding:
-    told = f"{item.address} is out of reach: {item.problem}"
-    advice = "check that the machine is up, the address is its own, and no firewall or security group drops the port"
-    return Finding(Level.NOTE if someone else Level.WARNING, Check.CONNECTION, told, advice)
+            yield note(Check.CONNECTION, told, "the machine answers; start elastic run, or elastic serve, there")
 
 
 def judged_port(check: Check, what: str, port: int, problem: str) -> Finding:
@@ -277,21 +354,17 @@ def judged_port(check: Check, what: str, port: int, problem: str) -> Finding:
     if not problem:
         return ok(check, f"{what}: port {port} is free here")
     ports = " (ports below 1024 are root's)" if 0 < port < 1024 else ""
-    return fault(
-        check,
-        f"{what}: port {port} cannot be had here: {problem}",
-        f"choose another{ports}, or end what listens there: ss -ltnp shows it",
-    )
+    advice = f"choose another{ports}, or end what listens there: ss -ltnp shows it"
+    return fault(check, f"{what}: port {port} is not available here: {problem}", advice)
 
 
 def judged_store_absence(is_expected: bool, where: str, is_hosted: bool) -> Finding:
-    """Nobody answered at any address of the endpoint."""
+    """Nothing answered at any address of the endpoint."""
     start = f"elastic serve --rdzv-endpoint {where}" if is_hosted else "the service"
     if is_expected:
-        return fault(
-            Check.STORE, f"no store can be reached at {where}", f"start {start}; see the lines above for the way"
-        )
-    told = f"there is no store at {where} yet, so nothing was asked of it"
+        advice = f"start {start}; the lines above show which part of the network fails"
+        return fault(Check.STORE, f"no store can be reached at {where}", advice)
+    told = f"there is no store at {where} yet, so it was not asked"
     if is_hosted:
         return note(Check.STORE, told, "the first elastic run on its machine starts it")
     return warning(Check.STORE, told, f"start {start} before the job")

@@ -1,10 +1,7 @@
-"""`--peers`: doctors that run at the same time meet at the store, try the way to each other, and compare versions.
+"""`--peers`: doctors that run at the same time meet at the store, connect to each other, and compare versions.
 
-Every doctor announces a card under a key of its own, and beats. Who is there is known by cards that change while one
-looks, or whose beats do: what a doctor that died has left behind does not count. `looked` and what judges are pure.
-
-Stages: MEETING until enough are there, TOLD when the card says whom its doctor cannot reach, LEAVING when all others
-have told, too.
+Every doctor announces a card under a key of its own, and beats. A doctor is present if its card or its beats change
+while the others look, so a card that a dead doctor has left behind does not count.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ import enum
 import json
 import socket
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import later
@@ -31,12 +29,13 @@ _VERSION = 1
 _LONGEST = 1 << 20  # characters of a card; those of thousands of peers fit
 _TICK: Duration = 0.05  # seconds between two looks
 _TICK_PER_PEER: Duration = 0.002
-_FOR_A_WAY: Duration = 3.0
+_TO_CONNECT: Duration = 3.0
 _FOR_FAREWELL: Duration = 2.0
 
 
 class Stage(enum.IntEnum):
-    """See above."""
+    """MEETING until enough are present, TOLD when the card says which doctors it cannot reach, LEAVING when all others
+    have told that as well."""
 
     MEETING = 0
     TOLD = 1
@@ -49,9 +48,9 @@ class Card:
 
     Args:
         name: of its machine, for people.
-        address, port: where it can be connected to for a test.
+        address, port: where others may try to connect.
         versions: of elastic-core, Python and torch.
-        unreachable: by key, why it cannot connect there.
+        unreachable: by the key of another doctor, why this one cannot connect to it.
     """
 
     name: str
@@ -63,12 +62,11 @@ class Card:
 
 
 def encoded(card: Card) -> bytes:
-    """For the store."""
     return json.dumps({"version": _VERSION, **asdict(card)}).encode()
 
 
 def decoded(data: bytes) -> Card | None:
-    """None if it is no card that this version can read."""
+    """None if it is not a card that this version can read."""
     try:
         found: dict[str, Any] = json.loads(data) if len(data) <= _LONGEST else {}
         if found.pop("version", None) != _VERSION:
@@ -92,14 +90,14 @@ def _text(value: object) -> str:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What one doctor has seen.
+    """What one doctor has seen of the others.
 
     Args:
         key: its own.
-        size: how many are to meet.
-        first: each as it was first seen: beats and card.
-        cards: the last card of each that lives or has lived, by key; its own is not among them.
-        here: those that were there at the last look, or had gone on their way before.
+        size: how many doctors are to meet.
+        first: beats and card of each, as first seen.
+        cards: the last card of each other doctor that is or was present, by key.
+        here: keys of all cards that were there at the last look.
     """
 
     key: str
@@ -110,11 +108,11 @@ class Meeting:
 
     @property
     def met(self) -> bool:
-        """Whether enough are there, this one included."""
+        """Whether enough doctors are present, this one included."""
         return len(self.cards) + 1 >= self.size
 
     def reached(self, stage: Stage) -> bool:
-        """Whether all others have come that far. Who has left after all had met is done."""
+        """Whether all others have come that far. A doctor that has left since they met is done."""
         return all(card.stage >= stage or key not in self.here for key, card in self.cards.items())
 
     def after_look(self, announced: Sequence[Announced]) -> Meeting:
@@ -139,7 +137,7 @@ class Doctor:
         key: unique for it.
         card: what it tells of itself.
         pause: waits for so many seconds.
-        reach: connects to an address and port: why it cannot, or an empty text.
+        reach: connects to an address and port; returns why it cannot, or an empty text.
     """
 
     backend: RosterBackend
@@ -150,8 +148,8 @@ class Doctor:
     reach: Callable[[str, int], str]
 
     def meet(self, size: int, patience: Duration) -> Meeting:
-        """Wait until `size` have met, `patience` seconds at most, then try the ways and leave. What it returns has not
-        `met` if they were too few. Raises RendezvousConnectionError."""
+        """Wait until `size` doctors have met, `patience` seconds at most; then connect to each, tell the result, and
+        leave. If too few came, the meeting that it returns has not `met`. Raises RendezvousConnectionError."""
         until = later(self.clock.now(), patience)
         self._announce()
         try:
@@ -161,18 +159,15 @@ class Doctor:
             self.backend.withdraw(self.key)
 
     def _together(self, meeting: Meeting) -> Meeting:
-        ways = {key: self._way(card) for key, card in meeting.cards.items()}
-        unreachable = {key: why for key, way in ways.items() if (why := way.result(2 * _FOR_A_WAY))}
+        calls = {key: Call(partial(self.reach, card.address, card.port)) for key, card in meeting.cards.items()}
+        unreachable = {key: why for key, call in calls.items() if (why := call.result(2 * _TO_CONNECT))}
         self.card = replace(self.card, unreachable=unreachable)
-        for stage, patience in ((Stage.TOLD, 2 * _FOR_A_WAY + _FOR_FAREWELL), (Stage.LEAVING, _FOR_FAREWELL)):
+        for stage, patience in ((Stage.TOLD, 2 * _TO_CONNECT + _FOR_FAREWELL), (Stage.LEAVING, _FOR_FAREWELL)):
             self.card = replace(self.card, stage=stage)
             self._announce()
-            soon = later(self.clock.now(), patience)
-            meeting = self._looks(meeting, soon, lambda seen, stage=stage: seen.reached(stage))  # type: ignore[misc]
+            until = later(self.clock.now(), patience)
+            meeting = self._looks(meeting, until, partial(Meeting.reached, stage=stage))
         return meeting
-
-    def _way(self, card: Card) -> Call[str]:
-        return Call(lambda: self.reach(card.address, card.port))
 
     def _looks(self, meeting: Meeting, until: Instant, enough: Callable[[Meeting], bool]) -> Meeting:
         meeting = self._look(meeting)
@@ -189,7 +184,7 @@ class Doctor:
         self.backend.announce(self.key, encoded(self.card))
 
 
-def cannot_reach(address: str, port: int, limit: Duration = _FOR_A_WAY) -> str:
+def cannot_reach(address: str, port: int, limit: Duration = _TO_CONNECT) -> str:
     """Why a connection there cannot be made within `limit` seconds; empty if it can."""
     try:
         Call(lambda: socket.create_connection((address, port), limit).close()).result(limit)
@@ -201,25 +196,14 @@ def cannot_reach(address: str, port: int, limit: Duration = _FOR_A_WAY) -> str:
 
 
 def judged_peers(meeting: Meeting, own: Card, patience: Duration) -> Iterator[Finding]:
-    """What came of it. `own`: this doctor's card at the end."""
+    """`own`: this doctor's card at the end."""
     cards = {meeting.key: own, **meeting.cards}
     names = ", ".join(sorted(card.name for card in cards.values()))
     if not meeting.met:
-        yield fault(
-            Check.PEERS,
-            f"{len(cards)} of {_counted(meeting.size)} met within {patience:g} s: {names}",
-            "start one on each node at the same time, with the same endpoint, --rdzv-id and --peers",
-        )
+        told = f"{len(cards)} of {_counted(meeting.size)} met within {patience:g} s: {names}"
+        advice = "start one on each node at the same time, with the same endpoint, --rdzv-id and --peers"
+        yield fault(Check.PEERS, told, advice)
         return
-    yield from _ways(meeting, own, names, cards)
-    yield _versions(cards)
-
-
-def _counted(doctors: int) -> str:
-    return f"{doctors} doctor{'' if doctors == 1 else 's'}"
-
-
-def _ways(meeting: Meeting, own: Card, names: str, cards: Mapping[str, Card]) -> Iterator[Finding]:
     broken = [
         (card.name, cards[key], why) for card in cards.values() for key, why in card.unreachable.items() if key in cards
     ]
@@ -229,6 +213,11 @@ def _ways(meeting: Meeting, own: Card, names: str, cards: Mapping[str, Card]) ->
         told = f"{name} cannot connect to {other.name} at {other.address}: {why}"
         advice = f"open the network between them for any port, or give {other.name} another --local-addr"
         yield fault(Check.ADDRESS, told, advice)
+    yield _versions(cards)
+
+
+def _counted(doctors: int) -> str:
+    return f"{doctors} doctor{'' if doctors == 1 else 's'}"
 
 
 def _versions(cards: Mapping[str, Card]) -> Finding:
