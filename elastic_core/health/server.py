@@ -43,7 +43,7 @@ def live(alive_at: float, now: float, timeout: Duration, watchdog_fault: str = "
     if silent > timeout:
         return Probe(False, f"stuck: the agent's loop has not turned for {silent:.0f} s, {timeout:g} s are allowed")
     if watchdog_fault:
-        return Probe(False, f"nobody watches the workers: {watchdog_fault}")
+        return Probe(False, f"no watchdog watches the workers: {watchdog_fault}")
     return Probe(True, "the agent's loop turns")
 
 

@@ -16,7 +16,7 @@ NOW = 1_700_000_000.0
         (30.0, "", True, "the agent's loop turns"),
         (30.5, "", False, "stuck: the agent's loop has not turned for 30 s, 30 s are allowed"),
         (100.0, "it died", False, "stuck: the agent's loop has not turned for 100 s, 30 s are allowed"),
-        (1.0, "it died", False, "nobody watches the workers: it died"),
+        (1.0, "it died", False, "no watchdog watches the workers: it died"),
     ],
 )
 def test_liveness(silent, fault, ok, reason):

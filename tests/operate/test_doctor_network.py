@@ -193,7 +193,7 @@ def levels(found):
 
 def test_the_surroundings_of_a_run(listener):
     here = around(listener)
-    assert (here.somebody, here.may_host, here.advertised) == (True, True, "127.0.0.1")
+    assert (here.is_served, here.may_host, here.advertised) == (True, True, "127.0.0.1")
     assert {("connection", "ok"), ("address", "ok"), ("name", "warning")} <= levels(here)
     assert "port" not in dict(levels(here))
     listener_of_health = {"health": "http", "health_port": listener.getsockname()[1]}
@@ -209,7 +209,7 @@ def test_nobody_there_yet(listener):
     with socket.socket() as again:
         again.bind(where)
         here = around(again, local_addr="192.0.2.7")
-    assert (here.somebody, here.may_host, here.advertised) == (False, True, "192.0.2.7")
+    assert (here.is_served, here.may_host, here.advertised) == (False, True, "192.0.2.7")
     assert {("connection", "note"), ("address", "warning")} <= levels(here)
 
 

@@ -109,14 +109,14 @@ class _Examination:
                 advice = "leave out --peers and --expect-store, or give a backend of several nodes"
                 yield fault(Check.STORE, told, advice)
             return
-        if around.places and not (around.somebody or self.options.peers):
+        if around.places and not (around.is_served or self.options.peers):
             where = self.settings.rdzv_endpoint
             yield judged_store_absence(self.options.expect_store, where, around.is_hosted)
             return
         try:
             yield from self._answers(record, around, versions)
         except RendezvousConnectionError as error:
-            if around.somebody or expected:
+            if around.is_served or expected:
                 advice = "start elastic serve, or the service, at that endpoint, or correct the endpoint"
                 yield fault(Check.STORE, str(error), advice)
             else:
@@ -152,7 +152,7 @@ class _Examination:
     def _served(self, record: RendezvousBackendRecord, around: Surroundings) -> Iterator[bool]:
         """Serves the store until the end, for peers, if nothing serves it yet and this machine would host it."""
         server = None
-        if self.options.peers and not around.somebody and around.may_host and record.serve is not None:
+        if self.options.peers and not around.is_served and around.may_host and record.serve is not None:
             server = record.serve(self.settings.rdzv_endpoint, self.nodes)
             try:
                 server.start()

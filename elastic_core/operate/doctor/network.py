@@ -175,14 +175,14 @@ class Surroundings:
     Args:
         places: the hosts of the endpoint; none if it is not on a network.
         advertised: the address that this node would advertise; None if it is not known.
-        somebody: whether anything listens at the endpoint.
+        is_served: whether anything listens at the endpoint.
         is_hosted: whether a node hosts the store, so that there is none before the job begins.
         may_host: whether this node may be the one that hosts it.
     """
 
     places: tuple[Place, ...]
     advertised: str | None
-    somebody: bool
+    is_served: bool
     is_hosted: bool
     may_host: bool
     findings: tuple[Finding, ...]
@@ -205,11 +205,11 @@ def surroundings_of(
     names = _at_once(resolved, places, limit, clock)
     addresses = [address for name in names for address in name.addresses]
     tried = _at_once(connected, addresses, limit, clock)
-    somebody = any(not item.problem for item in tried)
+    is_served = any(not item.problem for item in tried)
     local = [address for address in addresses if is_hosted and address.local]
     findings = [judged_name(name, nodes) for name in names]
     findings += judged_connections(tried, is_hosted)
-    findings += _ports(settings, () if somebody else local)
+    findings += _ports(settings, () if is_served else local)
     advertised = _advertised(settings, nodes, places, tried, limit)
     if places:
         own = () if advertised is None else resolved(Place(advertised, 0), limit, clock).addresses
@@ -220,7 +220,7 @@ def surroundings_of(
             whose |= {address.host: "our address" for address in own}
             found = _at_once(looked_up_backwards, whose, limit, clock)
             findings += map(judged_reverse, found, whose.values())
-    return Surroundings(places, advertised, somebody, is_hosted, bool(local), tuple(findings))
+    return Surroundings(places, advertised, is_served, is_hosted, bool(local), tuple(findings))
 
 
 def _at_once(look: Callable[[T, Duration, Clock], R], items: Iterable[T], limit: Duration, clock: Clock) -> list[R]:
@@ -327,7 +327,7 @@ def judged_address(
 
 def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[Finding]:
     """`is_hosted`: whether a node hosts the store, so that there is none before the job begins."""
-    somebody = any(not item.problem for item in found)
+    accepted = any(not item.problem for item in found)
     for item in found:
         told = f"nothing listens at {item.address} yet"
         if not item.problem:
@@ -336,9 +336,9 @@ def judged_connections(found: Sequence[Connected], is_hosted: bool) -> Iterator[
             advice = (
                 "check that the machine is up, the address is right, and no firewall or security group drops the port"
             )
-            level = Level.NOTE if somebody else Level.WARNING
+            level = Level.NOTE if accepted else Level.WARNING
             yield Finding(level, Check.CONNECTION, f"{item.address} is out of reach: {item.problem}", advice)
-        elif somebody:
+        elif accepted:
             yield note(Check.CONNECTION, told)
         elif not is_hosted:
             yield warning(Check.CONNECTION, told, "start the service there; it must be up before the job begins")
