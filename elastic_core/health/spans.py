@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
     from elastic_core.health.board import StatusBoard
-    from elastic_core.interfaces.health import Recovery
+    from elastic_core.interfaces.health import AgentStatus, Recovery
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _PATIENCE: Duration = 2.0  # seconds for which a collector that does not answer can delay the end
@@ -34,7 +34,7 @@ def export_recoveries(board: StatusBoard, environ: Mapping[str, str]) -> Callabl
 
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
-    RecoverySpans(board, provider.get_tracer("elastic_core"))
+    span_recoveries(board, provider.get_tracer("elastic_core"))
 
     def end() -> None:
         ending = threading.Thread(target=provider.shutdown, name="spans", daemon=True)
@@ -44,39 +44,40 @@ def export_recoveries(board: StatusBoard, environ: Mapping[str, str]) -> Callabl
     return end
 
 
-class RecoverySpans:
-    """Makes a span of each recovery that appears on the board."""
+def span_recoveries(board: StatusBoard, tracer: Tracer) -> None:
+    """Make a span of each recovery that appears on the board from now on."""
+    last = 0
 
-    def __init__(self, board: StatusBoard, tracer: Tracer) -> None:
-        self._board, self._tracer, self._last = board, tracer, 0
-        board.subscribe(self._look)
+    def look() -> None:
+        nonlocal last
+        status = board.status()
+        for recovery in status.recoveries:
+            if recovery.round > last:
+                last = recovery.round
+                _make_span(tracer, status, recovery)
 
-    def _look(self) -> None:
-        for recovery in self._board.status().recoveries:
-            if recovery.round > self._last:
-                self._last = recovery.round
-                self._tell(recovery)
+    board.subscribe(look)
 
-    def _tell(self, recovery: Recovery) -> None:
-        from opentelemetry.context import Context
-        from opentelemetry.trace import set_span_in_context
 
-        begun = recovery.at - recovery.total
-        status = self._board.status()
-        attributes: dict[str, str | int] = {
-            "elastic.run_id": status.run_id,
-            "elastic.node": status.node,
-            "elastic.round": recovery.round,
-            "elastic.cause": recovery.cause,
-            "elastic.reason": recovery.reason,
-        }
-        whole = self._tracer.start_span("recovery", Context(), start_time=_nanoseconds(begun), attributes=attributes)
-        for part in Parts._fields:
-            ended = begun + getattr(recovery, part)
-            child = self._tracer.start_span(part, set_span_in_context(whole), start_time=_nanoseconds(begun))
-            child.end(_nanoseconds(ended))
-            begun = ended
-        whole.end(_nanoseconds(recovery.at))
+def _make_span(tracer: Tracer, status: AgentStatus, recovery: Recovery) -> None:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import set_span_in_context
+
+    attributes: dict[str, str | int] = {
+        "elastic.run_id": status.run_id,
+        "elastic.node": status.node,
+        "elastic.round": recovery.round,
+        "elastic.cause": recovery.cause,
+        "elastic.reason": recovery.reason,
+    }
+    begun = recovery.at - recovery.total
+    whole = tracer.start_span("recovery", Context(), start_time=_nanoseconds(begun), attributes=attributes)
+    for part in Parts._fields:
+        ended = begun + getattr(recovery, part)
+        child = tracer.start_span(part, set_span_in_context(whole), start_time=_nanoseconds(begun))
+        child.end(_nanoseconds(ended))
+        begun = ended
+    whole.end(_nanoseconds(recovery.at))
 
 
 def _exporter(environ: Mapping[str, str]) -> SpanExporter | None:

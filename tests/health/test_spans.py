@@ -11,7 +11,7 @@ from elastic_core import compose, launch
 from elastic_core.clock import Instant
 from elastic_core.config import settings_from
 from elastic_core.health.board import StatusBoard
-from elastic_core.health.spans import RecoverySpans, export_recoveries
+from elastic_core.health.spans import export_recoveries, span_recoveries
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.observer import PhaseChanged, RestartDecided, RoundFormed
@@ -52,7 +52,7 @@ def test_each_recovery_is_a_span_with_a_child_for_each_part(board, clock):
 
     provider, memory = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(memory))
-    RecoverySpans(board, provider.get_tracer("test"))
+    span_recoveries(board, provider.get_tracer("test"))
     recover(board, clock, 2)
     recover(board, clock, 3)
     spans = memory.get_finished_spans()
