@@ -5,7 +5,7 @@ Start with `settings` (the table), then `reading` (how the sources come together
 
 from elastic_core.config.command import Command, CommandReading, read_command, wants_help
 from elastic_core.config.environment import from_environment
-from elastic_core.config.explain import as_dict, as_text
+from elastic_core.config.explain import as_dict, as_text, help_text
 from elastic_core.config.reading import (
     RESERVED,
     Reading,
@@ -18,7 +18,6 @@ from elastic_core.config.reading import (
 from elastic_core.config.settings import SPECS, Settings
 from elastic_core.config.sources import Found
 from elastic_core.config.spec import Spec
-from elastic_core.config.usage import help_text
 from elastic_core.config.values import NodeRange, StreamMap, Streams
 
 __all__ = [

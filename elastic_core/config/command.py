@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.environment import from_environment
+from elastic_core.config.explain import command_help
 from elastic_core.config.file import from_file
 from elastic_core.config.flags import CommandLine, scan_mixed
 from elastic_core.config.reading import apart, parse_found
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import Spec, specs_of_options
-from elastic_core.config.usage import command_help
 from elastic_core.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:

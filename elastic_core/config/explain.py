@@ -1,4 +1,4 @@
-"""The resolved configuration, with the origin of every value, for people and for programs."""
+"""The settings in words: the help of the commands, and the resolved configuration with the origin of every value."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.config.lists import format_options, join_commas
-from elastic_core.config.secrets import without_secrets
 from elastic_core.config.settings import SPECS
-from elastic_core.config.spec import specs_of_options
-from elastic_core.config.values import NodeRange, StreamMap
+from elastic_core.config.spec import GROUPS, Spec, specs_of_options
+from elastic_core.config.values import NodeRange, StreamMap, format_options, is_secret, join_commas
+from elastic_core.errors import EXIT_CODE_MEANING, ExitCode
 from elastic_core.text import HIDDEN
 
 if TYPE_CHECKING:
@@ -21,6 +20,18 @@ if TYPE_CHECKING:
 VERSION = 1
 """Of the schema of `as_dict`; grows when a field changes its meaning or goes away, not when one is added."""
 
+_HEAD = """\
+usage: elastic run [flags] script [arguments of the script]
+
+Starts the workers of a training job on this node. Flags may be written with dashes or underscores;
+a switch is turned off by --name=false. What follows the script belongs to the script. A flag wins
+over its variables (in the order shown), these over the config file, that over what Slurm or a
+Kubernetes Indexed Job says, and that over the default.
+"""
+
+_EXAMPLE = "elastic run --nnodes 2:4 --nproc-per-node 8 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py"
+_WIDTH = 100
+
 
 def as_dict(reading: Reading, added_options: Iterable[Option] = (), secrets: Collection[str] = ()) -> dict[str, Any]:
     """The reading as JSON values.
@@ -29,32 +40,24 @@ def as_dict(reading: Reading, added_options: Iterable[Option] = (), secrets: Col
     are text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, unset is null. Values of
     secret options are `***`; `secrets` are those of the records, see `PluginManager.secret_options`.
     """
-    added_options = list(added_options)
-    values = _shown(reading, added_options, secrets)
-    units = {name: spec.unit for name, spec in specs_of_options(added_options).items()}
     return {
         "version": VERSION,
         "config_file": None if reading.config_file is None else str(reading.config_file),
         "script": reading.script,
         "script_args": list(reading.script_args),
-        "settings": {name: _entry(values[name], spec.unit, reading.origins[name]) for name, spec in SPECS.items()},
-        "plugin_options": {
-            name: _entry(values[name], units.get(name.replace("-", "_"), ""), reading.origins[name])
-            for name in reading.added
+        "settings": {
+            name: {**entry, "value": _plain(entry["value"])} for name, entry in _settings(reading, secrets).items()
         },
+        "plugin_options": _plugin_options(reading, added_options),
     }
 
 
 def as_text(reading: Reading, added_options: Iterable[Option] = (), secrets: Collection[str] = ()) -> str:
     """The reading as lines of three columns: setting, value with unit, origin. Arguments as for `as_dict`."""
-    added_options = list(added_options)
-    document = as_dict(reading, added_options, secrets)
-    values = _shown(reading, added_options, secrets)
     rows = []
-    for name, entry in {**document["settings"], **document["plugin_options"]}.items():
-        shown = as_word(values[name])
-        unit = f" {entry['unit']}" if entry["unit"] and values[name] is not None else ""
-        rows.append((name, shown + unit, entry["origin"]))
+    for name, entry in {**_settings(reading, secrets), **_plugin_options(reading, added_options)}.items():
+        unit = f" {entry['unit']}" if entry["unit"] and entry["value"] is not None else ""
+        rows.append((name, as_word(entry["value"]) + unit, entry["origin"]))
     wide, wider = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"{name:{wide}}  {shown:{wider}}  {origin}" for name, shown, origin in rows]
     script = " ".join([reading.script or "none", *reading.script_args])
@@ -62,12 +65,26 @@ def as_text(reading: Reading, added_options: Iterable[Option] = (), secrets: Col
     return "\n".join([*head, *lines]) + "\n"
 
 
-def _shown(reading: Reading, added_options: Iterable[Option], secrets: Collection[str]) -> dict[str, object]:
-    """Every value by name, without secrets."""
-    settings = {name: getattr(reading.settings, name) for name in SPECS}
-    confs = {name: without_secrets(value, secrets) for name, value in settings.items() if isinstance(value, Mapping)}
-    hidden = {option.name for option in added_options if option.secret and reading.added.get(option.name) is not None}
-    return {**settings, **confs, **reading.added, **dict.fromkeys(hidden, HIDDEN)}
+def _settings(reading: Reading, secrets: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Value, unit and origin of every setting, without secrets."""
+    entries = {}
+    for name, spec in SPECS.items():
+        value = getattr(reading.settings, name)
+        if isinstance(value, Mapping):
+            value = {key: HIDDEN if is_secret(key, secrets) else text for key, text in value.items()}
+        entries[name] = {"value": value, "unit": spec.unit, "origin": reading.origins[name]}
+    return entries
+
+
+def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, dict[str, Any]]:
+    """The same of the options that plugins added."""
+    entries = {}
+    for option in options:
+        if option.name in reading.added:
+            value = reading.added[option.name]
+            shown = HIDDEN if option.secret and value is not None else value
+            entries[option.name] = {"value": shown, "unit": option.unit, "origin": reading.origins[option.name]}
+    return entries
 
 
 def as_word(value: object) -> str:
@@ -83,23 +100,51 @@ def as_word(value: object) -> str:
     if isinstance(value, frozenset):
         return ",".join(str(item) for item in sorted(value)) or "empty"
     if isinstance(value, tuple):
-        return join_commas(_name(item) for item in value) or "empty"
+        return join_commas(_plain(value)) or "empty"
     return str(value) or "empty"
 
 
-def _name(item: object) -> str:
-    return item.name if isinstance(item, signal.Signals) else str(item)
-
-
-def _entry(value: object, unit: str, origin: str) -> dict[str, Any]:
-    return {"value": _plain(value), "unit": unit, "origin": origin}
-
-
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:
     if isinstance(value, NodeRange | StreamMap | Path):
         return str(value)
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, tuple):
-        return [_name(item) for item in value]
-    return dict(value) if isinstance(value, Mapping) else value
+        return [item.name if isinstance(item, signal.Signals) else str(item) for item in value]
+    return value
+
+
+def help_text(added_options: Iterable[Option] = ()) -> str:
+    """The help of `elastic run`: every flag by group, with default, unit and environment variables."""
+    specs = [*SPECS.values(), *specs_of_options(added_options).values()]
+    groups = [_paragraph(group, (_flag(spec) for spec in specs if spec.group == group)) for group in GROUPS]
+    # What a code means for other commands comes after a semicolon.
+    codes = {code: meaning.partition("; ")[0] for code, meaning in EXIT_CODE_MEANING.items()}
+    del codes[ExitCode.NOT_FOUND]
+    told = [f"  {code:<3} {meaning}" for code, meaning in codes.items()]
+    told.append("  128 + n: signal n ended the agent; its workers are stopped")
+    return "\n\n".join([_HEAD.rstrip(), *groups, f"example:\n  {_EXAMPLE}", _paragraph("exit codes", told)])
+
+
+def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[ExitCode, str]) -> str:
+    """The help of a command with a few flags. `codes`: the exit codes that have a meaning of their own for it."""
+    told = [f"  {int(code)}  {meaning}" for code, meaning in codes.items()]
+    told.append("  others as for elastic run; docs/reference/exit-codes.md has them all")
+    flags = _paragraph("flags", map(_flag, specs))
+    return "\n\n".join([head.rstrip(), flags, f"example:\n  {example}", _paragraph("exit codes", told)])
+
+
+def _paragraph(title: str, lines: Iterable[str]) -> str:
+    return "\n".join([f"{title}:", *lines])
+
+
+def _flag(spec: Spec) -> str:
+    import textwrap
+
+    names = ", ".join(name for name in (spec.short, spec.flag) if name)
+    unit = f" {spec.unit}" if spec.unit and spec.default is not None else ""
+    variables = f"; {', '.join(spec.variables())}" if spec.variables() else ""
+    default = "unset" if spec.default == "" else as_word(spec.default)
+    about = f"{spec.help} (default: {default}{unit}{variables})"
+    body = textwrap.wrap(about, _WIDTH - 6, break_on_hyphens=False, break_long_words=False)
+    return "\n".join([f"  {names} {spec.metavar}".rstrip(), *(f"      {line}" for line in body)])

@@ -13,7 +13,10 @@ from collections.abc import Mapping  # noqa: TC003 - dataclass annotations shoul
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003
 
-from elastic_core.config.lists import (
+from elastic_core.config.spec import Spec, setting, specs_of
+from elastic_core.config.values import (
+    NodeRange,
+    StreamMap,
     parse_node_range,
     parse_options,
     parse_ranks,
@@ -22,8 +25,6 @@ from elastic_core.config.lists import (
     parse_texts,
     some_of,
 )
-from elastic_core.config.spec import Spec, setting, specs_of
-from elastic_core.config.values import NodeRange, StreamMap
 from elastic_core.parsing import (
     choice,
     integer,

@@ -1,9 +1,26 @@
-"""The types of settings that Python has no word for. Frozen; `str(value)` is the text that reads back as it."""
+"""Values with parts: their types where Python has none, and their parsers. The rules of `parsing` hold here too.
+
+The types are frozen, and `str(value)` is the text that their parsers read.
+"""
 
 from __future__ import annotations
 
 import enum
+import re
+import signal
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+
+from elastic_core.parsing import Parser, parse_text, unexpected
+from elastic_core.text import HIDDEN
+
+_NODES = "N or MIN:MAX nodes with 1 <= MIN <= MAX (such as 2 or 1:4)"
+_STREAMS = "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a map by local rank such as 0:3,11:1"
+_OPTIONS = "options as key=value, separated by commas (`,,` is a comma within a value)"
+_RANKS = "local ranks separated by commas (such as 0,1,11)"
+_NOT_CATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
+_SECRETS = frozenset({"password", "secret", "token"})
+"""Options that are secret even if the plugin does not say so or is not installed."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +36,7 @@ class NodeRange:
 
     def __post_init__(self) -> None:
         if not 1 <= self.min <= self.max:
-            raise ValueError(f"expected 1 <= MIN <= MAX nodes, found {self.min}:{self.max}")
+            raise unexpected(_NODES, str(self))
 
     def __str__(self) -> str:
         return f"{self.min}:{self.max}"
@@ -36,7 +53,7 @@ class Streams(enum.IntFlag):
 
 @dataclass(frozen=True)
 class StreamMap:
-    """Which streams are meant, for any local rank: `everywhere`, unless `named` lists ranks (the others have none).
+    """The streams of every local rank: `everywhere`, unless `named` lists ranks (the others then have none).
 
     `named` is sorted by local rank.
     """
@@ -45,10 +62,148 @@ class StreamMap:
     named: tuple[tuple[int, Streams], ...] = ()
 
     def for_rank(self, local_rank: int) -> Streams:
-        """The streams meant for the worker of this local rank."""
+        """The streams of the worker with this local rank."""
         return dict(self.named).get(local_rank, self.everywhere)
 
     def __str__(self) -> str:
         if not self.named:
             return str(int(self.everywhere))
         return ",".join(f"{rank}:{int(streams)}" for rank, streams in self.named)
+
+
+def is_secret(option: str, declared: Collection[str] = ()) -> bool:
+    """Whether the option's value is a secret; `declared` are names with underscores, in lower case."""
+    name = option.strip().replace("-", "_").lower()
+    return name in _SECRETS or name in declared
+
+
+def split_commas(text: str) -> list[str]:
+    """The parts of a comma list, without the empty ones; `,,` is a comma within a part, read from the left."""
+    parts = [""]
+    for piece in re.findall(r",,|,|[^,]+", text):
+        if piece == ",":
+            parts.append("")
+        else:
+            parts[-1] += "," if piece == ",," else piece
+    return [part for part in parts if part]
+
+
+def join_commas(parts: Iterable[str]) -> str:
+    """The text that `split_commas` takes apart. A part that begins with a comma cannot be written this way."""
+    return ",".join(part.replace(",", ",,") for part in parts)
+
+
+def _parts(raw: object, expected: str) -> list[object]:
+    if isinstance(raw, str):
+        return list(split_commas(raw))
+    if isinstance(raw, list | tuple | set | frozenset):
+        return list(raw)
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return [raw]
+    raise unexpected(expected, raw)
+
+
+def parse_texts(raw: object) -> tuple[str, ...]:
+    """A comma list of texts, or a list of them (taken as they are)."""
+    return tuple(parse_text(part) for part in _parts(raw, "texts separated by commas"))
+
+
+def parse_ranks(raw: object) -> frozenset[int]:
+    """Local ranks: a comma list, or a list of whole numbers."""
+    texts = [str(part).strip() for part in _parts(raw, _RANKS)]
+    if not all(re.fullmatch("[0-9]+", text) for text in texts):
+        raise unexpected(_RANKS, raw)
+    return frozenset(map(int, texts))
+
+
+def some_of(*names: str) -> Parser[tuple[str, ...]]:
+    """A parser of a comma list of some of these words, at least one; each once, in the order in which they are named
+    here."""
+    expected = f"some of {', '.join(names)}, separated by commas"
+
+    def parse(raw: object) -> tuple[str, ...]:
+        found = {str(part).strip() for part in _parts(raw, expected)}
+        if not found or not found <= set(names):
+            raise unexpected(expected, raw)
+        return tuple(name for name in names if name in found)
+
+    return parse
+
+
+def parse_node_range(raw: object) -> NodeRange:
+    """`N` or `MIN:MAX`."""
+    match = re.fullmatch(r"\s*(\d{1,9})\s*(?::\s*(\d{1,9})\s*)?", str(raw))
+    if match is None:
+        raise unexpected(_NODES, raw)
+    return NodeRange(int(match[1]), int(match[2] or match[1]))
+
+
+def parse_stream_map(raw: object) -> StreamMap:
+    """`3`, or a map by local rank: `0:3,11:1`, in TOML also a table."""
+    if isinstance(raw, Mapping):
+        pairs = [(str(rank), str(streams)) for rank, streams in raw.items()]
+    elif ":" in (text := str(int(raw) if isinstance(raw, Streams) else raw)):
+        pairs = [(rank, streams) for rank, _, streams in (part.partition(":") for part in text.split(","))]
+    else:
+        return StreamMap(_streams(text, raw))
+    named: dict[int, Streams] = {}
+    for rank, streams in pairs:
+        if not re.fullmatch("[0-9]+", rank.strip()):
+            raise unexpected(_STREAMS, raw)
+        if int(rank) in named:
+            raise unexpected(f"each local rank once, but rank {int(rank)} is there twice", raw)
+        named[int(rank)] = _streams(streams, raw)
+    return StreamMap(named=tuple(sorted(named.items())))
+
+
+def _streams(text: str, whole: object) -> Streams:
+    if text.strip() not in ("0", "1", "2", "3"):
+        raise unexpected(_STREAMS, whole)
+    return Streams(int(text))
+
+
+def parse_options(raw: object) -> dict[str, str]:
+    """Options as `key=value`: a comma list, a list of such lists (they add up, the last of a key wins), a table."""
+    if isinstance(raw, Mapping):
+        return {str(key): _option_text(value) for key, value in raw.items()}
+    options: dict[str, str] = {}
+    for text in raw if isinstance(raw, list | tuple) else [raw]:
+        if not isinstance(text, str):
+            raise unexpected(_OPTIONS, raw)
+        for part in split_commas(text):
+            key, _, value = (piece.strip() for piece in part.partition("="))
+            if not key or not value:
+                # Such a part may be the rest of a secret with a comma in it.
+                found = HIDDEN if any(map(is_secret, options)) else repr(part)
+                raise ValueError(f"expected {_OPTIONS}, found {found}")
+            options[key] = value
+    return options
+
+
+def _option_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise unexpected("text, a number, true or false as the value of an option", value)
+
+
+def format_options(options: Mapping[str, str]) -> str:
+    """The text that `parse_options` takes apart."""
+    return join_commas(f"{key}={value}" for key, value in options.items())
+
+
+def parse_signals(raw: object) -> tuple[signal.Signals, ...]:
+    """Signal names, with or without `SIG`, in any case; each once, in order."""
+    found = [_signal(part) for part in _parts(raw, "signal names separated by commas (such as SIGTERM,SIGUSR1)")]
+    return tuple(dict.fromkeys(found))
+
+
+def _signal(part: object) -> signal.Signals:
+    if isinstance(part, signal.Signals):
+        return part
+    name = str(part).strip().upper()
+    known = signal.Signals.__members__.get(name if name.startswith("SIG") else f"SIG{name}")
+    if known is None or known in _NOT_CATCHABLE:
+        raise unexpected("the name of a signal that a process can handle (such as SIGTERM)", part)
+    return known

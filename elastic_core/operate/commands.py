@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.config import SPECS, Command, Spec
+from elastic_core.config.explain import command_help
 from elastic_core.config.flags import scan
 from elastic_core.config.resolve import STATIC_RUN_ID
 from elastic_core.config.spec import specs_of_options
-from elastic_core.config.usage import command_help
 from elastic_core.errors import ExitCode
 from elastic_core.parsing import integer, parse_boolean, seconds
 

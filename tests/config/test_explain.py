@@ -48,7 +48,7 @@ def test_every_default_passes_its_own_parser(name):
 
 
 def test_the_help_tells_flag_default_and_variable_of_every_setting():
-    text = help_text((OPTION,), width=100)
+    text = help_text((OPTION,))
     flat = " ".join(text.split())
     for spec in SPECS.values():
         assert spec.group in GROUPS

@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.config.lists import (
+from elastic_core.config.values import (
+    NodeRange,
+    StreamMap,
+    Streams,
     format_options,
     join_commas,
     parse_node_range,
@@ -18,7 +21,6 @@ from elastic_core.config.lists import (
     some_of,
     split_commas,
 )
-from elastic_core.config.values import NodeRange, StreamMap, Streams
 from elastic_core.parsing import (
     choice,
     integer,
