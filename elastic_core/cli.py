@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TextIO
 
-    from elastic_core.config import Command, CommandReading, Reading
+    from elastic_core.config import Command, CommandReading, Reading, Spec
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.observers import History
 
@@ -78,16 +78,16 @@ def run(argv: Sequence[str]) -> int:
 def explain(argv: Sequence[str]) -> int:
     """`elastic explain`."""
     from elastic_core import config
-    from elastic_core.operate.commands import explain_help
+    from elastic_core.operate.commands import EXPLAIN, explain_help
 
     manager = _load_plugins()
     added = manager.added_options()
-    as_json, rest = config.take_switch("json", argv, added)
-    if config.asks_for_help(rest, added):
+    if config.asks_for_help(argv, added, EXPLAIN):
         _print(explain_help())
         return ExitCode.SUCCESS
-    reading = _read(rest, manager, require_script=False)
+    reading = _read(argv, manager, require_script=False, own=EXPLAIN)
     secrets = manager.secret_options()
+    as_json = reading.own["json"]
     _print(_to_json(config.as_dict(reading, added, secrets)) if as_json else config.as_text(reading, added, secrets))
     return ExitCode.SUCCESS
 
@@ -255,10 +255,12 @@ def _asked_for_help(argv: Sequence[str], manager: PluginManager) -> bool:
     return True
 
 
-def _read(argv: Sequence[str], manager: PluginManager, require_script: bool = True) -> Reading:
+def _read(
+    argv: Sequence[str], manager: PluginManager, require_script: bool = True, own: Sequence[Spec] = ()
+) -> Reading:
     from elastic_core import config
 
-    return config.read(argv, os.environ, Path.cwd(), manager.added_options(), require_script=require_script)
+    return config.read(argv, os.environ, Path.cwd(), manager.added_options(), require_script=require_script, own=own)
 
 
 def _read_command(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core import metrics
 from elastic_core.compose import Entry, composed, function_entry, script_entry
-from elastic_core.config import SPECS, from_environment, random_run_id, settings_from
+from elastic_core.config import SPECS, from_environment, from_torchrun, settings_from
 from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
@@ -86,7 +86,9 @@ class LaunchConfig:
         Raises:
             ConfigurationError: with everything that is wrong.
         """
-        variables = from_environment(environ or {}, {name: SPECS[name] for name in _WATCHING}).found
+        environ = environ or {}
+        variables = from_torchrun(environ, SPECS)
+        variables |= from_environment(environ, {name: SPECS[name] for name in _WATCHING}).found
         values: dict[str, object] = {
             "nnodes": f"{self.min_nodes}:{self.max_nodes}",
             "rdzv_id": self.run_id or None,
@@ -95,7 +97,7 @@ class LaunchConfig:
             **{name: getattr(self, name) for name in _VALUES},
         }
         given = {name: value for name, value in values.items() if value is not None}
-        return settings_from({**variables, **given}, random_run_id)
+        return settings_from({**variables, **given})
 
 
 _TEXTS = ("rdzv_backend", "rdzv_endpoint", "local_addr", "log_dir", "redirects", "tee", "numa_binding")

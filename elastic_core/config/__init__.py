@@ -4,7 +4,7 @@ Start with `settings` (the table), then `reading` (how the sources come together
 """
 
 from elastic_core.config.command import Command, CommandReading, read_command, wants_help
-from elastic_core.config.environment import from_environment
+from elastic_core.config.environment import from_environment, from_torchrun
 from elastic_core.config.explain import as_dict, as_text, help_text
 from elastic_core.config.reading import (
     RESERVED,
@@ -13,11 +13,9 @@ from elastic_core.config.reading import (
     random_run_id,
     read,
     settings_from,
-    take_switch,
 )
 from elastic_core.config.settings import SPECS, Settings
-from elastic_core.config.sources import Found
-from elastic_core.config.spec import Spec
+from elastic_core.config.spec import Found, Spec
 from elastic_core.config.values import NodeRange, StreamMap, Streams
 
 __all__ = [
@@ -36,11 +34,11 @@ __all__ = [
     "as_text",
     "asks_for_help",
     "from_environment",
+    "from_torchrun",
     "help_text",
     "random_run_id",
     "read",
     "read_command",
     "settings_from",
-    "take_switch",
     "wants_help",
 ]

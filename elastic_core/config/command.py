@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.config.environment import from_environment
 from elastic_core.config.explain import command_help
-from elastic_core.config.file import from_file
-from elastic_core.config.flags import CommandLine, scan_mixed
-from elastic_core.config.reading import apart, parse_found
+from elastic_core.config.flags import scan
+from elastic_core.config.reading import apart, gathered, parse_found
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import Spec, specs_of_options
 from elastic_core.errors import ConfigurationError, Problem
@@ -71,7 +69,7 @@ class CommandReading:
 
 def wants_help(command: Command, argv: Sequence[str]) -> bool:
     """Whether `-h` or `--help` stands among the words."""
-    return scan_mixed(argv, command.specs, command.words)[0].help
+    return scan(argv, command.specs, command.words, mixed=True).help
 
 
 def read_command(
@@ -91,28 +89,19 @@ def read_command(
     Raises:
         ConfigurationError: with every problem.
     """
-    line, operands = scan_mixed(argv, command.specs, command.words)
-    known = {**SPECS, **specs_of_options(apart(added_options))}
-    environment = from_environment(environ, known)
-    file = from_file(line.found.get("config") or environment.found.get("config"), cwd, known)
-    shared = {**file.found, **environment.found}
-    found = {**{name: value for name, value in shared.items() if name in command.specs}, **line.found}
-    values, unreadable = parse_found(found, command.specs)
-    problems = [*line.problems, *environment.problems, *file.problems, *unreadable.values()]
+    line = scan(argv, command.specs, command.words, mixed=True)
+    sources = gathered(line, environ, cwd, {**SPECS, **specs_of_options(apart(added_options))})
+    values, unreadable = parse_found(sources.found, command.specs)
+    problems = [*sources.problems, *unreadable.values()]
     told = {problem.origin for problem in problems}
     for name, message in (required or {}).items():
         flag = command.specs[name].flag
         if not values[name] and name not in unreadable and flag not in told:
             problems.append(Problem(flag, message))
-    problems += _operand_problems(command, line, operands)
+    if len(line.words) != len(command.operands) and line.certain:
+        expected, found = " ".join(command.operands) or "nothing but flags", " ".join(line.words) or "nothing"
+        message = f"expected {expected}, found {found}; see {command.words} --help"
+        problems.append(Problem(command.words, message))
     if problems:
         raise ConfigurationError(*problems)
-    return CommandReading(values, operands)
-
-
-def _operand_problems(command: Command, line: CommandLine, operands: tuple[str, ...]) -> list[Problem]:
-    if len(operands) == len(command.operands) or not line.certain:
-        return []
-    expected = " ".join(command.operands) or "nothing but flags"
-    found = " ".join(operands) or "nothing"
-    return [Problem(command.words, f"expected {expected}, found {found}; see {command.words} --help")]
+    return CommandReading(values, tuple(line.words))

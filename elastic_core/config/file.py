@@ -6,12 +6,11 @@ Keys are the settings' names, with dashes or underscores, and a few short ones (
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.config.sources import Findings, Found, suggestion
+from elastic_core.config.spec import Findings, Found
 from elastic_core.errors import Problem
 from elastic_core.text import nearest
 
@@ -28,23 +27,16 @@ class _Unreadable(Exception):
     """A config file that cannot be used; the text says why."""
 
 
-@dataclass
-class FileFindings(Findings):
-    """What the config file sets; `path` is None when there is no file."""
-
-    path: Path | None = None
-
-
-def from_file(named: Found | None, cwd: Path, specs: Mapping[str, Spec]) -> FileFindings:
+def from_file(named: Found | None, cwd: Path, specs: Mapping[str, Spec]) -> Findings:
     """Read the file that `named` names (relative to `cwd`), or else the nearest one going up from `cwd`."""
     path = _locate(cwd) if named is None else cwd / Path(str(named.raw)).expanduser()
     if path is None:
-        return FileFindings()
+        return Findings()
     try:
         table = _table(path)
     except _Unreadable as error:
         problem = Problem(str(path) if named is None else named.origin, str(error))
-        return FileFindings(path=path, problems=[problem])
+        return Findings(problems=[problem], config_file=path)
     return _read(path, table or {}, specs)
 
 
@@ -107,24 +99,21 @@ def _toml() -> Any:
     return import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
-def _read(path: Path, table: Mapping[str, object], specs: Mapping[str, Spec]) -> FileFindings:
-    findings = FileFindings(path=path)
+def _read(path: Path, table: Mapping[str, object], specs: Mapping[str, Spec]) -> Findings:
+    findings = Findings(config_file=path)
     keys = {key: spec.name for spec in specs.values() if spec.name != "config" for key in (spec.name, *spec.aliases)}
     prefix = f"{path.name}: " + ("tool.elastic." if path.name == _SHARED else "")
     for written, raw in table.items():
-        name = keys.get(written.replace("-", "_"))
+        key = written.replace("-", "_")
         origin = prefix + written
-        if name is None:
-            findings.problems.append(_unknown(origin, written, keys))
-        elif name in findings.found:
-            message = f"expected each setting once, found it also as {findings.found[name].origin}; remove one"
+        if key not in keys:
+            near = nearest(key, keys)
+            advice = f"did you mean {near}?" if near else "elastic explain lists the settings"
+            message = f"expected the name of a setting, found an unknown one; {advice}"
+            findings.problems.append(Problem(origin, message))
+        elif earlier := findings.found.get(keys[key]):
+            message = f"expected each setting once, found it also as {earlier.origin}; remove one"
             findings.problems.append(Problem(origin, message))
         else:
-            findings.found[name] = Found(raw, origin)
+            findings.found[keys[key]] = Found(raw, origin)
     return findings
-
-
-def _unknown(origin: str, written: str, keys: Mapping[str, str]) -> Problem:
-    near = nearest(written.replace("-", "_"), keys)
-    advice = suggestion(near, "elastic explain lists the settings")
-    return Problem(origin, f"expected the name of a setting, found an unknown one; {advice}")

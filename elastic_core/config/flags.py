@@ -8,10 +8,11 @@ Dashes and underscores are one within a flag. `--name value`, `--name=value`, `-
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from elastic_core.config.sources import Findings, Found, suggestion
+from elastic_core.config.spec import Findings, Found
 from elastic_core.errors import Problem
 from elastic_core.text import nearest
 
@@ -20,118 +21,80 @@ if TYPE_CHECKING:
 
     from elastic_core.config.spec import Spec
 
-_HELP = ("-h", "--help")
 _LOOKS_LIKE_FLAG = re.compile(r"-[^\d.]")
 
 
 @dataclass
 class CommandLine(Findings):
-    """The flags found, and the script (None when the line has none) with its own arguments.
+    """The flags found, and the words that are none: the script and its arguments, or operands.
 
-    `certain` is false when an unknown flag makes it a guess where the script stands.
+    `certain` is false when an unknown flag makes it a guess where the flags end.
     """
 
-    script: str | None = None
-    script_args: tuple[str, ...] = ()
+    words: list[str] = field(default_factory=list)
     help: bool = False
     certain: bool = True
 
 
-@dataclass
-class _Scan:
-    words: Sequence[str]
-    specs: Mapping[str, Spec]
-    command: str = "elastic run"
-    line: CommandLine = field(default_factory=CommandLine)
-    at: int = 0
+def scan(
+    argv: Sequence[str], specs: Mapping[str, Spec], command: str = "elastic run", mixed: bool = False
+) -> CommandLine:
+    """Read a command line; nothing is parsed and nothing raised, what is wrong is in `problems`.
 
-    def run(self) -> CommandLine:
-        self.skip_flags()
-        left = tuple(self.words[self.at :])
-        self.line.script, self.line.script_args = (left[0] if left else None), left[1:]
-        return self.line
-
-    def run_mixed(self) -> tuple[CommandLine, tuple[str, ...]]:
-        operands: list[str] = []
-        while self.at < len(self.words):
-            self.skip_flags()
-            end = len(self.words) if self.words[self.at - 1] == "--" and self.at else self.at + 1
-            operands += self.words[self.at : end]
-            self.at = end
-        return self.line, tuple(operands)
-
-    def skip_flags(self) -> None:
-        """Read flags up to the first word that is none."""
-        while self.at < len(self.words):
-            word = self.words[self.at]
-            if not word.startswith("-") or word == "-":
-                break
-            self.at += 1
-            if word == "--":
-                break
-            self.take(word)
-
-    def take(self, word: str) -> None:
-        """Read the flag `word`, which stands just before `at`, and its value if it takes one."""
-        if word in _HELP:
-            self.line.help = True
-            return
-        spec, value = self.match(word)
-        if spec is None:
-            self.unknown(word)
-        elif spec.is_switch:
-            self.keep(spec, True if value is None else value)
+    The first word that is no flag ends the flags; if `mixed`, only `--` does.
+    """
+    line, words = CommandLine(), deque(argv)
+    while words and not (line.words and not mixed):
+        word = words.popleft()
+        if word == "--":
+            break
+        if word in ("-h", "--help"):
+            line.help = True
+        elif word.startswith("-") and word != "-":
+            _take(word, words, specs, command, line)
         else:
-            self.keep_value(spec, value)
+            line.words.append(word)
+    line.words += words
+    return line
 
-    def match(self, word: str) -> tuple[Spec | None, str | None]:
-        name, equals, value = word.partition("=")
-        attached = value if equals else None
-        if name.startswith("--"):
-            return self.specs.get(name[2:].replace("-", "_")), attached
-        spec = next((spec for spec in self.specs.values() if spec.short == word[:2]), None)
-        if len(name) == 2 or spec is None or spec.is_switch:
-            return (spec if len(name) == 2 else None), attached
-        return spec, word[2:]
 
-    def keep_value(self, spec: Spec, value: str | None) -> None:
-        if value is None and self.at < len(self.words) and not _LOOKS_LIKE_FLAG.match(self.words[self.at]):
-            value = self.words[self.at]
-            self.at += 1
-        if value is None:
-            message = f"expected a value ({spec.metavar}), found none; write {spec.flag}={spec.metavar}"
-            self.line.problems.append(Problem(spec.flag, message))
-        else:
-            self.keep(spec, value)
-
-    def keep(self, spec: Spec, value: object) -> None:
-        earlier = self.line.found.get(spec.name)
-        if spec.adds_up:
-            before = earlier.raw if earlier is not None and isinstance(earlier.raw, list) else []
-            value = [*before, value]
-        self.line.found[spec.name] = Found(value, spec.flag)
-
-    def unknown(self, word: str) -> None:
+def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str, line: CommandLine) -> None:
+    """Read the flag `word`, and its value, which may be the first of the words `after` it."""
+    spec, value = _match(word, specs)
+    if spec is None:
+        line.certain = False
         name = word.partition("=")[0]
-        near = self.specs.get(nearest(name.lstrip("-").replace("-", "_"), self.specs) or "")
-        script = "; the script's flags come after the script" if self.command == "elastic run" else ""
-        advice = suggestion(near.flag if near else None, f"see {self.command} --help{script}")
-        self.line.problems.append(Problem(name, f"expected a flag of {self.command}, found an unknown one; {advice}"))
-        self.line.certain = False
-        self.skip_value_of_unknown(word, near)
+        meant = specs.get(nearest(name.lstrip("-").replace("-", "_"), specs) or "")
+        advice = f"did you mean {meant.flag}?" if meant else f"see {command} --help"
+        if not meant and command == "elastic run":
+            advice += "; the script's flags come after the script"
+        message = f"expected a flag of {command}, found an unknown one; {advice}"
+        line.problems.append(Problem(name, message))
+        if meant and not meant.is_switch and "=" not in word:
+            _value(after)  # most likely that of the misspelt flag; the flags after it are still read
+        return
+    if value is None:
+        value = "true" if spec.is_switch else _value(after)
+    if value is None:
+        message = f"expected a value ({spec.metavar}), found none; write {spec.flag}={spec.metavar}"
+        line.problems.append(Problem(spec.flag, message))
+        return
+    earlier = line.found.get(spec.name)
+    before = earlier.raw if earlier and isinstance(earlier.raw, list) else []
+    line.found[spec.name] = Found([*before, value] if spec.adds_up else value, spec.flag)
 
-    def skip_value_of_unknown(self, word: str, meant: Spec | None) -> None:
-        """Step over what is probably the value of a misspelt flag, so that the flags after it are still read."""
-        takes_value = meant is not None and not meant.is_switch and "=" not in word
-        if takes_value and self.at < len(self.words) and not _LOOKS_LIKE_FLAG.match(self.words[self.at]):
-            self.at += 1
+
+def _match(word: str, specs: Mapping[str, Spec]) -> tuple[Spec | None, str | None]:
+    """The setting of a flag, and the value that is attached to it."""
+    name, equals, value = word.partition("=")
+    attached = value if equals else None
+    if name.startswith("--"):
+        return specs.get(name[2:].replace("-", "_")), attached
+    spec = next((spec for spec in specs.values() if spec.short == word[:2]), None)
+    if len(name) == 2:
+        return spec, attached
+    return (None, None) if spec is None or spec.is_switch else (spec, word[2:])
 
 
-def scan(argv: Sequence[str], specs: Mapping[str, Spec]) -> CommandLine:
-    """Read a command line; nothing is parsed and nothing raised, what is wrong is in `problems`."""
-    return _Scan(argv, specs).run()
-
-
-def scan_mixed(argv: Sequence[str], specs: Mapping[str, Spec], command: str) -> tuple[CommandLine, tuple[str, ...]]:
-    """Read a command line in which flags and operands mix freely; after `--` everything is an operand."""
-    return _Scan(argv, specs, command).run_mixed()
+def _value(words: deque[str]) -> str | None:
+    return words.popleft() if words and not _LOOKS_LIKE_FLAG.match(words[0]) else None

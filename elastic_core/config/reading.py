@@ -9,21 +9,18 @@ among themselves, not with a file.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.environment import fallbacks, from_environment
 from elastic_core.config.file import from_file
 from elastic_core.config.flags import CommandLine, scan
-from elastic_core.config.resolve import DEFAULT, resolve
-from elastic_core.config.rules import broken_rules
-from elastic_core.config.schedulers import scheduler_problems, with_scheduler
-from elastic_core.config.script import script_problem
+from elastic_core.config.resolve import resolve
+from elastic_core.config.rules import broken_rules, script_problems
+from elastic_core.config.schedulers import scheduler_problems
 from elastic_core.config.settings import SPECS, Settings
-from elastic_core.config.sources import Found
-from elastic_core.config.spec import Spec, specs_of_options
+from elastic_core.config.spec import DEFAULT, Findings, Found, Spec, specs_of_options
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.parsing import parse_boolean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -93,48 +90,48 @@ def read(
     """
     added_options = apart(added_options)
     specs = {**SPECS, **specs_of_options(added_options)}
-    line = scan(argv, {**specs, **{spec.name: spec for spec in own}})
-    environment = from_environment(environ, specs)
-    file = from_file(line.found.get("config") or environment.found.get("config"), cwd, specs)
-    weakest = fallbacks(environ, specs)
-    problems = [*line.problems, *environment.problems, *file.problems]
-    found = {**weakest.found, **file.found, **environment.found, **line.found}
-    values, unreadable = parse_found(found, specs)
-    origins = {name: found[name].origin if name in found else DEFAULT for name in specs}
+    own_specs = {spec.name: spec for spec in own}
+    line = scan(argv, {**specs, **own_specs})
+    sources = gathered(line, environ, cwd, specs)
+    values, unreadable = parse_found(sources.found, specs)
+    its_own, unreadable_own = parse_found(line.found, own_specs)
     given = Settings(**{name: values[name] for name in SPECS})
-    scheduled, said_by = with_scheduler(given, origins, environ)
-    settings, origins = resolve(replace(given, **scheduled), {**origins, **said_by}, new_run_id)
-    its_own, unreadable_own = parse_found(line.found, {spec.name: spec for spec in own})
+    origins = {name: sources.found[name].origin if name in sources.found else DEFAULT for name in specs}
+    settings, origins = resolve(given, origins, new_run_id, environ)
     broken = broken_rules(settings, unreadable)
-    problems += [*unreadable.values(), *unreadable_own.values(), *broken]
+    problems = [*sources.problems, *unreadable.values(), *unreadable_own.values(), *broken]
     problems += scheduler_problems(given, origins, environ, broken)
-    if require_script:
-        problems += _script_problems(line, settings, unreadable, environ, cwd)
+    script = line.words[0] if line.words else None
+    if require_script and line.certain and not {"module", "no_python", "run_path"} & unreadable.keys():
+        problems += script_problems(script, settings, environ, cwd)
     if problems:
         raise ConfigurationError(*problems)
+    added = {option.name: values[_key(option)] for option in added_options}
     return Reading(
         settings=settings,
-        script=line.script,
-        script_args=line.script_args,
-        origins=_as_declared(origins, added_options),
-        config_file=file.path,
-        added={option.name: values[_key(option)] for option in added_options},
+        script=script,
+        script_args=tuple(line.words[1:]),
+        origins={
+            name: origins[name.replace("-", "_")] for name in (*SPECS, *(option.name for option in added_options))
+        },
+        config_file=sources.config_file,
+        added=added,
         own=its_own,
     )
 
 
-def asks_for_help(argv: Sequence[str], added_options: Sequence[Option] = ()) -> bool:
+def gathered(line: CommandLine, environ: Mapping[str, str], cwd: Path, specs: Mapping[str, Spec]) -> Findings:
+    """What all sources hold, of each setting the strongest value; and what is wrong with them."""
+    environment = from_environment(environ, specs)
+    file = from_file(line.found.get("config") or environment.found.get("config"), cwd, specs)
+    found = {**fallbacks(environ, specs), **file.found, **environment.found, **line.found}
+    return Findings(found, [*line.problems, *environment.problems, *file.problems], file.config_file)
+
+
+def asks_for_help(argv: Sequence[str], added_options: Sequence[Option] = (), own: Sequence[Spec] = ()) -> bool:
     """Whether `-h` or `--help` stands among our flags (after the script it belongs to the script)."""
-    return scan(argv, {**SPECS, **specs_of_options(apart(added_options))}).help
-
-
-def take_switch(name: str, argv: Sequence[str], added_options: Sequence[Option] = ()) -> tuple[bool, list[str]]:
-    """Whether the switch `--name`, which is no setting, stands among our flags; and the words without it."""
-    switch = Spec(name, parse_boolean, False, "configuration", "")
-    line = scan(argv, {**SPECS, **specs_of_options(apart(added_options)), name: switch})
-    ours = len(argv) - len(line.script_args) - (line.script is not None)
-    flags = [word for word in argv[:ours] if word != switch.flag]
-    return len(flags) < ours, [*flags, *argv[ours:]]
+    specs = {**SPECS, **specs_of_options(apart(added_options)), **{spec.name: spec for spec in own}}
+    return scan(argv, specs).help
 
 
 def settings_from(values: Mapping[str, object], new_run_id: Callable[[], str] = random_run_id) -> Settings:
@@ -150,7 +147,7 @@ def settings_from(values: Mapping[str, object], new_run_id: Callable[[], str] = 
     problems = [Problem(name, "expected the name of a setting, found an unknown one") for name in found.keys() - SPECS]
     parsed, unreadable = parse_found(found, SPECS)
     origins = {name: name if name in found else DEFAULT for name in SPECS}
-    settings, _ = resolve(Settings(**parsed), origins, new_run_id)
+    settings, _ = resolve(Settings(**parsed), origins, new_run_id, {})
     problems += [*unreadable.values(), *broken_rules(settings, unreadable)]
     if problems:
         raise ConfigurationError(*problems)
@@ -159,11 +156,6 @@ def settings_from(values: Mapping[str, object], new_run_id: Callable[[], str] = 
 
 def _key(option: Option) -> str:
     return option.name.replace("-", "_")
-
-
-def _as_declared(origins: Mapping[str, str], options: Sequence[Option]) -> dict[str, str]:
-    names = {_key(option): option.name for option in options}
-    return {names.get(name, name): origin for name, origin in origins.items()}
 
 
 def apart(options: Sequence[Option]) -> list[Option]:
@@ -183,13 +175,3 @@ def parse_found(found: Mapping[str, Found], specs: Mapping[str, Spec]) -> tuple[
         except ValueError as error:
             unreadable[name] = Problem(found[name].origin, str(error))
     return values, unreadable
-
-
-def _script_problems(
-    line: CommandLine, settings: Settings, unreadable: Mapping[str, Problem], environ: Mapping[str, str], cwd: Path
-) -> list[Problem]:
-    how = {"module", "no_python", "run_path"}
-    if not line.certain or how & unreadable.keys():
-        return []
-    problem = script_problem(line.script, settings, environ, cwd)
-    return [] if problem is None else [problem]

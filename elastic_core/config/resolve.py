@@ -5,17 +5,18 @@ The order matters and is that of `resolve`: `--standalone` decides about backend
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from elastic_core.config.schedulers import from_scheduler
+from elastic_core.config.spec import DEFAULT
 from elastic_core.config.values import NodeRange
 
 if TYPE_CHECKING:
-    from elastic_core.config.settings import Settings
+    from collections.abc import Callable, Mapping
 
-DEFAULT = "default"
-"""The origin of a value that no source gave."""
+    from elastic_core.config.settings import Settings
+    from elastic_core.config.spec import Changes, Origins
 
 STATIC_PORT = 29500
 """The master port of the static backend when none is given."""
@@ -23,18 +24,17 @@ STATIC_PORT = 29500
 STATIC_RUN_ID = "none"
 """The run id of a static job that was given none."""
 
-_LOOPBACK = "127.0.0.1"
 
-Origins = Mapping[str, str]
-Changes = Mapping[str, tuple[Any, str]]
-
-
-def resolve(settings: Settings, origins: Origins, new_run_id: Callable[[], str]) -> tuple[Settings, dict[str, str]]:
-    """Fill in what was left open; `new_run_id` is called only when a single node has no run id.
+def resolve(
+    settings: Settings, origins: Origins, new_run_id: Callable[[], str], environ: Mapping[str, str]
+) -> tuple[Settings, dict[str, str]]:
+    """Fill in what was left open; `new_run_id` is called only when a single node has no run id, and `environ` is asked
+    for what a scheduler says.
 
     Afterwards the backend is named, and the run id is set unless several nodes lack one, which `rules` reports.
     """
     steps: tuple[Callable[[Settings, Origins], Changes], ...] = (
+        lambda settings, origins: from_scheduler(settings, origins, environ),
         _start,
         _standalone,
         _backend,
@@ -54,22 +54,16 @@ def resolve(settings: Settings, origins: Origins, new_run_id: Callable[[], str])
 def _start(settings: Settings, _: Origins) -> Changes:
     if not settings.run_path:
         return {}
-    reason = "--run-path wins"
-    return {name: (False, reason) for name in ("module", "no_python") if getattr(settings, name)}
+    return {name: (False, "--run-path wins") for name in ("module", "no_python") if getattr(settings, name)}
 
 
 def _standalone(settings: Settings, _: Origins) -> Changes:
     if not settings.standalone:
         return {}
-    reason = "--standalone"
-    changes: dict[str, tuple[Any, str]] = {
-        "rdzv_backend": ("local", reason),
-        "rdzv_endpoint": ("", reason),
-        "rdzv_id": (None, reason),
-    }
+    values: dict[str, object] = {"rdzv_backend": "local", "rdzv_endpoint": "", "rdzv_id": None}
     if settings.nnodes.min == 1 and settings.nnodes.max > 1:
-        changes["nnodes"] = (NodeRange(1, 1), reason)
-    return changes
+        values["nnodes"] = NodeRange(1, 1)
+    return {name: (value, "--standalone") for name, value in values.items()}
 
 
 def _backend(settings: Settings, _: Origins) -> Changes:
@@ -89,7 +83,7 @@ def _backend(settings: Settings, _: Origins) -> Changes:
 def _endpoint(settings: Settings, _: Origins) -> Changes:
     if settings.rdzv_backend != "static" or settings.rdzv_endpoint:
         return {}
-    host = settings.master_addr or _LOOPBACK
+    host = settings.master_addr or "127.0.0.1"
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
     port = STATIC_PORT if settings.master_port is None else settings.master_port
     return {"rdzv_endpoint": (f"{host}:{port}", "--master-addr and --master-port")}

@@ -1,88 +1,116 @@
-"""What must hold between settings. Each rule names the settings it looks at, and returns a message or None.
+"""What must hold before anything starts: rules between settings, and a script that is there.
 
 Bounds of a single value belong to its parser.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
     from elastic_core.config.settings import Settings
-
-Rule = Callable[["Settings"], str | None]
-
-
-def _one_way_to_start(settings: Settings) -> str | None:
-    if settings.module and settings.no_python:
-        return "expected --module or --no-python, found both; a module needs an interpreter, drop one of them"
-    return None
-
-
-def _standalone_is_one_node(settings: Settings) -> str | None:
-    if settings.standalone and settings.nnodes.max > 1:
-        return f"expected one node, found --nnodes={settings.nnodes}; drop one of the two"
-    return None
-
-
-def _endpoint_for_several(settings: Settings) -> str | None:
-    if settings.nnodes.max == 1 or settings.rdzv_endpoint or settings.rdzv_backend != "c10d":
-        return None
-    return (
-        f"expected a place where the {settings.nnodes.max} nodes meet, found none; give --rdzv-endpoint=HOST:PORT,"
-        " the same on every node, or for a static job --master-addr and --node-rank"
-    )
-
-
-def _id_for_several(settings: Settings) -> str | None:
-    if settings.nnodes.max == 1 or settings.rdzv_id is not None or settings.standalone:
-        return None
-    return "expected a name for a job of several nodes, found none; give --rdzv-id, the same on every node"
-
-
-def _rank_among_nodes(settings: Settings) -> str | None:
-    if settings.node_rank is None or settings.node_rank < settings.nnodes.max:
-        return None
-    return (
-        f"expected a rank below the number of nodes, 0 to {settings.nnodes.max - 1} with --nnodes={settings.nnodes},"
-        f" found {settings.node_rank}; ranks count from 0"
-    )
-
-
-def _static_is_fixed(settings: Settings) -> str | None:
-    if settings.rdzv_backend != "static" or settings.nnodes.min == settings.nnodes.max:
-        return None
-    return (
-        f"expected a fixed number of nodes with the static backend, found {settings.nnodes}; give"
-        f" --nnodes={settings.nnodes.max}, or another backend for a job that grows and shrinks"
-    )
-
-
-def _port_with_health(settings: Settings) -> str | None:
-    if settings.health is not None and settings.health_port is None:
-        return f"expected a port for the health endpoint {settings.health!r}, found none; give --health-port"
-    return None
-
-
-_RULES: tuple[tuple[str, tuple[str, ...], Rule], ...] = (
-    ("--module", ("run_path", "module", "no_python"), _one_way_to_start),
-    ("--standalone", ("standalone", "nnodes"), _standalone_is_one_node),
-    ("--rdzv-endpoint", ("standalone", "nnodes", "rdzv_endpoint", "rdzv_backend"), _endpoint_for_several),
-    ("--rdzv-id", ("standalone", "nnodes", "rdzv_id"), _id_for_several),
-    ("--node-rank", ("standalone", "node_rank", "nnodes"), _rank_among_nodes),
-    ("--nnodes", ("standalone", "nnodes", "rdzv_backend", "rdzv_endpoint", "master_addr"), _static_is_fixed),
-    ("--health-port", ("health", "health_port"), _port_with_health),
-)
 
 
 def broken_rules(settings: Settings, unreadable: Collection[str]) -> list[Problem]:
     """The rules that do not hold; a rule that looks at an `unreadable` setting would judge a default, so it waits."""
-    problems = []
-    for origin, looks_at, rule in _RULES:
-        message = None if set(looks_at) & set(unreadable) else rule(settings)
-        if message is not None:
-            problems.append(Problem(origin, message))
-    return problems
+    return [
+        Problem(origin, message)
+        for origin, looks_at, holds, message in _rules(settings)
+        if not holds and not looks_at & set(unreadable)
+    ]
+
+
+def _rules(settings: Settings) -> Iterator[tuple[str, set[str], bool, str]]:
+    """Of each rule: the flag to blame, the settings it looks at, whether it holds, and the message if not."""
+    nnodes, several = settings.nnodes, settings.nnodes.max > 1
+    yield (
+        "--module",
+        {"run_path", "module", "no_python"},
+        not (settings.module and settings.no_python),
+        "expected --module or --no-python, found both; a module needs an interpreter, drop one of them",
+    )
+    yield (
+        "--standalone",
+        {"standalone", "nnodes"},
+        not (settings.standalone and several),
+        f"expected one node, found --nnodes={nnodes}; drop one of the two",
+    )
+    yield (
+        "--rdzv-endpoint",
+        {"standalone", "nnodes", "rdzv_endpoint", "rdzv_backend"},
+        not several or bool(settings.rdzv_endpoint) or settings.rdzv_backend != "c10d",
+        f"expected a place where the {nnodes.max} nodes meet, found none; give --rdzv-endpoint=HOST:PORT,"
+        " the same on every node, or for a static job --master-addr and --node-rank",
+    )
+    yield (
+        "--rdzv-id",
+        {"standalone", "nnodes", "rdzv_id"},
+        not several or settings.rdzv_id is not None or settings.standalone,
+        "expected a name for a job of several nodes, found none; give --rdzv-id, the same on every node",
+    )
+    yield (
+        "--node-rank",
+        {"standalone", "node_rank", "nnodes"},
+        settings.node_rank is None or settings.node_rank < nnodes.max,
+        f"expected a rank below the number of nodes, 0 to {nnodes.max - 1} with --nnodes={nnodes},"
+        f" found {settings.node_rank}; ranks count from 0",
+    )
+    yield (
+        "--nnodes",
+        {"standalone", "nnodes", "rdzv_backend", "rdzv_endpoint", "master_addr"},
+        settings.rdzv_backend != "static" or nnodes.min == nnodes.max,
+        f"expected a fixed number of nodes with the static backend, found {nnodes}; give"
+        f" --nnodes={nnodes.max}, or another backend for a job that grows and shrinks",
+    )
+    yield (
+        "--health-port",
+        {"health", "health_port"},
+        settings.health is None or settings.health_port is not None,
+        f"expected a port for the health endpoint {settings.health!r}, found none; give --health-port",
+    )
+
+
+def script_problems(script: str | None, settings: Settings, environ: Mapping[str, str], cwd: Path) -> list[Problem]:
+    """What is wrong with the script. Modules (`-m`) are left to the interpreter, which knows its path."""
+    message = None
+    if script is None:
+        message = "expected a script after the flags, found none; see elastic run --help"
+    elif settings.no_python and not settings.module:
+        message = _command_problem(script, environ, cwd)
+    elif not settings.module and not (path := cwd / script).exists():
+        hint = f"it is the name of a module: write -m {script}" if _is_module(script, cwd) else "check the path"
+        message = f"expected a script at {path}, found nothing there; {hint}"
+    return [] if message is None else [Problem("script", message)]
+
+
+def _command_problem(command: str, environ: Mapping[str, str], cwd: Path) -> str | None:
+    import shutil
+
+    # `which` would look up a path with a slash from the folder of this process, not from `cwd`.
+    name = str(cwd / command) if os.sep in command else command
+    if shutil.which(name, path=environ.get("PATH", os.defpath)):
+        return None
+    where = name if os.sep in command else "PATH"
+    hint = "make it executable (chmod +x)" if Path(name).is_file() else "check its name, or drop --no-python"
+    return f"expected the command {command!r} in {where}, found nothing to execute; {hint}"
+
+
+def _is_module(name: str, cwd: Path) -> bool:
+    from importlib.util import find_spec
+
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return False
+    here = cwd.joinpath(*parts)
+    if here.with_suffix(".py").is_file() or (here / "__main__.py").is_file():
+        return True
+    try:
+        return find_spec(parts[0]) is not None  # of a top-level name: nothing is imported
+    except (ValueError, ImportError):
+        return False

@@ -9,17 +9,17 @@ readings, nothing is taken, and where that would start another job than was mean
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from elastic_core.config.resolve import DEFAULT
+from elastic_core.config.spec import DEFAULT
 from elastic_core.config.values import NodeRange
 from elastic_core.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from elastic_core.config.resolve import Changes, Origins
     from elastic_core.config.settings import Settings
+    from elastic_core.config.spec import Changes, Origins
 
 READ: Mapping[str, tuple[str, ...]] = {
     "nnodes": ("SLURM_STEP_NUM_NODES",),
@@ -42,29 +42,24 @@ class _Step:
     Attributes:
         nodes: on how many nodes it runs.
         agents: how many tasks it has, each of which is taken for an agent.
-        rank: of this one among them; None where Slurm does not say.
-        rank_from: the variable that says so.
-        run_id: of the job, and of this run of it; None where Slurm does not say.
-        run_id_from: the variables that say so.
         heterogeneous: whether it may be a part of a larger one.
     """
 
     nodes: int
     agents: int
-    rank: int | None
-    rank_from: str
-    run_id: str | None
-    run_id_from: str
     heterogeneous: bool
 
 
-def with_scheduler(
-    settings: Settings, origins: Origins, environ: Mapping[str, str]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values that the scheduler gives to settings that nothing else gives, and where each comes from."""
-    changes = _changes(settings, origins, environ)
-    taken = {name: change for name, change in changes.items() if origins.get(name, DEFAULT) == DEFAULT}
-    return {name: value for name, (value, _) in taken.items()}, {name: origin for name, (_, origin) in taken.items()}
+def from_scheduler(settings: Settings, origins: Origins, environ: Mapping[str, str]) -> Changes:
+    """The values that the scheduler gives to settings that nothing else gives."""
+    if _alone(settings):
+        return {}
+    step = _step(environ)
+    if step is None:
+        changes = {**_of_allocation(environ), **_of_indexed_job(settings, environ)}
+    else:
+        changes = {**_of_step(step, settings, origins, environ)}
+    return {name: change for name, change in changes.items() if origins.get(name, DEFAULT) == DEFAULT}
 
 
 def scheduler_problems(
@@ -95,26 +90,17 @@ def _two_readings(step: _Step) -> Problem:
     return Problem(_TASKS, message)
 
 
-def _changes(settings: Settings, origins: Origins, environ: Mapping[str, str]) -> Changes:
-    if _alone(settings):
-        return {}
-    step = _step(environ)
-    if step is not None:
-        return _of_step(step, settings, origins)
-    return {**_of_allocation(environ), **_of_indexed_job(settings, environ)}
-
-
 def _alone(settings: Settings) -> bool:
     return settings.standalone or settings.rdzv_backend == "local"
 
 
-def _of_step(step: _Step, settings: Settings, origins: Origins) -> Changes:
+def _of_step(step: _Step, settings: Settings, origins: Origins, environ: Mapping[str, str]) -> Changes:
     if step.nodes == 1:  # whatever its tasks are for, each is a job of its own, as it would be without Slurm
         return {"nnodes": (NodeRange(1, 1), _NODES)}
     if step.heterogeneous:
         return {}
     nnodes = settings.nnodes
-    changes: dict[str, tuple[Any, str]] = {}
+    changes: dict[str, tuple[object, str]] = {}
     if origins.get("nnodes", DEFAULT) == DEFAULT:
         if step.agents != step.nodes:
             return {}
@@ -123,10 +109,16 @@ def _of_step(step: _Step, settings: Settings, origins: Origins) -> Changes:
     # A job with room for more nodes than this step has is made of several steps, and each would call it by its own id.
     if not 1 < nnodes.max <= step.agents:
         return changes
-    if step.rank is not None and step.rank < nnodes.max:
-        changes["node_rank"] = (step.rank, step.rank_from)
-    if step.run_id is not None:
-        changes["rdzv_id"] = (step.run_id, step.run_id_from)
+    rank_from = "SLURM_NODEID" if step.agents == step.nodes else "SLURM_PROCID"
+    rank = _count(environ, rank_from)
+    if rank is not None and rank < nnodes.max:
+        changes["node_rank"] = (rank, rank_from)
+    # A job that is over stays closed under its id, so a requeue gets another one. Each task of an array has a job id of
+    # its own; SLURM_ARRAY_JOB_ID is the same for all.
+    run_id, origin = f"slurm-{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}", "SLURM_JOB_ID and SLURM_STEP_ID"
+    restart = _count(environ, "SLURM_RESTART_COUNT")
+    again = (f"{run_id}-r{restart}", f"{origin} and SLURM_RESTART_COUNT")
+    changes["rdzv_id"] = again if restart else (run_id, origin)
     return changes
 
 
@@ -146,20 +138,9 @@ def _of_indexed_job(settings: Settings, environ: Mapping[str, str]) -> Changes:
 
 def _step(environ: Mapping[str, str]) -> _Step | None:
     nodes, number = _count(environ, _NODES), _count(environ, "SLURM_STEP_ID")
-    if not nodes or number is None or number >= _NO_STEP or not environ.get("SLURM_JOB_ID") or _left_over(environ):
+    if not nodes or number is None or number >= _NO_STEP or not _count(environ, "SLURM_JOB_ID") or _left_over(environ):
         return None
-    agents = _count(environ, _TASKS) or nodes
-    rank_from = "SLURM_NODEID" if agents == nodes else "SLURM_PROCID"
-    run_id, run_id_from = _run_id(environ, number)
-    return _Step(
-        nodes=nodes,
-        agents=agents,
-        rank=_count(environ, rank_from),
-        rank_from=rank_from,
-        run_id=run_id,
-        run_id_from=run_id_from,
-        heterogeneous=(_count(environ, _HETEROGENEOUS) or 0) > 1,
-    )
+    return _Step(nodes, _count(environ, _TASKS) or nodes, (_count(environ, _HETEROGENEOUS) or 0) > 1)
 
 
 def _left_over(environ: Mapping[str, str]) -> bool:
@@ -169,18 +150,6 @@ def _left_over(environ: Mapping[str, str]) -> bool:
     """
     of_step = environ.get("SLURM_STEP_NODELIST")
     return of_step is not None and environ.get("SLURM_NODELIST", of_step) != of_step
-
-
-def _run_id(environ: Mapping[str, str], step: int) -> tuple[str | None, str]:
-    """`slurm-<job>.<step>`, and `-r<n>` after a requeue: a job that is over stays closed under its id.
-
-    Each task of an array has a job id of its own; SLURM_ARRAY_JOB_ID is the same for all.
-    """
-    job, restart = _count(environ, "SLURM_JOB_ID"), _count(environ, "SLURM_RESTART_COUNT")
-    if job is None:
-        return None, ""
-    run_id, origin = f"slurm-{job}.{step}", "SLURM_JOB_ID and SLURM_STEP_ID"
-    return (f"{run_id}-r{restart}", f"{origin} and SLURM_RESTART_COUNT") if restart else (run_id, origin)
 
 
 def _count(environ: Mapping[str, str], name: str) -> int | None:

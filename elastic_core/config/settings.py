@@ -45,6 +45,13 @@ _NO_OPTIONS: Mapping[str, str] = {}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
+def _if_positive(text: str) -> str:
+    try:
+        return text if float(text) > 0 else ""
+    except ValueError:
+        return text  # its parser says what is wrong
+
+
 @dataclass(frozen=True)
 class Settings:
     """The settings of one `elastic run`. After `read`, backend and run id are filled in; see `resolve`."""
@@ -188,7 +195,7 @@ class Settings:
         "prefix of a worker's lines on the console",
         "TEXT",
         torchrun=False,
-        also_reads=("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",),
+        also_reads={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": str},
     )
     result_file: Path | None = setting(
         None, parse_path, "output", "file to which the outcome of the job is written as JSON", "PATH", torchrun=False
@@ -220,7 +227,7 @@ class Settings:
         "grace between SIGTERM and SIGKILL, on every way to stop",
         "S",
         unit="seconds",
-        also_reads=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
+        also_reads={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str},
     )
     exit_barrier_timeout: float = setting(
         300.0,
@@ -239,7 +246,7 @@ class Settings:
         "S",
         unit="seconds",
         torchrun=False,
-        also_reads=("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",),
+        also_reads={"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": _if_positive},
     )
     hang_timeout: float = setting(
         0.0,
@@ -275,7 +282,7 @@ class Settings:
         "watchdog that notices hung workers; none turns it off",
         "NAME",
         torchrun=False,
-        also_reads=("TORCHELASTIC_ENABLE_FILE_TIMER",),
+        also_reads={"TORCHELASTIC_ENABLE_FILE_TIMER": lambda text: "file" if text == "1" else ""},
     )
     watchdog_conf: Mapping[str, str] = setting(
         _NO_OPTIONS, parse_options, "plugins", "options of the watchdog", "K=V,..", adds_up=True, torchrun=False
@@ -287,7 +294,7 @@ class Settings:
         "endpoint that tells whether this agent is well; none turns it off; http when only its port is given",
         "NAME",
         torchrun=False,
-        also_reads=("TORCHELASTIC_HEALTH_CHECK_PORT",),
+        also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": lambda _: "http"},
     )
     health_port: int | None = setting(
         None,
@@ -296,7 +303,7 @@ class Settings:
         "port of the health endpoint",
         "PORT",
         torchrun=False,
-        also_reads=("TORCHELASTIC_HEALTH_CHECK_PORT",),
+        also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": str},
     )
     health_conf: Mapping[str, str] = setting(
         _NO_OPTIONS, parse_options, "plugins", "options of the health endpoint", "K=V,..", adds_up=True, torchrun=False

@@ -1,15 +1,17 @@
-"""What is declared about one setting, and how its names look in each source."""
+"""What is declared about one setting, how its names look in each source, and what a source holds."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.parsing import Parser, parse_boolean, parser_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from pathlib import Path
 
+    from elastic_core.errors import Problem
     from elastic_core.hooks.records import Option
 
 D = TypeVar("D")
@@ -18,15 +20,23 @@ T = TypeVar("T")
 GROUPS = ("nodes", "rendezvous", "workers", "output", "stopping", "watching", "plugins", "configuration")
 """The groups of the help text, in its order."""
 
+DEFAULT = "default"
+"""The origin of a value that no source gave."""
+
+Origins = Mapping[str, str]
+Changes = Mapping[str, tuple[Any, str]]
+"""New values of settings, each with its reason, which becomes the origin."""
+
 
 @dataclass(frozen=True)
 class Spec:
     """One setting: how to read it and what to tell people about it.
 
     `metavar` is empty for switches (flags without a value). `aliases` are short keys in config files.
-    `torchrun` settings are read from `PET_<NAME>` too. `also_reads` names variables of torchrun's that set it,
-    `fallbacks` variables that are asked last. A setting that `adds_up` collects repeated flags. One that is `flag_only`
-    has neither variables nor a key in files.
+    `torchrun` settings are read from `PET_<NAME>` too. `also_reads` has other variables of torchrun's that set it, each
+    with a function from its text to the setting's (empty: it sets nothing). `fallbacks` are variables that are weaker
+    than a file. A setting that `adds_up` collects repeated flags. One that is `flag_only` has neither variables nor a
+    key in files.
     """
 
     name: str
@@ -40,7 +50,7 @@ class Spec:
     aliases: tuple[str, ...] = ()
     torchrun: bool = True
     adds_up: bool = False
-    also_reads: tuple[str, ...] = ()
+    also_reads: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
     fallbacks: tuple[str, ...] = ()
     flag_only: bool = False
 
@@ -54,13 +64,31 @@ class Spec:
         """Whether the flag stands alone: `--standalone`; `--standalone=false` turns it off."""
         return self.parse is parse_boolean
 
+    def own_variables(self) -> tuple[str, ...]:
+        """The environment variables that are named after it, the stronger first."""
+        names = (f"ELASTIC_{self.name.upper()}", f"PET_{self.name.upper()}")
+        return () if self.flag_only else names if self.torchrun else names[:1]
+
     def variables(self) -> tuple[str, ...]:
-        """The environment variables that it is read from, the strongest first."""
-        if self.flag_only:
-            return ()
-        name = self.name.upper()
-        pet = (f"PET_{name}",) if self.torchrun else ()
-        return (f"ELASTIC_{name}", *pet, *self.also_reads, *self.fallbacks)
+        """All environment variables that it is read from, the strongest first."""
+        return (*self.own_variables(), *self.also_reads, *self.fallbacks)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A value as its source holds it, not parsed yet."""
+
+    raw: object
+    origin: str
+
+
+@dataclass
+class Findings:
+    """What one source holds, by setting, and what is wrong with the source itself."""
+
+    found: dict[str, Found] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    config_file: Path | None = None
 
 
 def setting(

@@ -173,6 +173,8 @@ elastic run --help shows the flags of elastic run.
 
 
 _JSON = _own("json", parse_boolean, False, "write JSON; its fields are in docs/reference/json.md")
+EXPLAIN = (_JSON,)
+"""The flags of `elastic explain` beside those of `elastic run`."""
 
 
 def explain_help() -> str:

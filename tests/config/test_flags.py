@@ -1,7 +1,9 @@
 import pytest
 
-from elastic_core.config import SPECS, NodeRange, Streams, asks_for_help, take_switch
+from elastic_core.config import SPECS, NodeRange, Streams, asks_for_help
+from elastic_core.config.spec import Spec
 from elastic_core.hooks.records import Option
+from elastic_core.parsing import parse_boolean
 
 
 @pytest.mark.parametrize("line", ["--rdzv-id 7", "--rdzv_id 7", "--rdzv-id=7", "--rdzv_id=7"])
@@ -95,17 +97,20 @@ def test_an_option_of_a_plugin_does_not_take_one_of_our_names(desk, name):
 
 
 @pytest.mark.parametrize(
-    ("line", "found", "rest"),
+    ("line", "found", "words"),
     [
-        ("--json --nnodes 1 train.py --json", True, "--nnodes 1 train.py --json"),
-        ("--nnodes 1 -m --json train", True, "--nnodes 1 -m train"),
+        ("--json --nnodes 1 train.py --json", True, "train.py --json"),
+        ("--nnodes 1 -m --json train", True, "train"),
         ("train.py --json", False, "train.py --json"),
-        ("-- --json", False, "-- --json"),
+        ("-- --json", False, "--json"),
         ("--json", True, ""),
     ],
 )
-def test_a_switch_that_is_no_setting(line, found, rest):
-    assert take_switch("json", line.split()) == (found, rest.split())
+def test_a_flag_of_the_commands_own(desk, line, found, words):
+    json = Spec("json", parse_boolean, False, "own", "as JSON", flag_only=True)
+    reading = desk.read(line, own=(json,), require_script=False)
+    assert reading.own == {"json": found}
+    assert [reading.script, *reading.script_args] == (words.split() or [None])
 
 
 @pytest.mark.torch
@@ -119,6 +124,6 @@ def test_every_flag_of_torchrun_is_ours_too():
             words = [spelling] if action.nargs == 0 else [spelling, "1"]
             line = scan([*words, "train.py"], SPECS)
             assert not line.problems, spelling
-            assert line.script == "train.py", spelling
+            assert line.words == ["train.py"], spelling
             if action.dest != "help":
                 assert set(line.found) == {action.dest}, spelling

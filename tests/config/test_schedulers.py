@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.config import NodeRange, as_text
-from elastic_core.config.schedulers import READ, with_scheduler
+from elastic_core.config.schedulers import READ, from_scheduler
 from elastic_core.config.settings import Settings
 from elastic_core.errors import ConfigurationError
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_read_is_not_taken(desk, name, text):
 
 @given(st.dictionaries(st.sampled_from(sorted(step(SLURM_HET_SIZE="", SLURM_RESTART_COUNT=""))), st.text()))
 def test_no_environment_breaks_the_reading(environ):
-    with_scheduler(Settings(), {}, environ)
+    from_scheduler(Settings(), {}, environ)
 
 
 class TestIndexedJob:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.config import SPECS, NodeRange
-from elastic_core.config.environment import SPECIAL, from_environment
+from elastic_core.config.environment import from_environment
 from elastic_core.hooks.records import Option
 
 FILE = 'role = "file"'
@@ -85,11 +85,6 @@ def test_special_variables_rank_below_named_ones_and_above_the_file(desk):
 @pytest.mark.parametrize("name", ["TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "TORCHELASTIC_HEALTH_CHECK_PORT"])
 def test_a_bad_special_variable_is_named(desk, name):
     assert "found 'soon'" in desk.problems("train.py", {name: "soon"})[name]
-
-
-def test_every_special_variable_is_told_with_its_settings():
-    told = {name for spec in SPECS.values() for name in spec.also_reads}
-    assert told == set(SPECIAL)
 
 
 def test_loglevel_is_weaker_than_the_file(desk):
