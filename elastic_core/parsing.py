@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Option
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 Parser = Callable[[object], T]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -70,59 +71,52 @@ def parse_boolean(raw: object) -> bool:
 
 
 def _whole_number(raw: object) -> int | None:
-    if isinstance(raw, bool):
+    if isinstance(raw, bool) or not isinstance(raw, str | int):
         return None
-    if isinstance(raw, int):
-        return raw
     try:
-        return int(raw) if isinstance(raw, str) else None
+        return int(raw)
     except ValueError:
         return None
 
 
-def integer(minimum: float | None = None, maximum: float | None = None) -> Parser[int]:
-    """A parser of whole numbers within bounds (inclusive)."""
-    expected = "a whole number"
-    if minimum is not None and maximum is not None:
-        expected += f" from {minimum} to {maximum}"
-    elif minimum is not None or maximum is not None:
-        expected += f" >= {minimum}" if maximum is None else f" <= {maximum}"
-
-    def parse(raw: object) -> int:
-        number = _whole_number(raw)
-        if number is None or not (minimum is None or number >= minimum) or not (maximum is None or number <= maximum):
-            raise unexpected(expected, raw)
-        return number
-
-    return parse
-
-
-def _number(raw: object) -> float:
+def _number(raw: object) -> float | None:
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-        return math.nan
+        return None
     try:
-        return float(raw)
-    except ValueError:
-        return math.nan
+        return found if math.isfinite(found := float(raw)) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def integer(least: float | None = None, most: float | None = None) -> Parser[int]:
+    """A parser of whole numbers within bounds (inclusive)."""
+    return _within(_whole_number, "a whole number", least, None, most)
 
 
 def number(
     least: float | None = None, above: float | None = None, most: float | None = None, what: str = "a number"
 ) -> Parser[float]:
     """A parser of finite numbers within bounds; `above` is the one that is not within."""
+    return _within(_number, what, least, above, most)
+
+
+def _within(
+    read: Callable[[object], N | None], what: str, least: float | None, above: float | None, most: float | None
+) -> Parser[N]:
     bounds = ((">", above), (">=", least), ("<=", most))
     expected = " and ".join(f"{sign} {bound:.12g}" for sign, bound in bounds if bound is not None)
-    expected = f"{what} {expected}".rstrip()
+    if least is not None and most is not None:
+        expected = f"from {least:.12g} to {most:.12g}"
 
-    def parse(raw: object) -> float:
-        found = _number(raw)
+    def parse(raw: object) -> N:
+        found = read(raw)
         if (
-            not math.isfinite(found)
+            found is None
             or (least is not None and found < least)
             or (above is not None and found <= above)
             or (most is not None and found > most)
         ):
-            raise unexpected(expected, raw)
+            raise unexpected(f"{what} {expected}".rstrip(), raw)
         return found
 
     return parse
@@ -136,7 +130,7 @@ def seconds(*, above: float | None = None) -> Parser[float]:
 def seconds_or_none(raw: object) -> float:
     """A duration of a tenth of a second at least; 0 or `none`: what it would bound is off."""
     number = 0.0 if isinstance(raw, str) and raw.strip().lower() == "none" else _number(raw)
-    if not math.isfinite(number) or not (number == 0 or number >= 0.1):
+    if number is None or not (number == 0 or number >= 0.1):
         raise unexpected("seconds, a number >= 0.1, or 0 or none for off", raw)
     return number
 
@@ -152,16 +146,15 @@ def choice(*names: str) -> Parser[str]:
     return parse
 
 
-_LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "critical": "critical"}
-_LEVEL_SPELLINGS = _LEVELS | {"warn": "warning", "fatal": "critical"}
-_LEVEL_NUMBERS = {"10": "debug", "20": "info", "30": "warning", "40": "error", "50": "critical"}
+_LEVELS = ("debug", "info", "warning", "error", "critical")
+_OTHER_LEVELS = {"warn": "warning", "fatal": "critical", **{f"{n}0": level for n, level in enumerate(_LEVELS, 1)}}
 
 
 def parse_log_level(raw: object) -> str:
     """A level of the standard library's logging, in any case, or its number; returned in lower case."""
     text = str(raw).strip().lower()
-    level = (_LEVEL_SPELLINGS | _LEVEL_NUMBERS).get(text)
-    if level is None or isinstance(raw, bool):
+    level = _OTHER_LEVELS.get(text, text)
+    if level not in _LEVELS:
         raise unexpected(f"one of {', '.join(_LEVELS)}", raw)
     return level
 

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Mapping  # noqa: TC003 - dataclass annotations should resolve at run time
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003
+from typing import Any
 
 from elastic_core.config.spec import Spec, setting, specs_of
 from elastic_core.config.values import (
@@ -26,6 +27,7 @@ from elastic_core.config.values import (
     some_of,
 )
 from elastic_core.parsing import (
+    Parser,
     choice,
     integer,
     parse_boolean,
@@ -41,8 +43,18 @@ from elastic_core.parsing import (
 
 _port = integer(0, 65535)
 _count = integer(0)
-_NO_OPTIONS: Mapping[str, str] = {}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def _duration(
+    default: float,
+    group: str,
+    help: str,  # noqa: A002
+    parse: Parser[float] = seconds(),  # noqa: B008
+    metavar: str = "S",
+    **more: Any,
+) -> float:
+    return setting(default, parse, group, help, metavar, unit="seconds", **more)
 
 
 def _if_positive(text: str) -> str:
@@ -57,7 +69,7 @@ class Settings:
     """The settings of one `elastic run`. After `read`, backend and run id are filled in; see `resolve`."""
 
     nnodes: NodeRange = setting(
-        NodeRange(1, 1), parse_node_range, "nodes", "how many nodes the job has; a range makes it elastic", "N|MIN:MAX"
+        NodeRange(1, 1), parse_node_range, "nodes", "nodes of the job; a range makes the job elastic", "N|MIN:MAX"
     )
     nproc_per_node: int | str = setting(
         1,
@@ -67,13 +79,13 @@ class Settings:
         "N|WHAT",
     )
     node_rank: int | None = setting(
-        None, _count, "nodes", "rank of this node: binding with the static backend, else a hint that is honoured", "N"
+        None, _count, "nodes", "rank of this node: binding with the static backend, otherwise a hint", "N"
     )
     node_id: str | None = setting(
         None,
         parse_filled_text,
         "nodes",
-        "name of this node, unique in the job; what status shows and drain takes; unset: <hostname>:<pid>.<random>",
+        "name of this node, unique in the job, for status and drain; unset: <hostname>:<pid>.<random>",
         "NAME",
         torchrun=False,
     )
@@ -81,30 +93,30 @@ class Settings:
         None,
         parse_filled_text,
         "nodes",
-        "with the backend static, where the agents meet: the machine of the agent of rank 0; with local, the address of"
-        " the workers' store; unset: 127.0.0.1, with local the address of --local-addr if there is one",
+        "with the backend static, host of the agent of rank 0, where the agents meet; with local, address of the"
+        " workers' store; unset: 127.0.0.1, or with local the value of --local-addr",
         "HOST",
     )
     master_port: int | None = setting(
         None,
         _port,
         "nodes",
-        "with the backend static, the port at which the agents meet (the workers' store has a new one in each round);"
-        " with local, the port of the workers' store; unset: local takes a free one, static 29500",
+        "with the backend static, port at which the agents meet (the workers' store has a new one in each round);"
+        " with local, port of the workers' store; unset: 29500 with static, a free port with local",
         "PORT",
     )
     local_addr: str | None = setting(
-        None, parse_filled_text, "nodes", "address that this node tells the others, used as it is written", "HOST"
+        None, parse_filled_text, "nodes", "address at which other nodes reach this one, used as it is written", "HOST"
     )
     standalone: bool = setting(
-        False, parse_boolean, "rendezvous", "a single node on its own: overrides backend, endpoint and id"
+        False, parse_boolean, "rendezvous", "a job of this node alone: overrides backend, endpoint and id"
     )
     rdzv_backend: str = setting(
         "",
         parse_text,
         "rendezvous",
         "how the nodes find each other; unset: local for one node without an endpoint, static for a fixed number"
-        " of nodes with --master-addr and no endpoint, else c10d",
+        " of nodes with --master-addr and no endpoint, otherwise c10d",
         "NAME",
         aliases=("backend",),
     )
@@ -115,28 +127,23 @@ class Settings:
         None,
         parse_filled_text,
         "rendezvous",
-        "name of the job, the same on every node; made up for a single node",
+        "name of the job, the same on every node; generated for a single node",
         "ID",
         aliases=("run_id",),
     )
     rdzv_conf: Mapping[str, str] = setting(
-        _NO_OPTIONS,
-        parse_options,
-        "rendezvous",
-        "options of the backend; repeated flags add up",
-        "K=V,..",
-        adds_up=True,
+        {}, parse_options, "rendezvous", "options of the backend; repeated flags add up", "K=V,..", adds_up=True
     )
     max_restarts: int = setting(
-        0, _count, "workers", "how often the workers are restarted after a failure; membership changes are free", "N"
+        0, _count, "workers", "restarts of the workers after a failure; changes of membership do not count", "N"
     )
-    role: str = setting("default", parse_filled_text, "workers", "name of the role that the workers play", "NAME")
+    role: str = setting("default", parse_filled_text, "workers", "name of the workers' role", "NAME")
     module: bool = setting(
         False, parse_boolean, "workers", "the script is the name of a module, as in python -m", short="-m"
     )
     no_python: bool = setting(False, parse_boolean, "workers", "the script is a command that needs no interpreter")
     run_path: bool = setting(
-        False, parse_boolean, "workers", "run the script by runpy.run_path; wins over -m and --no-python"
+        False, parse_boolean, "workers", "run the script with runpy.run_path; overrides -m and --no-python"
     )
     start_method: str = setting(
         "spawn",
@@ -145,14 +152,12 @@ class Settings:
         "how processes start when the workers are Python functions",
         "spawn|fork|forkserver",
     )
-    monitor_interval: float = setting(
-        0.1, seconds(), "workers", "accepted for torchrun's sake; nothing is polled", "S", unit="seconds"
-    )
+    monitor_interval: float = _duration(0.1, "workers", "accepted for torchrun's sake; the agent does not poll")
     numa_binding: str | None = setting(
         None,
         choice("node", "socket", "exclusive", "core-complex"),
         "workers",
-        "bind workers to the cores near their device; a warning where that cannot be done",
+        "bind workers to the cores near their device; a warning says where that is impossible",
         "node|socket|exclusive|core-complex",
     )
     virtual_local_rank: bool = setting(
@@ -179,11 +184,7 @@ class Settings:
         frozenset[int](), parse_ranks, "output", "only these local ranks write to the console; empty: all", "R,R,.."
     )
     duplicate_stdout_filters: tuple[str, ...] = setting(
-        (),
-        parse_texts,
-        "output",
-        "lines of stdout with one of these texts go to a file of their own; `,,` is a comma",
-        "TEXT,..",
+        (), parse_texts, "output", "copy lines of stdout with one of these texts to a file; `,,` is a comma", "TEXT,.."
     )
     duplicate_stderr_filters: tuple[str, ...] = setting(
         (), parse_texts, "output", "the same for stderr; `,,` is a comma", "TEXT,.."
@@ -198,13 +199,13 @@ class Settings:
         also_reads={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": str},
     )
     result_file: Path | None = setting(
-        None, parse_path, "output", "file to which the outcome of the job is written as JSON", "PATH", torchrun=False
+        None, parse_path, "output", "file for the outcome of the job, as JSON", "PATH", torchrun=False
     )
     log_format: str = setting(
         "human",
         choice("human", "json"),
         "output",
-        "how the agent's own messages look on stderr",
+        "format of the agent's own messages on stderr",
         "human|json",
         torchrun=False,
     )
@@ -212,65 +213,53 @@ class Settings:
         "info",
         parse_log_level,
         "output",
-        "the agent's messages from this level on",
+        "lowest level of the agent's messages",
         "LEVEL",
         torchrun=False,
         fallbacks=("LOGLEVEL",),
     )
     signals_to_handle: tuple[signal.Signals, ...] = setting(
-        _SIGNALS, parse_signals, "stopping", "signals on which the workers are stopped", "SIGNAL,.."
+        _SIGNALS, parse_signals, "stopping", "signals on which the agent stops the workers", "SIGNAL,.."
     )
-    shutdown_timeout: float = setting(
+    shutdown_timeout: float = _duration(
         30.0,
-        seconds(),
         "stopping",
-        "grace between SIGTERM and SIGKILL, on every way to stop",
-        "S",
-        unit="seconds",
+        "time between SIGTERM and SIGKILL, however the workers are stopped",
         also_reads={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str},
     )
-    exit_barrier_timeout: float = setting(
+    exit_barrier_timeout: float = _duration(
         300.0,
-        seconds(),
         "stopping",
-        "how long a node whose workers have succeeded waits for the others; 0: not at all",
-        "S",
-        unit="seconds",
+        "how long a node whose workers have succeeded waits for the other nodes; 0: not at all",
         torchrun=False,
     )
-    kill_timeout: float = setting(
+    kill_timeout: float = _duration(
         10.0,
-        seconds(above=0),
         "stopping",
-        "wait after SIGKILL before a process is reported as one that would not die",
-        "S",
-        unit="seconds",
+        "time after SIGKILL until a process that is still alive is reported and left behind",
+        seconds(above=0),
         torchrun=False,
         also_reads={"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": _if_positive},
     )
-    hang_timeout: float = setting(
+    hang_timeout: float = _duration(
         0.0,
-        seconds_or_none,
         "watching",
-        "a worker that makes no progress for this long is held to hang and killed; 0 or none: nobody looks",
+        "time without progress after which a worker counts as hung and is killed; 0 or none: off",
+        seconds_or_none,
         "S|none",
-        unit="seconds",
         torchrun=False,
     )
-    hang_warmup: float = setting(
+    hang_warmup: float = _duration(
         60.0,
-        seconds(),
         "watching",
         "time after the start of the workers that counts as progress, for imports, data and the first step",
-        "S",
-        unit="seconds",
         torchrun=False,
     )
     hang_progress: tuple[str, ...] = setting(
         ("log", "cpu", "beat"),
         some_of("log", "cpu", "beat"),
         "watching",
-        "what counts as progress: output, CPU time, elastic_core.watchdog.beat(); without cpu where workers spin in a"
+        "what counts as progress: output, CPU time, elastic_core.watchdog.beat(); leave out cpu where workers spin in a"
         " collective",
         "log,cpu,beat",
         torchrun=False,
@@ -279,19 +268,19 @@ class Settings:
         None,
         parse_name_or_none,
         "plugins",
-        "watchdog that notices hung workers; none turns it off",
+        "watchdog that finds hung workers; none: off",
         "NAME",
         torchrun=False,
         also_reads={"TORCHELASTIC_ENABLE_FILE_TIMER": lambda text: "file" if text == "1" else ""},
     )
     watchdog_conf: Mapping[str, str] = setting(
-        _NO_OPTIONS, parse_options, "plugins", "options of the watchdog", "K=V,..", adds_up=True, torchrun=False
+        {}, parse_options, "plugins", "options of the watchdog", "K=V,..", adds_up=True, torchrun=False
     )
     health: str | None = setting(
         None,
         parse_name_or_none,
         "plugins",
-        "endpoint that tells whether this agent is well; none turns it off; http when only its port is given",
+        "health endpoint of this agent; none: off; with --health-port alone: http",
         "NAME",
         torchrun=False,
         also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": lambda _: "http"},
@@ -306,7 +295,7 @@ class Settings:
         also_reads={"TORCHELASTIC_HEALTH_CHECK_PORT": str},
     )
     health_conf: Mapping[str, str] = setting(
-        _NO_OPTIONS, parse_options, "plugins", "options of the health endpoint", "K=V,..", adds_up=True, torchrun=False
+        {}, parse_options, "plugins", "options of the health endpoint", "K=V,..", adds_up=True, torchrun=False
     )
     event_log_handler: str = setting(
         "null", parse_filled_text, "plugins", "where events are recorded: null, console or a registered sink", "NAME"
@@ -318,7 +307,7 @@ class Settings:
         None,
         parse_path,
         "configuration",
-        "config file; unset: the nearest elastic.toml, or pyproject.toml with [tool.elastic], going up from here",
+        "config file; unset: the nearest elastic.toml, or pyproject.toml with [tool.elastic], in this folder or above",
         "FILE",
         torchrun=False,
     )
