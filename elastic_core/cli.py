@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from elastic_core.errors import ConfigurationError, ElasticError, ExitCode, Problem
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from elastic_core.config import Command, CommandReading, Reading, Spec
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.hooks.records import Option
     from elastic_core.observers import History
 
 _USAGE = """\
@@ -49,131 +50,132 @@ def entry_point() -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command and return the exit code. Whatever goes wrong is shown, and has its code."""
+    """Run one command and return the exit code. Every error is shown and has an exit code."""
     name = argv[0] if argv else "--help"
     command = _COMMANDS.get(name)
     try:
         if command is None:
-            return _no_command(name)
-        return command(argv[1:])
+            known = ", ".join(known for known in _COMMANDS if not known.startswith("-"))
+            message = f"expected a command ({known}), found {name!r}; see elastic --help"
+            raise ConfigurationError(Problem("elastic", message))
+        return command(argv[1:]) or ExitCode.SUCCESS
+    except _HelpPrinted:
+        return ExitCode.SUCCESS
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - Python's own code for these is 1: a failed worker
-        return _explain_failure(error) if name == "run" else _explain_refusal(error, name)
+        return _explain_failure(error, command=name)
+
+
+class _HelpPrinted(Exception):
+    """The command line asked for help, which is printed; there is nothing else to do."""
 
 
 def run(argv: Sequence[str]) -> int:
     """`elastic run`."""
+    from elastic_core import config
+
     manager = _load_plugins()
-    if _asked_for_help(argv, manager):
-        return ExitCode.SUCCESS
-    reading = _read(argv, manager)
-    _configure_log(reading.settings.log_format, reading.settings.log_level, manager)
+    reading = _read(argv, manager, config.help_text)
+    settings = reading.settings
+    _configure_log(settings.log_format, settings.log_level, manager)
     from elastic_core.observers import History
 
-    history = History()
-    if reading.settings.result_file is None:
-        return _run(reading, manager, history)
-    return _run_with_result_file(reading, manager, history, reading.settings.result_file)
+    history, path = History(), settings.result_file
+    if path is None:
+        return _run_job(reading, manager, history)[0]
+    from elastic_core import result_file
+
+    result_file.check_writable(path)
+    code, error = _run_job(reading, manager, history)
+    try:
+        result_file.write(path, result_file.outcome(settings.rdzv_id or "", code, error, history))
+    except Exception as failed:  # noqa: BLE001 - the job is over, and its exit code stands
+        why = (isinstance(failed, OSError) and failed.strerror) or f"{type(failed).__name__}: {failed}"
+        _complain(f"elastic: the outcome could not be written to {path}: {why}; the job itself is done")
+    return code
 
 
-def explain(argv: Sequence[str]) -> int:
+def explain(argv: Sequence[str]) -> None:
     """`elastic explain`."""
     from elastic_core import config
     from elastic_core.operate.commands import EXPLAIN, explain_help
 
     manager = _load_plugins()
-    added = manager.added_options()
-    if config.asks_for_help(argv, added, EXPLAIN):
-        _print(explain_help())
-        return ExitCode.SUCCESS
-    reading = _read(argv, manager, require_script=False, own=EXPLAIN)
-    secrets = manager.secret_options()
-    as_json = reading.own["json"]
-    _print(_to_json(config.as_dict(reading, added, secrets)) if as_json else config.as_text(reading, added, secrets))
-    return ExitCode.SUCCESS
+    reading = _read(argv, manager, lambda _: explain_help(), require_script=False, own=EXPLAIN)
+    about = reading, manager.added_options(), manager.secret_options()
+    _print(_to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
 
 
-def plugins(argv: Sequence[str]) -> int:
+def plugins(argv: Sequence[str]) -> None:
     """`elastic plugins`."""
     from elastic_core.hooks import listing
     from elastic_core.operate.commands import plugins_help
 
     if {"-h", "--help"} & set(argv):
         _print(plugins_help())
-        return ExitCode.SUCCESS
-    as_json = list(argv[:1]) == ["--json"]
-    rest = argv[1:] if as_json else argv
-    if rest:
-        raise ConfigurationError(Problem("elastic plugins", f"expected nothing but --json, found {' '.join(rest)!r}"))
+        raise _HelpPrinted
+    if list(argv) not in ([], ["--json"]):
+        found = " ".join(argv[1:] if argv[0] == "--json" else argv)
+        raise ConfigurationError(Problem("elastic plugins", f"expected nothing but --json, found {found!r}"))
     manager = _load_plugins()
-    _print(_to_json(listing.as_dict(manager)) if as_json else listing.as_text(manager))
-    return ExitCode.SUCCESS
+    _print(_to_json(listing.as_dict(manager)) if argv else listing.as_text(manager))
 
 
-def status(argv: Sequence[str]) -> int:
+def status(argv: Sequence[str]) -> None:
     """`elastic status`."""
     from elastic_core.operate.commands import REQUIRED_FOR_JOB, STATUS
 
     manager = _load_plugins()
     reading = _read_command(STATUS, argv, manager, REQUIRED_FOR_JOB)
-    if reading is None:
-        return ExitCode.SUCCESS
     from elastic_core.operate.status import as_dict, as_text
     from elastic_core.operate.status import status as look
     from elastic_core.operate.target import target_of
 
     snapshot = look(target_of(reading.values), manager, reading.values["timeout"])
     _print(_to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
-    return ExitCode.SUCCESS
 
 
-def drain(argv: Sequence[str]) -> int:
+def drain(argv: Sequence[str]) -> None:
     """`elastic drain`."""
     from elastic_core.operate.commands import DRAIN, REQUIRED_FOR_JOB
 
     manager = _load_plugins()
     reading = _read_command(DRAIN, argv, manager, REQUIRED_FOR_JOB)
-    if reading is None:
-        return ExitCode.SUCCESS
     from elastic_core.operate.drain import drain as take_out
     from elastic_core.operate.target import target_of
 
     (node,) = reading.operands
     take_out(target_of(reading.values), node, manager, reading.values["timeout"], _print)
-    return ExitCode.SUCCESS
 
 
-def serve(argv: Sequence[str]) -> int:
+def serve(argv: Sequence[str]) -> None:
     """`elastic serve`."""
     from elastic_core.operate.commands import REQUIRED_FOR_SERVE, SERVE
 
     manager = _load_plugins()
     reading = _read_command(SERVE, argv, manager, REQUIRED_FOR_SERVE)
-    if reading is None:
-        return ExitCode.SUCCESS
     from elastic_core.operate import serve as serving
 
     values = reading.values
     _configure_log(values["log_format"], values["log_level"], manager)
     endpoint, room = serving.serving_endpoint(values["rdzv_endpoint"]), serving.room_for(values["nnodes"])
     serving.serve(serving.server_of(serving.backend_to_serve(values), endpoint, room, manager))
-    return ExitCode.SUCCESS
 
 
 def doctor(argv: Sequence[str]) -> int:
     """`elastic doctor`."""
     import socket
 
-    from elastic_core import config
     from elastic_core.operate import commands
     from elastic_core.operate.doctor import examine, finding
 
     manager = _load_plugins()
-    added = manager.added_options()
-    if commands.asks_doctor_for_help(argv, added):
-        _print(commands.doctor_help())
-        return ExitCode.SUCCESS
-    reading = config.read(
-        argv, os.environ, Path.cwd(), added, new_run_id=lambda: "doctor", require_script=False, own=commands.DOCTOR
+    reading = _read(
+        argv,
+        manager,
+        lambda _: commands.doctor_help(),
+        new_run_id=lambda: "doctor",
+        require_script=False,
+        own=commands.DOCTOR,
     )
     findings = examine.examined(reading.settings, manager, commands.doctor_options(reading.own))
     report = finding.Report(socket.gethostname(), reading.settings, findings)
@@ -181,21 +183,19 @@ def doctor(argv: Sequence[str]) -> int:
     return finding.exit_code_of(findings)
 
 
-def version(argv: Sequence[str]) -> int:
+def version(argv: Sequence[str]) -> None:
     """`elastic --version`."""
     from importlib.metadata import version as version_of
 
     _print(f"elastic-core {version_of('elastic-core')}")
-    return ExitCode.SUCCESS
 
 
-def usage(argv: Sequence[str]) -> int:
+def usage(argv: Sequence[str]) -> None:
     """`elastic --help`."""
     _print(_USAGE)
-    return ExitCode.SUCCESS
 
 
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+_COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "run": run,
     "explain": explain,
     "plugins": plugins,
@@ -210,32 +210,27 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def _open_standard_streams() -> None:
-    """Started without stdin, stdout or stderr, the agent would get their numbers for its pipes and files, and write the
-    workers' output into them."""
+    """Open those that are closed: their numbers would go to the agent's own pipes and files, and the workers' output
+    into these."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
 
 
 def _left_a_call_behind(argv: Sequence[str]) -> bool:
-    """Whether a store that does not answer still holds a thread of ours that has been given up."""
+    """Whether a thread still waits for a store that does not answer."""
     if argv[:1] in (["status"], ["drain"], ["doctor"]):
         return threading.active_count() > 1
     return any(thread.name.startswith("rendezvous") for thread in threading.enumerate())
 
 
 def _leave_at_once(code: int) -> NoReturn:
-    """multiprocessing would wait at exit, without limit, for the very process that would not die; and C++ aborts when
-    the interpreter ends beneath a call that hangs."""
+    """Skip Python's cleanup: multiprocessing would wait without limit for the process that did not die, and C++ aborts
+    when the interpreter ends during a call that hangs."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(code)
-
-
-def _no_command(name: str) -> int:
-    known = ", ".join(command for command in _COMMANDS if not command.startswith("-"))
-    raise ConfigurationError(Problem("elastic", f"expected a command ({known}), found {name!r}; see elastic --help"))
 
 
 def _load_plugins() -> PluginManager:
@@ -245,33 +240,32 @@ def _load_plugins() -> PluginManager:
     return PluginManager.load(os.environ, reserved=RESERVED)
 
 
-def _asked_for_help(argv: Sequence[str], manager: PluginManager) -> bool:
+def _read(
+    argv: Sequence[str],
+    manager: PluginManager,
+    help_of: Callable[[Sequence[Option]], str],
+    own: Sequence[Spec] = (),
+    **more: Any,
+) -> Reading:
+    """A command line with the flags of `run` and the command's `own`. Raises _HelpPrinted if it asks for help."""
     from elastic_core import config
 
     added = manager.added_options()
-    if not config.asks_for_help(argv, added):
-        return False
-    _print(config.help_text(added))
-    return True
-
-
-def _read(
-    argv: Sequence[str], manager: PluginManager, require_script: bool = True, own: Sequence[Spec] = ()
-) -> Reading:
-    from elastic_core import config
-
-    return config.read(argv, os.environ, Path.cwd(), manager.added_options(), require_script=require_script, own=own)
+    if config.asks_for_help(argv, added, own):
+        _print(help_of(added))
+        raise _HelpPrinted
+    return config.read(argv, os.environ, Path.cwd(), added, own=own, **more)
 
 
 def _read_command(
     command: Command, argv: Sequence[str], manager: PluginManager, required: Mapping[str, str]
-) -> CommandReading | None:
-    """None when help was asked for, and given."""
+) -> CommandReading:
+    """A command line with few flags. Raises _HelpPrinted if it asks for help."""
     from elastic_core import config
 
     if config.wants_help(command, argv):
         _print(command.help_text())
-        return None
+        raise _HelpPrinted
     return config.read_command(command, argv, os.environ, Path.cwd(), manager.added_options(), required)
 
 
@@ -280,29 +274,11 @@ def _configure_log(log_format: str, level: str, manager: PluginManager) -> None:
 
     log.configure("json" if log_format == "json" else "human", level)
     logger = log.get_logger()
-    for failure in manager.failures:  # not used, perhaps never wanted: worth a line, no reason to stop
+    for failure in manager.failures:  # the run may not need it
         logger.warning("plugin failed", **failure.source.as_dict(), reason=failure.reason)
     for conflict in manager.option_conflicts():
         for source in conflict.losers:
             logger.warning("plugin failed", **source.as_dict(), option=conflict.name, reason=f"left out: {conflict}")
-
-
-def _run(reading: Reading, manager: PluginManager, history: History) -> int:
-    code, _ = _run_job(reading, manager, history)
-    return code
-
-
-def _run_with_result_file(reading: Reading, manager: PluginManager, history: History, path: Path) -> int:
-    from elastic_core import result_file
-
-    result_file.check_writable(path)
-    code, error = _run_job(reading, manager, history)
-    try:
-        result_file.write(path, result_file.outcome(reading.settings.rdzv_id or "", code, error, history))
-    except Exception as failed:  # noqa: BLE001 - the job is over, and its exit code stands
-        why = (isinstance(failed, OSError) and failed.strerror) or f"{type(failed).__name__}: {failed}"
-        _complain(f"elastic: the outcome could not be written to {path}: {why}; the job itself is done")
-    return code
 
 
 def _run_job(reading: Reading, manager: PluginManager, history: History) -> tuple[int, BaseException | None]:
@@ -310,10 +286,11 @@ def _run_job(reading: Reading, manager: PluginManager, history: History) -> tupl
     from elastic_core import compose, launch
     from elastic_core.log import get_logger
 
-    settings = reading.settings
-    get_logger().info("run started", run_id=settings.rdzv_id, backend=settings.rdzv_backend, script=reading.script)
+    settings, script = reading.settings, reading.script or ""
     try:
-        entry = compose.script_entry(settings, reading.script or "", reading.script_args, os.environ)
+        compose.check_available(settings, manager, reading.origins)
+        get_logger().info("run started", run_id=settings.rdzv_id, backend=settings.rdzv_backend, script=script)
+        entry = compose.script_entry(settings, script, reading.script_args, os.environ)
         launch.run_job(settings, entry, manager, os.environ, (history,), reading.added)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - shown, given its code, and put in the result file
         reason = history.finished.reason if history.finished else ""
@@ -321,22 +298,18 @@ def _run_job(reading: Reading, manager: PluginManager, history: History) -> tupl
     return ExitCode.SUCCESS, None
 
 
-def _explain_failure(error: BaseException, run_id: str = "", reason: str = "") -> int:
+def _explain_failure(error: BaseException, run_id: str = "", reason: str = "", command: str = "run") -> int:
+    """Show the error, and return its exit code. `reason`: why the agent ended the job."""
     from elastic_core import report
 
+    code = report.exit_code_of(error)
     if not isinstance(error, (ElasticError, KeyboardInterrupt)):
         _complain("".join(traceback.format_exception(error)))
-    if report.exit_code_of(error) != ExitCode.SUCCESS:
+    if command != "run" and isinstance(error, ElasticError) and not isinstance(error, ConfigurationError):
+        _complain(f"elastic {command}: {error}")  # it runs no job
+    elif code != ExitCode.SUCCESS:
         _complain(report.as_text(error, run_id, reason))
-    return report.exit_code_of(error)
-
-
-def _explain_refusal(error: BaseException, command: str) -> int:
-    """As `_explain_failure`, for a command that runs no job."""
-    if not isinstance(error, ElasticError) or isinstance(error, ConfigurationError):
-        return _explain_failure(error)
-    _complain(f"elastic {command}: {error}")
-    return error.exit_code
+    return code
 
 
 def _to_json(content: object) -> str:
@@ -348,21 +321,21 @@ def _to_json(content: object) -> str:
 def _print(text: str) -> None:
     try:
         print(text.rstrip("\n"), flush=True)
-    except BrokenPipeError:  # `elastic plugins | head`: the reader has seen enough
+    except BrokenPipeError:  # as with `elastic plugins | head`
         _silence(sys.stdout)
 
 
 def _complain(text: str) -> None:
-    if sys.stderr is None:  # started with a closed stderr; print would choose stdout
+    if sys.stderr is None:  # stderr was closed at the start; print would write to stdout
         return
     try:
         print(text.rstrip("\n"), file=sys.stderr, flush=True)
-    except OSError:  # nobody is left to be told; the exit code still tells
+    except OSError:  # nothing reads it; the exit code remains
         _silence(sys.stderr)
 
 
 def _silence(stream: TextIO) -> None:
-    """Without this the interpreter fails once more when it flushes at its end, and leaves with a code of its own."""
+    """Send the rest nowhere: otherwise the interpreter's last flush fails, too, and changes the exit code."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from elastic_core.clock import Clock
-    from elastic_core.compose.entry import Entry
+    from elastic_core.compose.policy import Entry
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.handler import RendezvousHandler
@@ -46,7 +46,6 @@ def composed(
     environ: Mapping[str, str],
     observers: tuple[Observer, ...] = (),
     options: Mapping[str, object] | None = None,
-    clock: Clock | None = None,
 ) -> Iterator[LocalElasticAgent]:
     """An agent that is ready to run. On the way out everything that was made is ended, in reverse order, and the
     health endpoint last.
@@ -54,13 +53,13 @@ def composed(
     `options` are the values of the options that plugins added.
 
     Raises:
-        ConfigurationError: something asked for cannot be had, with everything that is; nothing is left behind.
+        ConfigurationError: with everything that was asked for and cannot be had; nothing is left behind.
     """
     chosen.check_available(settings, manager)
     chosen.check_forkable(settings, entry, manager)
     local_world_size = count_workers(settings.nproc_per_node)
     with contextlib.ExitStack() as last, contextlib.ExitStack() as stack:
-        clock = clock or SystemClock()
+        clock = SystemClock()
         node = _node(settings, local_world_size)
         board = StatusBoard(settings.rdzv_id or "", node.name, settings.role, settings.max_restarts, clock)
         looked_at = (_start_health(settings, manager, board, last), _export_spans(board, environ, last))
@@ -74,12 +73,13 @@ def composed(
         watchdog = _watchdog(settings, manager)
         if watchdog is not None:
             stack.callback(_end, "plugin failed", f"watchdog {settings.watchdog}", watchdog.stop)
+        recorders = EventRecorder(settings.event_log_handler), MetricRecorder(settings.role, settings.max_restarts)
         agent = LocalElasticAgent(
             _spec(settings, handler, entry, local_world_size),
             workers,
             node=node.name if settings.nnodes.max > 1 else node.host,
             clock=clock,
-            observer=Everyone([*observers, *_recorders(settings), Notifier(manager)]),
+            observer=Everyone([*observers, *recorders, Notifier(manager)]),
             contribute=_contributor(manager, watchdog, options or {}),
             hangs=policy.hang_policy(settings),
         )
@@ -91,12 +91,8 @@ def composed(
         yield agent
 
 
-def _recorders(settings: Settings) -> tuple[Observer, ...]:
-    return EventRecorder(settings.event_log_handler), MetricRecorder(settings.role, settings.max_restarts)
-
-
 def _end(event: EventName, part: str, end: Callable[[], object]) -> None:
-    """What breaks while it is ended must not hide how the job ended."""
+    """End one part. The log tells its error, which must not hide how the job ended."""
     try:
         end()
     except Exception as error:  # noqa: BLE001 - a plugin may raise whatever it likes
@@ -118,10 +114,14 @@ def _spec(settings: Settings, handler: RendezvousHandler, entry: Entry, local_wo
 
 
 def _node(settings: Settings, local_world_size: int) -> Node:
-    """This node as the others will see it."""
+    """This node as the other nodes will see it."""
     host = socket.gethostname()
+    if settings.rdzv_backend == "static" and settings.node_rank is not None:
+        default = f"rank{settings.node_rank}"  # two nodes of one rank then have one name, which is noticed
+    else:
+        default = made_up_name(host)
     return Node(
-        name=settings.node_id or _made_up_name(settings, host),
+        name=settings.node_id or default,
         host=host,
         role=settings.role,
         local_world_size=local_world_size,
@@ -129,13 +129,6 @@ def _node(settings: Settings, local_world_size: int) -> Node:
         max_restarts=settings.max_restarts,
         stop_timeout=settings.shutdown_timeout + settings.kill_timeout,
     )
-
-
-def _made_up_name(settings: Settings, host: str) -> str:
-    """In a static job the rank is the name: two nodes of one rank are then two of one name, which is found out."""
-    if settings.rdzv_backend == "static" and settings.node_rank is not None:
-        return f"rank{settings.node_rank}"
-    return made_up_name(host)
 
 
 def _handler(settings: Settings, manager: PluginManager, node: Node) -> RendezvousHandler:
@@ -163,7 +156,7 @@ def _watchdog(settings: Settings, manager: PluginManager) -> Watchdog | None:
 
 
 def _start_health(settings: Settings, manager: PluginManager, view: AgentView, stack: contextlib.ExitStack) -> bool:
-    """Whether there is an endpoint, which is up then."""
+    """Start the health endpoint; False without one."""
     found = chosen.health_endpoint(settings, manager)
     if found is None:
         return False
@@ -184,7 +177,7 @@ def _start_health(settings: Settings, manager: PluginManager, view: AgentView, s
 
 
 def _export_spans(board: StatusBoard, environ: Mapping[str, str], stack: contextlib.ExitStack) -> bool:
-    """Whether spans of recoveries are exported. What is wrong with an exporter ends no job."""
+    """Export spans of recoveries; False if nothing asks for that. An error of the exporter is logged and not raised."""
     try:
         end = export_recoveries(board, environ)
     except Exception as error:  # noqa: BLE001 - an exporter may raise whatever it likes
@@ -198,7 +191,7 @@ def _export_spans(board: StatusBoard, environ: Mapping[str, str], stack: context
 def _contributor(
     manager: PluginManager, watchdog: Watchdog | None, options: Mapping[str, object]
 ) -> EnvironmentContributor:
-    """What plugins add, then what the watchdog's clients need, which is known once the watchdog has started."""
+    """A function that gives the variables of plugins, and those of the watchdog, which it knows once it has started."""
 
     def contribute(plan: RoundPlan) -> dict[str, str]:
         own = watchdog.worker_environment() if watchdog else {}

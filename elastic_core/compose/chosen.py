@@ -1,9 +1,11 @@
-"""The records that the settings name, with the values of their options."""
+"""The records that the settings name, with the values of their options. `origins` say where the options come from."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.config.settings import SPECS
+from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.events import check_destination
 from elastic_core.hooks.options import type_options
@@ -12,17 +14,23 @@ from elastic_core.hooks.records import HealthEndpointRecord, RendezvousBackendRe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elastic_core.compose.entry import Entry
+    from elastic_core.compose.policy import Entry
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
 
+    Origins = Mapping[str, str] | None
 
-def check_available(settings: Settings, manager: PluginManager) -> None:
-    """Whatever was asked for by name, before anything is built: raises ConfigurationError with all that is wrong."""
+
+def check_available(settings: Settings, manager: PluginManager, origins: Origins = None) -> None:
+    """Look up everything that the settings name, before anything is built.
+
+    Raises:
+        ConfigurationError: with all that is wrong.
+    """
     errors = []
     for check in (backend, watchdog, health_endpoint, _event_destination):
         try:
-            check(settings, manager)
+            check(settings, manager, origins)
         except ConfigurationError as error:
             errors.append(error)
     if len(errors) == 1:
@@ -39,39 +47,50 @@ def check_forkable(settings: Settings, entry: Entry, manager: PluginManager) -> 
         raise ConfigurationError(Problem("--start-method", f"{expected}, found fork: {why}"))
 
 
-def _event_destination(settings: Settings, manager: PluginManager) -> None:
-    check_destination(settings.event_log_handler)
-
-
-def backend(settings: Settings, manager: PluginManager) -> tuple[RendezvousBackendRecord, dict[str, Any]]:
+def backend(
+    settings: Settings, manager: PluginManager, origins: Origins = None
+) -> tuple[RendezvousBackendRecord, dict[str, Any]]:
     """The backend and its options."""
     record = manager.select(RendezvousBackendRecord, settings.rdzv_backend)
     declared = {option.name for option in record.options or ()}
     flags = {"master_addr": settings.master_addr, "master_port": settings.master_port, "rank": settings.node_rank}
     raw = {name: value for name, value in flags.items() if name in declared and value is not None}
-    return record, _typed(record, {**raw, **settings.rdzv_conf}, "--rdzv-conf")
+    return record, _typed(record, {**raw, **settings.rdzv_conf}, "rdzv_conf", origins)
 
 
-def _typed(
-    record: RendezvousBackendRecord | WatchdogRecord | HealthEndpointRecord, raw: Mapping[str, object], origin: str
-) -> dict[str, Any]:
-    values, problems = type_options(record.options, raw, origin)
-    if problems:
-        raise ConfigurationError(*problems)
-    return values
-
-
-def watchdog(settings: Settings, manager: PluginManager) -> tuple[WatchdogRecord, dict[str, Any]] | None:
+def watchdog(
+    settings: Settings, manager: PluginManager, origins: Origins = None
+) -> tuple[WatchdogRecord, dict[str, Any]] | None:
     """The watchdog and its options; None without one."""
     if settings.watchdog is None:
         return None
     record = manager.select(WatchdogRecord, settings.watchdog)
-    return record, _typed(record, settings.watchdog_conf, "--watchdog-conf")
+    return record, _typed(record, settings.watchdog_conf, "watchdog_conf", origins)
 
 
-def health_endpoint(settings: Settings, manager: PluginManager) -> tuple[HealthEndpointRecord, dict[str, Any]] | None:
+def health_endpoint(
+    settings: Settings, manager: PluginManager, origins: Origins = None
+) -> tuple[HealthEndpointRecord, dict[str, Any]] | None:
     """The health endpoint and its options; None without one."""
     if settings.health is None:
         return None
     record = manager.select(HealthEndpointRecord, settings.health)
-    return record, _typed(record, settings.health_conf, "--health-conf")
+    return record, _typed(record, settings.health_conf, "health_conf", origins)
+
+
+def _event_destination(settings: Settings, manager: PluginManager, origins: Origins) -> None:
+    check_destination(settings.event_log_handler)
+
+
+def _typed(
+    record: RendezvousBackendRecord | WatchdogRecord | HealthEndpointRecord,
+    raw: Mapping[str, object],
+    setting: str,
+    origins: Origins,
+) -> dict[str, Any]:
+    spec = SPECS[setting]
+    origin = (origins or {}).get(setting, DEFAULT)
+    values, problems = type_options(record.options, raw, spec.flag if origin == DEFAULT else origin)
+    if problems:
+        raise ConfigurationError(*problems)
+    return values

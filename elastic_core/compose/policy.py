@@ -1,23 +1,27 @@
-"""How the workers run: what they inherit, where their output goes, which processors they have, when they hang."""
+"""What the workers run, and how: environment, output, processors, and when a worker counts as hung."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.agent.hang import HangPolicy
 from elastic_core.log import get_logger
 from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.group import GroupPolicy
 from elastic_core.workers.numa import MODES, NO_BINDING, Binding, Machine, read_machine
+from elastic_core.workers.starters import CommandStarter
 from elastic_core.workers.streams import OutputPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from elastic_core.config import Settings
+    from elastic_core.workers.starters import Starter
     from elastic_core.workers.streams import Placer
 
 _HEALTH_VARIABLES = frozenset(
@@ -25,10 +29,43 @@ _HEALTH_VARIABLES = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class Entry:
+    """What the workers run: its name, the starter that runs it, and whether that forks the agent's process."""
+
+    name: str
+    starter: Starter
+    forks: bool = False
+
+
+def script_entry(settings: Settings, script: str, args: tuple[str, ...], environ: Mapping[str, str]) -> Entry:
+    """A script, a module or a command, as the flags say; `PYTHON_EXEC` names another interpreter."""
+    if settings.run_path:
+        from elastic_core.workers.functions import run_script
+
+        return function_entry(settings, run_script, (script, *args), name=script)
+    python = (environ.get("PYTHON_EXEC", sys.executable), "-u")
+    if settings.no_python:
+        command: tuple[str, ...] = (script, *args)
+    elif settings.module:
+        command = (*python, "-m", script, *args)
+    else:
+        command = (*python, script, *args)
+    return Entry(script, CommandStarter(command))
+
+
+def function_entry(settings: Settings, function: Callable[..., Any], args: tuple[Any, ...], name: str = "") -> Entry:
+    """A Python function, started by `settings.start_method`."""
+    from elastic_core.workers.functions import FunctionStarter  # multiprocessing is not free to import
+
+    name = name or getattr(function, "__qualname__", "") or repr(function)  # partial and the like have no name
+    return Entry(name, FunctionStarter(function, args, settings.start_method), settings.start_method == "fork")
+
+
 def group_policy(
     settings: Settings, local_world_size: int, environ: Mapping[str, str], stack: contextlib.ExitStack
 ) -> GroupPolicy:
-    """Of all workers of this node. `stack` ends what is made for it."""
+    """The policy for all workers of this node. `stack` removes what is made for it."""
     log_dir = _log_dir(settings, stack)
     progress = frozenset(settings.hang_progress if settings.hang_timeout else ())
     output = OutputPolicy(
@@ -48,22 +85,22 @@ def group_policy(
 
 
 def hang_policy(settings: Settings) -> HangPolicy | None:
-    """When a worker that makes no progress is called hung; None: never."""
+    """When a worker without progress counts as hung; None: never."""
     if not settings.hang_timeout:
         return None
     return HangPolicy(settings.hang_timeout, settings.hang_warmup, settings.hang_progress)
 
 
 def inherited(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the workers inherit. Without the variables of the agent's own endpoint: an agent that a worker starts cannot
-    have the same port, and no worker needs the token."""
+    """The variables that the workers inherit. Those of the agent's health endpoint are left out: an agent that a worker
+    starts cannot have the same port, and no worker needs the token."""
     own = _HEALTH_VARIABLES if settings.health is not None else ()
     return {name: value for name, value in environ.items() if name not in own}
 
 
 def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:
-    """The folder asked for; a new one, and a line that says where, if files were asked for without naming one. It does
-    not stay if nothing was written into it."""
+    """The folder of `--log-dir`. If files are asked for without it: a new folder, which the log names and which is
+    removed at the end if it is empty."""
     if settings.log_dir is not None or not _writes_files(settings):
         return settings.log_dir
     folder = Path(tempfile.mkdtemp(prefix="elastic-logs-"))
@@ -78,7 +115,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _placer(settings: Settings, log_dir: Path | None) -> Placer | None:
-    """The plugin that says where logs go, if one was asked for."""
+    """The plugin that says where logs go, if `--logs-specs` names one."""
     if settings.logs_specs is None or log_dir is None:
         return None
     from elastic_core.workers import logs_specs
@@ -102,7 +139,7 @@ def _writes_files(settings: Settings) -> bool:
 
 
 def _binding(settings: Settings, local_world_size: int, visible: str | None) -> Binding:
-    """The binding asked for, and a line for those who cannot have it. `visible` is CUDA_VISIBLE_DEVICES."""
+    """The binding asked for. The log names the workers that cannot be bound. `visible` is CUDA_VISIBLE_DEVICES."""
     mode = next((mode for mode in MODES if mode == settings.numa_binding), None)
     if mode is None:
         return NO_BINDING

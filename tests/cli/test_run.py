@@ -55,6 +55,23 @@ def test_run_with_an_unknown_backend(script, capsys):
     assert "there is no rendezvous backend 'nobody' here" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "variable", "file", "origin"),
+    [
+        (["--rdzv-conf=master_port=x"], "", "", "--rdzv-conf"),
+        ([], "master_port=x", "", "ELASTIC_RDZV_CONF"),
+        ([], "", "rdzv_conf = {master_port = 'x'}", "elastic.toml: rdzv_conf"),
+    ],
+)
+def test_a_wrong_option_is_told_with_its_source_before_the_run_starts(
+    flags, variable, file, origin, script, tmp_path, monkeypatch, capfd
+):
+    (tmp_path / "elastic.toml").write_text(file)
+    monkeypatch.setenv("ELASTIC_RDZV_CONF", variable)
+    assert cli.main(["run", *flags, script("")]) == 2
+    assert capfd.readouterr().err == f"elastic: {origin}: master_port: expected a whole number, found 'x'\n"
+
+
 def test_run_that_is_asked_to_leave(script, capfd):
     asks = script("import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()")
     assert run(asks) == 143
