@@ -1,6 +1,6 @@
 """elastic-core: gathers the machines of a training job, starts the workers, and brings the job back when one is lost.
 
-Importing this package runs nothing and loads next to nothing; the names below are loaded when first used.
+Importing this package loads no other module of it; the names below are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ __all__ = [
     "launch_agent",
 ]
 
-_LAUNCH = {"LaunchConfig", "elastic_launch", "launch_agent"}
-
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'elastic_core' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"elastic_core.{'launch' if name in _LAUNCH else 'errors'}"), name)
+    room = "launch" if name in ("LaunchConfig", "elastic_launch", "launch_agent") else "errors"
+    return getattr(importlib.import_module(f"elastic_core.{room}"), name)
 
 
 def __dir__() -> list[str]:

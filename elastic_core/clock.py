@@ -1,4 +1,4 @@
-"""Time. The only module that reads a clock; everybody else is handed one, or is handed `now`."""
+"""Time. The only module that reads a clock; all others are given a clock, or the instant `now`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import NewType, Protocol
 
 Instant = NewType("Instant", float)
-"""Seconds on one process's monotonic clock. Never sent to another process, never compared with one of another."""
+"""Seconds on the monotonic clock of one process. It means nothing in another process and is never sent to one."""
 
 LONG_AGO = Instant(float("-inf"))
 """Before every other instant."""

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class LaunchConfig:
-    """What to launch, for Python programs. Names, order and meaning of the fields are those of torch's class of that
-    name, as far as it has them. The defaults are this class's, not the command line's: here `max_restarts` is 3.
-    Fields left at None take the command line's.
+    """What to launch, for Python programs. Names, order and meaning of the fields are those of torch's `LaunchConfig`,
+    as far as it has them. The defaults differ from those of the command line: here `max_restarts` is 3. A field that is
+    None has the default of the command line.
 
-    What this class has no field for, the environment turns on as for `elastic run`: watchdog
+    For what has no field here, these variables count as for `elastic run`: watchdog
     (TORCHELASTIC_ENABLE_FILE_TIMER=1, ELASTIC_WATCHDOG, ELASTIC_WATCHDOG_CONF), health endpoint
     (TORCHELASTIC_HEALTH_CHECK_PORT, ELASTIC_HEALTH, ELASTIC_HEALTH_PORT, ELASTIC_HEALTH_CONF), hang detection
     (ELASTIC_HANG_TIMEOUT, ELASTIC_HANG_WARMUP, ELASTIC_HANG_PROGRESS), and torchrun's
@@ -41,15 +41,15 @@ class LaunchConfig:
 
     Args:
         min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
-        nproc_per_node: workers on this node.
+        nproc_per_node: workers on this node; a number, or what to count, as for `--nproc-per-node`.
         logs_specs: the name of an entry point in group `torchrun.logs_specs` (torch has an object here).
-        run_id: the job; made up for a single node when empty.
-        rdzv_timeout: seconds until joining fails; handed to backends that have an option `join_timeout`.
-        max_restarts: failures that are forgiven.
-        log_line_prefix_template: None is TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if that is set.
-        metrics_cfg: `{"destination": "console"}` or `"null"` says where metrics go from now on (`metrics.configure`);
-            None leaves that as it is.
-        shutdown_timeout: grace in seconds; None is TORCH_ELASTIC_SHUTDOWN_TIMEOUT if that is set.
+        run_id: name of the job; empty: generated for a single node.
+        rdzv_timeout: seconds until joining fails, for backends that have an option `join_timeout`; -1: the backend's.
+        max_restarts: restarts of the workers after a failure.
+        log_line_prefix_template: None: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if that is set.
+        metrics_cfg: `{"destination": "console"}` or `"null"`: where metrics go from now on (`metrics.configure`); None
+            changes nothing.
+        shutdown_timeout: seconds between SIGTERM and SIGKILL; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT if that is set.
     """
 
     min_nodes: int
@@ -80,55 +80,31 @@ class LaunchConfig:
     numa_binding: str | None = None
 
     def settings(self, environ: Mapping[str, str] | None = None) -> Settings:
-        """The same as settings, save `rdzv_timeout` and `metrics_cfg`. `environ` is asked for what is left at None, and
-        for what there is no field for.
+        """The settings of this launch; `rdzv_timeout` and `metrics_cfg` are none. `environ` is read for fields that are
+        None, and for what has no field.
 
         Raises:
             ConfigurationError: with everything that is wrong.
         """
         environ = environ or {}
         variables = from_torchrun(environ, SPECS)
-        variables |= from_environment(environ, {name: SPECS[name] for name in _WATCHING}).found
-        values: dict[str, object] = {
-            "nnodes": f"{self.min_nodes}:{self.max_nodes}",
-            "rdzv_id": self.run_id or None,
-            "rdzv_conf": self.rdzv_configs or None,
-            **{name: getattr(self, name) or None for name in _TEXTS},
-            **{name: getattr(self, name) for name in _VALUES},
-        }
-        given = {name: value for name, value in values.items() if value is not None}
-        return settings_from({**variables, **given})
+        variables |= from_environment(environ, {name: SPECS[name] for name in _WITHOUT_FIELD}).found
+        given: dict[str, object] = {"nnodes": f"{self.min_nodes}:{self.max_nodes}"}
+        given |= {"rdzv_id": self.run_id or None, "rdzv_conf": self.rdzv_configs or None}
+        for name, value in vars(self).items():
+            if name in SPECS:
+                given[name] = value or None if name in _UNSET_IF_EMPTY else value
+        return settings_from({**variables, **{name: value for name, value in given.items() if value is not None}})
 
 
-_TEXTS = ("rdzv_backend", "rdzv_endpoint", "local_addr", "log_dir", "redirects", "tee", "numa_binding")
-_WATCHING = (
-    "watchdog",
-    "watchdog_conf",
-    "health",
-    "health_port",
-    "health_conf",
-    "hang_timeout",
-    "hang_warmup",
-    "hang_progress",
-)
-_VALUES = (
-    "logs_specs",
-    "nproc_per_node",
-    "role",
-    "max_restarts",
-    "monitor_interval",
-    "start_method",
-    "log_line_prefix_template",
-    "event_log_handler",
-    "signals_to_handle",
-    "duplicate_stdout_filters",
-    "duplicate_stderr_filters",
-    "virtual_local_rank",
-    "shutdown_timeout",
+_UNSET_IF_EMPTY = ("rdzv_backend", "rdzv_endpoint", "local_addr", "log_dir", "redirects", "tee", "numa_binding")
+_WITHOUT_FIELD = (
+    *("watchdog", "watchdog_conf", "health", "health_port", "health_conf"),
+    *("hang_timeout", "hang_warmup", "hang_progress"),
 )
 
 
-class elastic_launch:  # noqa: N801 - the name users of torch know
+class elastic_launch:  # noqa: N801 - torch's name
     """`elastic_launch(config, entrypoint)(*args)` runs the job and returns what the workers returned, by global rank.
 
     Args:
@@ -155,7 +131,7 @@ def launch_agent(config: LaunchConfig, entrypoint: Callable[..., Any] | str, arg
     settings = _with_join_timeout(config.settings(os.environ), config.rdzv_timeout, manager)
     _configure_metrics(config.metrics_cfg)
     if isinstance(entrypoint, str):
-        command = _as_command(settings)
+        command = replace(settings, no_python=True)
         entry = script_entry(command, entrypoint, tuple(map(str, args)), os.environ)
     else:
         entry = function_entry(settings, entrypoint, tuple(args))
@@ -174,17 +150,13 @@ def _configure_metrics(wanted: Mapping[str, str] | None) -> None:
 
 
 def _with_join_timeout(settings: Settings, seconds: int, manager: PluginManager) -> Settings:
-    """The timeout of `LaunchConfig`, for a backend that has one; what `rdzv_configs` says goes before it."""
+    """`rdzv_timeout` as an option of the backend, if the backend has it and `rdzv_configs` does not set it."""
     if seconds <= 0 or "join_timeout" in settings.rdzv_conf:
         return settings
     options = manager.select(RendezvousBackendRecord, settings.rdzv_backend).options
     if options is not None and all(option.name != "join_timeout" for option in options):
         return settings
     return replace(settings, rdzv_conf={**settings.rdzv_conf, "join_timeout": str(seconds)})
-
-
-def _as_command(settings: Settings) -> Settings:
-    return replace(settings, no_python=True, module=False, run_path=False)
 
 
 def run_job(
@@ -214,12 +186,12 @@ def run_job(
 
 @contextlib.contextmanager
 def _signals_to(agent: LocalElasticAgent, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """The agent's signal handlers, for a while. Python allows them in the main thread only."""
+    """Give signals to the agent for the time of the context. Python allows signal handlers in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {signum: signal.getsignal(signum) for signum in signals}
-    # SIGHUP that is ignored at the start stays ignored: that is how nohup protects a job.
+    # A SIGHUP that is ignored at the start stays ignored: so nohup protects a job.
     taken = [s for s in signals if not (s is signal.SIGHUP and before[s] is signal.SIG_IGN)]
     try:
         for signum in taken:
@@ -232,8 +204,8 @@ def _signals_to(agent: LocalElasticAgent, signals: tuple[signal.Signals, ...]) -
 
 
 def _hand_up(failure: ProcessFailure, environ: Mapping[str, str]) -> None:
-    """An agent that is itself a worker of another one passes its first failure on in its error file. Only in a file: a
-    pipe might have no reader, and the job is over. What cannot be written hides no failure."""
+    """Write the first failure into the error file of this agent, if it is itself a worker of another agent. Only into a
+    regular file: a pipe might have no reader, and the job is over. An error of writing hides no failure."""
     path = environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
@@ -246,7 +218,7 @@ def _hand_up(failure: ProcessFailure, environ: Mapping[str, str]) -> None:
 
 
 def _open_file(path: str, flags: int) -> int:
-    """For `open`: emptied only when it is known to be a file. Raises OSError when it is none."""
+    """For `open`: truncates a regular file, and raises OSError for anything else."""
     fd = os.open(path, (flags & ~os.O_TRUNC) | os.O_NONBLOCK, 0o666)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         os.ftruncate(fd, 0)

@@ -1,4 +1,4 @@
-"""Modules that read the environment while they are imported, and no more afterwards."""
+"""Importing a module that reads the environment only during its import."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ _lock = threading.Lock()
 
 
 def import_with(module: str, variable: str, value: str) -> Any:
-    """The module of this name, imported while `variable` is set to `value` in the environment.
+    """Import `module` while `variable` is set to `value` in the environment, and return the module.
 
-    The variable is set for just that long: workers are to inherit the environment as the user made it. Where the
-    module's package was imported before, or the user has set the variable, things stay as they are. One import at a
-    time, whichever thread asks.
+    The variable is removed afterwards, because workers inherit the environment as the user made it. It is not set if
+    the module's package is already imported, or if the user has set it. Thread-safe: one import at a time.
 
     Raises:
-        ImportError: there is none, or it cannot be imported.
+        ImportError: there is no such module, or it cannot be imported.
     """
     with _lock:
         if module.partition(".")[0] in sys.modules or variable in os.environ:

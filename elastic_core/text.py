@@ -13,21 +13,21 @@ _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
 
 HIDDEN = "***"
-"""What is shown of a secret."""
+"""Shown in place of a secret."""
 
 
 def truth(value: object) -> bool | None:
-    """The truth value that `value` spells, in any case; None when it spells none."""
+    """True or False as `value` spells it, in any case; None for other words."""
     word = str(value).strip().lower()
     return True if word in _TRUE else False if word in _FALSE else None
 
 
 def nearest(name: str, valid: Iterable[str], likeness: float = 0.6) -> str | None:
-    """The valid name that a misspelt one was probably meant to be, case aside, else one that begins with it.
+    """The valid name that is most like `name`, apart from case; otherwise one that begins with it, or None.
 
-    `likeness` runs from 0 (any) to 1 (equal).
+    `likeness` is the least likeness that counts, from 0 (any) to 1 (equal).
     """
-    from difflib import get_close_matches  # only misspelt names pay for it
+    from difflib import get_close_matches  # imported only for a misspelt name
 
     by_lower = {candidate.lower(): candidate for candidate in sorted(valid)}
     wanted = name.lower()

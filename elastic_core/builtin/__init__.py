@@ -1,1 +1,1 @@
-"""What comes with the core, by the same door as every plugin."""
+"""The plugins that come with the core. They are registered like every other plugin."""

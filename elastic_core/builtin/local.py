@@ -1,12 +1,12 @@
-"""The backend `local`: a job of one node, which has nobody to meet. Neither torch nor a network is needed.
+"""The backend `local`: a job of one node, without a rendezvous. It needs neither torch nor a network.
 
-It reserves the port on which rank 0's worker hosts the workers' store, a new one for every round, so that no
-round can see the keys of an earlier one.
+It reserves the port on which rank 0's worker hosts the workers' store. Every round gets a new port, so that no round
+sees the keys of an earlier one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import ConfigurationError, Problem, RendezvousClosedError
@@ -15,7 +15,7 @@ from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, R
 from elastic_core.support.sockets import PortReservation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from elastic_core.interfaces.handler import RendezvousParameters
 
@@ -26,9 +26,9 @@ class LocalRendezvousHandler(RendezvousHandler):
     """Rounds of one node.
 
     Args:
-        run_id: the job.
-        master_addr: where workers find rank 0's store.
-        master_port: its port in every round; None for a new free one each time.
+        run_id: name of the job.
+        master_addr: address of rank 0's store.
+        master_port: its port in every round; None: a free port, new for every round.
     """
 
     def __init__(self, run_id: str, master_addr: str = _LOOPBACK, master_port: int | None = None) -> None:
@@ -45,12 +45,12 @@ class LocalRendezvousHandler(RendezvousHandler):
         return self._run_id
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Raises RendezvousClosedError, or ConfigurationError when the wanted port is busy."""
+        """Raises RendezvousClosedError, or ConfigurationError if the port is busy."""
         if self._closed:
             raise RendezvousClosedError(f"the job {self._run_id!r} was closed; no further round forms")
         if self._master_port:
             self._release()
-        fresh = PortReservation(self._master_port or 0)  # while the last one is held: else it may be the same again
+        fresh = PortReservation(self._master_port or 0)  # before the last one is released: it could get the same port
         self._release()
         self._reservation = fresh
         where = RendezvousStoreInfo(self._master_addr, fresh.port)
@@ -80,7 +80,7 @@ class LocalRendezvousHandler(RendezvousHandler):
 
 
 def create_handler(params: RendezvousParameters) -> LocalRendezvousHandler:
-    """Raises ConfigurationError when the job has more than one node, or a place where nodes would meet."""
+    """Raises ConfigurationError if the job has more than one node, or an endpoint."""
     problems = list(_problems(params))
     if problems:
         raise ConfigurationError(*problems)
@@ -93,18 +93,14 @@ def _problems(params: RendezvousParameters) -> Iterator[Problem]:
         yield Problem(
             "--rdzv-backend",
             f"expected a job of one node for the backend 'local', found up to {params.max_nodes}; use --nnodes=1, "
-            "or a backend on which several nodes can meet, such as c10d",
+            "or a backend for several nodes, such as c10d",
         )
     if params.endpoint:
         yield Problem(
             "--rdzv-endpoint",
-            f"expected none for the backend 'local', which meets nobody, found {params.endpoint!r}; drop it (the port "
-            "of the workers' store is --master-port), or choose a backend that uses it, such as c10d",
+            f"expected none for the backend 'local', whose job has one node, found {params.endpoint!r}; drop it (the "
+            "port of the workers' store is --master-port), or choose a backend that uses it, such as c10d",
         )
-
-
-def _create_memory_store(options: Mapping[str, Any]) -> MemoryStore:
-    return MemoryStore()
 
 
 @hookimpl
@@ -124,4 +120,4 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
 
 @hookimpl
 def elastic_stores() -> list[StoreRecord]:
-    return [StoreRecord("memory", "a store in the memory of one process", _create_memory_store, shared=False)]
+    return [StoreRecord("memory", "a store in the memory of one process", lambda _: MemoryStore(), shared=False)]

@@ -1,4 +1,4 @@
-"""The configuration: every setting declared once, read from flags, environment and file, all errors at once.
+"""The configuration: a table of settings, read from flags, environment, file and scheduler, with all errors at once.
 
 Start with `settings` (the table), then `reading` (how the sources come together).
 """
@@ -10,18 +10,16 @@ from elastic_core.config.reading import (
     RESERVED,
     Reading,
     asks_for_help,
-    random_run_id,
     read,
     settings_from,
 )
 from elastic_core.config.settings import SPECS, Settings
-from elastic_core.config.spec import Found, Spec
+from elastic_core.config.spec import Spec
 from elastic_core.config.values import NodeRange, StreamMap, Streams
 
 __all__ = [
     "Command",
     "CommandReading",
-    "Found",
     "NodeRange",
     "RESERVED",
     "Reading",
@@ -36,7 +34,6 @@ __all__ = [
     "from_environment",
     "from_torchrun",
     "help_text",
-    "random_run_id",
     "read",
     "read_command",
     "settings_from",

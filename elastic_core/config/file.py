@@ -5,6 +5,7 @@ Keys are the settings' names, with dashes or underscores, and a few short ones (
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -43,23 +44,17 @@ def from_file(named: Found | None, cwd: Path, specs: Mapping[str, Spec]) -> Find
 def _locate(cwd: Path) -> Path | None:
     for folder in (cwd, *cwd.parents):
         for path in (folder / _OWN, folder / _SHARED):
-            if _is_file(path) and (path.name == _OWN or _speaks_of_us(path)):
+            # os.path: `Path.is_file` raises for a folder above that must not be read.
+            if os.path.isfile(path) and (path.name == _OWN or _has_our_table(path)):  # noqa: PTH113
                 return path
     return None
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a folder above that we may not look into
-        return False
-
-
-def _speaks_of_us(path: Path) -> bool:
-    """Whether a pyproject.toml has our table. One that is broken counts only if our table seems to be in it."""
+def _has_our_table(path: Path) -> bool:
+    """Whether a pyproject.toml has our table. One that is broken counts if our table seems to be in it."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
-        # Most projects do not mention us; they cost no parsing, and no TOML reader is imported for them.
+        # Most files do not have the word, and need neither parsing nor the import of a TOML reader.
         return "elastic" in text and _table(path) is not None
     except _Unreadable:
         return "tool.elastic" in text
@@ -86,17 +81,13 @@ def _parse(path: Path) -> dict[str, Any]:
         raise _Unreadable(f"expected a config file at {path}, found: {error.strerror}; name one that exists") from None
     except UnicodeDecodeError as error:
         raise _Unreadable(f"expected UTF-8 in {path}, found byte {error.start} that is none; save it again") from None
-    toml = _toml()
+    # Imported here, because most runs have no file to read.
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         parsed: dict[str, Any] = toml.loads(text)
     except toml.TOMLDecodeError as error:
         raise _Unreadable(f"expected TOML in {path}, found: {error}") from None
     return parsed
-
-
-def _toml() -> Any:
-    """The TOML reader, imported only when there is a file to read."""
-    return import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 def _read(path: Path, table: Mapping[str, object], specs: Mapping[str, Spec]) -> Findings:
