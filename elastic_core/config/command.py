@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.explain import command_help
 from elastic_core.config.flags import scan
-from elastic_core.config.reading import apart, gathered, parse_found
+from elastic_core.config.reading import gathered, parse_found
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import Spec, specs_of_options
 from elastic_core.errors import ConfigurationError, Problem
@@ -27,12 +28,11 @@ class Command:
     Args:
         name: the word after `elastic`.
         about: the head of its help text.
-        shared: settings of `run` that it takes, too: each name, and what the setting means to this command; empty if
-            that is what it means to `run`.
-        own: its own flags, which are neither variables nor file keys.
-        operands: words that it needs, in this order, by the name that its help has for them.
-        example: a whole line, for its help.
-        codes: the exit codes that have a meaning of their own for it.
+        shared: settings of `run` that it also takes, each with its help here; empty: its help in `run`.
+        own: flags of the command alone, which are neither variables nor file keys.
+        operands: names of the words that it needs, in this order.
+        example: a whole command line, for the help.
+        codes: exit codes that mean something special here.
     """
 
     name: str
@@ -42,16 +42,16 @@ class Command:
     operands: tuple[str, ...] = ()
     example: str = ""
     codes: Mapping[ExitCode, str] = field(default_factory=dict)
-    specs: Mapping[str, Spec] = field(init=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
+    @functools.cached_property
+    def specs(self) -> dict[str, Spec]:
+        """Every setting and flag that it takes, by name."""
         shared = {name: replace(SPECS[name], help=told or SPECS[name].help) for name, told in self.shared.items()}
-        shared["config"] = SPECS["config"]
-        object.__setattr__(self, "specs", {**shared, **{spec.name: spec for spec in self.own}})
+        return {**shared, "config": SPECS["config"], **{spec.name: spec for spec in self.own}}
 
     @property
     def words(self) -> str:
-        """As users write it."""
+        """The command as users write it."""
         return f"elastic {self.name}"
 
     def help_text(self) -> str:
@@ -90,7 +90,7 @@ def read_command(
         ConfigurationError: with every problem.
     """
     line = scan(argv, command.specs, command.words, mixed=True)
-    sources = gathered(line, environ, cwd, {**SPECS, **specs_of_options(apart(added_options))})
+    sources = gathered(line, environ, cwd, {**SPECS, **specs_of_options(added_options)})
     values, unreadable = parse_found(sources.found, command.specs)
     problems = [*sources.problems, *unreadable.values()]
     told = {problem.origin for problem in problems}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 RESERVED: frozenset[str] = frozenset(
     {*SPECS, *(alias for spec in SPECS.values() for alias in spec.aliases), "help", "json", "disable_plugins"}
 )
-"""Names that no plugin's option may have, in any spelling: those of our settings, keys, flags and variables."""
+"""Names that no option of a plugin may have: those of our settings, keys, flags and variables."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Reading:
         script_args: its arguments, untouched.
         origins: for every setting and added option, where its value comes from.
         config_file: the file that was read, if there was one.
-        added: the options that plugins added, by name as declared, typed, defaults filled in.
-        own: the values of the flags that a command has beside those of `run`, by name, defaults filled in.
+        added: values of the options that plugins added, by declared name, typed, defaults filled in.
+        own: values of the flags that a command has beside those of `run`, by name, defaults filled in.
     """
 
     settings: Settings
@@ -59,7 +59,7 @@ class Reading:
 
 
 def random_run_id() -> str:
-    """A run id that nobody else has: 16 hexadecimal digits."""
+    """A run id that no other job has: 16 hexadecimal digits."""
     return os.urandom(8).hex()
 
 
@@ -79,16 +79,15 @@ def read(
         argv: the words after `elastic run`. `-h` and `--help` are skipped; see `asks_for_help`.
         environ: the environment; no other is looked at.
         cwd: the absolute folder from which config file and script are looked up.
-        added_options: options that plugins add: flags, `ELASTIC_` variables and file keys like our own. One whose
-            name is `RESERVED` is left out.
-        new_run_id: makes up the run id of a single node.
-        require_script: false for `elastic explain`, which starts nothing: neither presence nor existence is checked.
+        added_options: options that plugins add: flags, `ELASTIC_` variables and file keys like our own. None has a
+            name that is `RESERVED`.
+        new_run_id: generates the run id of a single node.
+        require_script: whether there must be a script, and whether it must exist; false where nothing is started.
         own: flags of the command that reads this, which are neither variables nor file keys.
 
     Raises:
         ConfigurationError: with every problem of this reading, in the order of the sources.
     """
-    added_options = apart(added_options)
     specs = {**SPECS, **specs_of_options(added_options)}
     own_specs = {spec.name: spec for spec in own}
     line = scan(argv, {**specs, **own_specs})
@@ -106,7 +105,7 @@ def read(
         problems += script_problems(script, settings, environ, cwd)
     if problems:
         raise ConfigurationError(*problems)
-    added = {option.name: values[_key(option)] for option in added_options}
+    added = {option.name: values[option.name.replace("-", "_")] for option in added_options}
     return Reading(
         settings=settings,
         script=script,
@@ -121,7 +120,7 @@ def read(
 
 
 def gathered(line: CommandLine, environ: Mapping[str, str], cwd: Path, specs: Mapping[str, Spec]) -> Findings:
-    """What all sources hold, of each setting the strongest value; and what is wrong with them."""
+    """The strongest value of each setting in all sources, and the problems of the sources."""
     environment = from_environment(environ, specs)
     file = from_file(line.found.get("config") or environment.found.get("config"), cwd, specs)
     found = {**fallbacks(environ, specs), **file.found, **environment.found, **line.found}
@@ -130,46 +129,37 @@ def gathered(line: CommandLine, environ: Mapping[str, str], cwd: Path, specs: Ma
 
 def asks_for_help(argv: Sequence[str], added_options: Sequence[Option] = (), own: Sequence[Spec] = ()) -> bool:
     """Whether `-h` or `--help` stands among our flags (after the script it belongs to the script)."""
-    specs = {**SPECS, **specs_of_options(apart(added_options)), **{spec.name: spec for spec in own}}
+    specs = {**SPECS, **specs_of_options(added_options), **{spec.name: spec for spec in own}}
     return scan(argv, specs).help
 
 
-def settings_from(values: Mapping[str, object], new_run_id: Callable[[], str] = random_run_id) -> Settings:
+def settings_from(values: Mapping[str, object]) -> Settings:
     """Settings from Python values, under the rules of every other source: typed, checked and resolved.
 
-    Values may be finished ones or text, such as `nnodes="1:4"`; a `Found` says where it comes from. Those not given
-    have their defaults.
+    A value may be typed or text, such as `nnodes="1:4"`; or a `Found`, which has its origin. Other settings have their
+    defaults.
 
     Raises:
-        ConfigurationError: with every problem; origins are the settings' names where the values do not say.
+        ConfigurationError: with every problem; the origin of a plain value is its name.
     """
     found = {name: raw if isinstance(raw, Found) else Found(raw, name) for name, raw in values.items()}
     problems = [Problem(name, "expected the name of a setting, found an unknown one") for name in found.keys() - SPECS]
     parsed, unreadable = parse_found(found, SPECS)
     origins = {name: name if name in found else DEFAULT for name in SPECS}
-    settings, _ = resolve(Settings(**parsed), origins, new_run_id, {})
+    settings, _ = resolve(Settings(**parsed), origins, random_run_id, {})
     problems += [*unreadable.values(), *broken_rules(settings, unreadable)]
     if problems:
         raise ConfigurationError(*problems)
     return settings
 
 
-def _key(option: Option) -> str:
-    return option.name.replace("-", "_")
-
-
-def apart(options: Sequence[Option]) -> list[Option]:
-    """Those with names of their own; the manager of plugins tells of the others."""
-    return [option for option in options if _key(option).lower() not in RESERVED]
-
-
 def parse_found(found: Mapping[str, Found], specs: Mapping[str, Spec]) -> tuple[dict[str, Any], dict[str, Problem]]:
-    """The typed value of every setting, the default where none was found or the one found is unreadable."""
+    """The typed value of every setting (the default where none was found, or an unreadable one), and the problems."""
     values: dict[str, Any] = {name: spec.default for name, spec in specs.items()}
     unreadable = {}
     for name, spec in specs.items():
         if name not in found or (found[name].raw is None and spec.default is None):
-            continue  # None comes from Python values only: left unset on purpose
+            continue  # only Python code can give None, which leaves the setting unset
         try:
             values[name] = spec.parse(found[name].raw)
         except ValueError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.parsing import Parser, parse_boolean, parser_of
@@ -100,7 +100,7 @@ def setting(
     **more: Any,
 ) -> D | T:
     """Declare a field of `Settings`. `more` are fields of `Spec`."""
-    metadata = {"parse": parse, "group": group, "help": help, "metavar": metavar, **more}
+    metadata = {"spec": Spec("", parse, default, group, help, metavar, **more)}
     if isinstance(default, dict):
         empty: D = field(default_factory=dict, metadata=metadata)  # type: ignore[assignment]
         return empty
@@ -109,14 +109,7 @@ def setting(
 
 def specs_of(settings_class: type[Any]) -> dict[str, Spec]:
     """The specs of a dataclass whose fields were declared with `setting`, by name, in its order."""
-    return {
-        item.name: Spec(
-            name=item.name,
-            default=item.default_factory() if callable(item.default_factory) else item.default,
-            **item.metadata,
-        )
-        for item in fields(settings_class)
-    }
+    return {item.name: replace(item.metadata["spec"], name=item.name) for item in fields(settings_class)}
 
 
 _METAVARS: dict[type, str] = {str: "TEXT", int: "N", float: "NUMBER", bool: ""}
@@ -126,15 +119,7 @@ def specs_of_options(options: Iterable[Option]) -> dict[str, Spec]:
     """The specs of options that plugins add to the command line, by name with underscores."""
     specs = {}
     for option in options:
-        name = option.name.replace("-", "_")
-        specs[name] = Spec(
-            name,
-            parser_of(option),
-            option.default,
-            "plugins",
-            option.help,
-            metavar=_METAVARS[option.type],
-            unit=option.unit,
-            torchrun=False,
-        )
+        name, metavar = option.name.replace("-", "_"), _METAVARS[option.type]
+        parse = parser_of(option)
+        specs[name] = Spec(name, parse, option.default, "plugins", option.help, metavar, option.unit, torchrun=False)
     return specs
