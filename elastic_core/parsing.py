@@ -1,8 +1,8 @@
 """Parsers of single values: of settings, and of the options that plugins declare.
 
-A parser takes what a source holds (text from flags and variables, natural types from TOML, finished values from
-Python) and returns the typed value, or raises ValueError saying what was expected and what was found. A value
-that a parser has returned passes through it unchanged.
+A parser takes a value as its source holds it (text from flags and variables, TOML types from files, typed values from
+Python) and returns the typed value, or raises ValueError, which says what was expected and what was found. A parser
+returns its own results unchanged.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def unexpected(expected: str, found: object) -> ValueError:
-    """The error of every parser, so that all of them read alike."""
+    """The error of a parser; all parsers word it alike."""
     return ValueError(f"expected {expected}, found {found!r}")
 
 
 def parse_text(raw: object) -> str:
-    """Text as it is; a whole number becomes text, because `rdzv_id = 7` is what people write in TOML."""
+    """Text unchanged; a whole number as text, because people write `rdzv_id = 7` in TOML."""
     if isinstance(raw, str):
         return raw
     if isinstance(raw, int) and not isinstance(raw, bool):
@@ -48,7 +48,7 @@ def parse_filled_text(raw: object) -> str:
 
 
 def parse_name_or_none(raw: object) -> str | None:
-    """The name of something to use; `none` or nothing at all turns it off."""
+    """The name of something to use; None for `none`, an empty text and None, which turn it off."""
     text = "" if raw is None else parse_text(raw).strip()
     return None if text.lower() in ("", "none") else text
 
@@ -63,7 +63,7 @@ def parse_path(raw: object) -> Path:
 
 
 def parse_boolean(raw: object) -> bool:
-    """A truth value as people spell it."""
+    """True or False, in one of the usual spellings."""
     value = truth(raw)
     if value is None:
         raise unexpected("true or false (also 1/0, yes/no, on/off)", raw)
@@ -96,7 +96,7 @@ def integer(least: float | None = None, most: float | None = None) -> Parser[int
 def number(
     least: float | None = None, above: float | None = None, most: float | None = None, what: str = "a number"
 ) -> Parser[float]:
-    """A parser of finite numbers within bounds; `above` is the one that is not within."""
+    """A parser of finite numbers: at least `least`, greater than `above`, at most `most`."""
     return _within(_number, what, least, above, most)
 
 
@@ -123,12 +123,12 @@ def _within(
 
 
 def seconds(*, above: float | None = None) -> Parser[float]:
-    """A parser of durations in seconds: finite and >= 0, or greater than `above`. No wait is without a bound."""
+    """A parser of durations in seconds: finite, and >= 0 or greater than `above`."""
     return number(least=0 if above is None else None, above=above, what="seconds, a number")
 
 
 def seconds_or_none(raw: object) -> float:
-    """A duration of a tenth of a second at least; 0 or `none`: what it would bound is off."""
+    """A duration of 0.1 seconds or more; 0.0 for 0 and `none`, which mean off."""
     number = 0.0 if isinstance(raw, str) and raw.strip().lower() == "none" else _number(raw)
     if number is None or not (number == 0 or number >= 0.1):
         raise unexpected("seconds, a number >= 0.1, or 0 or none for off", raw)
@@ -160,7 +160,7 @@ def parse_log_level(raw: object) -> str:
 
 
 def parse_process_count(raw: object) -> int | str:
-    """A number of workers, or the name of what to count (resolved on the machine, later)."""
+    """A number of workers, or the name of what to count, which the agent counts later."""
     number = _whole_number(raw)
     if number is not None and number >= 1:
         return number
@@ -170,7 +170,7 @@ def parse_process_count(raw: object) -> int | str:
 
 
 def parser_of(option: Option) -> Parser[Any]:
-    """The parser of an option that a plugin declares. What is wrong with a secret is told without the value."""
+    """The parser of an option that a plugin declares. Its errors do not show the value of a secret."""
     if option.type is bool:
         return parse_boolean  # a switch has no value to show
     if option.type is str:

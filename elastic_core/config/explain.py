@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from elastic_core.hooks.records import Option
 
 VERSION = 1
-"""Of the schema of `as_dict`; grows when a field changes its meaning or goes away, not when one is added."""
+"""Version of the schema of `as_dict`; grows if a field changes its meaning or is removed, not if one is added."""
 
 _HEAD = """\
 usage: elastic run [flags] script [arguments of the script]
 
 Starts the workers of a training job on this node. Flags may be written with dashes or underscores;
-a switch is turned off by --name=false. What follows the script belongs to the script. A flag wins
-over its variables (in the order shown), these over the config file, that over what Slurm or a
-Kubernetes Indexed Job says, and that over the default.
+--name=false turns a switch off. All words after the script are its arguments. A value comes from
+the first of these that has it: the flag, its variables in the order shown, the config file, Slurm
+or a Kubernetes Indexed Job, the default.
 """
 
 _EXAMPLE = "elastic run --nnodes 2:4 --nproc-per-node 8 --rdzv-endpoint node0:29400 --rdzv-id job7 train.py"
@@ -77,7 +77,7 @@ def _settings(reading: Reading, secrets: Collection[str]) -> dict[str, dict[str,
 
 
 def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, dict[str, Any]]:
-    """The same of the options that plugins added."""
+    """Value, unit and origin of every option that plugins added, without secrets."""
     entries = {}
     for option in options:
         if option.name in reading.added:
@@ -88,7 +88,7 @@ def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, di
 
 
 def as_word(value: object) -> str:
-    """A value as one would write it on the command line; `unset` for None, `empty` for nothing."""
+    """A value as it is written on the command line; `unset` for None, `empty` for an empty text or list."""
     if value is None:
         return "unset"
     if isinstance(value, bool):
@@ -127,7 +127,7 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
 
 
 def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[ExitCode, str]) -> str:
-    """The help of a command with a few flags. `codes`: the exit codes that have a meaning of their own for it."""
+    """The help of a command with a few flags. `codes`: exit codes that mean something special for it."""
     told = [f"  {int(code)}  {meaning}" for code, meaning in codes.items()]
     told.append("  others as for elastic run; docs/reference/exit-codes.md has them all")
     flags = _paragraph("flags", map(_flag, specs))

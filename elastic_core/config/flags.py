@@ -1,8 +1,8 @@
-"""The command line: flags, then the script, then what belongs to the script.
+"""The command line: flags, then the script, then the arguments of the script.
 
-Scanned by hand rather than by argparse, for three promises: every bad flag of a line is reported, not only the
-first; everything after the script is the script's, whatever it looks like; and there is nothing to import.
-Dashes and underscores are one within a flag. `--name value`, `--name=value`, `-r3`, `-r 3` and `-r=3` are read.
+It is not read by argparse, for three promises: every bad flag of a line is reported, not only the first; everything
+after the script belongs to the script, even if it looks like a flag; and nothing has to be imported. Dashes and
+underscores are equal within a flag. `--name value`, `--name=value`, `-r3`, `-r 3` and `-r=3` are read.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LOOKS_LIKE_FLAG = re.compile(r"-[^\d.]")
 
 @dataclass
 class CommandLine(Findings):
-    """The flags found, and the words that are none: the script and its arguments, or operands.
+    """The flags found, and the other words: the script and its arguments, or operands.
 
-    `certain` is false when an unknown flag makes it a guess where the flags end.
+    `certain` is false if it is a guess where the flags end, because one of them is unknown.
     """
 
     words: list[str] = field(default_factory=list)
@@ -39,9 +39,9 @@ class CommandLine(Findings):
 def scan(
     argv: Sequence[str], specs: Mapping[str, Spec], command: str = "elastic run", mixed: bool = False
 ) -> CommandLine:
-    """Read a command line; nothing is parsed and nothing raised, what is wrong is in `problems`.
+    """Read a command line. Values stay text, and errors are `problems` of the result.
 
-    The first word that is no flag ends the flags; if `mixed`, only `--` does.
+    The first word that is no flag ends the flags; if `mixed`, only `--` ends them.
     """
     line, words = CommandLine(), deque(argv)
     while words and not (line.words and not mixed):
@@ -71,7 +71,7 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
         message = f"expected a flag of {command}, found an unknown one; {advice}"
         line.problems.append(Problem(name, message))
         if meant and not meant.is_switch and "=" not in word:
-            _value(after)  # most likely that of the misspelt flag; the flags after it are still read
+            _value(after)  # probably the value of the misspelt flag; the flags after it are still read
         return
     if value is None:
         value = "true" if spec.is_switch else _value(after)
@@ -85,7 +85,7 @@ def _take(word: str, after: deque[str], specs: Mapping[str, Spec], command: str,
 
 
 def _match(word: str, specs: Mapping[str, Spec]) -> tuple[Spec | None, str | None]:
-    """The setting of a flag, and the value that is attached to it."""
+    """The setting of a flag, and the value attached to it; None where there is none."""
     name, equals, value = word.partition("=")
     attached = value if equals else None
     if name.startswith("--"):

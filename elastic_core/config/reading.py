@@ -1,9 +1,9 @@
-"""One reading of the configuration: all sources, one result, or one error that lists everything that is wrong.
+"""One reading of the configuration: all sources, and one result or one error that lists every problem.
 
-Precedence: flag, `ELASTIC_` variable, `PET_` variable, torchrun's special variables, config file, `LOGLEVEL`, what a
-scheduler says (see `schedulers`), default. Only the winning value of a setting is parsed: a bad value that is
-overridden does no harm and is not reported. A stronger source replaces a weaker one whole: `--rdzv-conf` flags add up
-among themselves, not with a file.
+Precedence: flag, `ELASTIC_` variable, `PET_` variable, torchrun's special variables, config file, `LOGLEVEL`, a
+scheduler's variables (see `schedulers`), default. Only the strongest value of a setting is parsed: a bad value that is
+overridden is not reported. A stronger source replaces a weaker one as a whole: `--rdzv-conf` flags add up among
+themselves, but not with a file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Settings that depend on other settings: pure, and each change comes with its reason, which becomes the origin.
+"""Settings that depend on other settings, as pure steps. Each change has a reason, which becomes the origin.
 
-The order matters and is that of `resolve`: `--standalone` decides about backend and endpoint, these about the id.
+The order of the steps matters: `--standalone` decides on backend and endpoint, and these decide on the id.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from elastic_core.config.spec import Changes, Origins
 
 STATIC_PORT = 29500
-"""The master port of the static backend when none is given."""
+"""The port of the static backend without --master-port."""
 
 STATIC_RUN_ID = "none"
-"""The run id of a static job that was given none."""
+"""The run id of a static job without --rdzv-id."""
 
 
 def resolve(
     settings: Settings, origins: Origins, new_run_id: Callable[[], str], environ: Mapping[str, str]
 ) -> tuple[Settings, dict[str, str]]:
-    """Fill in what was left open; `new_run_id` is called only when a single node has no run id, and `environ` is asked
-    for what a scheduler says.
+    """Fill in the settings that were left open, from a scheduler's variables in `environ` and from other settings.
 
-    Afterwards the backend is named, and the run id is set unless several nodes lack one, which `rules` reports.
+    Afterwards there is a backend; and a run id, unless a job of several nodes has none, which `rules` reports.
+    `new_run_id` is called only for a single node.
     """
     steps: tuple[Callable[[Settings, Origins], Changes], ...] = (
         lambda settings, origins: from_scheduler(settings, origins, environ),
@@ -75,7 +75,7 @@ def _backend(settings: Settings, _: Origins) -> Changes:
         return {"rdzv_backend": ("local", "one node and no endpoint")}
     fixed = settings.nnodes.min == settings.nnodes.max
     if fixed and settings.master_addr is not None:
-        # What torchrun does, and what launchers that set PET_MASTER_ADDR rely on.
+        # torchrun does the same, and launchers that set PET_MASTER_ADDR rely on it.
         return {"rdzv_backend": ("static", "several nodes, a master address and no endpoint")}
     return {"rdzv_backend": ("c10d", "several nodes")}
 
@@ -101,7 +101,7 @@ def _run_id(settings: Settings, new_run_id: Callable[[], str]) -> Changes:
     if settings.nnodes.max == 1:
         return {"rdzv_id": (new_run_id(), "made up for a single node")}
     if settings.rdzv_backend == "static":
-        # A static job has its address to itself; there is nothing that an id would tell apart.
+        # No other job uses the address of a static job, so an id has nothing to distinguish.
         return {"rdzv_id": (STATIC_RUN_ID, "the static backend needs none")}
     return {}
 

@@ -1,6 +1,6 @@
-"""What must hold before anything starts: rules between settings, and a script that is there.
+"""What must hold before anything starts: rules between settings, and a script that exists.
 
-Bounds of a single value belong to its parser.
+The bounds of a single value belong to its parser.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def broken_rules(settings: Settings, unreadable: Collection[str]) -> list[Problem]:
-    """The rules that do not hold; a rule that looks at an `unreadable` setting would judge a default, so it waits."""
+    """The rules that do not hold. Rules about an `unreadable` setting are left out: they would judge its default."""
     return [
         Problem(origin, message)
         for origin, looks_at, holds, message in _rules(settings)
@@ -27,7 +27,7 @@ def broken_rules(settings: Settings, unreadable: Collection[str]) -> list[Proble
 
 
 def _rules(settings: Settings) -> Iterator[tuple[str, set[str], bool, str]]:
-    """Of each rule: the flag to blame, the settings it looks at, whether it holds, and the message if not."""
+    """Of each rule: the flag that is named, the settings it is about, whether it holds, and the message if not."""
     nnodes, several = settings.nnodes, settings.nnodes.max > 1
     yield (
         "--module",
@@ -92,7 +92,7 @@ def script_problems(script: str | None, settings: Settings, environ: Mapping[str
 def _command_problem(command: str, environ: Mapping[str, str], cwd: Path) -> str | None:
     import shutil
 
-    # `which` would look up a path with a slash from the folder of this process, not from `cwd`.
+    # `which` looks up a path with a slash from the folder of this process, not from `cwd`.
     name = str(cwd / command) if os.sep in command else command
     if shutil.which(name, path=environ.get("PATH", os.defpath)):
         return None
@@ -111,6 +111,6 @@ def _is_module(name: str, cwd: Path) -> bool:
     if here.with_suffix(".py").is_file() or (here / "__main__.py").is_file():
         return True
     try:
-        return find_spec(parts[0]) is not None  # of a top-level name: nothing is imported
+        return find_spec(parts[0]) is not None  # imports nothing, because the name has no dots
     except (ValueError, ImportError):
         return False

@@ -1,9 +1,9 @@
 """What a scheduler says about the job: Slurm to the tasks of a step, Kubernetes to the pods of an Indexed Job.
 
-It counts where nobody has said otherwise: below the config file, above the defaults. And only where it must be meant:
-an allocation of four nodes says nothing about a command that somebody types on the first of them. srun tells each
-task about its own step, and only a step of several nodes makes a job of several nodes. Where what is said has two
-readings, nothing is taken, and where that would start another job than was meant, it is an error.
+The scheduler is weaker than the config file and stronger than the defaults. Its variables count only where they surely
+mean this job: an allocation of four nodes says nothing about a command that somebody types on the first of them. srun
+gives each task the variables of its own step, and only a step of several nodes makes a job of several nodes. Ambiguous
+variables are ignored; it is an error if the job that starts could be another than the one that is meant.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ READ: Mapping[str, tuple[str, ...]] = {
     "node_rank": ("SLURM_NODEID", "SLURM_PROCID", "JOB_COMPLETION_INDEX"),
     "rdzv_id": ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
 }
-"""The variables that a setting is taken from. Others are looked at to see whether these count."""
+"""The variables that a setting is taken from. Other variables only decide whether these count."""
 
 _NODES = "SLURM_STEP_NUM_NODES"
 _TASKS = "SLURM_STEP_NUM_TASKS"
 _HETEROGENEOUS = "SLURM_HET_SIZE"
 _NO_STEP = 0xFFFFFFF0
-"""From here on Slurm's step numbers stand for shells and scripts: a batch script, an interactive step."""
+"""Step numbers from this one on stand for shells and scripts: a batch script, an interactive step."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class _Step:
 
     Attributes:
         nodes: on how many nodes it runs.
-        agents: how many tasks it has, each of which is taken for an agent.
-        heterogeneous: whether it may be a part of a larger one.
+        agents: how many tasks it has; each task is taken for an agent.
+        heterogeneous: whether it may be part of a heterogeneous job, whose parts are steps of their own.
     """
 
     nodes: int
@@ -65,19 +65,19 @@ def from_scheduler(settings: Settings, origins: Origins, environ: Mapping[str, s
 def scheduler_problems(
     settings: Settings, origins: Origins, environ: Mapping[str, str], others: Sequence[Problem]
 ) -> list[Problem]:
-    """Where a step has two readings; and what else may be meant, if one of the `others` follows from what it says.
+    """The problem of an ambiguous step; or advice, if one of the `others` follows from the variables of the step.
 
-    The settings are those before `resolve`, which takes a job without a place to meet for one of this machine alone.
+    The settings are those before `resolve`, which makes a job without an endpoint one of this machine alone.
     """
     step = None if _alone(settings) else _step(environ)
     if step is None or step.nodes == 1:
         return []
     if origins["nnodes"] == _NODES and any(problem.origin == "--rdzv-endpoint" for problem in others):
         return [Problem(_NODES, f"srun runs this on {step.nodes} nodes; for a job of each node alone give --nnodes=1")]
-    return [_two_readings(step)] if origins["nnodes"] == DEFAULT else []
+    return [_ambiguous(step)] if origins["nnodes"] == DEFAULT else []
 
 
-def _two_readings(step: _Step) -> Problem:
+def _ambiguous(step: _Step) -> Problem:
     if step.heterogeneous:
         message = (
             "expected --nnodes and --rdzv-id in a heterogeneous job, whose parts are steps of their own; found none"
@@ -95,7 +95,7 @@ def _alone(settings: Settings) -> bool:
 
 
 def _of_step(step: _Step, settings: Settings, origins: Origins, environ: Mapping[str, str]) -> Changes:
-    if step.nodes == 1:  # whatever its tasks are for, each is a job of its own, as it would be without Slurm
+    if step.nodes == 1:  # each task is a job of its own, as it would be without Slurm
         return {"nnodes": (NodeRange(1, 1), _NODES)}
     if step.heterogeneous:
         return {}
@@ -106,15 +106,15 @@ def _of_step(step: _Step, settings: Settings, origins: Origins, environ: Mapping
             return {}
         nnodes = NodeRange(step.nodes, step.nodes)
         changes["nnodes"] = (nnodes, _NODES)
-    # A job with room for more nodes than this step has is made of several steps, and each would call it by its own id.
+    # A job with more nodes than this step has consists of several steps, and their ids would differ.
     if not 1 < nnodes.max <= step.agents:
         return changes
     rank_from = "SLURM_NODEID" if step.agents == step.nodes else "SLURM_PROCID"
     rank = _count(environ, rank_from)
     if rank is not None and rank < nnodes.max:
         changes["node_rank"] = (rank, rank_from)
-    # A job that is over stays closed under its id, so a requeue gets another one. Each task of an array has a job id of
-    # its own; SLURM_ARRAY_JOB_ID is the same for all.
+    # A finished job stays closed under its id, so a requeued job gets another id. SLURM_ARRAY_JOB_ID is not used: all
+    # tasks of an array have the same.
     run_id, origin = f"slurm-{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}", "SLURM_JOB_ID and SLURM_STEP_ID"
     restart = _count(environ, "SLURM_RESTART_COUNT")
     again = (f"{run_id}-r{restart}", f"{origin} and SLURM_RESTART_COUNT")
@@ -144,9 +144,9 @@ def _step(environ: Mapping[str, str]) -> _Step | None:
 
 
 def _left_over(environ: Mapping[str, str]) -> bool:
-    """Whether the step is another job's: sbatch passes on the variables of the step in which it is called.
+    """Whether the variables are left over from the step in which sbatch was called, which passes them on.
 
-    srun sets both lists to the step's, whereas a batch script has its own job's in the one without STEP.
+    srun sets both lists to the nodes of the step; in a batch script the list without STEP has those of its own job.
     """
     of_step = environ.get("SLURM_STEP_NODELIST")
     return of_step is not None and environ.get("SLURM_NODELIST", of_step) != of_step

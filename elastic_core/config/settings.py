@@ -1,7 +1,7 @@
 """Every setting, declared once: its type, default, parser, unit, help and names.
 
 Field names are torchrun's where torchrun has the setting. The file is long because it is a table: a new setting is one
-entry here, and flag, variable, file key, help and explanation follow.
+entry here, from which flag, variable, file key, help and the output of `elastic explain` are made.
 """
 
 # ruff: noqa: RUF009 - `setting` is dataclasses.field with words; it makes a field, not a default
@@ -61,7 +61,7 @@ def _if_positive(text: str) -> str:
     try:
         return text if float(text) > 0 else ""
     except ValueError:
-        return text  # its parser says what is wrong
+        return text  # the parser of the setting reports it
 
 
 @dataclass(frozen=True)

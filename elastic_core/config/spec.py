@@ -30,7 +30,7 @@ Changes = Mapping[str, tuple[Any, str]]
 
 @dataclass(frozen=True)
 class Spec:
-    """One setting: how to read it and what to tell people about it.
+    """One setting: how it is read, and what its help says.
 
     `metavar` is empty for switches (flags without a value). `aliases` are short keys in config files.
     `torchrun` settings are read from `PET_<NAME>` too. `also_reads` has other variables of torchrun's that set it, each

@@ -1,6 +1,6 @@
-"""Values with parts: their types where Python has none, and their parsers. The rules of `parsing` hold here too.
+"""Values with parts: types that Python lacks, and the parsers. The rules of `parsing` hold here, too.
 
-The types are frozen, and `str(value)` is the text that their parsers read.
+The types are frozen, and their parsers read `str(value)` back.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def parse_options(raw: object) -> dict[str, str]:
         for part in split_commas(text):
             key, _, value = (piece.strip() for piece in part.partition("="))
             if not key or not value:
-                # Such a part may be the rest of a secret with a comma in it.
+                # After a secret, such a part may be the rest of it: the secret has a comma.
                 found = HIDDEN if any(map(is_secret, options)) else repr(part)
                 raise ValueError(f"expected {_OPTIONS}, found {found}")
             options[key] = value
