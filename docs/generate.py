@@ -24,21 +24,41 @@ def settings() -> str:
     parts = [
         "# Settings\n",
         _NOTE,
-        "Precedence: flag, variables in the order shown, config file, [scheduler](#scheduler), default. A key of the",
-        "config file is the flag's name without the leading dashes; dashes and underscores are the same everywhere.\n",
+        "Precedence: flag, variables in the order shown, [config file](#config-file), [scheduler](#scheduler),",
+        "default.\n",
     ]
     for group in GROUPS:
         parts += [f"## {group}\n", "| flag | default | meaning | variables |", "|---|---|---|---|"]
         parts += [_setting_row(name) for name, spec in SPECS.items() if spec.group == group]
         parts.append("")
-    return "\n".join([*parts, *_scheduler()])
+    return "\n".join([*parts, _CONFIG_FILE, *_scheduler()])
+
+
+_CONFIG_FILE = """\
+## config file
+
+The file is `elastic.toml`, or `pyproject.toml` with a table `[tool.elastic]`: the nearest one in the current folder or
+above it, or the one that `--config` names. A key is a flag without its leading dashes; dashes and underscores are
+equal. Lists, tables, numbers and booleans may be those of TOML:
+
+```toml
+backend = "c10d"
+endpoint = "node0:29400"
+nproc-per-node = 8
+max-restarts = 3
+signals-to-handle = ["SIGTERM", "SIGINT"]
+
+[rdzv-conf]
+join_timeout = 900
+```
+"""
 
 
 def _scheduler() -> list[str]:
     rows = [f"| `{SPECS[name].flag}` | {', '.join(f'`{each}`' for each in names)} |" for name, names in READ.items()]
     about = (
-        "What [Slurm](../slurm.md) tells the tasks of a step that runs on several nodes, and",
-        "[Kubernetes](../kubernetes.md) the pods of an Indexed Job of several nodes.\n",
+        "Variables of [Slurm](../slurm.md), for the tasks of a step on several nodes, and of",
+        "[Kubernetes](../kubernetes.md), for the pods of an Indexed Job of several nodes.\n",
     )
     return ["## scheduler\n", *about, "| flag | variables |", "|---|---|", *rows, ""]
 

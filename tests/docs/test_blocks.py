@@ -150,12 +150,22 @@ def test_python_runs_and_prints_what_it_says(block, tmp_path):
         assert expected in done.stdout
 
 
-@pytest.mark.parametrize("block", parameters("toml"))
+@pytest.mark.parametrize("block", [case for case in parameters("toml") if "[project" in case.values[0].text])
 def test_entry_points_are_of_the_group_that_is_looked_up(block):
     toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
     ((name, module),) = toml.loads(block.text)["project"]["entry-points"][GROUP].items()
     assert re.fullmatch(r"[\w-]+", name)
     assert re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", module)
+
+
+def test_the_config_file_of_the_page_is_read(tmp_path):
+    (block,) = (block for block in of_kind("toml") if "[project" not in block.text)
+    (tmp_path / "elastic.toml").write_text(block.text)
+    reading = read(["--nnodes=2", "--rdzv-id=job7"], {}, tmp_path, require_script=False)
+    from_file = {origin for origin in reading.origins.values() if origin.startswith("elastic.toml: ")}
+    keys = re.findall(r"^([\w-]+) =", block.text.partition("\n[")[0], re.M)
+    assert from_file == {f"elastic.toml: {key}" for key in [*keys, "rdzv-conf"]}
+    assert reading.settings.rdzv_conf == {"join_timeout": "900"}
 
 
 def manifest(words):

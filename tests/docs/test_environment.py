@@ -97,7 +97,7 @@ def test_every_variable_of_the_code_is_told_and_no_other():
 
 
 def test_what_torchrun_names_otherwise_is_told():
-    below = section("Settings").partition("Those that torchrun has")[2]
+    below = section("Settings").partition("Variables that torchrun has")[2]
     assert set(re.findall(r"^\| `(\w+)`", below, re.M)) == SPECIAL
 
 
@@ -108,7 +108,7 @@ def test_it_is_told_which_settings_it_makes(name):
 
 
 def test_what_is_read_of_a_scheduler_is_told_apart_from_what_is_looked_at():
-    taken, looked_at = section("Of a scheduler").split("| looked at besides")
+    taken, looked_at = section("Of a scheduler").split("| also read")
     of_scheduler = {name for name in code() if name.startswith(("SLURM_", "JOB_"))}
     assert told(taken) == {name for names in READ.values() for name in names}
     assert told(taken) | told(looked_at) == of_scheduler
