@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core.config import SPECS, Command, Spec
+from elastic_core.config import Command, Spec
 from elastic_core.config.explain import command_help
-from elastic_core.config.flags import scan
 from elastic_core.config.resolve import STATIC_RUN_ID
-from elastic_core.config.spec import specs_of_options
 from elastic_core.errors import ExitCode
 from elastic_core.parsing import integer, parse_boolean, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Any
 
     from elastic_core.clock import Duration
-    from elastic_core.hooks.records import Option
 
 ANSWER: Duration = 10.0
 """Seconds for an answer of the store."""
@@ -142,12 +139,6 @@ DOCTOR: tuple[Spec, ...] = (
 def doctor_options(own: Mapping[str, Any]) -> DoctorOptions:
     """From the values of `DOCTOR`."""
     return DoctorOptions(own["expect_store"], own["peers"], own["timeout"], own["peers_timeout"])
-
-
-def asks_doctor_for_help(argv: Sequence[str], added_options: Iterable[Option]) -> bool:
-    """Whether `-h` or `--help` stands among the flags. `added_options`: those that plugins add to `elastic run`."""
-    own = {spec.name: spec for spec in DOCTOR}
-    return scan(argv, {**SPECS, **specs_of_options(added_options), **own}).help
 
 
 def doctor_help() -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from elastic_core import cli, config
 from elastic_core.errors import ConfigurationError
-from elastic_core.operate.commands import DOCTOR, DoctorOptions, asks_doctor_for_help, doctor_options
+from elastic_core.operate.commands import DOCTOR, DoctorOptions, doctor_options
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def test_everything_that_is_wrong_is_told_at_once(read):
 
 
 def test_help(capsys):
-    assert asks_doctor_for_help(["--peers", "2", "--help"], [])
-    assert not asks_doctor_for_help(["--peers", "2", "train.py", "--help"], [])
+    assert config.asks_for_help(["--peers", "2", "--help"], (), DOCTOR)
+    assert not config.asks_for_help(["--peers", "2", "train.py", "--help"], (), DOCTOR)
     assert cli.main(["doctor", "--help"]) == 0
     said = capsys.readouterr().out
     assert all(spec.flag in said for spec in DOCTOR)
