@@ -21,22 +21,21 @@ if TYPE_CHECKING:
 
     from elastic_core.config import Command, CommandReading, Reading, Spec
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.hooks.records import Option
     from elastic_core.observers import History
 
 _USAGE = """\
 usage: elastic COMMAND [...]
 
-  run      start the workers of this node and see them through
-  explain  show the configuration that `run` would use, and where each value comes from
-  plugins  list what is installed, what it brings, and what failed to load
-  status   show a job from outside: round, members, who is missing, what went wrong
-  drain    ask one node of a job to leave, and wait until it has
+  run      start the workers of this node, watch them, and restart them after a failure
+  explain  show the configuration that `run` would use, with the source of each value
+  plugins  list the installed plugins, what they provide, and what failed to load
+  status   show a job from outside: round, members, missing nodes, failures
+  drain    ask one node of a job to leave, and wait until it has left
   serve    run the store at which nodes meet, in a process of its own
-  doctor   check this machine and the way to the others before a run
+  doctor   check this machine and its connections to other nodes before a run
 
   --version  print the version
-  --help     print this; elastic COMMAND --help tells of a command: flags, an example, exit codes
+  --help     print this; elastic COMMAND --help describes a command: flags, an example, exit codes
 """
 
 
@@ -74,7 +73,7 @@ def run(argv: Sequence[str]) -> int:
     from elastic_core import config
 
     manager = _load_plugins()
-    reading = _read(argv, manager, config.help_text)
+    reading = _read(argv, manager, lambda: config.help_text(manager.added_options()))
     settings = reading.settings
     _configure_log(settings.log_format, settings.log_level, manager)
     from elastic_core.observers import History
@@ -100,7 +99,7 @@ def explain(argv: Sequence[str]) -> None:
     from elastic_core.operate.commands import EXPLAIN, explain_help
 
     manager = _load_plugins()
-    reading = _read(argv, manager, lambda _: explain_help(), require_script=False, own=EXPLAIN)
+    reading = _read(argv, manager, explain_help, EXPLAIN, require_script=False)
     about = reading, manager.added_options(), manager.secret_options()
     _print(_to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
 
@@ -123,13 +122,12 @@ def plugins(argv: Sequence[str]) -> None:
 def status(argv: Sequence[str]) -> None:
     """`elastic status`."""
     from elastic_core.operate.commands import REQUIRED_FOR_JOB, STATUS
-
-    manager = _load_plugins()
-    reading = _read_command(STATUS, argv, manager, REQUIRED_FOR_JOB)
     from elastic_core.operate.status import as_dict, as_text
     from elastic_core.operate.status import status as look
     from elastic_core.operate.target import target_of
 
+    manager = _load_plugins()
+    reading = _read_command(STATUS, argv, manager, REQUIRED_FOR_JOB)
     snapshot = look(target_of(reading.values), manager, reading.values["timeout"])
     _print(_to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
 
@@ -137,25 +135,22 @@ def status(argv: Sequence[str]) -> None:
 def drain(argv: Sequence[str]) -> None:
     """`elastic drain`."""
     from elastic_core.operate.commands import DRAIN, REQUIRED_FOR_JOB
-
-    manager = _load_plugins()
-    reading = _read_command(DRAIN, argv, manager, REQUIRED_FOR_JOB)
     from elastic_core.operate.drain import drain as take_out
     from elastic_core.operate.target import target_of
 
+    manager = _load_plugins()
+    reading = _read_command(DRAIN, argv, manager, REQUIRED_FOR_JOB)
     (node,) = reading.operands
     take_out(target_of(reading.values), node, manager, reading.values["timeout"], _print)
 
 
 def serve(argv: Sequence[str]) -> None:
     """`elastic serve`."""
+    from elastic_core.operate import serve as serving
     from elastic_core.operate.commands import REQUIRED_FOR_SERVE, SERVE
 
     manager = _load_plugins()
-    reading = _read_command(SERVE, argv, manager, REQUIRED_FOR_SERVE)
-    from elastic_core.operate import serve as serving
-
-    values = reading.values
+    values = _read_command(SERVE, argv, manager, REQUIRED_FOR_SERVE).values
     _configure_log(values["log_format"], values["log_level"], manager)
     endpoint, room = serving.serving_endpoint(values["rdzv_endpoint"]), serving.room_for(values["nnodes"])
     serving.serve(serving.server_of(serving.backend_to_serve(values), endpoint, room, manager))
@@ -170,12 +165,7 @@ def doctor(argv: Sequence[str]) -> int:
 
     manager = _load_plugins()
     reading = _read(
-        argv,
-        manager,
-        lambda _: commands.doctor_help(),
-        new_run_id=lambda: "doctor",
-        require_script=False,
-        own=commands.DOCTOR,
+        argv, manager, commands.doctor_help, commands.DOCTOR, new_run_id=lambda: "doctor", require_script=False
     )
     findings = examine.examined(reading.settings, manager, commands.doctor_options(reading.own))
     report = finding.Report(socket.gethostname(), reading.settings, findings)
@@ -243,7 +233,7 @@ def _load_plugins() -> PluginManager:
 def _read(
     argv: Sequence[str],
     manager: PluginManager,
-    help_of: Callable[[Sequence[Option]], str],
+    help_text: Callable[[], str],
     own: Sequence[Spec] = (),
     **more: Any,
 ) -> Reading:
@@ -252,7 +242,7 @@ def _read(
 
     added = manager.added_options()
     if config.asks_for_help(argv, added, own):
-        _print(help_of(added))
+        _print(help_text())
         raise _HelpPrinted
     return config.read(argv, os.environ, Path.cwd(), added, own=own, **more)
 
