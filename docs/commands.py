@@ -1,4 +1,4 @@
-"""The reference page of the commands beside `run`, made from what each tells when it is asked for help."""
+"""The reference page of the commands beside `run`, made from the help of each."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def page(note: str) -> str:
     parts = [
         "# Commands\n",
         note,
-        "[`elastic run`](settings.md) has a page of its own. A flag that it has, too, is read here from the same",
-        "variables and the same config file; others are flags only. Without `--rdzv-backend`, status, drain and serve",
-        "take c10d. [Exit codes](exit-codes.md) that are not told here are those of `run`.\n",
+        "[`elastic run`](settings.md) has a page of its own. Its settings are read here from the same variables and",
+        "the same config file; other flags are flags only. Without `--rdzv-backend`, status, drain and serve",
+        "take c10d. All other [exit codes](exit-codes.md) are those of `elastic run`.\n",
     ]
     return "\n".join([*parts, *(line for name in COMMANDS for line in _section(name))])
 

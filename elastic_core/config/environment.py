@@ -23,11 +23,11 @@ NOT_SETTINGS = frozenset({"ELASTIC_DISABLE_PLUGINS", "ELASTIC_BEAT_FILE", "ELAST
 """Variables of our prefix that are read elsewhere."""
 
 _TYPING_ERROR = 0.8
-"""How alike a name must be to pass for a misspelt one of ours. `PORT` and `HEALTH_PORT` are at 0.53."""
+"""How alike a name must be to count as a misspelt one of ours. `PORT` and `HEALTH_PORT` are at 0.53."""
 
 
 def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> Findings:
-    """What the environment sets, save the fallbacks."""
+    """What the environment sets, without the fallbacks."""
     findings = Findings(from_torchrun(environ, specs))
     for spec in specs.values():
         name = next((name for name in spec.own_variables() if environ.get(name)), None)
@@ -43,7 +43,7 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
 
 
 def from_torchrun(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, Found]:
-    """What those variables set that torchrun does not name after a flag."""
+    """What torchrun's special variables set, which are not named after a flag."""
     found = {}
     for spec in specs.values():
         for name, meaning in spec.also_reads.items():
@@ -53,6 +53,6 @@ def from_torchrun(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict
 
 
 def fallbacks(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, Found]:
-    """What variables such as LOGLEVEL set, which are not about this program; they are weaker than a config file."""
+    """What variables of other programs set, such as LOGLEVEL; they are weaker than a config file."""
     pairs = [(spec.name, name) for spec in specs.values() for name in spec.fallbacks if environ.get(name)]
     return {setting: Found(environ[name], name) for setting, name in pairs}

@@ -76,7 +76,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Found:
-    """A value as its source holds it, not parsed yet."""
+    """A value as its source holds it, before it is parsed."""
 
     raw: object
     origin: str
@@ -84,7 +84,7 @@ class Found:
 
 @dataclass
 class Findings:
-    """What one source holds, by setting, and what is wrong with the source itself."""
+    """What a source holds, by setting; the problems of the source itself; and the config file, if one was read."""
 
     found: dict[str, Found] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
