@@ -24,7 +24,6 @@ from elastic_core.workers.group import LocalWorkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from elastic_core.clock import Clock
     from elastic_core.compose.policy import Entry
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
