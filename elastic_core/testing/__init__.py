@@ -28,10 +28,8 @@ if "pytest" in sys.modules:  # whose failed contract is to show what was found
         *(f"elastic_core.testing.{part}_promises" for part in ("roster", "state")),
     )
 
-from elastic_core.testing.agent_view import FakeAgentView
-from elastic_core.testing.backend import MemoryBackend, SharedMemory
 from elastic_core.testing.backend_contract import BackendContract
-from elastic_core.testing.clock import FakeClock
+from elastic_core.testing.fakes import FakeAgentView, FakeClock, MemoryBackend, SharedMemory
 from elastic_core.testing.health import HealthContract
 from elastic_core.testing.installed import (
     installed_backend,

@@ -24,10 +24,9 @@ from elastic_core.errors import ProcessFailure, RendezvousClosedError, Rendezvou
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousTimeout
-from elastic_core.testing.clients import LONG, Clients, raised, together
 from elastic_core.testing.roster_promises import RosterPromises
-from elastic_core.testing.state_promises import StatePromises
-from elastic_core.testing.waiting import Background
+from elastic_core.testing.state_promises import Clients, StatePromises
+from elastic_core.testing.waiting import LONG, Background, raised, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

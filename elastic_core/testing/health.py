@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from elastic_core.clock import SystemClock
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.node import Member
-from elastic_core.testing.agent_view import FakeAgentView
+from elastic_core.testing.fakes import FakeAgentView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.backend import RosterBackend
-from elastic_core.testing.clients import LONG, Clients, close, raised, together
-from elastic_core.testing.state_promises import written
-from elastic_core.testing.waiting import Background
+from elastic_core.testing.state_promises import Clients, close, written
+from elastic_core.testing.waiting import LONG, Background, raised, together
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable
 
     from elastic_core.clock import Duration
@@ -50,9 +50,13 @@ class RosterPromises(Clients):
     lease: ClassVar[Duration] = 20.0
     at_once: ClassVar[Duration] = 10.0
 
-    def test_entries_come_in_the_order_of_their_first_announcement(self, backend: Any) -> None:
+    def _nodes(self, backend: Any, count: int) -> contextlib.AbstractContextManager[list[Any]]:
+        """So many clients beside `backend`, if it has rosters."""
         _has_rosters(backend)
-        with self.peers(backend, 2) as (one, two):
+        return self.peers(backend, count)
+
+    def test_entries_come_in_the_order_of_their_first_announcement(self, backend: Any) -> None:
+        with self._nodes(backend, 2) as (one, two):
             assert backend.roster() == ()
             assert one.announce("z/1", b"first") == 0
             assert two.announce("a/1", b"second") >= 1
@@ -69,8 +73,7 @@ class RosterPromises(Clients):
             assert shown(backend) == entries
 
     def test_who_withdraws_is_gone_for_everybody_and_may_come_again(self, backend: Any) -> None:
-        _has_rosters(backend)
-        with self.peers(backend, 2) as (one, two):
+        with self._nodes(backend, 2) as (one, two):
             one.announce("a/1", b"1")
             two.announce("b/1", b"2")
             assert keys(backend) == ["a/1", "b/1"]
@@ -83,8 +86,7 @@ class RosterPromises(Clients):
             assert sorted(shown(backend)) == [("a/1", b"3"), ("b/1", b"2")]
 
     def test_an_entry_can_be_withdrawn_by_another_node(self, backend: Any) -> None:
-        _has_rosters(backend)
-        with self.peers(backend, 2) as (one, two):
+        with self._nodes(backend, 2) as (one, two):
             one.announce("a/1", b"")
             two.announce("b/1", b"")
             assert keys(two) == ["a/1", "b/1"]  # nobody withdraws an entry that it has not seen
@@ -92,8 +94,7 @@ class RosterPromises(Clients):
             assert keys(backend) == keys(one) == ["b/1"]
 
     def test_many_announce_at_the_same_time(self, backend: Any) -> None:
-        _has_rosters(backend)
-        with self.peers(backend, _NODES) as clients:
+        with self._nodes(backend, _NODES) as clients:
             names = [f"node{number}/1" for number in range(_NODES)]
             pairs = zip(clients, names, strict=True)
             older = together([partial(client.announce, name, name.encode()) for client, name in pairs])
@@ -102,8 +103,7 @@ class RosterPromises(Clients):
             assert all(shown(client) == shown(backend) for client in clients)
 
     def test_a_beat_shows_or_the_store_watches_itself(self, backend: Any) -> None:
-        _has_rosters(backend)
-        with self.peers(backend, 2) as (one, two):
+        with self._nodes(backend, 2) as (one, two):
             one.announce("a/1", b"")
             two.announce("b/1", b"")
             before = {announced.key: announced.beats for announced in backend.roster()}
@@ -113,8 +113,7 @@ class RosterPromises(Clients):
             assert (before["a/1"] is None) if after["a/1"] is None else (after["a/1"] != before["a/1"])
 
     def test_without_beats_an_entry_goes_with_its_node(self, backend: Any) -> None:
-        _has_rosters(backend)
-        with self.peers(backend, 1) as (node,):
+        with self._nodes(backend, 1) as (node,):
             node.announce("a/1", b"")
             if any(entry.beats is not None for entry in backend.roster()):
                 raise unittest.SkipTest("it shows beats: the core sees who is gone")
@@ -125,8 +124,7 @@ class RosterPromises(Clients):
                 backend.wait_for_roster(0.5)
 
     def test_who_leads_counts_up_and_who_looks_sees_it(self, backend: Any) -> None:
-        _has_rosters(backend)
-        with self.peers(backend, 2) as (leader, other):
+        with self._nodes(backend, 2) as (leader, other):
             leader.announce("a/1", b"")
             other.announce("b/1", b"")
             seen = []
@@ -139,8 +137,7 @@ class RosterPromises(Clients):
             assert own[1] > own[0]
 
     def test_waiting_for_the_state_ends_when_it_is_written(self, backend: Any) -> None:
-        _has_rosters(backend)
-        with self.peers(backend, 1) as (waiter,):
+        with self._nodes(backend, 1) as (waiter,):
             found, token = waiter.get_state(), None
             for state in (b"1", b"2", b"2"):
                 known = None if found is None else found[1]
@@ -152,16 +149,14 @@ class RosterPromises(Clients):
                 assert found[0] == state
 
     def test_waiting_for_a_state_that_was_written_ends_at_once(self, backend: Any) -> None:
-        _has_rosters(backend)
-        with self.peers(backend, 1) as (waiter,):
+        with self._nodes(backend, 1) as (waiter,):
             token = written(backend, b"1", None)
             known = waiter.get_state()[1]
             written(backend, b"2", token)
             assert Background(lambda: waiter.wait_for_state(known, LONG)).result(self.at_once) is True
 
     def test_waiting_for_the_roster_ends_when_somebody_comes_changes_or_goes(self, backend: Any) -> None:
-        _has_rosters(backend)
-        with self.peers(backend, 1) as (node,):
+        with self._nodes(backend, 1) as (node,):
             acts: tuple[Callable[[], object], ...] = (
                 lambda: node.announce("a/1", b"1"),
                 lambda: node.announce("a/1", b"2"),
@@ -176,15 +171,13 @@ class RosterPromises(Clients):
                 waiting.result()
 
     def test_what_happened_since_the_last_look_ends_a_wait_for_the_roster(self, backend: Any) -> None:
-        _has_rosters(backend)
-        with self.peers(backend, 1) as (node,):
+        with self._nodes(backend, 1) as (node,):
             backend.roster()
             node.announce("a/1", b"")
             assert Background(lambda: backend.wait_for_roster(LONG)).result(self.at_once) is True
 
     def test_who_waits_for_several_is_told_when_they_are_there(self, backend: Any) -> None:
-        _has_rosters(backend)
-        with self.peers(backend, 3) as nodes:
+        with self._nodes(backend, 3) as nodes:
             backend.roster()
             waiting = Background(lambda: backend.wait_for_roster(LONG, more=3))
             for number, node in enumerate(nodes):
@@ -218,8 +211,7 @@ class RosterPromises(Clients):
             assert Background(lambda: client.wait_for_roster(LONG)).result(self.at_once) is False
 
     def test_one_that_closes_leaves_the_others_alone(self, backend: Any) -> None:
-        _has_rosters(backend)
-        with self.peers(backend, 2) as (one, two):
+        with self._nodes(backend, 2) as (one, two):
             written(one, b"1", None)
             two.announce("b/1", b"")
             one.close()

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from elastic_core.testing.waiting import raised
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
@@ -21,14 +23,6 @@ if TYPE_CHECKING:
 _SOON = timedelta(milliseconds=200)
 _LONG = 60.0
 _WOKEN = _LONG / 2  # a wait that only runs out its time and then finds the key was not woken
-
-
-def _raised(function: Callable[[], object]) -> Exception | None:
-    try:
-        function()
-    except Exception as error:  # noqa: BLE001 - it is handed out
-        return error
-    return None
 
 
 class StoreContract:
@@ -88,7 +82,7 @@ class StoreContract:
             raise unittest.SkipTest("its timeout cannot be set")
         store.set_timeout(_SOON)
         assert store.timeout == _SOON
-        assert isinstance(_raised(lambda: store.get("never")), self.errors)
+        assert isinstance(raised(lambda: store.get("never")), self.errors)
         store.set_timeout(timedelta(seconds=_LONG))
         store.set("key", "value")
         assert store.get("key") == b"value"
@@ -108,7 +102,7 @@ class StoreContract:
 
     def test_wait_gives_up(self, store: Any) -> None:
         store.set("one", "1")
-        error = _raised(lambda: store.wait(["one", "never"], _SOON))
+        error = raised(lambda: store.wait(["one", "never"], _SOON))
         assert isinstance(error, self.errors)
         assert store.get("one") == b"1"
 

@@ -1,18 +1,21 @@
-"""For tests of what blocks and of what comes true by itself. Both waits are bounded, and a test that hangs fails."""
+"""For tests of calls that block, and of conditions that come true by themselves. All waits are bounded, so a test that
+hangs fails."""
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from elastic_core.clock import SystemClock, later
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock, Duration
 
 T = TypeVar("T")
+LONG: Duration = 30.0  # after which the contracts say that something hangs
 _PATIENCE: Duration = 20.0
 _PAUSE: Duration = 0.01
 
@@ -22,7 +25,7 @@ class Background(Generic[T]):
 
     Args:
         function: takes nothing.
-        timeout: seconds that `result` waits when it is not told otherwise.
+        timeout: seconds that `result` waits by default (20).
     """
 
     def __init__(self, function: Callable[[], T], timeout: Duration = _PATIENCE) -> None:
@@ -46,8 +49,7 @@ class Background(Generic[T]):
     def result(self, timeout: Duration | None = None) -> T:
         """What it returned. Raises what it raised, and AssertionError if it still runs after `timeout` seconds."""
         patience = self._timeout if timeout is None else timeout
-        self._thread.join(patience)
-        if self.running:
+        if not self.over(patience):
             raise AssertionError(f"expected the call to come back, found it still running after {patience} s")
         if self._error is not None:
             raise self._error
@@ -76,3 +78,26 @@ def eventually(
             raise AssertionError(f"{what} did not come true within {timeout} s")
         pause.wait(_PAUSE)
     return value
+
+
+def together(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Make all these calls at the same time; what they returned, in their order. Raises what one of them raised."""
+    gate = threading.Barrier(len(calls))
+
+    def after_the_gate(call: Callable[[], T]) -> T:
+        gate.wait(LONG)
+        return call()
+
+    running = [Background(partial(after_the_gate, call), LONG) for call in calls]
+    return [call.result() for call in running]
+
+
+def raised(function: Callable[[], object]) -> Exception | None:
+    """What the call raises; None if nothing. Raises AssertionError for a call that hangs."""
+    try:
+        Background(function, LONG).result()
+    except AssertionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it is handed out
+        return error
+    return None

@@ -16,13 +16,12 @@ from elastic_core.rendezvous import model
 from elastic_core.rendezvous.effects import Amend, Announce, Rest, Withdraw, WriteState
 from elastic_core.rendezvous.model import Entry, Report, State
 from elastic_core.rendezvous.node import Node
-from elastic_core.testing.clock import FakeClock
+from elastic_core.testing.fakes import FakeClock
 from elastic_core.testing.store_model import StoreModel
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration, Instant
     from elastic_core.rendezvous.effects import Operation
-    from elastic_core.rendezvous.seats import Seats
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _MOST_STEPS = 2000  # of one node at one instant; more is a node that keeps itself busy
@@ -153,7 +152,6 @@ class World:
         grace: what `RosterBackend.grace` says.
 
     Attributes:
-        history: the seats of every round that formed, by its number.
         store: what stands in the store.
     """
 
@@ -165,7 +163,6 @@ class World:
         self.clock = FakeClock()
         self.store = StoreModel(leases=leases)
         self.nodes: dict[str, WorldNode] = {}
-        self.history: dict[int, Seats] = {}
         self.sleeping = False
         self.forgotten = 0
         self._late: list[tuple[Operation, int]] = []
@@ -453,7 +450,6 @@ class World:
                 f"{node.name} was seated in round {new.round} while it runs round {node.number}"
             )
         self._check_workers(old, new, by_key)
-        self.history[new.round] = new.seats
 
     def _check_workers(self, old: State, new: State, by_key: dict[str, WorldNode]) -> None:
         """Nobody starts a round while a live member of the last one still runs workers. Who cannot reach the store, or

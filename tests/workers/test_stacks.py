@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.clock import SystemClock
-from elastic_core.testing.clock import FakeClock
+from elastic_core.testing.fakes import FakeClock
 from elastic_core.workers import sessions
 from elastic_core.workers.stacks import (
     MOST_CHARACTERS,

@@ -1,20 +1,98 @@
-"""A rendezvous backend in memory, whose store can be out of reach, slow to answer, or lose answers on purpose."""
+"""A clock that stands still until it is told to go on, an agent as a health endpoint sees it, and a rendezvous backend
+in memory, which can be out of reach or lose answers."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from elastic_core.clock import Instant, SystemClock
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.backend import Announced, EntryDroppedError, RosterBackend
+from elastic_core.interfaces.health import AgentPhase, AgentStatus
+from elastic_core.interfaces.node import Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_core.clock import Duration
     from elastic_core.interfaces.backend import Token
+
+
+class FakeClock:
+    """See `clock.Clock`. Starts at instant 0; `epoch` is the timestamp at that instant."""
+
+    def __init__(self, epoch: float = 1_700_000_000.0) -> None:
+        self._epoch = epoch
+        self._elapsed: Duration = 0.0
+
+    def now(self) -> Instant:
+        return Instant(self._elapsed)
+
+    def timestamp(self) -> float:
+        return self._epoch + self._elapsed
+
+    def advance(self, seconds: Duration) -> Instant:
+        """Let `seconds` pass. Raises ValueError for a step backwards: a monotonic clock takes none."""
+        if seconds < 0:
+            raise ValueError(f"expected a step forward in time, found {seconds} s")
+        self._elapsed += seconds
+        return self.now()
+
+
+class FakeAgentView:
+    """See `interfaces.health.AgentView`. Any thread. By default the agent of a job of one node, whose workers run.
+
+    Attributes:
+        stuck_for: seconds since the agent's loop last turned (0).
+        fault: of the watchdog; empty while it has none.
+    """
+
+    def __init__(self, status: AgentStatus | None = None) -> None:
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+        self._subscribers: list[Callable[[], None]] = []
+        own = Member("node0", "host0", "10.0.0.0", "trainer", 1)
+        since = self._clock.timestamp()
+        self._status = status or AgentStatus(
+            1, "job", own.node, own.role, AgentPhase.RUNNING, since, round=1, group_rank=0, members=(own,)
+        )
+        self.stuck_for = 0.0
+        self.fault = ""
+
+    @property
+    def subscribers(self) -> int:
+        """How many there are."""
+        return len(self._subscribers)
+
+    def show(self, **changes: Any) -> None:
+        """Change these fields of the status, and tell the subscribers."""
+        with self._lock:
+            self._status = replace(self._status, version=self._status.version + 1, **changes)
+            subscribers = list(self._subscribers)
+        for changed in subscribers:
+            changed()
+
+    def alive_at(self) -> float:
+        return self._clock.timestamp() - self.stuck_for
+
+    def watchdog_fault(self) -> str:
+        return self.fault
+
+    def status(self) -> AgentStatus:
+        return self._status
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        with self._lock:
+            self._subscribers.append(changed)
+        return lambda: self._forget(changed)
+
+    def _forget(self, changed: Callable[[], None]) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            self._subscribers.remove(changed)
 
 
 @dataclass
@@ -25,12 +103,10 @@ class SharedMemory:
         state: the state and the number of its last write; None before the first.
         entries: oldest first.
         lead: the leaders' counter.
-        rosters: grows with everybody who comes, goes, or announces something new.
-        on_write: called with the state before (None for none) and the new one, for every write that is accepted.
-        forgotten: how often it lost its memory.
+        rosters: grows with every entry that comes, goes or changes.
         vacant: what `RosterBackend.vacant` says.
-        leases: whether it is one that drops the entries of nodes that are gone (a test does): it shows no beats, and a
-            node learns with its next one that its entry was dropped.
+        leases: whether it is a store that drops the entries of nodes that are gone, for which a test calls `drop`. It
+            shows no beats then, and a node learns with its next beat that its entry was dropped.
         changed: notified with every change.
     """
 
@@ -38,8 +114,6 @@ class SharedMemory:
     entries: dict[str, Announced] = field(default_factory=dict)
     lead: int = 0
     rosters: int = 0
-    on_write: Callable[[bytes | None, bytes], None] | None = None
-    forgotten: int = 0
     vacant: bool = False
     leases: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -52,7 +126,7 @@ class SharedMemory:
 
     @property
     def token(self) -> int | None:
-        """Of the last write; None when there is none to be seen."""
+        """Of the last write; None without a state."""
         return None if self.state is None else self.state[1]
 
     def drop(self, key: str) -> None:
@@ -68,7 +142,6 @@ class SharedMemory:
             self._lost_writes = self.writes + 1
             self.state, self.lead = None, 0
             self.entries.clear()
-            self.forgotten += 1
             self.rosters += 1
             self.changed.notify_all()
 
@@ -78,7 +151,7 @@ class MemoryBackend(RosterBackend):
 
     Attributes:
         reachable: while false, every call raises RendezvousConnectionError and does nothing.
-        lose_answers: so many of the next calls that change something do it, and raise then.
+        lose_answers: how many of the next calls that change something raise after they have changed it.
         calls: how often each method was called, by name.
     """
 
@@ -104,8 +177,6 @@ class MemoryBackend(RosterBackend):
         with memory.changed:
             written = memory.token == token
             if written:
-                if memory.on_write:
-                    memory.on_write(memory.state[0] if memory.state else None, state)
                 memory.state = (state, memory.writes + 1)
                 memory.changed.notify_all()
             found = memory.state
@@ -117,16 +188,15 @@ class MemoryBackend(RosterBackend):
         with self._memory.changed:
             before = self._memory.entries.get(key)
             self._memory.entries[key] = Announced(key, entry, (before.beats or 0) + 1 if before else 0)
-            self._roster_changed()
+            self._memory.rosters += 1
+            self._memory.changed.notify_all()
             place = list(self._memory.entries).index(key)
         self._answer()
         return place
 
     def withdraw(self, key: str) -> None:
         self._called("withdraw")
-        with self._memory.changed:
-            if self._memory.entries.pop(key, None):
-                self._roster_changed()
+        self._memory.drop(key)
         self._answer()
 
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
@@ -167,10 +237,6 @@ class MemoryBackend(RosterBackend):
         with self._memory.changed:
             self._memory.changed.wait_for(lambda: self._closed or (self.reachable and changed()), timeout)
             return not self._closed and self.reachable and changed()
-
-    def _roster_changed(self) -> None:
-        self._memory.rosters += 1
-        self._memory.changed.notify_all()
 
     def _called(self, method: str) -> None:
         self.calls[method] += 1
