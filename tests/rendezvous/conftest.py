@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from elastic_core.clock import Instant
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.node import Member
+from elastic_core.rendezvous import driver, handler
 from elastic_core.rendezvous.model import Entry, Report, State
 from elastic_core.rendezvous.roster import Seen
 from elastic_core.rendezvous.seats import Seat, Seats
@@ -62,19 +62,16 @@ def say():
 
 
 @pytest.fixture
-def in_time():
-    """A function that says whether one of several attempts took less than so many seconds. A machine that stalls makes
-    some of them slow, a fault all."""
+def bounds(monkeypatch):
+    """A function that sets how many seconds a handler and its driver wait for things. Long ones show that a call did
+    not wait for them, however slow the machine is; short ones save the time."""
 
-    def in_time(attempt, seconds, tries=5):
-        def took():
-            begun = time.monotonic()
-            attempt()
-            return time.monotonic() - begun
+    def bounds(**seconds):
+        for name, value in seconds.items():
+            room = driver if name == "ending" else handler
+            monkeypatch.setattr(room, f"_{name.upper()}", value)
 
-        return any(took() < seconds for _ in range(tries))
-
-    return in_time
+    return bounds
 
 
 @pytest.fixture

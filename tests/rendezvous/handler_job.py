@@ -9,9 +9,10 @@ from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.interfaces.node import Node
-from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousTimeout, RoundStores
+from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousSettings, RendezvousTimeout, RoundStores
 from elastic_core.rendezvous.codec import decoded_state, encoded_state
 from elastic_core.rendezvous.model import State
+from elastic_core.rendezvous.round_stores import PrefixedStores
 from elastic_core.testing import Background, MemoryBackend, SharedMemory
 
 LONG = 20.0
@@ -55,29 +56,27 @@ class HangingBackend(MemoryBackend):
 
 
 class Job:
-    """The nodes of a job in one process, by name. Nobody is called gone who is only slow, unless by few `attempts`."""
+    """The nodes of a job in one process, by name. Nobody is called gone who is only slow, unless by few `attempts`, or
+    by a `clock` of the test's."""
 
-    def __init__(self, min_nodes=1, max_nodes=2, interval=0.2, attempts=150, **timeouts):
+    def __init__(self, min_nodes=1, max_nodes=2, interval=0.2, attempts=150, clock=None, **timeouts):
         self.memory = SharedMemory()
         self.store = MemoryStore(timedelta(seconds=LONG))
         self.bounds = (min_nodes, max_nodes)
         self.beats = (interval, attempts)
         self.timeout = RendezvousTimeout(**{"join": LONG, "last_call": 0.3, **timeouts})
+        self.clock = clock
         self.handlers = {}
         self.backends = {}
 
     def node(self, name, max_restarts=3, stores=None):
         backend = HangingBackend(self.memory)
-        handler = DynamicRendezvousHandler.from_backend(
-            "job",
-            self.store,
+        handler = DynamicRendezvousHandler(
             backend,
-            *self.bounds,
-            "127.0.0.1",
-            self.timeout,
-            *self.beats,
-            node=Node(name, host=name, max_restarts=max_restarts),
-            stores=stores,
+            RendezvousSettings("job", *self.bounds, self.timeout, *self.beats),
+            Node(name, host=name, max_restarts=max_restarts),
+            stores or PrefixedStores(self.store, "job", "127.0.0.1"),
+            self.clock,
         )
         self.handlers[name], self.backends[name] = handler, backend
         return handler

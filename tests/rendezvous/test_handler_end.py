@@ -27,47 +27,38 @@ def test_shutdown_before_the_start_and_twice(job):
     assert time.monotonic() - begun < LONG  # none of them waits its five seconds
 
 
-def test_shutdown_lets_a_join_come_back(job, in_time):
+def test_shutdown_lets_a_join_come_back(job, bounds):
+    bounds(patience=120.0, ending=120.0)
     before = rendezvous_threads()
-
-    def joining():
-        one = job(2, 2, join=120)
-        call = Background(one.node("a").next_rendezvous)
-        eventually(lambda: one.memory.entries)
-        return one, call
-
-    def shut_down():
-        one, call = jobs.pop()
-        assert one.handlers["a"].shutdown()
-        with pytest.raises(RendezvousGracefulExitError, match="shut down"):
-            call.result(LONG)
-        assert not one.memory.entries
-
-    jobs = [joining() for _ in range(5)]
-    assert in_time(shut_down, 2.0)
-    for one, _ in jobs:
-        one.end()
+    one = job(2, 2, join=120)
+    call = Background(one.node("a").next_rendezvous)
+    eventually(lambda: one.memory.entries)
+    begun = time.monotonic()
+    assert one.handlers["a"].shutdown()
+    with pytest.raises(RendezvousGracefulExitError, match="shut down"):
+        call.result(LONG)
+    assert time.monotonic() - begun < LONG
+    assert not one.memory.entries
     eventually(lambda: rendezvous_threads() <= before)
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_shutdown_is_bounded_when_the_store_hangs(job, joined, in_time):
-    def shut_down():
-        one = job(1, 1)
-        handler = one.node("a")
-        if joined:
-            handler.next_rendezvous()
-        one.backends["a"].hold.clear()
-        call = None if joined else Background(handler.next_rendezvous)
-        assert joined or one.backends["a"].hung.wait(LONG)  # before that it has no threads that could hang
-        begun = time.monotonic()
-        assert not handler.shutdown()
-        assert time.monotonic() - begun < LONG  # the store hangs for a minute
-        if call:
-            with pytest.raises(RendezvousGracefulExitError):
-                call.result(LONG)
-
-    assert in_time(shut_down, 9.0, tries=3)
+def test_shutdown_is_bounded_when_the_store_hangs(job, joined, bounds):
+    """It hangs for a minute."""
+    bounds(patience=0.5, ending=0.5)
+    one = job(1, 1)
+    handler = one.node("a")
+    if joined:
+        handler.next_rendezvous()
+    one.backends["a"].hold.clear()
+    call = None if joined else Background(handler.next_rendezvous)
+    assert joined or one.backends["a"].hung.wait(LONG)  # before that it has no threads that could hang
+    begun = time.monotonic()
+    assert not handler.shutdown()
+    assert time.monotonic() - begun < LONG
+    if call:
+        with pytest.raises(RendezvousGracefulExitError):
+            call.result(LONG)
 
 
 def test_shutdown_while_a_round_runs_closes_nothing(job):
@@ -78,7 +69,9 @@ def test_shutdown_while_a_round_runs_closes_nothing(job):
     assert not one.state.closed
 
 
-def test_the_host_of_the_store_leaves_last(job):
+@pytest.fixture
+def host(job):
+    """A job whose two nodes have succeeded, the first of which hosts the store."""
     one = job(2, 2)
     one.form("ab")
     one.backends["a"].hosting = True
@@ -86,28 +79,22 @@ def test_the_host_of_the_store_leaves_last(job):
         one.handlers[name].report_success()
     for name in "ab":
         eventually(one.handlers[name].verdict)
+    return one
+
+
+def test_the_host_of_the_store_leaves_last_and_with_the_last_of_the_others(host, bounds):
+    bounds(linger=120.0)
+    leaving = Background(host.handlers["a"].shutdown)
+    assert not leaving.over(0.5)
+    host.handlers["b"].shutdown()
+    assert leaving.result()
+
+
+def test_the_host_of_the_store_does_not_wait_for_the_dead(host, bounds):
+    bounds(linger=0.5)
     begun = time.monotonic()
-    host = Background(one.handlers["a"].shutdown)
-    eventually(lambda: time.monotonic() - begun > 0.5)
-    assert host.running or time.monotonic() - begun > 5  # seconds that it waits for others at most
-    one.handlers["b"].shutdown()
-    host.result()
-
-
-def test_the_host_of_the_store_goes_with_the_last_of_the_others(job, in_time):
-    def end():
-        one = job(2, 2)
-        one.form("ab")
-        one.backends["a"].hosting = True
-        for name in "ab":
-            one.handlers[name].report_success()
-        for name in "ab":
-            eventually(one.handlers[name].verdict)
-        host = Background(one.handlers["a"].shutdown)
-        one.handlers["b"].shutdown()
-        host.result()
-
-    assert in_time(end, 4.5)  # and not after the five seconds that it would wait for the dead
+    assert host.handlers["a"].shutdown()
+    assert 0.5 <= time.monotonic() - begun < LONG
 
 
 class SlowStores(FailingStores):
@@ -169,19 +156,15 @@ def test_shutdown_of_a_member_is_told_at_once(job):
     assert eventually(one.handlers["a"].verdict).outcome is Outcome.RESTART
 
 
-def test_shutdown_in_an_outage_does_not_wait_for_long(job, in_time):
-    def out_of_reach():
-        one = job(1, 1)
-        one.form("a")
-        one.backends["a"].reachable = False
-        eventually(lambda: "took it away" in one.handlers["a"].progress())
-        return one.handlers["a"]
-
-    def shut_down():
-        assert not handlers.pop().shutdown()
-
-    handlers = [out_of_reach() for _ in range(5)]
-    assert in_time(shut_down, 4.5)  # and not after the five seconds for a store that answers
+def test_shutdown_in_an_outage_does_not_wait_for_long(job, bounds):
+    bounds(patience=120.0, patience_outage=0.5)
+    one = job(1, 1)
+    one.form("a")
+    one.backends["a"].reachable = False
+    eventually(lambda: "took it away" in one.handlers["a"].progress())
+    begun = time.monotonic()
+    assert not one.handlers["a"].shutdown()
+    assert time.monotonic() - begun < LONG
 
 
 def test_a_hundred_cycles_leave_nothing_behind(job):

@@ -3,62 +3,53 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 
 import pytest
-from handler_job import LONG
 
 from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces.handler import Outcome
-from elastic_core.testing import eventually
-
-
-def fenced(job, how):
-    """The verdict on an outage that is long, after one that was short; and how many seconds it took."""
-    one = job(1, 1, attempts=5)
-    one.form("a")
-    handler, backend = one.handlers["a"], one.backends["a"]
-
-    def cut(away):
-        backend.reachable = not away or how == "hangs"
-        backend.hold.clear() if away and how == "hangs" else backend.hold.set()
-
-    begun = time.monotonic()
-    cut(True)
-    eventually(lambda: time.monotonic() - begun > 0.5)
-    verdict = handler.verdict()
-    assert verdict is None or time.monotonic() - begun > 0.8  # on a machine that stalled, the outage was long too
-    cut(False)
-    eventually(lambda: backend.calls["beat"] and handler.verdict() is None and handler.ask_again())
-    count = backend.calls["beat"]
-    eventually(lambda: backend.calls["beat"] > count + 1)
-    begun = time.monotonic()
-    cut(True)
-    while (verdict := handler.verdict()) is None:
-        assert time.monotonic() - begun < LONG
-        pause = max(handler.ask_again() - time.monotonic(), 0.0)
-        threading.Event().wait(min(pause, 1.0) + 0.001)
-    return verdict, time.monotonic() - begun
+from elastic_core.testing import FakeClock, eventually
 
 
 @pytest.mark.parametrize("how", ["raises", "hangs"])
 def test_a_long_outage_fences_and_a_short_one_does_not(job, how):
-    """The window is 1 s, an interval of 0.2 s of which may have passed before the outage."""
+    """The window is 10 s. The last beat may be an interval of 1 s older than the first attempt that failed."""
+    clock = FakeClock()
+    one = job(1, 1, interval=1.0, attempts=10, clock=clock)
+    one.form("a")
+    handler, backend = one.handlers["a"], one.backends["a"]
 
-    def soon():
-        verdict, seconds = fenced(job, how)
-        assert verdict.outcome is Outcome.FENCED
-        told = re.search(r"out of reach for (\d+\.\d) s; after 1 s without a beat", verdict.reason)
-        assert told and float(told.group(1)) >= 0.8
-        assert seconds > 0.7
-        assert ("does not answer at all" if how == "hangs" else "took it away") in verdict.reason
-        return float(told.group(1)) < 2.5 and seconds < 2.5
+    def is_away():
+        return backend.hung.is_set() if how == "hangs" else "took it away" in handler.progress()
 
-    assert any(soon() for _ in range(3))  # a machine that stalls makes some late, a fault all
+    def cut():
+        backend.hung.clear()
+        backend.hold.clear() if how == "hangs" else setattr(backend, "reachable", False)
+        clock.advance(1.0)  # the next beat is due
+        eventually(is_away)
+
+    cut()
+    clock.advance(5.0)
+    assert handler.verdict() is None
+    backend.reachable = True
+    backend.hold.set()
+    beats = backend.calls["beat"]
+    eventually(lambda: clock.advance(0.1) and backend.calls["beat"] > beats and "took it" not in handler.progress())
+    cut()
+    clock.advance(7.9)
+    assert handler.verdict() is None
+    for _ in range(3):
+        clock.advance(0.4)  # more at once, and it would take itself for one that has slept
+        verdict = handler.verdict()
+    assert verdict.outcome is Outcome.FENCED
+    told = re.search(r"out of reach for (\d+\.\d) s; after 10 s without a beat", verdict.reason)
+    assert told and 8.9 <= float(told.group(1)) <= 10.1
+    assert ("does not answer at all" if how == "hangs" else "took it away") in verdict.reason
 
 
-def test_an_unreadable_state_leaves_healthy_workers_alone(job):
+def test_an_unreadable_state_leaves_healthy_workers_alone(bounds, job):
+    bounds(patience=0.5)  # shutting down waits in vain
     one = job(1, 1)
     one.form("a")
     with one.memory.changed:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pickle
+import select
 import signal
 import threading
 import time
@@ -11,9 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from elastic_file_timer import FileTimerClient
+from elastic_file_timer import client as client_module
 from elastic_file_timer.client import from_environment
 from elastic_file_timer.pipe import TimerPipe
 from elastic_file_timer.process import start_time
+
+from elastic_core.testing import FakeClock
 
 LIMIT_S = 60
 PATIENCE = 0.2
@@ -136,6 +140,7 @@ def test_it_finds_its_pipe_from_any_folder(pipe, tmp_path, start_process):
     script = """
 import os, sys
 from elastic_file_timer import FileTimerClient
+from elastic_file_timer import client as client_module
 os.chdir(sys.argv[1])
 client = FileTimerClient("timers")
 os.chdir("/")
@@ -246,6 +251,7 @@ def test_a_script_that_closes_all_descriptors_keeps_its_own_files(pipe, tmp_path
     script = """
 import os, sys
 from elastic_file_timer import FileTimerClient
+from elastic_file_timer import client as client_module
 client = FileTimerClient(sys.argv[1])
 client.acquire("before", 4e9)
 os.closerange(3, 100)
@@ -281,21 +287,32 @@ def test_threads_lose_nothing_and_leave_no_descriptor(pipe):
     assert len(os.listdir("/proc/self/fd")) <= before  # what others have left may be closed meanwhile
 
 
-def test_however_many_releases_were_not_sent_acquiring_waits_once(pipe):
+def test_however_many_releases_were_not_sent_acquiring_waits_once(pipe, monkeypatch):
+    clock = FakeClock()
+
+    class Poll:
+        """Waits for room that does not come, and takes no time for it."""
+
+        def register(self, descriptor, events):
+            assert events == select.POLLOUT
+
+        def poll(self, milliseconds):
+            clock.advance(milliseconds / 1000)
+
     client = FileTimerClient(pipe.path, patience=PATIENCE)
     scopes = [f"scope{number}" for number in range(10)]
     for scope in scopes:
         client.acquire(scope, FAR)
     fill(pipe.path)
-    for scope in scopes:
-        client.release(scope)
-
-    def acquire():
+    with monkeypatch.context() as patched:
+        patched.setattr(client_module, "_CLOCK", clock)
+        patched.setattr(select, "poll", Poll)
+        for scope in scopes:
+            client.release(scope)
+        begun = clock.now()
         with pytest.raises(TimeoutError, match="found it full"):
             client.acquire("x", FAR)
-
-    # One wait for each release takes two seconds in every attempt; a machine that stalls adds to some of them.
-    assert any(seconds(acquire) < len(scopes) * PATIENCE for _ in range(10))
+        assert clock.now() - begun == pytest.approx(PATIENCE, abs=0.01)  # whole milliseconds
     for reader in pipe.readers:
         assert [line for lines in reader.read() for line in lines]
     client.acquire("after", FAR)
