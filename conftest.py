@@ -33,22 +33,46 @@ TIERS = ("unit", "integration", "nightly")
 PLACES = [line.split() for line in (ROOT / "tests" / "tiers.txt").read_text().splitlines()]
 """The tiers of folders, files and single tests, by what their path begins with; the first that fits counts."""
 
-FIXTURES = {"etcd", "failed", "listening", "outcome", "servers", "shared_servers", "shell"}
+FIXTURES = {"etcd", "failed", "listener", "listening", "outcome", "serve", "servers", "shared_servers", "shell"}
 FIXTURES |= {"spawn", "start_process", "traced", "tree", "warm", "wheels"}
 """Who asks for one of these starts processes or opens sockets, too."""
 
 
+def place(item):
+    return f"{item.path.relative_to(ROOT).as_posix()}::{item.name}"
+
+
 def tier(item):
     marked = [name for name in TIERS if item.get_closest_marker(name)]
-    path = f"{item.path.relative_to(ROOT).as_posix()}::{item.name}"
-    placed = [name for name, place in PLACES if path.startswith(place)]
+    placed = [name for name, begins in PLACES if place(item).startswith(begins)]
     started = FIXTURES & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("torch")
     return [*marked[-1:], *placed, "integration" if started else "unit"][0]
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     for item in items:
         item.add_marker(tier(item))
+    if not any("::" in chosen for chosen in config.args) and not getattr(config.option, "lf", False):
+        STALE[:] = stale({place(item) for item in items})
+
+
+STALE = []
+"""Lines of tests/tiers.txt that have no test: all tests fail then."""
+
+
+def stale(collected):
+    """Of the folders, and of the files that were collected as a whole."""
+    begun = {name.partition("::")[0] for name in collected}
+    for _, line in PLACES:
+        where, _, test = line.partition("::")
+        missing = test and where in begun and not any(name.startswith(line) for name in collected)
+        if missing or not (ROOT / where).exists():
+            yield line
+
+
+def pytest_runtest_setup():
+    if STALE:
+        pytest.fail(f"tests/tiers.txt: expected tests that begin with these, found none: {STALE}", pytrace=False)
 
 
 class NoUnitTest(BaseException):

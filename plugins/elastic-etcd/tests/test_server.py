@@ -103,6 +103,7 @@ def test_starting_twice_is_an_error(server):
         server.start()
 
 
+@pytest.mark.unit
 def test_before_its_start_it_has_no_port(server):
     with pytest.raises(RuntimeError, match="call start"):
         server.get_endpoint()
@@ -161,6 +162,7 @@ def test_its_output_goes_to_a_file_too(server, tmp_path):
     assert "elastic-" in kept
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("stderr", [subprocess.PIPE, subprocess.STDOUT])
 def test_its_output_cannot_go_where_nobody_reads(server, stderr):
     with pytest.raises(ValueError, match="give a file"):
@@ -199,6 +201,7 @@ def test_its_death_is_logged():
     assert "killed by SIGKILL" in told
 
 
+@pytest.mark.unit
 def test_a_line_of_its_log_is_shown_for_people():
     assert plain('{"level":"warn","ts":"now","caller":"x.go","msg":"slow","error":"disk"}') == "now warn slow disk"
     assert plain("panic: out of luck") == "panic: out of luck"
@@ -367,6 +370,7 @@ def test_a_data_directory_that_cannot_be_one(tmp_path):
         EtcdServer(tmp_path / "file" / "data", environment=environment()).start()
 
 
+@pytest.mark.unit
 def test_no_binary_names_three_ways():
     with pytest.raises(ConfigurationError) as raised:
         find_binary({"PATH": "/nonexistent"}, lambda: None)
@@ -374,17 +378,20 @@ def test_no_binary_names_three_ways():
         assert way in str(raised.value)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(("name", "words"), [("missing", "nothing at"), ("", "a folder at")])
 def test_a_variable_that_names_no_file(tmp_path, name, words):
     with pytest.raises(ConfigurationError, match=words):
         find_binary({"TORCHELASTIC_ETCD_BINARY_PATH": str(tmp_path / name)})
 
 
+@pytest.mark.unit
 def test_a_variable_that_names_no_program(program):
     with pytest.raises(ConfigurationError, match="chmod"):
         find_binary({"TORCHELASTIC_ETCD_BINARY_PATH": program("", mode=0o644)})
 
 
+@pytest.mark.unit
 def test_the_variable_goes_before_path_and_path_before_the_package(program, tmp_path):
     named = program("")
     on_path = tmp_path / "bin"
