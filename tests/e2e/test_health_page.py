@@ -10,8 +10,6 @@ import pytest
 from chromium import a_browser
 from job_of_nodes import free_port, kill
 
-pytest.importorskip("selenium", reason="the tests on other Pythons run without a browser")
-
 pytestmark = pytest.mark.timeout(600)  # chromium may have to be installed first
 
 WORK = """

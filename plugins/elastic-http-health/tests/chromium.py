@@ -134,7 +134,7 @@ class Page:
 
 @contextlib.contextmanager
 def a_browser() -> Iterator[Page]:
-    """Without one the test is skipped; in CI it fails."""
+    """Without a browser, or without selenium, the test is skipped; where CI is set, it fails."""
     with contextlib.ExitStack() as stack:
         try:
             opened = stack.enter_context(browser())

@@ -26,8 +26,10 @@ def serve(view):
     """`serve(options)`: an endpoint that answers for `view`."""
     started = []
 
-    def start(options: Options | None = None, agent: Any = None, timeout: float = 30.0) -> HttpHealthServer:
-        server = HttpHealthServer(agent or view, 0, timeout, options)
+    def start(
+        options: Options | None = None, agent: Any = None, timeout: float = 30.0, port: int = 0
+    ) -> HttpHealthServer:
+        server = HttpHealthServer(agent or view, port, timeout, options)
         server.start()
         started.append(server)
         return server

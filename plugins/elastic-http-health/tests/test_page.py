@@ -12,8 +12,6 @@ from elastic_core.interfaces.health import AgentPhase, RoundStatus
 from elastic_core.interfaces.node import Member
 from elastic_core.support.sockets import PortReservation
 
-pytest.importorskip("selenium", reason="the tests on other Pythons run without a browser")
-
 pytestmark = pytest.mark.timeout(600)  # chromium may have to be installed first
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>&amp;"

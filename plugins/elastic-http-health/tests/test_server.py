@@ -291,9 +291,8 @@ def test_a_view_that_breaks_is_an_answer_too_and_told_once(view, serve, capfd):
     assert capfd.readouterr().err.count("endpoint failed") == 1
 
 
-def test_a_forked_child_holds_neither_port_nor_connections(serve):
-    server = serve()
-    port = server.port
+def test_a_forked_child_holds_neither_port_nor_connections(serve, quiet_port):
+    server, port = serve(port=quiet_port), quiet_port
     with socket.create_connection(("127.0.0.1", port), 60) as link:
         ask(port, "/livez")  # the one before it has been accepted
         context = multiprocessing.get_context("fork")
