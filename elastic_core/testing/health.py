@@ -15,6 +15,7 @@ import contextlib
 import secrets
 import socket
 import threading
+import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -36,8 +37,6 @@ Question = Literal["alive", "ready", "status"]
 
 _TIMEOUT = 30.0
 _LONG = 30.0
-_AT_ONCE = 5.0  # seconds
-_ATTEMPTS = 3  # a machine that stalls makes some of them slow, a fault all
 _PORTS = range(10_000, 28_000)  # systems give others to who asks for any: nobody gets one of these while it is let go
 
 
@@ -47,9 +46,11 @@ class HealthContract:
 
     Attributes:
         takes_ports: whether it listens on the TCP port that it is given, on the loopback address at least.
+        at_once: seconds within which it stops, on any machine, whoever is connected (10).
     """
 
     takes_ports: ClassVar[bool] = True
+    at_once: ClassVar[float] = 10.0
 
     def ask(self, server: HealthCheckServer, port: int, what: Question) -> Probe:
         """Ask the endpoint as those do for whom it is made. For `alive` and `ready`: its verdict, with the reason as
@@ -142,8 +143,7 @@ class HealthContract:
             server.stop()
 
     def test_a_port_that_is_taken(self, make: Make) -> None:
-        if not self.takes_ports:
-            return
+        self._expect_ports()
         with socket.create_server(("127.0.0.1", 0)) as other:
             server = make(FakeAgentView(), other.getsockname()[1], _TIMEOUT)
             try:
@@ -161,9 +161,15 @@ class HealthContract:
                 assert self.ask(server, port, "alive").ok
 
     def test_clients_that_say_nothing_hold_nobody_up(self, make: Make) -> None:
-        if not self.takes_ports:
-            return
-        assert any(self._seconds_to_stop_beside_silent_clients(make) < _AT_ONCE for _ in range(_ATTEMPTS))
+        self._expect_ports()
+        with contextlib.ExitStack() as stack:
+            server, port = stack.enter_context(self._serving(make, FakeAgentView()))
+            for _ in range(20):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), _LONG))
+            assert self.ask(server, port, "alive").ok
+            begun = SystemClock().now()
+            server.stop()
+            assert SystemClock().now() - begun < self.at_once
 
     def test_nothing_stays(self, make: Make) -> None:
         with self._serving(make, FakeAgentView()):
@@ -177,15 +183,9 @@ class HealthContract:
         assert view.subscribers == 0
         assert _descriptors() <= descriptors
 
-    def _seconds_to_stop_beside_silent_clients(self, make: Make) -> float:
-        with contextlib.ExitStack() as stack:
-            server, port = stack.enter_context(self._serving(make, FakeAgentView()))
-            for _ in range(20):
-                stack.enter_context(socket.create_connection(("127.0.0.1", port), _LONG))
-            assert self.ask(server, port, "alive").ok
-            begun = SystemClock().now()
-            server.stop()
-            return SystemClock().now() - begun
+    def _expect_ports(self) -> None:
+        if not self.takes_ports:
+            raise unittest.SkipTest("it does not listen on the port that it is given")
 
     @contextlib.contextmanager
     def _serving(

@@ -65,7 +65,6 @@ class WorldNode:
     ) -> None:
         self.name = name
         self.key = key
-        self.settings = settings
         self.stops_in = stops_in
         node = described.Node(name, host=name, max_restarts=max_restarts, stop_timeout=stops_in)
         self.machine = Node(Entry.of(node, key), settings)
@@ -83,7 +82,7 @@ class WorldNode:
         self.due = now
         self.seen_writes = -1
         self.seen_rosters = -1
-        self._stopped_at: Instant | None = None
+        self.stopped_at: Instant | None = None
         self.join(now)
 
     @property
@@ -116,10 +115,10 @@ class WorldNode:
             found = self.machine.verdict(now, grace)
             if found and found.outcome in (Outcome.RESTART, Outcome.FENCED):
                 self.phase = Phase.STOPS
-                self._stopped_at = later(now, self.stops_in if self.works_in else 0.0)
+                self.stopped_at = later(now, self.stops_in if self.works_in else 0.0)
             elif found:
                 self.go("it is over")
-        if self.phase is Phase.STOPS and self._stopped_at is not None and now >= self._stopped_at:
+        if self.phase is Phase.STOPS and self.stopped_at is not None and now >= self.stopped_at:
             self.works_in = 0
             self.join(now)
 
@@ -137,8 +136,8 @@ class WorldNode:
 
     def next_look(self, now: Instant, grace: Duration) -> Instant:
         """When `follow` may have something to do though nothing was heard."""
-        if self.phase is Phase.STOPS and self._stopped_at is not None:
-            return self._stopped_at
+        if self.phase is Phase.STOPS and self.stopped_at is not None:
+            return self.stopped_at
         if self.phase in (Phase.RUNS, Phase.DONE):
             return max(self.machine.fence_at(now, grace), now)
         return later(now, _FAR)
@@ -382,7 +381,7 @@ class World:
             if node.works_in and peers and node.phase is Phase.RUNS and node.machine.verdict(self.clock.now()) is None:
                 self.fail(node.key.rpartition("/")[0], certain=False)
                 node.phase, node.works_in = Phase.STOPS, 0
-                node._stopped_at = self.clock.now()
+                node.stopped_at = self.clock.now()
 
     # -- what must hold
 
