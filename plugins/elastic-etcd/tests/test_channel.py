@@ -1,7 +1,4 @@
-"""A channel to a server that is away comes back soon: when it tries to connect, seen from where it connects to.
-
-A machine that stalls makes some of the gaps between attempts long; a fault makes all of them long.
-"""
+"""A channel to a server that is away comes back soon: when it tries to connect, seen from where it connects to."""
 
 import contextlib
 import itertools
@@ -30,15 +27,9 @@ def gaps(attempts, silent=False):
         return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
-def test_the_first_attempts_follow_each_other_at_once():
-    assert any(sum(gaps(3)) < 1.2 for _ in range(5))  # two seconds and a half, if it were left to gRPC
-
-
 def test_however_long_the_server_is_away_there_is_an_attempt_every_second():
-    assert (
-        min(gaps(8)[5:]) < 1.5
-    )  # it would be 10 s and growing if it were left to gRPC, 2 s and growing without a bound
+    assert sum(gaps(9)) < 25  # 60 s if it were left to gRPC, and almost as long if pauses had no bound
 
 
 def test_a_server_that_accepts_and_says_nothing_holds_no_attempt_up():
-    assert min(gaps(3, silent=True)) < 5.0  # 20 s, if it were left to gRPC
+    assert sum(gaps(4, silent=True)) < 30  # 60 s, if it were left to gRPC

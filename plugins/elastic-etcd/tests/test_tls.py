@@ -14,7 +14,7 @@ from elastic_etcd.client.values import Put, Transaction
 
 from elastic_core.errors import ConfigurationError
 
-TIMEOUT = 3.0  # where it has to pass
+TIMEOUT = 5.0  # where it has to pass; on a machine that stalls for as long, the cause is not known
 PATIENCE = 60.0  # where nobody waits: waiting does not make certificates better
 
 
@@ -30,16 +30,7 @@ def strict(shared_servers, certificates):
 
 
 def failure(server, security, kind, words):
-    """The error of a call that says these words; a machine that stalls may say before that nothing answered in time."""
-    for _ in range(3):
-        error = one_failure(server, security, kind)
-        if words in str(error):
-            return error
-    raise AssertionError(f"expected {words!r}, found {error}")
-
-
-def one_failure(server, security, kind):
-    """The error of a call, which came in time: at once if it is a refusal."""
+    """The error of a call, which says these words and came in time: at once if it is a refusal."""
     client = EtcdClient([server.endpoint], security, timeout=PATIENCE if kind is EtcdRefused else TIMEOUT)
     begun = time.monotonic()
     try:
@@ -49,6 +40,7 @@ def one_failure(server, security, kind):
         client.close()
     assert time.monotonic() - begun < PATIENCE / 2
     assert server.endpoint in str(caught.value)
+    assert words in str(caught.value)
     return caught.value
 
 

