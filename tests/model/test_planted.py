@@ -314,16 +314,30 @@ def a_leader_that_cannot_write():
     return not job.state.seated("n2/1") or job.state.round > 1
 
 
+class Watched(MemoryBackend):
+    """Knows whether its node waits for others to come."""
+
+    waits = False
+
+    def wait_for_roster(self, timeout, more=1):
+        self.waits = not super().wait_for_roster(0.0)  # else it has something to do
+        try:
+            return super().wait_for_roster(timeout, more)
+        finally:
+            self.waits = False
+
+
 def who_leaves_while_nodes_gather():
     """Its next beat is far away."""
     settings = RendezvousSettings("job", 2, 2, RendezvousTimeout(), keep_alive_interval=100.0)
     node = Node(Entry.of(described.Node("a"), "a/1"), settings)
-    driver = Driver(node, MemoryBackend(SharedMemory()), SystemClock())
+    backend = Watched(SharedMemory())
+    driver = Driver(node, backend, SystemClock())
     driver.ask(lambda node, now: node.begin(now))
     driver.tell(lambda node: node.want(RendezvousStoreInfo("a", 1)))
     driver.start()
     try:
-        eventually(lambda: driver.ask(lambda node, now: node.election.leading))
+        eventually(lambda: driver.ask(lambda node, now: node.election.leading) and backend.waits)
         return driver.carry_out(lambda node: node.retire("asked to"), 3.0)
     finally:
         driver.stop()

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 from handler_job import HangingBackend, rendezvous_threads
 
-from elastic_core.clock import Instant, SystemClock, later
+from elastic_core.clock import Instant, SystemClock
 from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo
@@ -155,13 +155,21 @@ def test_it_sleeps_until_the_next_beat_is_due(start):
 
 def test_beats_wake_nobody_who_waits_for_a_change(start):
     """Else every node of a large job wakes two threads for each beat."""
-    one, looks = start(interval=0.05, attempts=400), []
+    one, looks, over = start(interval=0.05, attempts=400), [], threading.Event()
     one.join()
     one.member()
-    beats, until = one.backend.calls["beat"], later(SystemClock().now(), 1.0)
-    one.driver.wait(lambda node, now: looks.append(now), lambda node: until)
-    assert one.backend.calls["beat"] > beats + 5
+
+    def look(node, now):
+        looks.append(now)
+        return over.is_set() or None
+
+    beats = one.backend.calls["beat"]
+    waiting = Background(lambda: one.driver.wait(look, lambda node: None))
+    eventually(lambda: one.backend.calls["beat"] > beats + 5)
     assert len(looks) <= 3
+    over.set()
+    one.driver.tell(lambda node: None)
+    assert waiting.result()
 
 
 @pytest.mark.parametrize("who", ["following", "member"])
@@ -333,7 +341,8 @@ class Deaf(HangingBackend):
         return super().wait_for_state(token, timeout)
 
 
-def test_a_wait_that_goes_wrong_is_told_once_and_begun_again(gathering, start, memory, capsys):
+def test_a_wait_that_goes_wrong_is_told_once_and_begun_again(gathering, start, memory, capsys, monkeypatch):
+    monkeypatch.setattr(driver, "_PAUSES", Backoff(first=0.01, longest=0.01))
     one = start("b", Deaf, nodes=(3, 3))
     one.join()
     eventually(lambda: not one.backend.faults)
@@ -409,7 +418,8 @@ class Stubborn(HangingBackend):
     wait_for_roster = wait_for_state
 
 
-def test_to_stop_is_bounded_though_everything_hangs(start, capsys):
+def test_to_stop_is_bounded_though_everything_hangs(start, capsys, bounds):
+    bounds(ending=0.2)
     one = start(backend=Stubborn, nodes=(1, 2), closing=0.1)
     one.join()
     one.member()
