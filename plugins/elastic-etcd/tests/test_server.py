@@ -77,7 +77,7 @@ def test_it_starts_serves_and_stops(server, eventually):
 
 
 def test_it_can_be_started_again_and_is_new(server):
-    seconds = []
+    seconds = 0.0
     for _ in range(3):
         server.start(timeout=LONG)
         client = server.get_client()
@@ -86,8 +86,8 @@ def test_it_can_be_started_again_and_is_new(server):
         client.close()
         begun = time.monotonic()
         server.stop()
-        seconds.append(time.monotonic() - begun)
-    assert min(seconds) < 5, "it need not be killed"
+        seconds += time.monotonic() - begun
+    assert seconds < 15, "it need not be killed, each time after five seconds"
 
 
 def test_as_a_context_manager():
