@@ -68,9 +68,10 @@ class StoreJob:
 
 
 @pytest.fixture
-def job():
+def job(bounds):
     job = StoreJob()
     yield job
+    bounds(patience=0.5)  # a state that cannot be read lets nobody leave
     job.end()
 
 
