@@ -12,7 +12,6 @@ import time
 from dataclasses import replace
 
 import pytest
-from elastic_core.support.backoff import Backoff
 from handler_job import HangingBackend, rendezvous_threads
 
 from elastic_core.clock import Instant, SystemClock
@@ -26,6 +25,7 @@ from elastic_core.rendezvous.effects import Amend, Look
 from elastic_core.rendezvous.model import Entry
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+from elastic_core.support.retry import Backoff
 from elastic_core.testing import Background, MemoryBackend, SharedMemory, eventually
 
 LONG = 20.0
