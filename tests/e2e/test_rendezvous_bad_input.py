@@ -15,7 +15,7 @@ from elastic_core.support.addresses import ip_address
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
-GUEST = "--rdzv-conf=is_host=false,join_timeout=25"
+GUEST = "--rdzv-conf=is_host=false,join_timeout=12"
 
 
 @pytest.fixture
@@ -69,11 +69,11 @@ def test_nothing_to_be_reached_at_the_endpoint(job, silent, web):
 def test_an_endpoint_that_no_other_machine_can_reach_is_a_warning(job):
     """With a single node there is nothing to warn of. Too few nodes is another code than no store."""
     job.end()
-    lonely = job.agent("a", "--nnodes=2", "--rdzv-conf=join_timeout=25")  # torch is imported within it
+    lonely = job.agent("a", "--nnodes=2", "--rdzv-conf=join_timeout=12")
     single = job.agent("b", "--nnodes=1", "--rdzv-id=other", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
     assert lonely.code() == ExitCode.RENDEZVOUS_TIMEOUT
     assert f"endpoint is loopback: endpoint={job.endpoint} max_nodes=2" in lonely.err
-    assert "expected 2 nodes to join within 25 s (join_timeout)" in lonely.report
+    assert "expected 2 nodes to join within 12 s (join_timeout)" in lonely.report
     assert single.code() == 0
     assert "endpoint is loopback" not in single.err
 
