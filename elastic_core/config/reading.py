@@ -110,9 +110,7 @@ def read(
         settings=settings,
         script=script,
         script_args=tuple(line.words[1:]),
-        origins={
-            name: origins[name.replace("-", "_")] for name in (*SPECS, *(option.name for option in added_options))
-        },
+        origins={name: origins[name.replace("-", "_")] for name in (*SPECS, *added)},
         config_file=sources.config_file,
         added=added,
         own=its_own,
