@@ -52,7 +52,7 @@ def test_the_bounds_of_numbers():
     _, told = type_options(record.options, {"connections": 1, "rate": "nan"}, "--health-conf")
     assert [str(problem) for problem in told] == [
         "--health-conf: connections: expected a whole number from 4 to 1000000, found 1",
-        "--health-conf: rate: expected a number >= 1 and <= 1000000, found 'nan'",
+        "--health-conf: rate: expected a number from 1 to 1000000, found 'nan'",
     ]
 
 
