@@ -20,8 +20,8 @@ import threading
 import time
 from importlib import import_module
 
-IMPORTED = ("elastic_core.launch", "elastic_core.operate.commands", "elastic_c10d.create", "torch.distributed")
-"""No gRPC: it does not like to be forked."""
+IMPORTED = ("elastic_core.launch", "elastic_core.operate.commands", "elastic_c10d.create", "elastic_c10d.torch_store")
+"""And torch, as agents import it, which has it print no words of its own. No gRPC: it does not like to be forked."""
 
 FIELD = 12  # characters of a number that is told
 MOST = 1 << 20  # bytes of an order
@@ -194,6 +194,8 @@ if __name__ == "__main__":
         for name in IMPORTED:
             with contextlib.suppress(ImportError):
                 import_module(name)
+        with contextlib.suppress(KeyError, ImportError):
+            sys.modules["elastic_c10d.torch_store"].distributed()
         ordered = serve(given)
     if ordered:
         become(*ordered)
