@@ -20,13 +20,12 @@ from elastic_core.workers.activity import Activity
 from elastic_core.workers.environment import EnvironmentPolicy, worker_environment
 from elastic_core.workers.failure import Evidence, explain, in_causal_order, read_error_file
 from elastic_core.workers.guardian import Guardian
-from elastic_core.workers.hung import NOT_ASKED, End, Killed
+from elastic_core.workers.hang import NOT_ASKED, End, HangPatience, Killed
 from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.limits import cannot_start, remedy
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.oom import OomWatch, counters_of_this_machine
 from elastic_core.workers.output import Delivery
-from elastic_core.workers.patience import HangPatience
 from elastic_core.workers.process import adopt, make_exits_visible
 from elastic_core.workers.round_output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.sentinels import best_sentinel, wait_readable

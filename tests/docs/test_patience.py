@@ -8,7 +8,7 @@ import pytest
 from blocks import ROOT
 
 from elastic_core import log
-from elastic_core.workers.patience import HangPatience
+from elastic_core.workers.hang import HangPatience
 
 HALF_A_SECOND = {
     "docs/debugging-a-hang.md": ("does not answer within half a second", HangPatience().answer),

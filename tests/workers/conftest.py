@@ -20,8 +20,8 @@ from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.functions import FunctionStarter
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
+from elastic_core.workers.hang import HangPatience
 from elastic_core.workers.numa import NO_BINDING
-from elastic_core.workers.patience import HangPatience
 from elastic_core.workers.starters import CommandStarter
 from elastic_core.workers.streams import OutputPolicy
 

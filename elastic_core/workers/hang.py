@@ -1,4 +1,5 @@
-"""The end of a worker that hangs: its stacks first, then SIGKILL, only to it and what it started."""
+"""How a worker that hangs is ended: it is asked for its stacks, and then gets SIGKILL, as does what it started, but no
+other worker. `agent.hang` decides which worker hangs."""
 
 from __future__ import annotations
 
@@ -15,13 +16,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration
-    from elastic_core.workers.patience import HangPatience
     from elastic_core.workers.process import WorkerProcess
     from elastic_core.workers.round_output import RoundOutput
 
 _MOST_BELOW = 3  # processes that are asked in place of the one that started them
 _NOT_PYTHON = "the worker has no handler for SIGABRT: it is not Python, or runs without faulthandler"
 NOT_ASKED = stacks.explained(["it was one of many that hung, and others took long to be asked"])
+
+
+@dataclass(frozen=True)
+class HangPatience:
+    """How long the agent waits for a worker that hangs, in seconds. Each wait ends early when what it waits for has
+    come.
+
+    Attributes:
+        answer: for a worker that was asked to write its stacks and die; it takes milliseconds.
+        spy: for py-spy, which has to read the symbols of large libraries.
+        console: for the stacks to come through the pipe; it takes them if the console stalls.
+        end: for a killed worker to be gone.
+    """
+
+    answer: Duration = 0.5
+    spy: Duration = 2.0
+    console: Duration = 0.25
+    end: Duration = 1.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +52,7 @@ class Killed:
 
 @dataclass(frozen=True)
 class End:
-    """Of one worker. `environ`: where py-spy is looked for."""
+    """The end of one worker. py-spy is looked for on the PATH of `environ`."""
 
     worker: WorkerProcess
     output: RoundOutput
@@ -46,7 +64,7 @@ class End:
         """Let `pid`, a process of the worker's session, and the worker itself write their stacks and die of that.
         Returns what to say if no stack has come: the output of py-spy, or why there is no stack."""
         self.output.expect_dump(self.worker.ranks.local)
-        asked = self._who_can_tell(pid)
+        asked = self._processes_to_ask(pid)
         self._ask(asked)
         if self.output.dump(self.worker.ranks.local):
             return ""
@@ -56,15 +74,15 @@ class End:
         return text or stacks.explained([why, no_spy])
 
     def kill(self, wait: bool) -> None:
-        """Kill what is left of it. `wait` for its end only if that cannot hold up the agent: many may hang in the
-        kernel."""
+        """Kill what is left of the worker's session. `wait` for its end only if that cannot hold up the agent: many
+        workers may hang in the kernel."""
         sessions.send_all({self.worker.pid: self.worker.start}, signal.SIGKILL)
         if wait:
             wait_readable(self.worker.sentinel, self.patience.end)
 
-    def _who_can_tell(self, pid: int) -> list[int]:
-        """The process that hangs, if it is another one, and the worker's. If the worker is not Python but a program
-        that started it (a shell), what that program started."""
+    def _processes_to_ask(self, pid: int) -> list[int]:
+        """The process that hangs, if it is not the worker's own, and then the worker's. Where the worker is a program
+        that started Python (a shell), the processes that this program started."""
         leader = self.worker.pid
         first = [pid] if pid != leader and stacks.catches_abort(pid) else []
         if stacks.catches_abort(leader):
@@ -74,7 +92,7 @@ class End:
         return [*first, *below[:_MOST_BELOW]]
 
     def _ask(self, pids: Sequence[int]) -> None:
-        """Each of them, and wait for their ends."""
+        """Ask each process, and wait for their ends."""
         until = later(self.clock.now(), self.patience.answer)
         if pids and self.worker.pid not in pids:
             sessions.send(self.worker.pid, signal.SIGSTOP)  # a shell would go on with its next line
@@ -98,7 +116,7 @@ def _runs(pid: int) -> bool:
 
 
 def _wait_for_end(pid: int, patience: Duration) -> None:
-    """Of a process that is not our child, where the platform can tell."""
+    """Wait for the end of a process that is not our child, where the platform can tell."""
     try:
         fd = os.pidfd_open(pid)
     except (AttributeError, OSError):

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from elastic_core.workers import sessions
-from elastic_core.workers.patience import HangPatience
+from elastic_core.workers.hang import HangPatience
 from elastic_core.workers.stacks import NO_STACK
 from elastic_core.workers.starters import CommandStarter
 
