@@ -22,13 +22,11 @@ from elastic_core.workers.failure import Evidence, explain, in_causal_order, rea
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.hang import NOT_ASKED, End, HangPatience, Killed
 from elastic_core.workers.interrupts import interrupts_held
-from elastic_core.workers.limits import cannot_start, remedy
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.oom import OomWatch, counters_of_this_machine
 from elastic_core.workers.output import Delivery
-from elastic_core.workers.process import adopt, make_exits_visible
+from elastic_core.workers.process import adopt, best_sentinel, cannot_start, make_exits_visible, remedy, wait_readable
 from elastic_core.workers.round_output import RoundOutput, make_folder, unwritable
-from elastic_core.workers.sentinels import best_sentinel, wait_readable
 from elastic_core.workers.starters import Launch
 from elastic_core.workers.streams import FILTERED, OutputPolicy, round_folder
 
@@ -40,8 +38,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import RoundPlan, WorkerRanks, WorkerSample
     from elastic_core.workers.numa import Binding
     from elastic_core.workers.oom import OomCounter
-    from elastic_core.workers.process import WorkerProcess
-    from elastic_core.workers.sentinels import OpenSentinel
+    from elastic_core.workers.process import OpenSentinel, WorkerProcess
     from elastic_core.workers.starters import Starter
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
 from elastic_core.workers import sessions, stacks
-from elastic_core.workers.sentinels import wait_readable
+from elastic_core.workers.process import wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,13 +10,12 @@ import collections
 import contextlib
 import enum
 import os
-import select
 import selectors
 import threading
 from typing import TYPE_CHECKING
 
 from elastic_core.log import get_logger
-from elastic_core.workers.sentinels import wait_readable
+from elastic_core.workers.process import wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -158,7 +157,7 @@ class OutputPump:
     def _take_what_is_there(self, fd: int) -> bool:
         """Move what is in the pipe: a pipe's content at most, however fast others write. False: the stream is over."""
         left = _LARGEST_PIPE
-        while left > 0 and _readable(fd):
+        while left > 0 and wait_readable(fd, 0):
             moved = self._read(fd)
             if not moved:
                 return False
@@ -192,9 +191,3 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
     for fd in ends:
         undo.callback(os.close, fd)
     return ends
-
-
-def _readable(fd: int) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))

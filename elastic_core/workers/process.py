@@ -1,9 +1,15 @@
-"""One worker's process, however it was started."""
+"""One worker's process, however it was started: how its end is noticed, and which limit kept it from starting.
+
+A sentinel is a file descriptor that becomes readable when a process has ended, so that nothing is polled."""
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import signal
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,9 +17,8 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.workers.sessions import start_of
 
 if TYPE_CHECKING:
+    from elastic_core.clock import Duration
     from elastic_core.interfaces.workers import WorkerRanks
-    from elastic_core.workers.sentinels import OpenSentinel
-
 
 REAPED_BY_OTHERS = 256
 """Stands for the exit code of a child that another part of the program waited for; no process can exit with it."""
@@ -100,3 +105,85 @@ def make_exits_visible() -> None:
                 "signal.signal(signal.SIGCHLD, signal.SIG_DFL) in the main thread before launching",
             )
         ) from error
+
+
+OpenSentinel = Callable[[int], int]
+"""Process id of a child -> a file descriptor to wait on and to close."""
+
+
+def pidfd_sentinel(pid: int) -> int:
+    """The kernel's own handle (Linux 5.3). Raises OSError or AttributeError where there is none."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return thread_sentinel(pid)  # ended, and reaped by others: readable at once
+
+
+def thread_sentinel(pid: int) -> int:
+    """The same, made by a thread that waits for the child without reaping it. Works for children only. Raises
+    RuntimeError when no thread is left."""
+    readable, writable = os.pipe()
+
+    def wait() -> None:
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            pass  # reaped already, so it has ended
+        try:
+            os.write(writable, b"!")  # closing alone would not do: a forked sibling may hold the pipe open
+        except BrokenPipeError:
+            pass
+        finally:
+            os.close(writable)
+
+    try:
+        threading.Thread(target=wait, name=f"wait-{pid}", daemon=True).start()
+    except RuntimeError:
+        os.close(readable)
+        os.close(writable)
+        raise
+    return readable
+
+
+def wait_readable(fd: int, timeout: Duration) -> bool:
+    """Wait at most `timeout` seconds for one sentinel; whether it became readable."""
+    waiter = select.poll()
+    waiter.register(fd, select.POLLIN)
+    return bool(waiter.poll(timeout * 1000))
+
+
+def has_pidfd() -> bool:
+    """Whether this kernel and this Python have pidfd."""
+    try:
+        os.close(pidfd_sentinel(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+def best_sentinel() -> OpenSentinel:
+    """`pidfd_sentinel` where it works, else `thread_sentinel`."""
+    return pidfd_sentinel if has_pidfd() else thread_sentinel
+
+
+_REMEDIES = {
+    errno.EMFILE: "this process has too many files open: raise `ulimit -n` or start fewer workers",
+    errno.ENFILE: "the machine has too many files open: raise the sysctl fs.file-max",
+    errno.EAGAIN: "too many processes: raise `ulimit -u` or the limit of the control group",
+    errno.ENOMEM: "the machine is short of memory: start fewer workers",
+    errno.E2BIG: "its arguments and environment are too long together",
+}
+
+
+def remedy(error: OSError) -> str | None:
+    """What to do about the error; None when no limit explains it."""
+    return _REMEDIES.get(error.errno or 0)
+
+
+def cannot_start(error: OSError, workers: int) -> ConfigurationError:
+    """For an error in the middle of starting `workers` workers."""
+    found = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    advice = remedy(error) or "the log of the kernel (`dmesg`) may say more"
+    return ConfigurationError(
+        Problem("--nproc-per-node", f"expected to start {workers} workers, found: {found}; {advice}")
+    )

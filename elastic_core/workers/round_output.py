@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.support import forks
 from elastic_core.workers.channel import Channel
-from elastic_core.workers.limits import cannot_start, remedy
 from elastic_core.workers.output import OutputPump
+from elastic_core.workers.process import cannot_start, remedy
 from elastic_core.workers.sinks import ConsoleSink, FileSink
 from elastic_core.workers.streams import Stream, StreamPlan, plan_stream
 

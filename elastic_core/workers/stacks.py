@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from elastic_core.clock import SystemClock, later
 from elastic_core.workers import sessions
 from elastic_core.workers.interrupts import interrupts_held
-from elastic_core.workers.sentinels import best_sentinel, wait_readable
+from elastic_core.workers.process import best_sentinel, wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

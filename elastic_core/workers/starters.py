@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.workers import limits
 from elastic_core.workers.environment import substitute_local_rank
 from elastic_core.workers.numa import NO_CPUS, Cpus, bound_to
-from elastic_core.workers.process import reap
+from elastic_core.workers.process import reap, remedy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +67,7 @@ class CommandStarter:
                 Problem(
                     "entry point",
                     f"expected a program that can be run, found that {command[0]!r} cannot: {error.strerror}; "
-                    f"{limits.remedy(error) or _REMEDY}",
+                    f"{remedy(error) or _REMEDY}",
                 )
             ) from error
         return _CommandChild(process)

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.workers.sentinels import thread_sentinel
+from elastic_core.workers.process import thread_sentinel
 from elastic_core.workers.starters import CommandStarter
 
 SLEEP = "import time; time.sleep(600)"

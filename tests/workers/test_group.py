@@ -12,7 +12,7 @@ import pytest
 from elastic_core.interfaces.workers import WorkerProcesses
 from elastic_core.workers.numa import Binding, Cpu, Machine
 from elastic_core.workers.oom import OomCounter
-from elastic_core.workers.sentinels import thread_sentinel, wait_readable
+from elastic_core.workers.process import thread_sentinel, wait_readable
 
 LONG = 30.0
 SLEEP = "import time; time.sleep(600)"

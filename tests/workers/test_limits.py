@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from elastic_core.workers.limits import cannot_start, remedy
+from elastic_core.workers.process import cannot_start, remedy
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from elastic_core.workers.channel import Channel
 from elastic_core.workers.output import Delivery, OutputPump
-from elastic_core.workers.sentinels import wait_readable
+from elastic_core.workers.process import wait_readable
 from elastic_core.workers.sinks import ConsoleSink
 from elastic_core.workers.streams import StreamPlan
 

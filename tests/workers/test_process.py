@@ -10,8 +10,14 @@ import pytest
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.workers import WorkerRanks
-from elastic_core.workers.process import REAPED_BY_OTHERS, adopt, make_exits_visible, reap
-from elastic_core.workers.sentinels import thread_sentinel, wait_readable
+from elastic_core.workers.process import (
+    REAPED_BY_OTHERS,
+    adopt,
+    make_exits_visible,
+    reap,
+    thread_sentinel,
+    wait_readable,
+)
 from elastic_core.workers.sessions import start_of
 
 RANKS = WorkerRanks(0, 0, 0)

@@ -8,8 +8,8 @@ import pytest
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.workers.output import Delivery
+from elastic_core.workers.process import wait_readable
 from elastic_core.workers.round_output import RoundOutput, make_folder, unwritable
-from elastic_core.workers.sentinels import wait_readable
 from elastic_core.workers.streams import OutputPolicy
 
 QUIET = 30.0

@@ -7,7 +7,7 @@ import select
 
 import pytest
 
-from elastic_core.workers.sentinels import (
+from elastic_core.workers.process import (
     best_sentinel,
     has_pidfd,
     pidfd_sentinel,
