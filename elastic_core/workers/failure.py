@@ -9,15 +9,14 @@ import re
 import signal
 import stat
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ProcessFailure
-from elastic_core.workers.oom import NOT_OOM, OomVerdict
 from elastic_core.workers.process import REAPED_BY_OTHERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from elastic_core.interfaces.workers import RoundPlan, WorkerExit, WorkerRanks
 
@@ -30,6 +29,17 @@ _OF_PYTHON = re.compile(r"<frozen .*>|.*[/\\]runpy\.py")  # what runs a module b
 _NO_SCRIPT = re.compile(r".*(can't open file|can't find '__main__' module in|No module named) ")
 _BAD_FLAG = re.compile(r"[^:]+: error: ")  # argparse; compilers put line numbers between colons
 _BAD_OPTION = re.compile(r"Error: ")  # click, which says how to use it first
+
+
+@dataclass(frozen=True)
+class OomVerdict:
+    """What the counters say about a SIGKILL that we did not send."""
+
+    killed: bool
+    explanation: str
+
+
+NOT_OOM = OomVerdict(False, "")
 
 
 @dataclass(frozen=True)
@@ -187,3 +197,62 @@ def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
     """Exits that were noticed at one instant. A worker that a signal ended did not react to another one's end,
     while an exit code may be the answer to a lost peer; so signals come first, then ranks in order."""
     return sorted(exits, key=lambda ended: (ended.exitcode >= 0, ended.local_rank))
+
+
+@dataclass(frozen=True)
+class OomCounter:
+    """A file of `name value` lines that counts kills, and the scope in which it counts."""
+
+    path: Path
+    scope: str
+
+    def read(self) -> int:
+        """The count; 0 where the file is missing or does not say."""
+        try:
+            lines = self.path.read_text().splitlines()
+        except OSError:
+            return 0
+        return next((int(value) for name, value in map(_pair, lines) if name == "oom_kill" and value.isdigit()), 0)
+
+
+def _pair(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(" ")
+    return name, value.strip()
+
+
+class OomWatch:
+    """Remembers the counters at the start of a round and compares them when a worker was killed."""
+
+    def __init__(self, counters: tuple[OomCounter, ...]) -> None:
+        self._before = {counter: counter.read() for counter in counters}
+
+    def verdict(self) -> OomVerdict:
+        """Whether a kill was counted since the start; the narrowest counter speaks first."""
+        for counter, before in self._before.items():
+            if counter.read() > before:
+                return OomVerdict(True, f"the kernel counted such a kill {counter.scope}")
+        return NOT_OOM
+
+
+def counters_of_this_machine(
+    own_cgroups: Path = Path("/proc/self/cgroup"), cgroup_root: Path = Path("/sys/fs/cgroup")
+) -> tuple[OomCounter, ...]:
+    """The counters that exist here: of our memory cgroup, else of the whole machine, which counts all kills there."""
+    try:
+        lines = own_cgroups.read_text().splitlines()
+    except OSError:
+        lines = []
+    own = tuple(counter for counter in _cgroup_counters(lines, cgroup_root) if counter.path.exists())
+    return own or (OomCounter(Path("/proc/vmstat"), "on this machine"),)
+
+
+def _cgroup_counters(lines: list[str], root: Path) -> list[OomCounter]:
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        scope = f"in the control group {path}"
+        if controllers == "":
+            found.append(OomCounter(root / path.lstrip("/") / "memory.events", scope))
+        elif "memory" in controllers.split(","):
+            found.append(OomCounter(root / "memory" / path.lstrip("/") / "memory.oom_control", scope))
+    return found

@@ -18,12 +18,18 @@ from elastic_core.log import get_logger
 from elastic_core.workers import sessions
 from elastic_core.workers.activity import Activity
 from elastic_core.workers.environment import EnvironmentPolicy, worker_environment
-from elastic_core.workers.failure import Evidence, explain, in_causal_order, read_error_file
+from elastic_core.workers.failure import (
+    Evidence,
+    OomWatch,
+    counters_of_this_machine,
+    explain,
+    in_causal_order,
+    read_error_file,
+)
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.hang import NOT_ASKED, End, HangPatience, Killed
 from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.numa import NO_BINDING
-from elastic_core.workers.oom import OomWatch, counters_of_this_machine
 from elastic_core.workers.output import Delivery
 from elastic_core.workers.process import adopt, best_sentinel, cannot_start, make_exits_visible, remedy, wait_readable
 from elastic_core.workers.round_output import RoundOutput, make_folder, unwritable
@@ -36,8 +42,8 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.workers import RoundPlan, WorkerRanks, WorkerSample
+    from elastic_core.workers.failure import OomCounter
     from elastic_core.workers.numa import Binding
-    from elastic_core.workers.oom import OomCounter
     from elastic_core.workers.process import OpenSentinel, WorkerProcess
     from elastic_core.workers.starters import Starter
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.support import forks
-from elastic_core.workers.channel import Channel
+from elastic_core.workers.channel import Channel, ConsoleSink, FileSink
 from elastic_core.workers.output import OutputPump
 from elastic_core.workers.process import cannot_start, remedy
-from elastic_core.workers.sinks import ConsoleSink, FileSink
 from elastic_core.workers.streams import Stream, StreamPlan, plan_stream
 
 if TYPE_CHECKING:
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
     from elastic_core.interfaces.workers import RoundPlan
+    from elastic_core.workers.channel import Report
     from elastic_core.workers.output import Delivery
-    from elastic_core.workers.sinks import Report
     from elastic_core.workers.streams import OutputPolicy, Placement
 
 

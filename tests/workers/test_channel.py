@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.workers.channel import Channel
-from elastic_core.workers.sinks import FileSink
+from elastic_core.workers.channel import Channel, FileSink
 from elastic_core.workers.streams import StreamPlan
 
 

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from elastic_core.interfaces.workers import WorkerExit, WorkerRanks
 from elastic_core.workers.failure import (
+    NOT_OOM,
     Evidence,
+    OomVerdict,
     curable,
     decode_exit,
     describe,
@@ -24,7 +26,6 @@ from elastic_core.workers.failure import (
     in_causal_order,
     read_error_file,
 )
-from elastic_core.workers.oom import NOT_OOM, OomVerdict
 from elastic_core.workers.process import REAPED_BY_OTHERS
 
 OOM = OomVerdict(True, "counted")

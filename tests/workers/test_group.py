@@ -10,8 +10,8 @@ import signal
 import pytest
 
 from elastic_core.interfaces.workers import WorkerProcesses
+from elastic_core.workers.failure import OomCounter
 from elastic_core.workers.numa import Binding, Cpu, Machine
-from elastic_core.workers.oom import OomCounter
 from elastic_core.workers.process import thread_sentinel, wait_readable
 
 LONG = 30.0

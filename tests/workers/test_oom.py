@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.workers.oom import NOT_OOM, OomCounter, OomWatch, counters_of_this_machine
+from elastic_core.workers.failure import NOT_OOM, OomCounter, OomWatch, counters_of_this_machine
 
 
 @pytest.fixture

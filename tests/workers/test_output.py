@@ -8,10 +8,9 @@ import threading
 
 import pytest
 
-from elastic_core.workers.channel import Channel
+from elastic_core.workers.channel import Channel, ConsoleSink
 from elastic_core.workers.output import Delivery, OutputPump
 from elastic_core.workers.process import wait_readable
-from elastic_core.workers.sinks import ConsoleSink
 from elastic_core.workers.streams import StreamPlan
 
 QUIET = 30.0

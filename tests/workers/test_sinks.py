@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from elastic_core.workers.sinks import TAIL_BYTES, TAIL_LINES, ConsoleSink, FileSink, TailSink
+from elastic_core.workers.channel import TAIL_BYTES, TAIL_LINES, ConsoleSink, FileSink, TailSink
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_full_device_is_reported_once_and_hands_everything_back(tmp_path, repo
 FULL_DISK = """
 import os, sys
 from pathlib import Path
-from elastic_core.workers.sinks import FileSink
+from elastic_core.workers.channel import FileSink
 reports = []
 sink = FileSink(Path(sys.argv[1]) / "log", lambda path, error: reports.append(error.strerror))
 text = os.urandom(200_000)
