@@ -32,20 +32,10 @@ _BAD_OPTION = re.compile(r"Error: ")  # click, which says how to use it first
 
 
 @dataclass(frozen=True)
-class OomVerdict:
-    """What the counters say about a SIGKILL that we did not send."""
-
-    killed: bool
-    explanation: str
-
-
-NOT_OOM = OomVerdict(False, "")
-
-
-@dataclass(frozen=True)
 class Evidence:
     """All that is known of one worker's end. `stopped` is true if a signal of the agent asked for the exit;
-    `killed_for` is why the agent killed it, if it hung; `stack` is what it was doing at the end, if known."""
+    `out_of_memory` says how it is known that the kernel killed for memory, `killed_for` why the agent killed the
+    worker, if it hung, and `stack` what the worker was doing at the end; each is empty if that is not so."""
 
     exit: WorkerExit
     ranks: WorkerRanks
@@ -54,12 +44,12 @@ class Evidence:
     error_data: dict[str, Any]
     timestamp: float
     stopped: bool = False
-    oom: OomVerdict = NOT_OOM
+    out_of_memory: str = ""
     killed_for: str = ""
     stack: str = ""
 
 
-def decode_exit(exitcode: int, oom: OomVerdict = NOT_OOM) -> str:
+def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
     """The exit code in words: `exit code 3`, `killed by SIGSEGV (Segmentation fault)`."""
     if exitcode == REAPED_BY_OTHERS:
         return "ended, and other code in the agent's process, which waits for all children, took its exit code"
@@ -70,8 +60,8 @@ def decode_exit(exitcode: int, oom: OomVerdict = NOT_OOM) -> str:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
-    if number == signal.SIGKILL and oom.killed:
-        return f"killed by {name}: out of memory ({oom.explanation})"
+    if number == signal.SIGKILL and out_of_memory:
+        return f"killed by {name}: out of memory ({out_of_memory})"
     meaning = signal.strsignal(number)
     return f"killed by {name} ({meaning})" if meaning else f"killed by {name}"
 
@@ -173,7 +163,7 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
         role=plan.role,
         node=plan.node,
         round=plan.round,
-        reason=evidence.killed_for or decode_exit(ended.exitcode, evidence.oom),
+        reason=evidence.killed_for or decode_exit(ended.exitcode, evidence.out_of_memory),
         stderr_tail=evidence.tail,
         error_file_data=evidence.error_data,
         curable=bool(evidence.killed_for) or curable(ended.exitcode, evidence.tail),
@@ -226,12 +216,12 @@ class OomWatch:
     def __init__(self, counters: tuple[OomCounter, ...]) -> None:
         self._before = {counter: counter.read() for counter in counters}
 
-    def verdict(self) -> OomVerdict:
-        """Whether a kill was counted since the start; the narrowest counter speaks first."""
+    def explanation(self) -> str:
+        """Which counter has counted a kill since the start, the narrowest first; empty if none has."""
         for counter, before in self._before.items():
             if counter.read() > before:
-                return OomVerdict(True, f"the kernel counted such a kill {counter.scope}")
-        return NOT_OOM
+                return f"the kernel counted such a kill {counter.scope}"
+        return ""
 
 
 def counters_of_this_machine(

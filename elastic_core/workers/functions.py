@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ class FunctionStarter:
     """
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], method: str) -> None:
-        self._call = _Call(function, args) if method == "fork" else _PickledCall(function, args)
+        self._call = partial(function, *args) if method == "fork" else _PickledCall(function, args)
         self._context = multiprocessing.get_context(method)
 
     def start(self, launch: Launch) -> Child:
@@ -77,34 +78,22 @@ class FunctionStarter:
 
 
 @dataclass(frozen=True)
-class _Call:
-    """A function and its arguments."""
+class _PickledCall:
+    """A function and its arguments, which the child unpickles only when it makes the call. By then the worker's
+    environment and streams are in place, so the modules that unpickling imports see this environment, and an error of
+    such an import goes to these streams."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
 
-    def __call__(self) -> Any:
-        return self.function(*self.args)
+    def __reduce__(self) -> tuple[type[partial[Any]], tuple[Callable[[bytes], Any], bytes]]:
+        with interrupts_let_in():  # arguments may be large, and multiprocessing pickles them before it starts a process
+            return partial, (_unpickle_and_call, bytes(ForkingPickler.dumps((self.function, self.args))))
 
 
-class _PickledCall(_Call):
-    """The same, unpickled only when it is called: by then the worker's environment and streams are in place, so that
-    the modules it brings in see the one, and a failure to import them goes to the others."""
-
-    def __reduce__(self) -> tuple[Callable[[bytes], _SealedCall], tuple[bytes]]:
-        with interrupts_let_in():  # arguments may be large, and multiprocessing has them pickled before it starts any
-            return _SealedCall, (bytes(ForkingPickler.dumps((self.function, self.args))),)
-
-
-@dataclass(frozen=True)
-class _SealedCall:
-    """A pickled call, as the child receives it."""
-
-    pickled: bytes
-
-    def __call__(self) -> Any:
-        function, args = pickle.loads(self.pickled)
-        return function(*args)
+def _unpickle_and_call(pickled: bytes) -> Any:
+    function, args = pickle.loads(pickled)
+    return function(*args)
 
 
 class _FunctionChild:

@@ -27,11 +27,18 @@ from elastic_core.workers.failure import (
     read_error_file,
 )
 from elastic_core.workers.guardian import Guardian
-from elastic_core.workers.hang import NOT_ASKED, End, HangPatience, Killed
+from elastic_core.workers.hang import NOT_ASKED, HangingWorker, HangPatience, Killed
 from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.numa import NO_BINDING
 from elastic_core.workers.output import Delivery
-from elastic_core.workers.process import adopt, best_sentinel, cannot_start, make_exits_visible, remedy, wait_readable
+from elastic_core.workers.process import (
+    WorkerProcess,
+    best_sentinel,
+    cannot_start,
+    make_exits_visible,
+    remedy,
+    wait_readable,
+)
 from elastic_core.workers.round_output import RoundOutput, make_folder, unwritable
 from elastic_core.workers.starters import Launch
 from elastic_core.workers.streams import FILTERED, OutputPolicy, round_folder
@@ -44,7 +51,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.workers import RoundPlan, WorkerRanks, WorkerSample
     from elastic_core.workers.failure import OomCounter
     from elastic_core.workers.numa import Binding
-    from elastic_core.workers.process import OpenSentinel, WorkerProcess
+    from elastic_core.workers.process import OpenSentinel
     from elastic_core.workers.starters import Starter
 
 
@@ -196,10 +203,10 @@ class LocalWorkers:
         local = running[leader].ranks.local if leader else None
         if leader is None or local is None or self._round is None or local in self._round.killed:
             return None
-        end = End(running[leader], self._round.output, self._parent, self._clock, self._policy.patience)
-        self._round.killed[local] = Killed(reason, end.stacks(pid) if ask else NOT_ASKED)
+        hanging = HangingWorker(running[leader], self._round.output, self._parent, self._clock, self._policy.patience)
+        self._round.killed[local] = Killed(reason, hanging.stacks(pid) if ask else NOT_ASKED)
         self._round.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), self._clock.timestamp(), False)
-        end.kill(wait=ask)
+        hanging.kill(wait=ask)
         return local
 
     def leftovers(self) -> list[Leftover]:
@@ -319,7 +326,7 @@ class LocalWorkers:
             raise unwritable(error, log_dir=False) from error
         launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, cpus)
         with interrupts_held():  # otherwise one would leave a worker behind that is not recorded yet
-            worker = adopt(ranks, self._starter.start(launch))
+            worker = WorkerProcess(ranks, self._starter.start(launch))
             current.workers[ranks.local] = worker
             current.launches[ranks.local] = launch
             guardian.watch(worker.pid, worker.start)
@@ -348,7 +355,7 @@ class LocalWorkers:
             error_data=read_error_file(error_file),
             timestamp=timestamp,
             stopped=obeyed,
-            oom=current.oom.verdict(),
+            out_of_memory=current.oom.explanation(),
             killed_for=killed.reason if killed else "",
             stack=current.output.dump(ended.local_rank) or (killed.otherwise if killed else ""),
         )

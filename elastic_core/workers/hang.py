@@ -51,8 +51,8 @@ class Killed:
 
 
 @dataclass(frozen=True)
-class End:
-    """The end of one worker. py-spy is looked for on the PATH of `environ`."""
+class HangingWorker:
+    """A worker that is about to be killed. py-spy is looked for on the PATH of `environ`."""
 
     worker: WorkerProcess
     output: RoundOutput
@@ -70,7 +70,7 @@ class End:
             return ""
         silent = asked[0] if asked else pid
         why = stacks.why_silent(silent, self.patience.answer) if asked else _NOT_PYTHON
-        text, no_spy = self._spied(silent) if _runs(silent) else ("", "")
+        text, no_spy = stacks.spied(silent, self.environ, self.patience.spy, self.clock) if _runs(silent) else ("", "")
         return text or stacks.explained([why, no_spy])
 
     def kill(self, wait: bool) -> None:
@@ -104,9 +104,6 @@ class End:
             else:
                 _wait_for_end(pid, left)
         self.output.catch_up(self.patience.console)
-
-    def _spied(self, pid: int) -> tuple[str, str]:
-        return stacks.spied(pid, self.environ, self.patience.spy, self.clock)
 
 
 def _runs(pid: int) -> bool:

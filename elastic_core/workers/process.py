@@ -40,14 +40,17 @@ class Child(Protocol):
 
 @dataclass
 class WorkerProcess:
-    """A started worker. `start` (clock ticks since boot) and the process id are unique together. `sentinel` becomes
-    readable when it has ended; -1 before `watch` and after `reap` or `release`."""
+    """A worker that has just been started. `start` (clock ticks since boot) and the process id are unique together.
+    `sentinel` becomes readable when the worker has ended; it is -1 before `watch` and after `reap` or `release`."""
 
     ranks: WorkerRanks
     child: Child
-    start: int
-    sentinel: int = -1
-    exitcode: int | None = field(default=None)
+    start: int = field(init=False)
+    sentinel: int = field(default=-1, init=False)
+    exitcode: int | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.start = start_of(self.pid)
 
     @property
     def pid(self) -> int:
@@ -83,11 +86,6 @@ def reap(pid: int) -> int | None:
     except ChildProcessError:
         return REAPED_BY_OTHERS
     return os.waitstatus_to_exitcode(status) if ended else None
-
-
-def adopt(ranks: WorkerRanks, child: Child) -> WorkerProcess:
-    """Wrap a child that has just been started."""
-    return WorkerProcess(ranks, child, start_of(child.pid))
 
 
 def make_exits_visible() -> None:

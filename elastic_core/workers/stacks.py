@@ -166,7 +166,14 @@ def _run(
     """Exit code (None: it was killed because it took too long or said too much) and output of a program."""
     with contextlib.ExitStack() as stack:
         with interrupts_held():
-            process = _started(command, environ)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=dict(environ),
+                start_new_session=True,
+            )
             stack.callback(_end, process)
         ended = best_sentinel()(process.pid)
         stack.callback(os.close, ended)
@@ -179,17 +186,6 @@ def _run(
             _end(process)
             wait_readable(ended, _ENDING)
         return (process.poll() if in_time else None), output
-
-
-def _started(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=dict(environ),
-        start_new_session=True,
-    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 from elastic_core.interfaces.workers import WorkerExit, WorkerRanks
 from elastic_core.workers.failure import (
-    NOT_OOM,
     Evidence,
-    OomVerdict,
     curable,
     decode_exit,
     describe,
@@ -28,20 +26,20 @@ from elastic_core.workers.failure import (
 )
 from elastic_core.workers.process import REAPED_BY_OTHERS
 
-OOM = OomVerdict(True, "counted")
+OOM = "counted"
 
 
 @pytest.mark.parametrize(
     ("exitcode", "oom", "words"),
     [
-        (0, NOT_OOM, "exit code 0"),
-        (3, NOT_OOM, "exit code 3"),
+        (0, "", "exit code 0"),
+        (3, "", "exit code 3"),
         (3, OOM, "exit code 3"),
-        (-signal.SIGSEGV, NOT_OOM, "killed by SIGSEGV (Segmentation fault)"),
+        (-signal.SIGSEGV, "", "killed by SIGSEGV (Segmentation fault)"),
         (-signal.SIGSEGV, OOM, "killed by SIGSEGV (Segmentation fault)"),
-        (-signal.SIGKILL, NOT_OOM, "killed by SIGKILL (Killed)"),
+        (-signal.SIGKILL, "", "killed by SIGKILL (Killed)"),
         (-signal.SIGKILL, OOM, "killed by SIGKILL: out of memory (counted)"),
-        (-(signal.SIGRTMIN + 2), NOT_OOM, f"killed by signal {signal.SIGRTMIN + 2} (Real-time signal 2)"),
+        (-(signal.SIGRTMIN + 2), "", f"killed by signal {signal.SIGRTMIN + 2} (Real-time signal 2)"),
     ],
 )
 def test_exit_in_words(exitcode, oom, words):
@@ -274,7 +272,7 @@ def test_the_error_file_speaks_before_stderr(plan):
 
 
 def test_the_reason_of_a_deliberate_kill_goes_before_the_signal(plan):
-    assert describe(evidence(0, -9, killed_for="hang", oom=OOM), plan()).reason == "hang"
+    assert describe(evidence(0, -9, killed_for="hang", out_of_memory=OOM), plan()).reason == "hang"
 
 
 def test_the_first_failure_is_the_cause_of_the_rest(plan):

@@ -12,7 +12,7 @@ from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.workers import WorkerRanks
 from elastic_core.workers.process import (
     REAPED_BY_OTHERS,
-    adopt,
+    WorkerProcess,
     make_exits_visible,
     reap,
     thread_sentinel,
@@ -38,7 +38,7 @@ class PopenChild:
 
 def test_a_worker_is_reaped_once(spawn):
     popen = spawn("import sys; sys.stdin.read(); sys.exit(4)", stdin=-1)
-    worker = adopt(RANKS, PopenChild(popen))
+    worker = WorkerProcess(RANKS, PopenChild(popen))
     assert (worker.pid, worker.start) == (popen.pid, start_of(popen.pid))
     worker.watch(thread_sentinel)
     assert not worker.reap()
@@ -51,7 +51,7 @@ def test_a_worker_is_reaped_once(spawn):
 
 def test_a_child_s_own_sentinel_goes_before_others(spawn):
     reader, writer = os.pipe()
-    worker = adopt(RANKS, PopenChild(spawn("pass"), reader))
+    worker = WorkerProcess(RANKS, PopenChild(spawn("pass"), reader))
     worker.watch(thread_sentinel)
     assert worker.sentinel == reader
     worker.release()
