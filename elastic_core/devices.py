@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from elastic_core.agent.progress import Progress
+from elastic_core.agent.reporter import Progress
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem
 

@@ -12,13 +12,11 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from elastic_core.agent.attribution import together
 from elastic_core.agent.event_queue import EventQueue
 from elastic_core.agent.interface import DEFAULT_ROLE, ElasticAgent, RunResult, Worker, WorkerGroup, WorkerState
 from elastic_core.agent.joining import Introduction, check_place, next_round, ranked_workers
-from elastic_core.agent.link import Link
-from elastic_core.agent.progress import Progress
-from elastic_core.agent.reporter import Reporter, in_words, state_after
+from elastic_core.agent.link import SHORTEST_INTERVAL, Link
+from elastic_core.agent.reporter import Progress, Reporter, in_words, state_after
 from elastic_core.agent.supervise import (
     Observation,
     Order,
@@ -27,6 +25,7 @@ from elastic_core.agent.supervise import (
     await_others,
     closed,
     supervise,
+    together,
 )
 from elastic_core.clock import Duration, Instant, SystemClock, later
 from elastic_core.errors import RendezvousClosedError, RendezvousGracefulExitError, SignalException, failures_of
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.observer import Observer
     from elastic_core.interfaces.store import Store
     from elastic_core.interfaces.watchdog import Expiry
-
-_SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the loop spin
 
 Ended = tuple[RunResult, str]
 """The outcome of the run, and the reason."""
@@ -305,7 +302,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _wait_for_events(self) -> None:
         """Return when `_monitor_workers` or the handler may have something to say. Here: after the monitor interval."""
-        self._wait((), later(self._clock.now(), max(self._spec.monitor_interval, _SHORTEST_INTERVAL)))
+        self._wait((), later(self._clock.now(), max(self._spec.monitor_interval, SHORTEST_INTERVAL)))
 
     def _wait(self, fds: Collection[int], *until: Instant | None) -> None:
         """Wait for an event, for one of `fds`, or until the first of these instants."""

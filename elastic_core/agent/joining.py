@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from elastic_core.agent.event_queue import EventQueue
     from elastic_core.agent.interface import WorkerSpec
-    from elastic_core.agent.progress import Progress
+    from elastic_core.agent.reporter import Progress
     from elastic_core.clock import Clock
     from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.store import Store

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LEAVE_PATIENCE: Duration = 2.0  # seconds that telling the others may hold up the stop of the workers
 LONGEST_INTERVAL: Duration = 1.0  # between two questions whether a node waits
-_SHORTEST_INTERVAL: Duration = 0.001
+SHORTEST_INTERVAL: Duration = 0.001  # an interval of 0 must not make the agent spin
 _SHARE = 9  # an answer that takes long is followed by a pause of so many times that
 _OVERDUE: Duration = 0.05  # a handler that wants to be asked in the past is asked this often
 
@@ -129,7 +129,7 @@ class Polling:
     def __init__(self, handler: RendezvousHandler, clock: Clock, interval: Duration) -> None:
         self._handler = handler
         self._clock = clock
-        self._first = max(interval, _SHORTEST_INTERVAL)
+        self._first = max(interval, SHORTEST_INTERVAL)
         self._interval = self._first
         self._failing_since: Instant | None = None
         self.due: Instant | None = None

@@ -1,10 +1,12 @@
-"""The reporter tells the observer what happens in the run, and writes most of it to the log."""
+"""The reporter tells the observer what happens in the run, and writes most of it to the log. Progress writes a line
+now and then while something takes long."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.interface import WorkerState
+from elastic_core.clock import later
 from elastic_core.errors import SignalException
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.observer import (
@@ -19,7 +21,7 @@ from elastic_core.interfaces.observer import (
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from elastic_core.agent.interface import WorkerGroup
     from elastic_core.agent.supervise import Decision
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.observer import Observer
     from elastic_core.interfaces.workers import WorkerExit
 
+FIRST_AFTER: Duration = 3.0  # seconds of a wait until its first line
+THEN_EVERY: Duration = 5.0
 _PIDS_IN_A_LINE = 8
 
 
@@ -114,3 +118,24 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted from the keyboard"
     return f"{type(error).__name__}: {error}"
+
+
+class Progress:
+    """A wait that begins at `begun`. Its lines keep the terminal from being silent. `fields` is given the seconds
+    waited so far, and returns the fields of the line."""
+
+    def __init__(
+        self, begun: Instant, waiting_for: str, fields: Callable[[int], Mapping[str, object]] | None = None
+    ) -> None:
+        self._begun = begun
+        self._waiting_for = waiting_for
+        self._fields = fields or (lambda seconds: {"seconds": seconds})
+        self._next_at = later(begun, FIRST_AFTER)
+
+    def look(self, now: Instant) -> Instant:
+        """Write a line if it is time to; returns when to look next."""
+        if now >= self._next_at:
+            self._next_at = later(now, THEN_EVERY)
+            fields = self._fields(round(now - self._begun))
+            get_logger().info("still waiting", waiting_for=self._waiting_for, **fields)
+        return self._next_at

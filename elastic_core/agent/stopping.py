@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from elastic_core.agent.progress import Progress
+from elastic_core.agent.reporter import Progress
 from elastic_core.clock import later
 from elastic_core.errors import UnkillableWorkersError
 from elastic_core.log import get_logger

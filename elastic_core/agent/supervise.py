@@ -1,8 +1,10 @@
-"""What to do about a worker group, and in the exit barrier after it: the whole policy, in two pure functions.
+"""What to do about a worker group, and in the exit barrier after it: the whole policy, in two pure functions. Beside
+them stands failure attribution: which failure came first, of this node's and of the whole job's.
 
-Both answer what the agent sees with orders, which the agent performs in their sequence, each once, before it looks
-again. A group that has ended goes through it twice. First a failure is always reported and the group stopped, because
-the peers of a lost worker hang until they are told, and stopping takes time. What follows is decided when all is known.
+`supervise` and `await_others` answer what the agent sees with orders, which the agent performs in their sequence, each
+once, before it looks again. `supervise` sees a group that has failed twice. At first the failure is always reported and
+the group stopped, because the peers of a lost worker hang until they are told, and stopping takes time. What follows is
+decided when all is known.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from elastic_core.agent.attribution import first_in_words, first_of, together
 from elastic_core.agent.interface import WorkerState
 from elastic_core.interfaces.handler import Outcome
 
@@ -248,3 +249,25 @@ def _what_failed(result: RunResult) -> str:
 def _cause(failures: Mapping[int, ProcessFailure]) -> RestartCause:
     first = first_of(failures)
     return RestartCause.HANG if first and first.hung else RestartCause.FAILURE
+
+
+def first_of(failures: Mapping[int, ProcessFailure]) -> ProcessFailure | None:
+    """The one that followed from no other; None if there is none."""
+    return next((failure for failure in failures.values() if failure.caused_by is None), None)
+
+
+def first_in_words(failures: Mapping[int, ProcessFailure]) -> str:
+    """The rank and the reason of the first; empty if there is none."""
+    first = first_of(failures)
+    return f"rank {first.global_rank}: {first.reason}" if first else ""
+
+
+def together(own: Mapping[int, ProcessFailure], job: Mapping[int, ProcessFailure]) -> dict[int, ProcessFailure]:
+    """By global rank. The first of `job` came first, and all others followed from it: the clocks of two machines are
+    not compared. A node knows more about its own failures than it has told the job."""
+    first = next((rank for rank, failure in job.items() if failure.caused_by is None), None)
+    if first is None:
+        return {**job, **own}
+    return {
+        rank: replace(failure, caused_by=None if rank == first else first) for rank, failure in {**job, **own}.items()
+    }

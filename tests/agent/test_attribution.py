@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.agent.attribution import together
+from elastic_core.agent.supervise import together
 from elastic_core.errors import ProcessFailure
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from elastic_core.agent.progress import FIRST_AFTER, THEN_EVERY, Progress
+from elastic_core.agent.reporter import FIRST_AFTER, THEN_EVERY, Progress
 from elastic_core.testing import FakeClock
 
 
