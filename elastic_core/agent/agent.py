@@ -205,7 +205,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._link.leave(decision.reason)
 
     def _stop_group(self, *_: object) -> None:
-        """A process that would not stop must not hide the first failure."""
+        """Stop the workers. An error of the stop carries the failures, so that it does not hide the first of them."""
         try:
             self._stop_workers(self._group)
         except Exception as error:
@@ -222,7 +222,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._reporter.failures(self._result.failures)
 
     def _restart(self, seen: Observation, decision: Decision) -> Ended | None:
-        """What goes wrong while restarting must not hide the failure that made the restart necessary."""
+        """Restart the workers. An error of the restart carries the failures that made the restart necessary, so that it
+        does not hide them."""
         self._reporter.hangs_elsewhere(seen.told, self._result.failures)
         self._budget = decision.budget
         if decision.certain:

@@ -81,7 +81,7 @@ class Link:
             self._rounds.report_failure(failures)
 
     def report_success(self) -> None:
-        """Tell the others."""
+        """Tell the others that the workers of this node have succeeded."""
         if self._rounds:
             self._rounds.report_success()
 

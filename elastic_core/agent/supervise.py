@@ -129,7 +129,7 @@ class Observation:
 
     @property
     def failures(self) -> dict[int, ProcessFailure]:
-        """Those of this node and those of the job."""
+        """The failures of this node and those of the job."""
         return together(self.result.failures, self.told)
 
     def found(self, outcome: Outcome) -> Verdict | None:
@@ -202,7 +202,7 @@ def await_others(
 
 
 def closed(verdict: Verdict) -> str:
-    """By whom, and why, in words."""
+    """Which node closed the job, and why, in words."""
     return f"the job was closed by {verdict.by or 'another node'}: {verdict.reason}"
 
 
@@ -211,7 +211,7 @@ def _stop(seen: Observation) -> tuple[Order, ...]:
 
 
 def _after_round(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    """The round is over for this node, and what made it so counts; a failure of ours does not."""
+    """The round is over for this node. What ended the round counts as the cause, and not a failure of this node."""
     orders = (*_stop(seen), *_AGAIN)
     if verdict.failed:
         return Decision(orders, verdict.reason, budget, _cause(verdict.failures))
@@ -252,19 +252,20 @@ def _cause(failures: Mapping[int, ProcessFailure]) -> RestartCause:
 
 
 def first_of(failures: Mapping[int, ProcessFailure]) -> ProcessFailure | None:
-    """The one that followed from no other; None if there is none."""
+    """The failure that followed from no other; None if there is none."""
     return next((failure for failure in failures.values() if failure.caused_by is None), None)
 
 
 def first_in_words(failures: Mapping[int, ProcessFailure]) -> str:
-    """The rank and the reason of the first; empty if there is none."""
+    """The rank and the reason of the first failure; empty if there is none."""
     first = first_of(failures)
     return f"rank {first.global_rank}: {first.reason}" if first else ""
 
 
 def together(own: Mapping[int, ProcessFailure], job: Mapping[int, ProcessFailure]) -> dict[int, ProcessFailure]:
-    """By global rank. The first of `job` came first, and all others followed from it: the clocks of two machines are
-    not compared. A node knows more about its own failures than it has told the job."""
+    """The failures of this node and of the job, by global rank. The first failure of `job` counts as the first of all,
+    and every other as following from it, because the clocks of two machines cannot be compared. For a failure of this
+    node its own record counts, because the node knows more than it has told the job."""
     first = next((rank for rank, failure in job.items() if failure.caused_by is None), None)
     if first is None:
         return {**job, **own}

@@ -19,7 +19,8 @@ LOG, CPU, BEAT = "log", "cpu", "beat"
 
 
 class Activity:
-    """Of one round; `close` removes the files. Only what is among `sources` is looked at: `log`, `cpu`, `beat`."""
+    """The activity of one round's workers. `sources` names what is looked at, out of `log`, `cpu` and `beat`. `close`
+    removes the files of the beats."""
 
     def __init__(self, sources: Collection[str], output: RoundOutput) -> None:
         self._sources = frozenset(sources)
@@ -29,7 +30,8 @@ class Activity:
         self._beats: dict[int, int] = {}
 
     def environment(self, local_rank: int, scratch: Path) -> dict[str, str]:
-        """Before the worker starts: what it has to know. Makes its file in `scratch`. Raises OSError."""
+        """The variables that tell a worker, before it starts, where to beat. Makes its file in `scratch`. Raises
+        OSError."""
         if BEAT not in self._sources:
             return {}
         path = scratch / f"beat-{local_rank}"
@@ -38,7 +40,7 @@ class Activity:
         return {BEAT_FILE: str(path)}
 
     def samples(self, workers: Sequence[WorkerProcess]) -> list[WorkerSample]:
-        """One for each of the workers, which run."""
+        """A sample of each of these workers, all of which run."""
         held_up = self._held_up()
         cpu = _cpu_seconds(workers) if CPU in self._sources else {}
         return [
@@ -72,8 +74,8 @@ class Activity:
 
 
 def _cpu_seconds(workers: Sequence[WorkerProcess]) -> dict[int, float]:
-    """CPU time of each worker and of all that it started and that is of its session, by the worker's process id. It
-    includes what ended children used, if their parent has waited for them."""
+    """The CPU time of each worker's session, by the worker's process id. It includes the time of children that have
+    ended, if their parent has waited for them."""
     import psutil
 
     seconds = dict.fromkeys((worker.pid for worker in workers), 0.0)

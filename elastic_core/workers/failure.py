@@ -67,7 +67,7 @@ def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
 
 
 def curable(exitcode: int, tail: Sequence[str]) -> bool:
-    """Whether a restart might help. It cannot when Python refused the script or the script refused its arguments."""
+    """Whether a restart might help. It cannot when Python refused the script, or the script its arguments."""
     last = tail[-1] if tail else ""
     if exitcode == 1 and (_refused(tail) or (len(tail) == 1 and _NO_SCRIPT.match(last))):
         return False
@@ -75,8 +75,8 @@ def curable(exitcode: int, tail: Sequence[str]) -> bool:
 
 
 def _refused(tail: Sequence[str]) -> bool:
-    """Whether Python could not read the script or module it was told to run. A syntax error that code of the user's
-    runs into (a file being replaced, a bad reply that is evaluated) has frames of that code and may pass."""
+    """Whether Python could not read the script or module that it was told to run. A syntax error that the user's code
+    runs into (a file that is being replaced, a bad reply that is evaluated) has frames of that code, and may pass."""
     frames = [found[1] for found in map(_FRAME.match, tail) if found]
     return bool(tail and _SYNTAX.match(tail[-1])) and all(_OF_PYTHON.fullmatch(name) for name in frames)
 
@@ -86,8 +86,9 @@ def _bad_option(tail: Sequence[str]) -> bool:
 
 
 def read_error_file(path: Path) -> dict[str, Any]:
-    """The JSON that torch's `@record` (or the script) wrote; empty when there is none. What is broken, huge, deep or
-    not a file at all is described, never trusted: the worker left it while it was dying. Holds only what JSON can."""
+    """The JSON that torch's `@record` (or the script) wrote; empty when there is none. A file that is broken, huge,
+    deeply nested or no regular file is described and never trusted, because the worker wrote it while it was dying. The
+    result holds only values that JSON can express."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would block us for ever
         try:
@@ -184,8 +185,9 @@ def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, Process
 
 
 def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:
-    """Exits that were noticed at one instant. A worker that a signal ended did not react to another one's end,
-    while an exit code may be the answer to a lost peer; so signals come first, then ranks in order."""
+    """The order in which exits that were noticed together count as having happened. A worker that was ended by a signal
+    did not react to the end of another worker, while an exit code may be the answer to a lost peer. So signals come
+    first, and then ranks in order."""
     return sorted(exits, key=lambda ended: (ended.exitcode >= 0, ended.local_rank))
 
 

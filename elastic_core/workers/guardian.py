@@ -21,8 +21,8 @@ _FOR_THE_LOADER = ("LD_", "DYLD_")  # an interpreter may need them to find its l
 class Guardian:
     """Starts the guardian process; `close` ends it. Losing the guardian costs safety but never ends the job.
 
-    From `environment` it gets what the dynamic loader reads, and nothing else. Raises OSError when it cannot be
-    started.
+    The process gets those variables of `environment` that the dynamic loader reads, and no others. Raises OSError when
+    the process cannot be started.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -39,12 +39,12 @@ class Guardian:
         self._order(f"watch {pid} {start}")
 
     def forget(self, pid: int) -> None:
-        """The session is empty; the kernel may use its number again."""
+        """Stop watching a session: it is empty, and the kernel may use its number again."""
         self._order(f"forget {pid}")
 
     def scratch(self, path: str) -> None:
-        """Remove this folder at the end. Never the wrong one: a path that would read as two orders, or does not begin
-        at the root, is left alone, and so are links and their targets."""
+        """Remove this folder at the end. A path that is relative, or would read as two orders, is left alone, and so
+        are links and their targets, so that no other folder is ever removed."""
         if "\n" not in path and Path(path).is_absolute():
             self._order(f"scratch {path}")
 

@@ -179,7 +179,7 @@ def remedy(error: OSError) -> str | None:
 
 
 def cannot_start(error: OSError, workers: int) -> ConfigurationError:
-    """For an error in the middle of starting `workers` workers."""
+    """The error for an OSError that came while `workers` workers were being started."""
     found = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
     advice = remedy(error) or "the log of the kernel (`dmesg`) may say more"
     return ConfigurationError(

@@ -58,12 +58,14 @@ class RoundOutput:
         return out, err
 
     def begin(self) -> None:
-        """All workers have their ends: close ours, so that a stream ends when its last writer does, and pump."""
+        """Close our copies of the write ends, now that all workers have theirs, so that a stream ends with its last
+        writer. Then start the pump."""
         self._close_write_ends()
         self._pump.start()
 
     def drain(self) -> int:
-        """All writers have gone: read the rest. Returns a descriptor that becomes readable when it is delivered."""
+        """Read the rest, now that all writers have gone. Returns a descriptor that becomes readable when the rest has
+        been delivered."""
         self._pump.end()
         return self._pump.done
 
@@ -110,8 +112,9 @@ class RoundOutput:
         return self._pump.busy
 
     def drop(self) -> None:
-        """In a forked child: a worker has its own ends by now, and none of these may outlive its siblings or the agent.
-        The pump works on while others fork, so a number may have been closed and belong to another file by now."""
+        """Close, in a forked child, every descriptor of this round: a worker has its own ends by then, and none of
+        these may outlive its siblings or the agent. The pump works on while other threads fork, so a number may have
+        been closed meanwhile and belong to another file."""
         for fd in (*self._write_ends.values(), *self._pump.owned()):
             with contextlib.suppress(OSError):
                 if _identity(fd) in self._pipes:
@@ -161,7 +164,8 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
-    """For a file or folder that cannot be made. Without a log folder of the user's it is a temporary one."""
+    """The error for a file or folder that cannot be made. `log_dir`: the user chose the folder; else it is
+    temporary."""
     found = f"found that {error.filename} cannot" if error.filename else "found none"
     return ConfigurationError(
         Problem(
