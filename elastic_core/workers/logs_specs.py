@@ -91,6 +91,7 @@ def _broken(name: str, error: Exception) -> PluginError:
     return PluginError(
         Problem(
             _FLAG,
-            f"expected {name!r} to say where logs go, found {type(error).__name__}: {error}; mend it or do without",
+            f"expected {name!r} to say where logs go, found {type(error).__name__}: {error}; "
+            f"repair that plugin, or leave {_FLAG} out",
         )
     )
