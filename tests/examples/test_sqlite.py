@@ -61,7 +61,7 @@ class Environment:
         }  # fmt: skip
         activate = self.folder / ".venv/bin/activate"
         return subprocess.Popen(
-            ["sh", "-euc", f". '{activate}'\n{script}" if activate.exists() else script], cwd=cwd, env=environment,
+            ["sh", "-ec", (f". '{activate}'\n" if activate.exists() else "") + f"set -u\n{script}"], cwd=cwd, env=environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
         )  # fmt: skip
