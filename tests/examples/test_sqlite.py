@@ -60,8 +60,9 @@ class Environment:
             "PIP_DISABLE_PIP_VERSION_CHECK": "1", "RES_OPTIONS": "timeout:1 attempts:1", "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
         activate = self.folder / ".venv/bin/activate"
+        activated = f". '{activate}'; " if activate.exists() else ""  # it reads variables that sh does not set
         return subprocess.Popen(
-            ["sh", "-ec", (f". '{activate}'\n" if activate.exists() else "") + f"set -u\n{script}"], cwd=cwd, env=environment,
+            ["sh", "-ec", f"{activated}set -u\n{script}"], cwd=cwd, env=environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
         )  # fmt: skip
