@@ -297,9 +297,10 @@ def test_a_forked_child_holds_neither_port_nor_connections(serve, quiet_port):
         ask(port, "/livez")  # the one before it has been accepted
         context = multiprocessing.get_context("fork")
         release, wait = context.Pipe()
-        child = context.Process(target=wait.recv)
+        child = context.Process(target=lambda: (wait.send("it runs"), wait.recv()))
         child.start()
         try:
+            assert release.poll(60) and release.recv()  # before, it may not have dropped anything yet
             server.stop()
             assert link.recv(1) == b""
             with socket.create_server(("127.0.0.1", port)):
