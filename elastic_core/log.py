@@ -90,6 +90,7 @@ LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40
 Format = Literal["human", "json"]
 _COLOURS = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
 _PLAIN = "\x1b[0m"
+_PATIENCE: Duration = 0.5  # seconds for the reader of the log, see `configure`
 _lock = threading.RLock()
 
 
@@ -141,7 +142,7 @@ def configure(
     level: str = "info",
     stream: TextIO | None = None,
     clock: Clock | None = None,
-    patience: Duration = 0.5,
+    patience: Duration = _PATIENCE,
 ) -> None:
     """Set how and where all loggers write from now on. Until the first call: the text format, level warning, stderr.
 
@@ -290,4 +291,4 @@ def _printable(line: str) -> str:
     return line if line.isprintable() else line.expandtabs(4).encode("unicode_escape").decode("ascii")
 
 
-_output = _Output("human", LEVELS["warning"], _Sink(None, 0.5), SystemClock())
+_output = _Output("human", LEVELS["warning"], _Sink(None, _PATIENCE), SystemClock())

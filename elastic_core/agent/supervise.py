@@ -2,9 +2,9 @@
 them stands failure attribution: which failure came first, of this node's and of the whole job's.
 
 `supervise` and `await_others` answer what the agent sees with orders, which the agent performs in their sequence, each
-once, before it looks again. `supervise` sees a group that has failed twice. At first the failure is always reported and
-the group stopped, because the peers of a lost worker hang until they are told, and stopping takes time. What follows is
-decided when all is known.
+once, before it looks again. `supervise` looks twice at a group that has ended. The first time, a failure is always
+reported and the group stopped, because the peers of a lost worker hang until they are told, and stopping takes time.
+What follows is decided the second time, when all is known.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The answers to the two probes of an orchestrator, which mean what they mean to Kubernetes; and health check servers
 under torch's names, for programs with an agent of their own: the installed endpoint `http` answers for them.
 
-Liveness: red means that this process cannot recover, and should be killed and started again. So a job that waits,
+Liveness: red means that this process should be killed and started again. So a job that waits,
 restarts or has failed is alive. An agent whose loop does not turn is not alive, and neither is one whose watchdog has
 died, because hung workers would go unnoticed. Readiness: red means that no workers run here at the moment.
 """

@@ -129,7 +129,7 @@ class DoctorOptions:
 DOCTOR: tuple[Spec, ...] = (
     _own("json", parse_boolean, False, "write JSON; its fields are in docs/reference/doctor.md"),
     _own("expect_store", parse_boolean, False, "a store that cannot be reached is a fault"),
-    _own("peers", integer(0), 0, "how many doctors run now; they connect to each other and compare versions", "N"),
+    _own("peers", integer(0), 0, "how many doctors, with this one, connect to each other and compare versions", "N"),
     _own("timeout", seconds(above=0), DoctorOptions.timeout, "for each question that may hang", "S", "seconds"),
     _own("peers_timeout", seconds(above=0), DoctorOptions.peers_timeout, "for all doctors to meet", "S", "seconds"),
 )

@@ -10,7 +10,13 @@ from handler_job import LONG, FailingStores, rendezvous_threads
 
 from elastic_core.errors import RendezvousGracefulExitError
 from elastic_core.interfaces.handler import Outcome
+from elastic_core.rendezvous import driver, handler
 from elastic_core.testing import Background, eventually
+
+
+def test_how_many_seconds_are_waited_at_most():
+    """The tests below set other bounds."""
+    assert (handler._PATIENCE, handler._PATIENCE_OUTAGE, handler._LINGER, driver._ENDING) == (5.0, 1.0, 5.0, 2.0)
 
 
 def test_shutdown_before_the_start_and_twice(job):

@@ -140,7 +140,6 @@ def test_it_finds_its_pipe_from_any_folder(pipe, tmp_path, start_process):
     script = """
 import os, sys
 from elastic_file_timer import FileTimerClient
-from elastic_file_timer import client as client_module
 os.chdir(sys.argv[1])
 client = FileTimerClient("timers")
 os.chdir("/")
@@ -251,7 +250,6 @@ def test_a_script_that_closes_all_descriptors_keeps_its_own_files(pipe, tmp_path
     script = """
 import os, sys
 from elastic_file_timer import FileTimerClient
-from elastic_file_timer import client as client_module
 client = FileTimerClient(sys.argv[1])
 client.acquire("before", 4e9)
 os.closerange(3, 100)
