@@ -43,5 +43,6 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 def normalised(name: str) -> str:
-    """A name in the one spelling that package indexes give all its spellings: lower case, `-` for `-`, `_` and `.`."""
+    """A name in the one spelling that package indexes give all its spellings: lower case, and one `-` for
+    each run of `-`, `_` and `.`."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()

@@ -33,12 +33,13 @@ _EXAMPLE = "elastic run --nnodes 2:4 --nproc-per-node 8 --rdzv-endpoint node0:29
 _WIDTH = 100
 
 
-def as_dict(reading: Reading, added_options: Iterable[Option] = (), secrets: Collection[str] = ()) -> dict[str, Any]:
+def as_dict(reading: Reading, added_options: Iterable[Option], secrets: Collection[str] = ()) -> dict[str, Any]:
     """The reading as JSON values.
 
     `settings` and `plugin_options` map names to `value`, `unit` (empty: none) and `origin`. Ranges and stream maps
     are text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, unset is null. Values of
-    secret options are `***`; `secrets` are those of the records, see `PluginManager.secret_options`.
+    secret options are `***`; `secrets` are those of the records, see `PluginManager.secret_options`. The reading was made
+    with the same `added_options`.
     """
     return {
         "version": VERSION,
@@ -52,7 +53,7 @@ def as_dict(reading: Reading, added_options: Iterable[Option] = (), secrets: Col
     }
 
 
-def as_text(reading: Reading, added_options: Iterable[Option] = (), secrets: Collection[str] = ()) -> str:
+def as_text(reading: Reading, added_options: Iterable[Option], secrets: Collection[str] = ()) -> str:
     """The reading as lines of three columns: setting, value with unit, origin. Arguments as for `as_dict`."""
     rows = []
     for name, entry in {**_settings(reading, secrets), **_plugin_options(reading, added_options)}.items():
@@ -80,10 +81,9 @@ def _plugin_options(reading: Reading, options: Iterable[Option]) -> dict[str, di
     """Value, unit and origin of every option that plugins added, without secrets."""
     entries = {}
     for option in options:
-        if option.name in reading.added:
-            value = reading.added[option.name]
-            shown = HIDDEN if option.secret and value is not None else value
-            entries[option.name] = {"value": shown, "unit": option.unit, "origin": reading.origins[option.name]}
+        value = reading.added[option.name]
+        shown = HIDDEN if option.secret and value is not None else value
+        entries[option.name] = {"value": shown, "unit": option.unit, "origin": reading.origins[option.name]}
     return entries
 
 

@@ -152,7 +152,9 @@ class Settings:
         "how processes start when the workers are Python functions",
         "spawn|fork|forkserver",
     )
-    monitor_interval: float = _duration(0.1, "workers", "accepted for torchrun's sake; the agent does not poll")
+    monitor_interval: float = _duration(
+        0.1, "workers", "for handlers that do not report newcomers by themselves: time until the agent first asks"
+    )
     numa_binding: str | None = setting(
         None,
         choice("node", "socket", "exclusive", "core-complex"),

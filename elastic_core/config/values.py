@@ -132,10 +132,13 @@ def some_of(*names: str) -> Parser[tuple[str, ...]]:
 
 def parse_node_range(raw: object) -> NodeRange:
     """`N` or `MIN:MAX`."""
-    match = re.fullmatch(r"\s*(\d{1,9})\s*(?::\s*(\d{1,9})\s*)?", str(raw))
+    match = re.fullmatch(r"\s*(\d+)\s*(?::\s*(\d+)\s*)?", str(raw))
     if match is None:
         raise unexpected(_NODES, raw)
-    return NodeRange(int(match[1]), int(match[2] or match[1]))
+    try:
+        return NodeRange(int(match[1]), int(match[2] or match[1]))
+    except ValueError:
+        raise unexpected(_NODES, raw) from None
 
 
 def parse_stream_map(raw: object) -> StreamMap:

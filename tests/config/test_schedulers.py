@@ -215,7 +215,7 @@ class TestIndexedJob:
 
 
 def test_explain_tells_where_it_is_from(desk):
-    lines = as_text(desk.read(f"{MEET} train.py", step(task=2))).splitlines()
+    lines = as_text(desk.read(f"{MEET} train.py", step(task=2)), ()).splitlines()
     shown = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines[3:]}
     assert shown["nnodes"] == ["4:4", "SLURM_STEP_NUM_NODES"]
     assert shown["node_rank"] == ["2", "SLURM_NODEID"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from elastic_core.config import RESERVED
 from elastic_core.hooks.manager import PluginManager
 
 
@@ -33,7 +34,7 @@ def test_an_option_that_two_add_is_left_out_and_told(install_plugin):
 
 def test_an_option_with_a_reserved_name_is_left_out_and_told(install_plugin):
     points = [*install_plugin("b", option_source("Max-Restarts")), *install_plugin("a", option_source("team"))]
-    manager = PluginManager.load({}, builtins=(), entry_points=points, reserved=["max_restarts", "nnodes"])
+    manager = PluginManager.load({}, builtins=(), entry_points=points, reserved=RESERVED)
     assert [option.name for option in manager.added_options()] == ["own-of-Max-Restarts", "own-of-team", "team"]
     (conflict,) = manager.option_conflicts()
     assert manager.conflicts() == (conflict,)
