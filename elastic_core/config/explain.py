@@ -38,8 +38,8 @@ def as_dict(reading: Reading, added_options: Iterable[Option], secrets: Collecti
 
     `settings` and `plugin_options` map names to `value`, `unit` (empty: none) and `origin`. Ranges and stream maps
     are text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, unset is null. Values of
-    secret options are `***`; `secrets` are those of the records, see `PluginManager.secret_options`. The reading was made
-    with the same `added_options`.
+    secret options are `***`; `secrets` are those of the records, see `PluginManager.secret_options`. The reading
+    was made with the same `added_options`.
     """
     return {
         "version": VERSION,

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from elastic_core.config import NodeRange, settings_from
@@ -80,6 +82,17 @@ def test_more_nodes_at_least_than_at_most(desk):
 def test_an_empty_run_id(desk, line):
     problems = desk.problems([*line.split(), "train.py"])
     assert problems == {"--rdzv-id": "expected a text that is not empty, found ''"}
+
+
+@pytest.mark.parametrize("nodes", ["0", "4:2", "1:"])
+def test_a_range_of_nodes_that_cannot_be_is_shown_as_it_was_written(desk, nodes):
+    told = desk.problems(f"--nnodes {nodes} train.py")
+    assert told == {"--nnodes": f"expected N or MIN:MAX nodes with 1 <= MIN <= MAX (such as 2 or 1:4), found {nodes!r}"}
+
+
+def test_a_range_of_nodes_may_be_as_wide_as_a_program_for_torch_writes_it(desk):
+    reading = desk.read(f"--nnodes 1:{sys.maxsize} --rdzv-endpoint h --rdzv-id job train.py")
+    assert reading.settings.nnodes == NodeRange(1, sys.maxsize)
 
 
 def test_a_node_may_be_given_a_name_and_a_patience(desk):
