@@ -54,7 +54,8 @@ class FunctionStarter:
 
     def start(self, launch: Launch) -> Child:
         streams = tuple(_as_connection(fd) for fd in (launch.stdout, launch.stderr))
-        everything = (self._call, launch.environment, streams, str(launch.result), launch.cpus)
+        mark = _as_connection(launch.mark)
+        everything = (self._call, launch.environment, streams, mark, str(launch.result), launch.cpus)
         process = self._context.Process(target=_run, args=everything)  # type: ignore[attr-defined]
         try:
             process.start()
@@ -67,7 +68,7 @@ class FunctionStarter:
                 )
             ) from error
         finally:
-            for stream in filter(None, streams):
+            for stream in filter(None, (*streams, mark)):
                 stream.close()  # at once, for a stream ends only when nobody holds its write end
         return _FunctionChild(process, reaped_elsewhere=self._context.get_start_method() == "forkserver")
 
@@ -126,10 +127,12 @@ def _run(
     call: Callable[[], Any],
     environment: dict[str, str],
     streams: tuple[Connection | None, Connection | None],
+    mark: Connection | None,
     result: str,
     cpus: Cpus,
 ) -> None:
-    """The child's main: a session of its own first, so that everything after it can be found and ended."""
+    """The child's main: a session of its own first, so that everything after it can be found and ended. It only holds
+    `mark`, see `Launch`."""
     os.setsid()
     _forget_handlers()
     for target, stream in zip(_STREAM_NAMES, streams, strict=True):

@@ -324,8 +324,9 @@ class LocalWorkers:
             if remedy(error):
                 raise
             raise unwritable(error, log_dir=False) from error
-        launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, cpus)
-        with interrupts_held():  # otherwise one would leave a worker behind that is not recorded yet
+        # Without both, an interrupt or the agent's end would leave a worker behind that is not recorded yet.
+        with interrupts_held(), guardian.expecting() as mark:
+            launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, mark, cpus)
             worker = WorkerProcess(ranks, self._starter.start(launch))
             current.workers[ranks.local] = worker
             current.launches[ranks.local] = launch

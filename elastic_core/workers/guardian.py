@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from elastic_core.support.helper import HelperProcess
 from elastic_core.workers import sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from elastic_core.clock import Duration
 
@@ -34,8 +35,20 @@ class Guardian:
         """The guardian's process id."""
         return self._process.pid
 
+    @contextlib.contextmanager
+    def expecting(self) -> Iterator[int]:
+        """A descriptor for the worker that is started inside. The guardian finds the worker by it, if the agent dies
+        between the start and `watch`: no process id is known then. Raises OSError when none is left."""
+        reader, mark = os.pipe()
+        os.close(reader)
+        try:
+            self._order(f"expect {sessions.link_of(mark)}")
+            yield mark
+        finally:
+            os.close(mark)
+
     def watch(self, pid: int, start: int) -> None:
-        """End the session of this worker if the agent dies."""
+        """End the session of this worker if the agent dies. It is the one that was expected."""
         self._order(f"watch {pid} {start}")
 
     def forget(self, pid: int) -> None:

@@ -15,6 +15,7 @@ that it costs milliseconds, and it lives in a session of its own, so that what e
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import select
@@ -24,7 +25,7 @@ import sys
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _PROC = "/proc"
 UNKNOWN = -1  # in place of a start that cannot be read
@@ -238,22 +239,49 @@ def end(leaders: dict[int, int], table: Table | None = None) -> None:
         select.poll().poll(_PAUSE_MS)
 
 
-def guard(orders: IO[str], table: Table | None = None) -> None:
-    """Follow `watch PID START`, `forget PID` and `scratch PATH` to the end of `orders`, then end what is watched.
+def link_of(fd: int) -> str:
+    """What /proc shows for this descriptor of a pipe, and for each copy of it in other processes."""
+    return f"pipe:[{os.fstat(fd).st_ino}]"
 
-    The end comes when the agent closes the pipe or dies, however it dies.
+
+def holders(link: str, table: Table | None = None) -> dict[int, int]:
+    """The processes that hold a descriptor with this link, with their starts; none on a system without /proc."""
+    table = table or best_table()
+    return {pid: start_of(pid, table) for pid in table.pids() if link in _links_of(pid)}
+
+
+def _links_of(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):  # it is gone meanwhile, or another user's
+        for fd in os.listdir(f"{_PROC}/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                yield os.readlink(f"{_PROC}/{pid}/fd/{fd}")  # noqa: PTH115 - pathlib would cost the guardian more than all else
+
+
+def guard(orders: IO[str], table: Table | None = None) -> None:
+    """Follow the lines of `orders` to their end, then end what is watched and what is expected:
+    `expect LINK`, a worker that is about to start and will hold this link, `watch PID START`, which is that worker,
+    `forget PID`, and `scratch PATH`, a folder to remove.
+
+    The end comes when the agent closes the pipe or dies, however it dies. Then a worker that is just being started
+    holds no copy of the pipe any more, and has its mark.
     """
     leaders: dict[int, int] = {}
     scratch: list[str] = []
+    expected = ""
     for line in orders:
         verb, _, rest = line.rstrip("\n").partition(" ")
-        if verb == "watch":
+        if verb == "expect":
+            expected = rest
+        elif verb == "watch":
             pid, start = rest.split()
             leaders[int(pid)] = int(start)
+            expected = ""
         elif verb == "forget":
             leaders.pop(int(rest), None)
         elif verb == "scratch":
             scratch.append(rest)
+    if expected:
+        leaders.update(holders(expected, table))
     end(leaders, table)
     for path in scratch:
         shutil.rmtree(path, ignore_errors=True)

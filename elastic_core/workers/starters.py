@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Launch:
     """One worker about to start. `stdout` and `stderr` are the write ends of pipes, None to inherit the agent's.
-    `result` is where a function's return value goes, `cpus` the processors to run on (empty: any)."""
+    `result` is where a function's return value goes, `mark` a descriptor that the worker has to hold from its first
+    moment, see `Guardian.expecting`, and `cpus` the processors to run on (empty: any)."""
 
     local_rank: int
     environment: dict[str, str]
     stdout: int | None
     stderr: int | None
     result: Path
+    mark: int
     cpus: Cpus = NO_CPUS
 
 
@@ -61,6 +63,7 @@ class CommandStarter:
                     stdout=launch.stdout,
                     stderr=launch.stderr,
                     start_new_session=True,
+                    pass_fds=(launch.mark,),
                 )
         except OSError as error:
             raise ConfigurationError(

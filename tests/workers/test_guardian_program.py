@@ -62,6 +62,17 @@ def test_guardian_forgets(guardian, tree, running):
     assert running(found["grandchild"])
 
 
+@pytest.mark.parametrize(("watched", "ended"), [(False, True), (True, False)])
+def test_who_holds_what_was_expected_is_ended_unless_a_worker_was_named(spawn, pipe, running, until, watched, ended):
+    holder = spawn("import time; time.sleep(600)")
+    orders = f"expect {sessions.link_of(pipe[1])}\n" + "watch 999999999 5\n" * watched
+    for end in pipe:
+        os.close(end)  # else this process would be found too
+    sessions.guard(io.StringIO(orders))
+    assert (holder.poll() == -signal.SIGKILL) == ended
+    assert (holder.poll() is None) == (not ended)
+
+
 def ignores(pid, signum):
     with open(f"/proc/{pid}/status") as file:
         mask = next(line.split()[1] for line in file if line.startswith("SigIgn"))
@@ -133,6 +144,46 @@ def test_workers_and_grandchildren_die_with_a_killed_agent(pipe, lines_of, until
     until(lambda: not any(map(running, pids)), f"{pids} to die")
     until(lambda: os.listdir(tmp_path) == [], "the scratch folder to go")
     agent.stderr.close()
+
+
+KILLED_AT_A_START = """
+import os, signal, sys, time
+from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
+from elastic_core.workers.functions import FunctionStarter
+from elastic_core.workers.group import GroupPolicy, LocalWorkers
+from elastic_core.workers.starters import CommandStarter
+
+class Killing:
+    def __init__(self, starter):
+        self.starter = starter
+
+    def start(self, launch):
+        child = self.starter.start(launch)
+        print(child.pid, flush=True)
+        if launch.local_rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return child
+
+method = sys.argv[1]
+function = method != "subprocess"
+starter = FunctionStarter(time.sleep, (600,), method) if function else CommandStarter(("sleep", "600"))
+ranks = (WorkerRanks(0, 0, 0), WorkerRanks(1, 1, 1), WorkerRanks(2, 2, 2))
+plan = RoundPlan(1, "job", "here", "default", 0, 1, 3, 3, "127.0.0.1", 1, False, 0, 0, ranks)
+LocalWorkers(Killing(starter), GroupPolicy(), dict(os.environ)).start(plan)
+"""
+
+
+@pytest.mark.parametrize("method", ["subprocess", "fork", "spawn", "forkserver"])
+def test_a_worker_that_an_agent_was_starting_when_it_was_killed_ends_too(method, tmp_path, until, running, clean_up):
+    """Between the start of the process and the line that tells the guardian its id."""
+    command = [sys.executable, "-c", KILLED_AT_A_START, method]
+    with (tmp_path / "pids").open("w+") as report:
+        agent = subprocess.run(command, stdout=report, timeout=60)
+        report.seek(0)
+        pids = list(map(int, report))
+    clean_up += pids
+    assert (agent.returncode, len(pids)) == (-signal.SIGKILL, 2)
+    until(lambda: not any(map(running, pids)), f"{pids} to die")
 
 
 GUARDING = """

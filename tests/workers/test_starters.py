@@ -13,11 +13,13 @@ from elastic_core.workers.starters import CommandStarter, Launch
 
 @pytest.fixture
 def launch(tmp_path):
-    def launch(local_rank=0, environment=None, stdout=None, stderr=None, **more):
-        given = dict(os.environ) if environment is None else environment
-        return Launch(local_rank, given, stdout, stderr, tmp_path / "result", **more)
+    with open(os.devnull) as mark:
 
-    return launch
+        def launch(local_rank=0, environment=None, stdout=None, stderr=None, **more):
+            given = dict(os.environ) if environment is None else environment
+            return Launch(local_rank, given, stdout, stderr, tmp_path / "result", mark.fileno(), **more)
+
+        yield launch
 
 
 def finish(child):
