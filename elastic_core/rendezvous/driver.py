@@ -13,6 +13,7 @@ answer at once, even while the store hangs.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from operator import is_not
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,13 +49,22 @@ T = TypeVar("T")
 _LONGEST_WAIT: Duration = 30.0  # a bound for waits for news, so that a lost connection is noticed
 _AFTER_ERROR: Duration = 1.0  # a watcher whose connection fails leaves it to the operations to find out why
 _NOTHING = object()
-_PAUSES = Backoff(first=0.01, longest=_AFTER_ERROR)  # after news that brought nothing new
 _MANY = 20
-_CLOSING: Duration = 10.0  # for the backend to close; a server that it hosts takes its time
-_ENDING: Duration = 2.0
 _BREATH: Duration = 0.1  # for each that ends, also when time has run out: this process may have slept, and they with it
 _SETTLING: Duration = 0.001  # for each node of a round that has just formed: their agents all have to do at once
 _STATE, _ROSTER = "state", "roster"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How many seconds are waited, at most, for what may never come, and between waits that bring nothing."""
+
+    answer: Duration = 5.0  # an answer of the store, by who closes or leaves
+    outage: Duration = 1.0  # the same, when the store has not answered before
+    linger: Duration = 5.0  # by the host of the store, for the others to have seen that the job is over
+    closing: Duration = 10.0  # for the backend to close; a server that it hosts takes its time
+    ending: Duration = 2.0  # for the threads to end
+    pauses: Backoff = Backoff(first=0.01, longest=_AFTER_ERROR)  # after news that brought nothing new
 
 
 class _Pending:
@@ -70,14 +80,13 @@ class Driver:
 
     Args:
         backend: becomes this driver's, which closes it.
-        closing: seconds that it waits for that.
     """
 
-    def __init__(self, node: Node, backend: RosterBackend, clock: Clock, closing: Duration = _CLOSING) -> None:
+    def __init__(self, node: Node, backend: RosterBackend, clock: Clock, patience: Patience = Patience()) -> None:
         self._node = node
         self._backend = backend
         self._clock = clock
-        self._closing = closing
+        self._patience = patience
         self._operations = Operations(backend)
         self._changed, self._rested = _conditions()
         self._listeners: list[Callable[[], None]] = []
@@ -171,7 +180,7 @@ class Driver:
             self._changed.notify_all()
             self._rested.notify_all()
         closed = self._dropped or self._closed()
-        until = later(self._clock.now(), _ENDING)
+        until = later(self._clock.now(), self._patience.ending)
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(until - self._clock.now(), _BREATH))
@@ -190,9 +199,10 @@ class Driver:
             self._backend.close()
             return True
         try:
-            call.result(self._closing)
+            call.result(self._patience.closing)
         except Late:
-            reason = f"expected the backend to close within {self._closing:g} s, found that it hangs; it is left behind"
+            bound = f"{self._patience.closing:g} s"
+            reason = f"expected the backend to close within {bound}, found that it hangs; it is left behind"
             get_logger().warning("rendezvous fault", reason=reason)
             return False
         return True
@@ -400,13 +410,13 @@ class Driver:
         once: without a pause the threads would keep each other busy."""
         if useless > 0:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping, _PAUSES.pause(useless))
+                self._changed.wait_for(lambda: self._stopping, self._patience.pauses.pause(useless))
 
     def _nap(self, useless: int) -> None:
         """The same for the operating thread; a wake ends the pause."""
         if useless > 0:
             with self._changed:
-                self._changed.wait_for(lambda: self._woken or self._stopping, _PAUSES.pause(useless))
+                self._changed.wait_for(lambda: self._woken or self._stopping, self._patience.pauses.pause(useless))
                 self._woken = False
 
     def _tell(self, error: Exception) -> None:

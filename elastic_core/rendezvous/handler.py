@@ -15,7 +15,7 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousInfo, RendezvousStoreInfo, RoundHandler
 from elastic_core.rendezvous.codec import check_entry
-from elastic_core.rendezvous.driver import Driver
+from elastic_core.rendezvous.driver import Driver, Patience
 from elastic_core.rendezvous.effects import Look
 from elastic_core.rendezvous.messages import no_answer
 from elastic_core.rendezvous.model import Entry
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.effects import Request
     from elastic_core.rendezvous.model import State
 
-_PATIENCE: Duration = 5.0  # seconds that closing and leaving wait for the store
-_PATIENCE_OUTAGE: Duration = 1.0  # the same, when it has not answered before
-_LINGER: Duration = 5.0  # seconds that the host of the store waits for the others to have seen that the job is over
 _PROBE: Duration = 2.0  # seconds for another node to answer at all
 _PROBE_AGAIN: Duration = 30.0  # between two probes of a node that cannot reach the members of the round
 _MOST_PROBED = 64
@@ -73,8 +70,10 @@ class DynamicRendezvousHandler(RoundHandler):
         stores: RoundStores,
         clock: Clock | None = None,
         incarnation: str | None = None,
+        patience: Patience = Patience(),
     ) -> None:
         self._clock = clock or SystemClock()
+        self._patience = patience
         self._stores = stores
         self._name = backend.name
         self._backend = with_roster(backend, self._clock)
@@ -84,7 +83,7 @@ class DynamicRendezvousHandler(RoundHandler):
             check_entry(entry)
         except ValueError as error:
             raise ConfigurationError(Problem("--node-id", str(error))) from error
-        self._driver = Driver(Node(entry, self._settings), self._backend, self._clock)
+        self._driver = Driver(Node(entry, self._settings), self._backend, self._clock, patience)
         self._shut = False
         self._turns = 1 + settings.max_nodes // _SEEING_NODES
         self._turn = secrets.randbelow(self._turns)  # nodes that begin to wait at once do not look at once
@@ -232,11 +231,11 @@ class DynamicRendezvousHandler(RoundHandler):
     def _carry_out(self, order: Callable[[Node], Request]) -> None:
         """Ask the node for it, and wait until it is done. Raises what prevents it."""
         self._driver.start()
-        if self._shut or not self._driver.carry_out(order, _PATIENCE):
+        if self._shut or not self._driver.carry_out(order, self._patience.answer):
             obstacle, outage, fault = self._driver.ask(
                 lambda node, now: (node.obstacle(now), node.connection.outage, node.fault)
             )
-            raise obstacle if self._shut and obstacle else no_answer(outage, fault, _PATIENCE)
+            raise obstacle if self._shut and obstacle else no_answer(outage, fault, self._patience.answer)
 
     def shutdown(self) -> bool:
         was_shut, self._shut = self._shut, True
@@ -246,7 +245,7 @@ class DynamicRendezvousHandler(RoundHandler):
         told = True
         if self._driver.started and met:
             away = self._driver.ask(lambda node, now: node.connection.outage is not None)
-            patience = _PATIENCE_OUTAGE if away else _PATIENCE
+            patience = self._patience.outage if away else self._patience.answer
             told = self._driver.carry_out(lambda node: node.retire("it was shut down"), patience)
             self._linger()
         try:
@@ -259,7 +258,7 @@ class DynamicRendezvousHandler(RoundHandler):
         node may never ask."""
         if not self._backend.hosts_store:
             return
-        until = later(self._clock.now(), _LINGER)
+        until = later(self._clock.now(), self._patience.linger)
         self._driver.tell(lambda node: node.linger())
         self._driver.wait(lambda node, now: not node.lingers or None, lambda node: until)
 

@@ -10,7 +10,6 @@ import pytest
 from elastic_core.clock import Instant
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.node import Member
-from elastic_core.rendezvous import driver, handler
 from elastic_core.rendezvous.model import Entry, Report, State
 from elastic_core.rendezvous.roster import Seen
 from elastic_core.rendezvous.seats import Seat, Seats
@@ -59,19 +58,6 @@ class Say:
 @pytest.fixture
 def say():
     return Say
-
-
-@pytest.fixture
-def bounds(monkeypatch):
-    """A function that sets how many seconds a handler and its driver wait for things. Long ones show that a call did
-    not wait for them, however slow the machine is; short ones save the time."""
-
-    def bounds(**seconds):
-        for name, value in seconds.items():
-            room = driver if name == "ending" else handler
-            monkeypatch.setattr(room, f"_{name.upper()}", value)
-
-    return bounds
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousSettings, RendezvousTimeout, RoundStores
 from elastic_core.rendezvous.codec import decoded_state, encoded_state
+from elastic_core.rendezvous.driver import Patience
 from elastic_core.rendezvous.model import State
 from elastic_core.rendezvous.round_stores import PrefixedStores
 from elastic_core.testing import Background, MemoryBackend, SharedMemory
@@ -57,15 +58,19 @@ class HangingBackend(MemoryBackend):
 
 class Job:
     """The nodes of a job in one process, by name. Nobody is called gone who is only slow, unless by few `attempts`, or
-    by a `clock` of the test's."""
+    by a `clock` of the test's. A long `patience` shows that a call did not wait for so long, however slow the machine
+    is; a short one saves the time."""
 
-    def __init__(self, min_nodes=1, max_nodes=2, interval=0.2, attempts=150, clock=None, **timeouts):
+    def __init__(
+        self, min_nodes=1, max_nodes=2, interval=0.2, attempts=150, clock=None, patience=Patience(), **timeouts
+    ):
         self.memory = SharedMemory()
         self.store = MemoryStore(timedelta(seconds=LONG))
         self.bounds = (min_nodes, max_nodes)
         self.beats = (interval, attempts)
         self.timeout = RendezvousTimeout(**{"join": LONG, "last_call": 0.3, **timeouts})
         self.clock = clock
+        self.patience = patience
         self.handlers = {}
         self.backends = {}
 
@@ -77,6 +82,7 @@ class Job:
             Node(name, host=name, max_restarts=max_restarts),
             stores or PrefixedStores(self.store, "job", "127.0.0.1"),
             self.clock,
+            patience=self.patience,
         )
         self.handlers[name], self.backends[name] = handler, backend
         return handler

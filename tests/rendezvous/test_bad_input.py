@@ -11,7 +11,8 @@ from store_place import Place
 
 from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces.node import Node
-from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+from elastic_core.rendezvous import DynamicRendezvousHandler, PrefixedStores, RendezvousSettings, RendezvousTimeout
+from elastic_core.rendezvous.driver import Patience
 from elastic_core.rendezvous.versions import Keys
 from elastic_core.testing import Background, eventually
 
@@ -33,16 +34,13 @@ class StoreJob:
         """The round in which all of these are."""
         for name in names:
             if name not in self.handlers:
-                self.handlers[name] = DynamicRendezvousHandler.from_backend(
-                    "job",
-                    self.place.store,
+                timeout = RendezvousTimeout(join=LONG, last_call=0.1)
+                self.handlers[name] = DynamicRendezvousHandler(
                     self.place.backend(),
-                    *nodes,
-                    "127.0.0.1",
-                    RendezvousTimeout(join=LONG, last_call=0.1),
-                    INTERVAL,
-                    60,
-                    node=Node(name, host=name, max_restarts=3),
+                    RendezvousSettings("job", *nodes, timeout, INTERVAL, 60),
+                    Node(name, host=name, max_restarts=3),
+                    PrefixedStores(self.place.store, "job", "127.0.0.1"),
+                    patience=Patience(answer=0.5),  # a state that cannot be read lets nobody leave
                 )
         calls = [Background(self.handlers[name].next_rendezvous) for name in names]
         return [call.result() for call in calls]
@@ -68,10 +66,9 @@ class StoreJob:
 
 
 @pytest.fixture
-def job(bounds):
+def job():
     job = StoreJob()
     yield job
-    bounds(patience=0.5)  # a state that cannot be read lets nobody leave
     job.end()
 
 

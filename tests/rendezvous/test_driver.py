@@ -18,9 +18,9 @@ from elastic_core.clock import Instant, SystemClock
 from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo
-from elastic_core.rendezvous import driver, model
+from elastic_core.rendezvous import model
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
-from elastic_core.rendezvous.driver import Driver
+from elastic_core.rendezvous.driver import Driver, Patience
 from elastic_core.rendezvous.effects import Amend, Look
 from elastic_core.rendezvous.model import Entry
 from elastic_core.rendezvous.node import Node
@@ -36,12 +36,12 @@ WHERE = RendezvousStoreInfo("127.0.0.1", 1234)
 class One:
     """A node with its driver."""
 
-    def __init__(self, memory, name, backend, nodes, interval, attempts, closing):
+    def __init__(self, memory, name, backend, nodes, interval, attempts, patience):
         self.backend = backend(memory)
         timeout = RendezvousTimeout(last_call=0.1)
         settings = RendezvousSettings("job", *nodes, timeout, interval, attempts)
         node = Node(Entry.of(described.Node(name, max_restarts=3), f"{name}/1"), settings)
-        self.driver = Driver(node, self.backend, SystemClock(), **({} if closing is None else {"closing": closing}))
+        self.driver = Driver(node, self.backend, SystemClock(), patience)
 
     def join(self):
         self.driver.ask(lambda node, now: node.begin(now))
@@ -71,8 +71,8 @@ def start(memory):
     """A function that makes a node with its driver; all of them are stopped at the end."""
     made = []
 
-    def start(name="a", backend=HangingBackend, nodes=(1, 1), interval=RARELY, attempts=3, closing=None):
-        made.append(One(memory, name, backend, nodes, interval, attempts, closing))
+    def start(name="a", backend=HangingBackend, nodes=(1, 1), interval=RARELY, attempts=3, patience=Patience()):
+        made.append(One(memory, name, backend, nodes, interval, attempts, patience))
         return made[-1]
 
     yield start
@@ -94,7 +94,11 @@ def gathering(start):
 @pytest.fixture
 def following(gathering, start):
     """A node that waits for others, too, and does not lead. It waits in the store for news of the state."""
-    one = start("b", nodes=(3, 3))
+    return followed(start)
+
+
+def followed(start, **options):
+    one = start("b", nodes=(3, 3), **options)
     one.join()
     eventually(lambda: one.driver.ask(lambda node, now: node.registered))
     return one
@@ -224,15 +228,13 @@ class Pushing(HangingBackend):
         return super().wait_for_roster(timeout)
 
 
-@pytest.fixture
-def long_pauses(monkeypatch):
-    """Whoever rests from news that bring nothing rests for longer than a test takes."""
-    monkeypatch.setattr(driver, "_PAUSES", Backoff(first=RARELY, longest=RARELY))
+# Whoever rests from news that bring nothing rests for longer than a test takes.
+LONG_PAUSES = Patience(pauses=Backoff(first=RARELY, longest=RARELY))
 
 
-def test_news_that_is_taken_up_each_time_is_not_rested_from(start, memory, long_pauses):
+def test_news_that_is_taken_up_each_time_is_not_rested_from(start, memory):
     """A leader rested longer after each newcomer, up to a second: nodes that came one by one waited for it."""
-    leader, others = start(backend=Pushing, nodes=(999, 999)), MemoryBackend(memory)
+    leader, others = start(backend=Pushing, nodes=(999, 999), patience=LONG_PAUSES), MemoryBackend(memory)
     leader.join()
     eventually(lambda: leader.leads)
     for key in (f"n{number}/1" for number in range(50)):
@@ -263,8 +265,9 @@ def test_while_the_store_hangs_it_answers_at_once_and_does_what_was_asked_for_on
     assert asked.result()
 
 
-def test_a_wake_reaches_it_while_a_state_that_cannot_be_read_is_news_again_and_again(following, memory, long_pauses):
+def test_a_wake_reaches_it_while_a_state_that_cannot_be_read_is_news_again_and_again(gathering, start, memory):
     """It pauses between two looks; who asks for something does not wait for that."""
+    following = followed(start, patience=LONG_PAUSES)
     with memory.changed:
         memory.state = (b"not ours", memory.writes + 1)
         memory.changed.notify_all()
@@ -341,9 +344,8 @@ class Deaf(HangingBackend):
         return super().wait_for_state(token, timeout)
 
 
-def test_a_wait_that_goes_wrong_is_told_once_and_begun_again(gathering, start, memory, capsys, monkeypatch):
-    monkeypatch.setattr(driver, "_PAUSES", Backoff(first=0.01, longest=0.01))
-    one = start("b", Deaf, nodes=(3, 3))
+def test_a_wait_that_goes_wrong_is_told_once_and_begun_again(gathering, start, memory, capsys):
+    one = start("b", Deaf, nodes=(3, 3), patience=Patience(pauses=Backoff(first=0.01, longest=0.01)))
     one.join()
     eventually(lambda: not one.backend.faults)
     write(memory, closed)
@@ -418,9 +420,8 @@ class Stubborn(HangingBackend):
     wait_for_roster = wait_for_state
 
 
-def test_to_stop_is_bounded_though_everything_hangs(start, capsys, bounds):
-    bounds(ending=0.2)
-    one = start(backend=Stubborn, nodes=(1, 2), closing=0.1)
+def test_to_stop_is_bounded_though_everything_hangs(start, capsys):
+    one = start(backend=Stubborn, nodes=(1, 2), patience=Patience(closing=0.1, ending=0.2))
     one.join()
     one.member()
     one.backend.hold.clear()

@@ -10,13 +10,13 @@ from handler_job import LONG, FailingStores, rendezvous_threads
 
 from elastic_core.errors import RendezvousGracefulExitError
 from elastic_core.interfaces.handler import Outcome
-from elastic_core.rendezvous import driver, handler
+from elastic_core.rendezvous.driver import Patience
 from elastic_core.testing import Background, eventually
 
 
 def test_how_many_seconds_are_waited_at_most():
     """The tests below set other bounds."""
-    assert (handler._PATIENCE, handler._PATIENCE_OUTAGE, handler._LINGER, driver._ENDING) == (5.0, 1.0, 5.0, 2.0)
+    assert Patience() == Patience(answer=5.0, outage=1.0, linger=5.0, closing=10.0, ending=2.0)
 
 
 def test_shutdown_before_the_start_and_twice(job):
@@ -33,10 +33,9 @@ def test_shutdown_before_the_start_and_twice(job):
     assert time.monotonic() - begun < LONG  # none of them waits its five seconds
 
 
-def test_shutdown_lets_a_join_come_back(job, bounds):
-    bounds(patience=120.0, ending=120.0)
+def test_shutdown_lets_a_join_come_back(job):
     before = rendezvous_threads()
-    one = job(2, 2, join=120)
+    one = job(2, 2, join=120, patience=Patience(answer=120.0, ending=120.0))
     call = Background(one.node("a").next_rendezvous)
     eventually(lambda: one.memory.entries)
     begun = time.monotonic()
@@ -49,10 +48,9 @@ def test_shutdown_lets_a_join_come_back(job, bounds):
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_shutdown_is_bounded_when_the_store_hangs(job, joined, bounds):
+def test_shutdown_is_bounded_when_the_store_hangs(job, joined):
     """It hangs for a minute."""
-    bounds(patience=0.5, ending=0.5)
-    one = job(1, 1)
+    one = job(1, 1, patience=Patience(answer=0.5, ending=0.5))
     handler = one.node("a")
     if joined:
         handler.next_rendezvous()
@@ -77,29 +75,33 @@ def test_shutdown_while_a_round_runs_closes_nothing(job):
 
 @pytest.fixture
 def host(job):
-    """A job whose two nodes have succeeded, the first of which hosts the store."""
-    one = job(2, 2)
-    one.form("ab")
-    one.backends["a"].hosting = True
-    for name in "ab":
-        one.handlers[name].report_success()
-    for name in "ab":
-        eventually(one.handlers[name].verdict)
-    return one
+    """A function that makes a job whose two nodes have succeeded, the first of which hosts the store."""
+
+    def host(patience):
+        one = job(2, 2, patience=patience)
+        one.form("ab")
+        one.backends["a"].hosting = True
+        for name in "ab":
+            one.handlers[name].report_success()
+        for name in "ab":
+            eventually(one.handlers[name].verdict)
+        return one
+
+    return host
 
 
-def test_the_host_of_the_store_leaves_last_and_with_the_last_of_the_others(host, bounds):
-    bounds(linger=120.0)
-    leaving = Background(host.handlers["a"].shutdown)
+def test_the_host_of_the_store_leaves_last_and_with_the_last_of_the_others(host):
+    one = host(Patience(linger=120.0))
+    leaving = Background(one.handlers["a"].shutdown)
     assert not leaving.over(0.5)
-    host.handlers["b"].shutdown()
+    one.handlers["b"].shutdown()
     assert leaving.result()
 
 
-def test_the_host_of_the_store_does_not_wait_for_the_dead(host, bounds):
-    bounds(linger=0.5)
+def test_the_host_of_the_store_does_not_wait_for_the_dead(host):
+    one = host(Patience(linger=0.5))
     begun = time.monotonic()
-    assert host.handlers["a"].shutdown()
+    assert one.handlers["a"].shutdown()
     assert 0.5 <= time.monotonic() - begun < LONG
 
 
@@ -162,9 +164,8 @@ def test_shutdown_of_a_member_is_told_at_once(job):
     assert eventually(one.handlers["a"].verdict).outcome is Outcome.RESTART
 
 
-def test_shutdown_in_an_outage_does_not_wait_for_long(job, bounds):
-    bounds(patience=120.0, patience_outage=0.5)
-    one = job(1, 1)
+def test_shutdown_in_an_outage_does_not_wait_for_long(job):
+    one = job(1, 1, patience=Patience(answer=120.0, outage=0.5))
     one.form("a")
     one.backends["a"].reachable = False
     eventually(lambda: "took it away" in one.handlers["a"].progress())

@@ -9,6 +9,7 @@ import pytest
 
 from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces.handler import Outcome
+from elastic_core.rendezvous.driver import Patience
 from elastic_core.testing import FakeClock, eventually
 
 
@@ -48,9 +49,8 @@ def test_a_long_outage_fences_and_a_short_one_does_not(job, how):
     assert ("does not answer at all" if how == "hangs" else "took it away") in verdict.reason
 
 
-def test_an_unreadable_state_leaves_healthy_workers_alone(bounds, job):
-    bounds(patience=0.5)  # shutting down waits in vain
-    one = job(1, 1)
+def test_an_unreadable_state_leaves_healthy_workers_alone(job):
+    one = job(1, 1, patience=Patience(answer=0.5))  # shutting down waits in vain
     one.form("a")
     with one.memory.changed:
         one.memory.state = (b"not ours", one.memory.writes + 1)

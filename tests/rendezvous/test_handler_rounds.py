@@ -7,6 +7,7 @@ from handler_job import LONG, SHORT, failure
 
 from elastic_core.errors import RendezvousClosedError, RendezvousConnectionError
 from elastic_core.interfaces.handler import Outcome
+from elastic_core.rendezvous.driver import Patience
 from elastic_core.testing import Background, eventually
 
 
@@ -103,15 +104,14 @@ def test_leaving_does_not_wait_for_a_store_that_hangs(job):
     assert not one.backends["a"].hold.is_set()
 
 
-def test_nodes_that_wait_are_counted_as_torch_counts_them(job, bounds):
-    one = job(1, 1)
+def test_nodes_that_wait_are_counted_as_torch_counts_them(job):
+    one = job(1, 1, patience=Patience(answer=2.0))
     one.form("a")
     assert one.handlers["a"].num_nodes_waiting() == 0
     one.bounds = (1, 2)
     other = one.node("b")
     assert other.num_nodes_waiting() == 0
     one.backends["b"].reachable = False
-    bounds(patience=0.5)
     with pytest.raises(RendezvousConnectionError):
         other.num_nodes_waiting()
 
@@ -128,9 +128,8 @@ def test_closing_is_known_to_all_when_it_returns(job):
     assert fresh.is_closed()
 
 
-def test_closing_through_an_outage_is_an_error_and_happens_all_the_same(job, bounds):
-    bounds(patience=0.5)
-    one = job(1, 1)
+def test_closing_through_an_outage_is_an_error_and_happens_all_the_same(job):
+    one = job(1, 1, patience=Patience(answer=0.5))
     one.form("a")
     one.backends["a"].reachable = False
     for call in [Background(one.handlers["a"].set_closed), Background(one.handlers["a"].is_closed)]:
