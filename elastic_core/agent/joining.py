@@ -73,11 +73,11 @@ def _with_members(info: RendezvousInfo, own: Introduction) -> RendezvousInfo:
     """Handlers that were written for torchrun return a class of torch's, which has no members."""
     formed: Round | None = getattr(info, "formed", None)
     if formed is None:
-        formed = call_roll(info.store, info.rank, info.world_size, own)
+        formed = exchange_introductions(info.store, info.rank, info.world_size, own)
     return RendezvousInfo(info.store, info.rank, info.world_size, info.bootstrap_store_info, formed)
 
 
-def call_roll(store: Store, rank: int, world_size: int, own: Introduction) -> Round:
+def exchange_introductions(store: Store, rank: int, world_size: int, own: Introduction) -> Round:
     """The round as all its members see it. The restart count is the highest that one of them knows, and so is the
     number. A node that is alone asks no other. Blocks for as long as the store waits for a key.
 

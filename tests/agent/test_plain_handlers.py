@@ -12,7 +12,7 @@ from elastic_core.errors import RendezvousClosedError
 
 
 def test_two_nodes_whose_handler_does_not_say_who_takes_part(make_node, scripted_handler):
-    """Their ranks come from a roll call, and the restart count is the highest that one of them knows."""
+    """Their ranks come from introductions, and the restart count is the highest that one of them knows."""
     stores = [MemoryStore(), MemoryStore()]
 
     def node(rank, size, first):

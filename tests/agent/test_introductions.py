@@ -1,4 +1,4 @@
-"""The roll call over a store in memory, each node in a thread of its own; and what is found there that is none."""
+"""Introductions over a store in memory, each node in a thread of its own; and what is found there that is none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from elastic_core.agent.joining import Introduction, call_roll
+from elastic_core.agent.joining import Introduction, exchange_introductions
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
 from elastic_core.interfaces.node import Member, Round
@@ -19,7 +19,7 @@ NODES = [Introduction("trainer", 2, 0, 1), Introduction("reader", 1, 3, 2), Intr
 def test_all_nodes_come_to_the_same_round():
     store = MemoryStore(timedelta(seconds=30))
     with ThreadPoolExecutor(3) as pool:
-        rounds = list(pool.map(lambda rank: call_roll(store, rank, 3, NODES[rank]), range(3)))
+        rounds = list(pool.map(lambda rank: exchange_introductions(store, rank, 3, NODES[rank]), range(3)))
     members = tuple(Member("", "", "", own.role, own.local_world_size) for own in NODES)
     assert rounds == [Round(7, members, 3)] * 3
 
@@ -30,12 +30,12 @@ class Untouchable:
 
 
 def test_a_node_that_is_alone_uses_no_store():
-    assert call_roll(Untouchable(), 0, 1, NODES[1]) == Round(2, (Member("", "", "", "reader", 1),), 3)
+    assert exchange_introductions(Untouchable(), 0, 1, NODES[1]) == Round(2, (Member("", "", "", "reader", 1),), 3)
 
 
 def test_a_node_that_does_not_answer():
     with pytest.raises(RendezvousTimeoutError, match="expected the node with rank 1 to tell its role"):
-        call_roll(MemoryStore(timedelta(seconds=0.01)), 0, 2, NODES[0])
+        exchange_introductions(MemoryStore(timedelta(seconds=0.01)), 0, 2, NODES[0])
 
 
 class Gone(MemoryStore):
@@ -45,7 +45,7 @@ class Gone(MemoryStore):
 
 def test_a_store_that_breaks():
     with pytest.raises(RendezvousConnectionError, match="connection closed by peer"):
-        call_roll(Gone(), 0, 2, NODES[0])
+        exchange_introductions(Gone(), 0, 2, NODES[0])
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_cannot_be_read_is_an_error_with_a_name(raw):
     store = MemoryStore()
     store.set("elastic/member/1", raw)
     with pytest.raises(RendezvousStateError, match="role and the number of workers of the node with rank 1"):
-        call_roll(store, 0, 2, NODES[0])
+        exchange_introductions(store, 0, 2, NODES[0])
 
 
 def test_no_thread_is_left():
