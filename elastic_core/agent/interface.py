@@ -21,8 +21,8 @@ DEFAULT_ROLE = "default"
 class WorkerState(str, enum.Enum):
     """State of a worker group; all its workers share it. The names are torch's.
 
-    UNKNOWN: the agent has lost track; INIT: being started; HEALTHY: running; UNHEALTHY: running but not well;
-    STOPPED: ended by the agent; SUCCEEDED, FAILED: ended by themselves.
+    UNKNOWN: the agent has lost track; INIT: being started; HEALTHY: running; UNHEALTHY: running but not well,
+    which is a failure of the group; STOPPED: ended by the agent; SUCCEEDED, FAILED: ended by themselves.
     """
 
     UNKNOWN = "UNKNOWN"

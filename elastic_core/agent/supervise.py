@@ -115,12 +115,12 @@ class Observation:
     @property
     def running(self) -> bool:
         """Whether workers run."""
-        return WorkerState.is_running(self.result.state)
+        return WorkerState.is_running(self.result.state) and not self.complete
 
     @property
     def failed(self) -> bool:
         """Whether the group has failed, or is in no state that it can go on from."""
-        return not self.running and self.result.state is not WorkerState.SUCCEEDED
+        return self.result.state not in (WorkerState.HEALTHY, WorkerState.SUCCEEDED)
 
     @property
     def told(self) -> Mapping[int, ProcessFailure]:

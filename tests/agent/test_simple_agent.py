@@ -114,6 +114,16 @@ def test_it_fails_when_the_budget_is_used_up(make_agent, scripted_handler):
     assert observer.facts[-1].reason == "rank 1: exit code 3; all 1 restarts are used (--max-restarts)"
 
 
+def test_a_group_that_is_unwell_is_restarted_as_one_that_failed(make_agent):
+    agent = make_agent([RUNS, RunResult(WorkerState.UNHEALTHY), RUNS, DONE], max_restarts=1)
+    assert agent.run() == DONE
+    assert agent.calls == ["start", "stop", "start", SHUTDOWN]
+    assert agent.restart_count == 1
+    unwell = make_agent([RunResult(WorkerState.UNHEALTHY)], max_restarts=1)
+    assert unwell.run() == RunResult(WorkerState.FAILED)
+    assert unwell.calls == ["start", "stop", "start", "stop", SHUTDOWN]
+
+
 def test_waiting_nodes_replace_the_round_for_free(make_agent, scripted_handler):
     class RunsOutOfRounds(PolledAgent):
         def _monitor_workers(self, worker_group):

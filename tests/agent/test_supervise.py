@@ -56,7 +56,6 @@ RESTART, AGAIN = "stop join start", "join start"
 WORKERS_RUN = [
     # budget, result, signal, verdict -> orders, cause, reason
     (FRESH, RUNS, None, None, "", None, "workers run"),
-    (FRESH, UNWELL, None, None, "", None, "workers run"),
     (FRESH, RUNS, None, COME, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
     (SPENT, RUNS, None, COME, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
     (SHARED, RUNS, None, COME, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
@@ -90,6 +89,7 @@ HAVE_FAILED = [
     (FRESH, AFTER_HANG, None, None, TELL_AND_STOP, None, "rank 0: hang: no progress"),
     (FRESH, failed(), None, None, TELL_AND_STOP, None, "the group is FAILED"),
     (FRESH, LOST_TRACK, None, None, TELL_AND_STOP, None, "the group is UNKNOWN"),
+    (FRESH, UNWELL, None, None, TELL_AND_STOP, None, "the group is UNHEALTHY"),
 ]
 
 ARE_COMPLETE = [
@@ -102,6 +102,8 @@ ARE_COMPLETE = [
     (FRESH, AFTER_HANG, None, None, AGAIN, HANG, "rank 0: hang: no progress; restart 1 of 1"),
     (FRESH, failed(), None, None, AGAIN, FAILURE, "the group is FAILED; restart 1 of 1"),
     (FRESH, LOST_TRACK, None, None, AGAIN, FAILURE, "the group is UNKNOWN; restart 1 of 1"),
+    (FRESH, UNWELL, None, None, AGAIN, FAILURE, "the group is UNHEALTHY; restart 1 of 1"),
+    (NONE, UNWELL, None, None, "fail", None, "the group is UNHEALTHY; no restart is allowed (--max-restarts=0)"),
     (SPENT, BROKEN, None, None, "fail", None, USED_UP),
     (NONE, BROKEN, None, None, "fail", None, NOT_ALLOWED),
     (FRESH, HOPELESS, None, None, "fail", None, NO_CURE),
@@ -158,7 +160,7 @@ def test_nothing_runs_on_and_nothing_comes_after_an_end(
     """Whoever joins again or ends has stopped what ran; a signal's LEAVE stops it itself."""
     orders = supervise(budget, Observation(result, signum, verdict, complete)).orders
     assert ENDS.isdisjoint(orders[:-1])
-    if WorkerState.is_running(result.state) and orders and orders != (Order.LEAVE,):
+    if WorkerState.is_running(result.state) and not complete and orders and orders != (Order.LEAVE,):
         assert orders.count(Order.STOP) == 1
     if Order.JOIN in orders:
         assert orders[-2:] == (Order.JOIN, Order.START)
