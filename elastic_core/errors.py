@@ -218,7 +218,8 @@ _FRAME_WIDTH = 80
 
 
 class ChildFailedError(ElasticError):
-    """Workers failed, and the job did not recover. `failures` has the failure of each failed worker by global rank."""
+    """Workers failed, and the job did not recover. `failures` has the failure of each failed worker by global rank. As
+    text the error is the whole report, see `format_msg`."""
 
     exit_code = ExitCode.WORKER_FAILED
 
@@ -228,6 +229,11 @@ class ChildFailedError(ElasticError):
         self.failures = failures
 
     def __str__(self) -> str:
+        return self.format_msg()
+
+    @property
+    def summary(self) -> str:
+        """One line: the first failure."""
         if not self.failures:
             return f"{self.name} failed"
         rank, first = self.get_first_failure()
@@ -246,11 +252,11 @@ class ChildFailedError(ElasticError):
         """All failures with their messages, the first failure first, for programs that print the error themselves. The
         delimiters make the lines around the text and before each failure."""
         if not self.failures:
-            return str(self)
+            return self.summary
         first, _ = self.get_first_failure()
         ranks = [first, *sorted(self.failures.keys() - {first})]
         sections = [self._section(rank, "first failure: " if rank == first else "") for rank in ranks]
-        title = str(self)
+        title = self.summary
         width = min(max(len(line) for text in (title, *sections) for line in text.splitlines()), _FRAME_WIDTH)
         border, line = boarder_delim * width, section_delim * width
         return f"\n{line}\n".join([f"{border}\n{title}", *sections]) + f"\n{border}"

@@ -35,13 +35,14 @@ def outcome(run_id: str, exit_code: int, error: BaseException | None, history: H
     """The file's content."""
     finished = history.finished
     first = _first_failure(error)
+    message = error.summary if isinstance(error, ChildFailedError) else str(error or "")
     return {
         "version": SCHEMA_VERSION,
         "run_id": run_id,
         "state": "SUCCEEDED" if exit_code == ExitCode.SUCCESS else finished.state if finished else "FAILED",
         "exit_code": int(exit_code),
-        "reason": finished.reason if finished else str(error or ""),
-        "error": None if error is None else {"type": type(error).__name__, "message": str(error)},
+        "reason": finished.reason if finished else message,
+        "error": None if error is None else {"type": type(error).__name__, "message": message},
         "restart_count": finished.restart_count if finished else 0,
         "first_failure": first,
         **history.as_dict(),

@@ -103,7 +103,9 @@ def test_effects_alone_still_have_a_first():
     ],
 )
 def test_what_a_failed_job_says(fields, text):
-    assert str(ChildFailedError("train.py", {1: failure(1, **fields)})) == text
+    error = ChildFailedError("train.py", {1: failure(1, **fields)})
+    assert error.summary == text
+    assert str(error) == error.format_msg()
 
 
 @pytest.mark.parametrize(
