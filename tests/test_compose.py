@@ -245,9 +245,11 @@ def test_a_watchdog_can_end_a_worker(plugin):
 )
 def test_what_was_built_is_ended_when_something_raises(where, diary, plugin):
     plugin.broken[where] = RuntimeError("no")
-    with pytest.raises(RuntimeError, match="no"):
+    with pytest.raises((RuntimeError, PluginError), match="no") as raised:
         run(plugin)
     assert plugin.diary == diary
+    made_by_a_factory = where in ("health", "handler", "watchdog")
+    assert isinstance(raised.value, PluginError) == made_by_a_factory
 
 
 def test_what_breaks_while_it_is_stopped_hides_nothing(plugin, capsys):

@@ -204,8 +204,10 @@ class PluginManager:
     def _backends_of_stores(self) -> list[Provided[RendezvousBackendRecord]]:
         from elastic_core.rendezvous.from_store import record_of
 
-        stores = ((item.record, item.source) for item in self._provided if isinstance(item.record, StoreRecord))
-        return [Provided(record_of(store), source) for store, source in stores if store.shared]
+        kind = kind_of(StoreRecord)
+        stores = [item for item in self.records(StoreRecord) if item.record.shared]
+        # Other errors of a store count as an outage of it, and the core tries again. A module does not come.
+        return [Provided(record_of(selection.attributed(item, kind, ImportError)), item.source) for item in stores]
 
     def provided(self, kind: type[R], name: str) -> Provided[R]:
         """The one record of that name or alias, with the plugin that provides it.
@@ -216,8 +218,9 @@ class PluginManager:
         return selection.select(kind_of(kind), self.records(kind), name, self.failures, self.blocked)
 
     def select(self, kind: type[R], name: str) -> R:
-        """The one record of that name or alias. Raises PluginError like `provided`."""
-        return self.provided(kind, name).record
+        """The one record of that name or alias, whose functions name the plugin in what they raise. Raises PluginError
+        like `provided`."""
+        return selection.attributed(self.provided(kind, name), kind_of(kind))
 
     def conflicts(self) -> tuple[Conflict, ...]:
         """Every name that several plugins provide, by kind of record, and then `option_conflicts`."""

@@ -3,15 +3,18 @@ silence."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+import functools
+import traceback
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from elastic_core.errors import PluginError, Problem
-from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Failure, Source
+from elastic_core.errors import ElasticError, PluginError, Problem
+from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Failure, Source, described_error
 from elastic_core.text import did_you_mean, normalised
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from elastic_core.hooks.records import Kind, Option, Record
 
@@ -104,6 +107,41 @@ def select(
         conflict = Conflict(kind.noun, name, tuple(sorted(item.source for item in matches)))
         raise PluginError(Problem(kind.flag, str(conflict)))
     raise PluginError(Problem(kind.flag, "\n  ".join(_unknown(kind, provided, name, failures, blocked))))
+
+
+def attributed(provided: Provided[R], kind: Kind, errors: type[Exception] = Exception) -> R:
+    """The record, with functions that name the plugin in what they raise: PluginError in place of these errors, which
+    read as a fault of the core otherwise. Errors of ours stay."""
+    record = provided.record
+    calls = {field.name: getattr(record, field.name) for field in fields(record)}
+    named = {name: _attributed(call, provided, kind, errors) for name, call in calls.items() if callable(call)}
+    changed: R = replace(record, **named)  # type: ignore[arg-type]
+    return changed
+
+
+def _attributed(
+    call: Callable[..., Any], provided: Provided[Record], kind: Kind, errors: type[Exception]
+) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def attributed_call(*args: Any) -> Any:
+        try:
+            return call(*args)
+        except ElasticError:
+            raise
+        except errors as error:
+            source, name = provided.source, provided.record.name
+            found = f"expected the {kind.noun} {name!r} of {source.described}, found {described_error(error)}"
+            raise PluginError(Problem(kind.flag, f"{found}; {_advice(error)}")) from error
+
+    return attributed_call
+
+
+def _advice(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        return f"pip install {package}, or the package that brings that module"
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return f"it was raised in {Path(last.filename).name}, line {last.lineno}, which is for the authors of the plugin"
 
 
 def _unknown(

@@ -74,7 +74,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ign
     `elastic plugins` shows the exception, and the other plugins are used.
 
     The factory of the selected record is called once per agent, in the agent's thread, before the first round. An
-    exception of the factory ends the launch.
+    exception of the factory ends the launch with exit code 2, and the error names the plugin.
 
     A whole plugin::
 
@@ -107,9 +107,9 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
     The factory is called for every connection to the store, in the thread that needs the connection. An agent has up to
     three connections, and only one thread at a time uses each. The factory receives the store's options, with the
     endpoint as the option `endpoint`, `url` or `path`, whichever of them the store has, or as `host` and `port`. An
-    exception of the factory counts as an outage of the store, and the core tries again; but a ConfigurationError ends
-    the agent with exit code 2. After an error of the store the core makes a new connection. Every operation must end by
-    itself.
+    exception of the factory counts as an outage of the store, and the core tries again; but a ConfigurationError, or a
+    module that is missing, ends the agent with exit code 2. After an error of the store the core makes a new
+    connection. Every operation must end by itself.
 
     A whole plugin::
 
@@ -135,7 +135,7 @@ def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
     plugins` shows the exception, and the other plugins are used.
 
     The factory of the selected record is called once per agent, in the agent's thread, before the first worker starts.
-    An exception of the factory ends the launch.
+    An exception of the factory ends the launch with exit code 2, and the error names the plugin.
 
     A whole plugin::
 
@@ -162,7 +162,7 @@ def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[em
     `elastic plugins` shows the exception, and the other plugins are used.
 
     The factory of the selected record is called once per agent, in the agent's thread, before the first rendezvous. An
-    exception of the factory ends the launch.
+    exception of the factory ends the launch with exit code 2, and the error names the plugin.
 
     A whole plugin::
 

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.errors import ExitCode, PluginError
+from elastic_core.errors import ExitCode, PluginError, RendezvousConnectionError
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import HealthEndpointRecord, RendezvousBackendRecord, StoreRecord, WatchdogRecord
+from elastic_core.rendezvous import RendezvousParameters
 
 
 def load(*points, **environ):
@@ -21,8 +22,65 @@ def refusal(manager, name, kind=RendezvousBackendRecord):
 
 def test_by_name_and_by_alias(install_plugin, backend_source):
     manager = load(install_plugin("dist-a", backend_source("redis", aliases=("valkey", "redis"))))
-    assert manager.select(RendezvousBackendRecord, "redis") is manager.select(RendezvousBackendRecord, "valkey")
+    by_name, by_alias = (manager.provided(RendezvousBackendRecord, name).record for name in ("redis", "valkey"))
+    assert by_name is by_alias
+    assert manager.select(RendezvousBackendRecord, "valkey").name == "redis"
     assert str(manager.provided(RendezvousBackendRecord, "redis").source) == "dist-a 1.0"
+
+
+FACTORIES = """
+    from elastic_core.errors import RendezvousConnectionError
+    from elastic_core.hooks import RendezvousBackendRecord, StoreRecord, hookimpl
+
+    def lacks(params):
+        import no_such_library.client
+
+    def breaks(params):
+        raise KeyError("dsn")
+
+    def away(params):
+        raise RendezvousConnectionError("nobody there")
+
+    @hookimpl
+    def elastic_rendezvous_backends():
+        made = {"lacks": lacks, "breaks": breaks, "away": away}
+        return [RendezvousBackendRecord(name, "a test", call, open_backend=call) for name, call in made.items()]
+
+    @hookimpl
+    def elastic_stores():
+        return [StoreRecord("void", "a store", lacks), StoreRecord("broken", "a store", breaks)]
+    """
+
+
+@pytest.mark.parametrize("function", ["factory", "open_backend"])
+def test_what_a_factory_raises_names_its_plugin(function, install_plugin):
+    manager = load(install_plugin("dist-a", FACTORIES, version="1.2"))
+
+    def problem(name):
+        with pytest.raises(PluginError) as raised:
+            getattr(manager.select(RendezvousBackendRecord, name), function)(None)
+        assert raised.value.exit_code == ExitCode.BAD_CONFIGURATION
+        return str(raised.value)
+
+    lacks, breaks = problem("lacks"), problem("breaks")
+    assert lacks.startswith("--rdzv-backend: expected the rendezvous backend 'lacks' of plugin 'dist-a' of dist-a 1.2")
+    assert "found ModuleNotFoundError: No module named 'no_such_library'; pip install no_such_library" in lacks
+    assert "found KeyError: 'dsn'; it was raised in dist_a_plugin.py, line 9," in breaks
+    with pytest.raises(RendezvousConnectionError, match="nobody there"):
+        getattr(manager.select(RendezvousBackendRecord, "away"), function)(None)
+
+
+def test_a_store_is_away_when_its_factory_raises_but_not_when_its_library_is_missing(install_plugin):
+    manager = load(install_plugin("dist-a", FACTORIES))
+
+    def look(name):
+        params = RendezvousParameters(name, "", "job", 1, 1)
+        manager.select(RendezvousBackendRecord, name).open_backend(params).get_state()
+
+    with pytest.raises(PluginError, match=r"'void' of plugin 'dist-a' of dist-a 1\.0.* pip install no_such_library"):
+        look("void")
+    with pytest.raises(RendezvousConnectionError):
+        look("broken")
 
 
 def test_two_providers_are_an_error_that_names_both(install_plugin, backend_source):

@@ -114,7 +114,10 @@ def test_a_store_that_is_not_there(found):
     def broken(params):
         raise KeyError("dsn")
 
-    assert found(broken)["store"] == ("fault", "KeyError: 'dsn'")
+    level, told = found(broken)["backend"]
+    assert level == "fault"
+    assert "expected the rendezvous backend 'toy' of plugin" in told
+    assert "found KeyError: 'dsn'" in told
     assert "store" not in found(None)
     assert found(None, DoctorOptions(peers=2))["store"][0] == "fault"
 
