@@ -96,11 +96,13 @@ def run(argv: Sequence[str]) -> int:
 def explain(argv: Sequence[str]) -> None:
     """`elastic explain`."""
     from elastic_core import config
+    from elastic_core.compose.chosen import unused_options
     from elastic_core.operate.commands import EXPLAIN, explain_help
 
     manager = _load_plugins()
     reading = _read(argv, manager, explain_help, EXPLAIN, require_script=False)
-    about = reading, manager.added_options(), manager.secret_options()
+    unused = unused_options(reading.settings, manager)
+    about = reading, manager.added_options(), manager.secret_options(), unused
     _print(_to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
 
 

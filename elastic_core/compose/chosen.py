@@ -8,7 +8,7 @@ from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.events import check_destination
-from elastic_core.hooks.options import type_options
+from elastic_core.hooks.options import needed, not_needed, type_options
 from elastic_core.hooks.records import HealthEndpointRecord, RendezvousBackendRecord, WatchdogRecord
 
 if TYPE_CHECKING:
@@ -55,7 +55,17 @@ def backend(
     declared = {option.name for option in record.options or ()}
     flags = {"master_addr": settings.master_addr, "master_port": settings.master_port, "rank": settings.node_rank}
     raw = {name: value for name, value in flags.items() if name in declared and value is not None}
-    return record, _typed(record, {**raw, **settings.rdzv_conf}, "rdzv_conf", origins)
+    conf = needed(record.options, settings.rdzv_conf)
+    return record, _typed(record, {**conf, **raw}, "rdzv_conf", origins)
+
+
+def unused_options(settings: Settings, manager: PluginManager) -> list[str]:
+    """The options in `--rdzv-conf` that the chosen backend does not need; none if the backend is not there."""
+    try:
+        record = manager.select(RendezvousBackendRecord, settings.rdzv_backend)
+    except ConfigurationError:
+        return []
+    return not_needed(record.options, settings.rdzv_conf)
 
 
 def watchdog(

@@ -33,13 +33,16 @@ _EXAMPLE = "elastic run --nnodes 2:4 --nproc-per-node 8 --rdzv-endpoint node0:29
 _WIDTH = 100
 
 
-def as_dict(reading: Reading, added_options: Iterable[Option], secrets: Collection[str] = ()) -> dict[str, Any]:
+def as_dict(
+    reading: Reading, added_options: Iterable[Option], secrets: Collection[str] = (), not_used: Collection[str] = ()
+) -> dict[str, Any]:
     """The reading as JSON values.
 
     `settings` and `plugin_options` map names to `value`, `unit` (empty: none) and `origin`. Ranges and stream maps
     are text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, unset is null. Values of
     secret options are `***`; `secrets` are those of the records, see `PluginManager.secret_options`. The reading
-    was made with the same `added_options`.
+    was made with the same `added_options`. `not_used`: names in `--rdzv-conf` that the backend does not need; they
+    stand beside the others' value, under `not_used`, if there are any.
     """
     return {
         "version": VERSION,
@@ -47,18 +50,22 @@ def as_dict(reading: Reading, added_options: Iterable[Option], secrets: Collecti
         "script": reading.script,
         "script_args": list(reading.script_args),
         "settings": {
-            name: {**entry, "value": _plain(entry["value"])} for name, entry in _settings(reading, secrets).items()
+            name: {**entry, "value": _plain(entry["value"])}
+            for name, entry in _settings(reading, secrets, not_used).items()
         },
         "plugin_options": _plugin_options(reading, added_options),
     }
 
 
-def as_text(reading: Reading, added_options: Iterable[Option], secrets: Collection[str] = ()) -> str:
+def as_text(
+    reading: Reading, added_options: Iterable[Option], secrets: Collection[str] = (), not_used: Collection[str] = ()
+) -> str:
     """The reading as lines of three columns: setting, value with unit, origin. Arguments as for `as_dict`."""
     rows = []
-    for name, entry in {**_settings(reading, secrets), **_plugin_options(reading, added_options)}.items():
+    for name, entry in {**_settings(reading, secrets, not_used), **_plugin_options(reading, added_options)}.items():
         unit = f" {entry['unit']}" if entry["unit"] and entry["value"] is not None else ""
-        rows.append((name, as_word(entry["value"]) + unit, entry["origin"]))
+        useless = f"; not used: {', '.join(entry['not_used'])}" if "not_used" in entry else ""
+        rows.append((name, as_word(entry["value"]) + unit, entry["origin"] + useless))
     wide, wider = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"{name:{wide}}  {shown:{wider}}  {origin}" for name, shown, origin in rows]
     script = " ".join([reading.script or "none", *reading.script_args])
@@ -66,7 +73,7 @@ def as_text(reading: Reading, added_options: Iterable[Option], secrets: Collecti
     return "\n".join([*head, *lines]) + "\n"
 
 
-def _settings(reading: Reading, secrets: Collection[str]) -> dict[str, dict[str, Any]]:
+def _settings(reading: Reading, secrets: Collection[str], not_used: Collection[str]) -> dict[str, dict[str, Any]]:
     """Value, unit and origin of every setting, without secrets."""
     entries = {}
     for name, spec in SPECS.items():
@@ -74,6 +81,8 @@ def _settings(reading: Reading, secrets: Collection[str]) -> dict[str, dict[str,
         if isinstance(value, Mapping):
             value = {key: HIDDEN if is_secret(key, secrets) else text for key, text in value.items()}
         entries[name] = {"value": value, "unit": spec.unit, "origin": reading.origins[name]}
+    if not_used:
+        entries["rdzv_conf"]["not_used"] = list(not_used)
     return entries
 
 

@@ -92,6 +92,8 @@ def _endpoint(settings: Settings, _: Origins) -> Changes:
 def _static_rank(settings: Settings, _: Origins) -> Changes:
     if settings.rdzv_backend != "static" or settings.node_rank is not None:
         return {}
+    if (rank := settings.rdzv_conf.get("rank", "")).isdecimal():
+        return {"node_rank": (int(rank), "the option rank")}
     return {"node_rank": (0, "torchrun's default; static gives every node a rank")}
 
 

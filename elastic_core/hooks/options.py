@@ -10,9 +10,15 @@ from elastic_core.parsing import parser_of
 from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from elastic_core.hooks.records import Option
+
+_TORCHRUNS = {
+    *("join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval"),
+    *("keep_alive_max_attempt", "store_type", "is_host", "read_timeout", "timeout", "rank"),
+}
+"""Options of torchrun's backends. Those of TLS are missing: somebody would be without it and not know."""
 
 
 def type_options(
@@ -41,6 +47,21 @@ def type_options(
         except ValueError as error:
             problems.append(Problem(f"{origin}: {option.name}", str(error)))
     return typed, tuple(problems)
+
+
+def not_needed(options: Sequence[Option] | None, raw: Iterable[str]) -> list[str]:
+    """Names in `raw` that torchrun's backends have as options and this one does not. Lines written for torchrun may
+    have them, and torchrun itself ignores what a backend does not know."""
+    if options is None:
+        return []
+    unused = _TORCHRUNS - {option.name for option in options}
+    return [name for name in raw if _key(name) in unused]
+
+
+def needed(options: Sequence[Option] | None, raw: Mapping[str, object]) -> dict[str, object]:
+    """`raw` without what is `not_needed`."""
+    unused = not_needed(options, raw)
+    return {name: value for name, value in raw.items() if name not in unused}
 
 
 def _by_declared_name(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from elastic_core.clock import SystemClock
 from elastic_core.config.resolve import STATIC_RUN_ID
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.hooks.options import type_options
+from elastic_core.hooks.options import needed, type_options
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.operate.commands import DEFAULT_BACKEND
@@ -55,7 +55,7 @@ def parameters(target: Target, manager: PluginManager, patience: Duration) -> Re
         raise ConfigurationError(
             Problem("--rdzv-backend", f"expected a backend that can be looked at ({able}), found {target.backend!r}")
         )
-    config, problems = type_options(record.options, target.conf, "--rdzv-conf")
+    config, problems = type_options(record.options, needed(record.options, target.conf), "--rdzv-conf")
     if problems:
         raise ConfigurationError(*problems)
     config["join_timeout"] = patience

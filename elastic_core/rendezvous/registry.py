@@ -57,11 +57,11 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     if params.backend in rendezvous_handler_registry:
         return rendezvous_handler_registry.create_handler(params)
     from elastic_core.hooks.manager import PluginManager  # looks for installed plugins; only needed here
-    from elastic_core.hooks.options import type_options
+    from elastic_core.hooks.options import needed, type_options
     from elastic_core.hooks.records import RendezvousBackendRecord
 
     record = PluginManager.load(os.environ).select(RendezvousBackendRecord, params.backend)
-    options, problems = type_options(record.options, params.config, "RendezvousParameters")
+    options, problems = type_options(record.options, needed(record.options, params.config), "RendezvousParameters")
     if problems:
         raise ConfigurationError(*problems)
     params.config = options

@@ -14,7 +14,7 @@ def joined_host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def split_host_port(text: str, default_port: int, part_of: str = "") -> tuple[str, int]:
+def split_host_port(text: str, default_port: int, part_of: str = "", least: int = 1) -> tuple[str, int]:
     """Read `host[:port]`. The host is a name, an IPv4 address, or an IPv6 one, and is returned without brackets. A bare
     `fe80::1` is a host, since brackets must set a port apart.
 
@@ -22,6 +22,7 @@ def split_host_port(text: str, default_port: int, part_of: str = "") -> tuple[st
         text: has no white space around it.
         default_port: used if `text` has no port.
         part_of: what the user wrote, for the message, if `text` is only a part of it.
+        least: the least port; 0 where it means any port that is free.
 
     Raises:
         ValueError: `text` is not a host with a port. The message ends a sentence: `found 'a:0', whose port is ...`.
@@ -30,7 +31,7 @@ def split_host_port(text: str, default_port: int, part_of: str = "") -> tuple[st
     host, port = _split(text, default_port, written)
     if not host or not _is_host(host):
         raise ValueError(f"found {written!r}")
-    return host, default_port if port is None else _port(port, written)
+    return host, default_port if port is None else _port(port, written, least)
 
 
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -57,12 +58,12 @@ def _split(text: str, default_port: int, written: str) -> tuple[str, str | None]
     return host, port if colon else None
 
 
-def _port(port: str, written: str) -> int:
-    digits = port.lstrip("0")
+def _port(port: str, written: str, least: int) -> int:
+    digits = port.lstrip("0") or "0"
     # The length comes first, because Python refuses to convert thousands of digits.
-    if port.isascii() and digits.isdigit() and len(digits) <= 5 and int(digits) < 65536:
+    if port.isascii() and port.isdigit() and len(digits) <= 5 and least <= int(digits) < 65536:
         return int(digits)
-    raise ValueError(f"found {written!r}, whose port is not a number from 1 to 65535")
+    raise ValueError(f"found {written!r}, whose port is not a number from {least} to 65535")
 
 
 def _is_host(host: str) -> bool:

@@ -60,6 +60,14 @@ def test_static_binds_the_rank_and_counts_a_missing_one_as_zero(desk):
     assert elastic.settings.node_rank is None
 
 
+def test_the_option_rank_binds_where_there_is_no_other(desk):
+    line = "--nnodes 3 --rdzv-backend static --master-addr head --rdzv-conf rank=2"
+    reading = desk.read(f"{line} train.py")
+    assert (reading.settings.node_rank, reading.origins["node_rank"]) == (2, "the option rank")
+    assert desk.read(f"{line} --node-rank 1 train.py").settings.node_rank == 1
+    assert set(desk.problems(f"{line} --rdzv-conf rank=3 train.py")) == {"--node-rank"}
+
+
 def test_static_needs_a_fixed_number_of_nodes(desk):
     problems = desk.problems("--nnodes 1:3 --rdzv-backend static --master-addr head --rdzv-id j train.py")
     assert list(problems) == ["--nnodes"]

@@ -63,3 +63,12 @@ def test_what_is_wrong_with_this_machine_or_its_flags(elastic, endpoint):
     done = elastic.finish(unreadable, 90)
     assert (done.code, done.out) == (2, "")
     assert "--nnodes" in done.err
+
+
+@pytest.mark.parametrize("place", [(), ("--rdzv-endpoint=localhost:0",)])
+def test_a_node_that_is_alone_meets_nobody(elastic, place):
+    done = elastic.finish(elastic.fork("doctor", "--rdzv-backend=c10d", *place, "--json"), 90)
+    assert done.code == 0, done.out + done.err
+    found = levels(done)
+    assert found["backend"] == "ok"
+    assert not {"store", "connection", "name"} & set(found)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.errors import Problem
-from elastic_core.hooks.options import type_options
+from elastic_core.hooks.options import needed, not_needed, type_options
 from elastic_core.hooks.records import Option
 
 JOIN = Option("join_timeout", float, 600.0, "how long to wait", "seconds")
@@ -91,6 +91,14 @@ def test_dashes_and_underscores_are_the_same_but_not_both():
 
 def test_a_record_that_takes_anything_gets_it_as_it_is():
     assert type_options(None, {"x": "1"}, "o") == ({"x": "1"}, ())
+
+
+def test_options_of_torchruns_backends_are_taken_where_they_are_not_needed_but_for_those_of_tls():
+    raw = {"join_timeout": "3", "Store-Type": "tcp", "colour": "red", "ssl_cert": "c.pem"}
+    assert not_needed(ALL, raw) == ["Store-Type"]
+    assert not_needed((), raw) == ["join_timeout", "Store-Type"]
+    assert not_needed(None, raw) == []
+    assert needed(ALL, raw) == {"join_timeout": "3", "colour": "red", "ssl_cert": "c.pem"}
 
 
 def test_no_error_shows_the_value_of_a_secret():

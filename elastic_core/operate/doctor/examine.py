@@ -18,7 +18,7 @@ from elastic_core.hooks.discovery import CORE, described_error, own_version
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate.doctor import machine
 from elastic_core.operate.doctor.finding import Check, Level, fault, note, ok, warning
-from elastic_core.operate.doctor.network import judged_store_absence, listening, surroundings_of
+from elastic_core.operate.doctor.network import judged_store_absence, listening, meets_itself, surroundings_of
 from elastic_core.operate.doctor.peers import Card, Doctor, cannot_reach, judged_peers
 from elastic_core.operate.observation import GRACE
 from elastic_core.operate.target import Target, opened, parameters
@@ -102,6 +102,8 @@ class _Examination:
     def _store(
         self, record: RendezvousBackendRecord, around: Surroundings, versions: dict[str, str]
     ) -> Iterator[Finding]:
+        if meets_itself(self.settings, self.nodes):
+            return
         expected = self.options.expect_store or bool(self.options.peers)
         if record.open_backend is None:
             if expected:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.devices import ASKING, count_workers, usable_cpus
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.discovery import CORE
-from elastic_core.hooks.options import type_options
+from elastic_core.hooks.options import needed, type_options
 from elastic_core.hooks.records import KINDS, HealthEndpointRecord, RendezvousBackendRecord, WatchdogRecord
 from elastic_core.operate.doctor.finding import Check, fault, note, ok, warning
 
@@ -218,7 +218,8 @@ def _choice(
         told = "; ".join(line for line in lines if not line.startswith("to get it: "))
         yield fault(Check.BACKEND, told, "".join(cure) or "elastic plugins shows what is installed; name one of those")
         return
-    _, problems = type_options(chosen.record.options, conf, origin)
+    given = needed(chosen.record.options, conf) if kind is RendezvousBackendRecord else conf
+    _, problems = type_options(chosen.record.options, given, origin)
     yield from (
         fault(Check.BACKEND, str(problem), "correct it; elastic plugins lists the options") for problem in problems
     )

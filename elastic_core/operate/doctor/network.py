@@ -60,13 +60,18 @@ class Place:
         return self.host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
 
+def meets_itself(settings: Settings, nodes: int) -> bool:
+    """Whether the run's node is alone, with a store of its own at any port."""
+    return nodes == 1 and settings.rdzv_backend == "c10d" and settings.rdzv_endpoint.rpartition(":")[2] in ("", "0")
+
+
 def places_of(backend: str, endpoint: str, conf: Mapping[str, str]) -> tuple[Place, ...]:
     """The hosts of an endpoint; none if it is a file or the like.
 
     Raises:
         ValueError: the backend is one of ours, and this cannot be an endpoint of it.
     """
-    if not endpoint.strip() or conf.get("store_type", conf.get("store-type")) == "file":
+    if not endpoint.strip() or conf.get("store_type", conf.get("store-type", "")).lower() == "file":
         return ()
     port = DEFAULT_PORTS.get(backend)
     try:
@@ -198,7 +203,8 @@ def surroundings_of(
     """
     is_hosted = settings.rdzv_backend == "static" or (record is not None and record.serve is not None)
     try:
-        places = places_of(settings.rdzv_backend, settings.rdzv_endpoint, settings.rdzv_conf)
+        endpoint = "" if meets_itself(settings, nodes) else settings.rdzv_endpoint
+        places = places_of(settings.rdzv_backend, endpoint, settings.rdzv_conf)
     except ValueError as error:
         wrong = fault(Check.NAME, f"expected host[:port] as --rdzv-endpoint, {error}", "correct --rdzv-endpoint")
         return Surroundings((), None, False, False, False, (wrong, *_ports(settings, ())))

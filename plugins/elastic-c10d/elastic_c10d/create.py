@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectio
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.settings import options_of
 from elastic_core.support.addresses import reached_at
+from elastic_core.support.sockets import PortReservation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,24 +85,34 @@ def connector_for(
 ) -> StoreConnector:
     """The connector that the options, typed, ask for; a listener has `longest` seconds at most to answer. Raises
     ConfigurationError."""
-    kind = options["store_type"]
+    kind = options["store_type"].lower()
     if kind == "file":
         return file_connector(params.endpoint)
     if kind != "tcp":
         raise ConfigurationError(Problem("--rdzv-conf: store_type", f"expected tcp or file, found {kind!r}"))
-    endpoint = parse_endpoint(params.endpoint)
+    endpoint, reservation = _meeting_place(params)
     if endpoint.is_loopback and params.max_nodes > 1:
         get_logger(endpoint=str(endpoint), max_nodes=params.max_nodes).warning(
             "endpoint is loopback", advice="no other machine can reach it; fine if all nodes are on this one"
         )
     return TcpConnector(
         endpoint,
-        Hosting(endpoint, options["is_host"], params.max_nodes),
+        Hosting(endpoint, options["is_host"], params.max_nodes, reservation=reservation),
         patience,
         min(options["connect_timeout"], longest),
         options["read_timeout"],
         grace=options["outage_grace"],
     )
+
+
+def _meeting_place(params: RendezvousParameters) -> tuple[Endpoint, PortReservation | None]:
+    """A node that is alone meets nobody, and any port will do: that of port 0, or where no endpoint is given."""
+    alone = params.max_nodes == 1
+    endpoint = parse_endpoint(params.endpoint or ("localhost:0" if alone else ""), least_port=0 if alone else 1)
+    if endpoint.port:
+        return endpoint, None
+    reservation = PortReservation()
+    return replace(endpoint, port=reservation.port), reservation
 
 
 def file_connector(path: str) -> SharedConnector:
@@ -142,7 +153,7 @@ def open_backend(params: RendezvousParameters) -> C10dRendezvousBackend:
 def _observing(params: RendezvousParameters) -> StoreConnector:
     options = options_of(params, C10D)
     patience = options["join_timeout"]
-    if options["store_type"] == "file":
+    if options["store_type"].lower() == "file":
         if not Path(params.endpoint).is_file():
             raise RendezvousConnectionError(f"expected the file of a store, found none at {params.endpoint}")
         return file_connector(params.endpoint)

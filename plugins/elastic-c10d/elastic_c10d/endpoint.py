@@ -29,14 +29,15 @@ class Endpoint:
         return address is not None and address.is_loopback
 
 
-def parse_endpoint(text: str, origin: str = "--rdzv-endpoint") -> Endpoint:
+def parse_endpoint(text: str, origin: str = "--rdzv-endpoint", least_port: int = 1) -> Endpoint:
     """Read an endpoint; without a port it gets 29400. A bare `fe80::1` is a host, since brackets must set a port apart.
+    With `least_port=0` the port may be 0, for any free one.
 
     Raises:
         ConfigurationError: it cannot be one; the problem names `origin`.
     """
     try:
-        return Endpoint(*split_host_port(text.strip(), DEFAULT_PORT, part_of=text))
+        return Endpoint(*split_host_port(text.strip(), DEFAULT_PORT, text, least_port))
     except ValueError as error:
         problem = Problem(origin, f"expected one endpoint host[:port], {error}")
         raise ConfigurationError(problem) from None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from elastic_c10d.endpoint import Endpoint
     from elastic_c10d.torch_store import Store
-    from elastic_core.support.sockets import Address
+    from elastic_core.support.sockets import Address, PortReservation
 
 _NONCE_KEY = "elastic/host"
 _PROBE = 2.0
@@ -53,6 +53,7 @@ class Hosting:
         is_host: True: it must be here; False: it must not; None: the node that can bind the address.
         max_nodes: the nodes to have room for.
         probe: whether a program listens at an address of another machine.
+        reservation: of the endpoint's port, if it was chosen here.
     """
 
     def __init__(
@@ -61,7 +62,9 @@ class Hosting:
         is_host: bool | None,
         max_nodes: int,
         probe: Callable[[Address], bool] = answers,
+        reservation: PortReservation | None = None,
     ) -> None:
+        self._reservation = reservation
         self._endpoint = endpoint
         self._is_host = is_host
         self._was_free_to_choose = is_host is None
@@ -142,6 +145,8 @@ class Hosting:
         """End the server, if there is one; there will be none any more. Idempotent."""
         self._stopped = True
         self._server = None
+        if self._reservation is not None:
+            self._reservation.release()
 
     def _start(self, addresses: Sequence[Address]) -> None:
         try:

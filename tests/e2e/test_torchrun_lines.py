@@ -1,0 +1,180 @@
+"""Lines that torchrun takes, each also with `elastic run`: the same exit, the same ranks, the same variables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from elastic_core.support.sockets import PortReservation
+
+WORKER = """import json, os, sys
+json.dump(dict(os.environ), open(f"{os.environ['OUT']}/{os.environ['RANK']}", "w")), sys.exit(int(os.environ["CODE"]))
+"""
+
+SAME = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE"),
+    *("GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+    *("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+)
+SET = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE")
+
+# {port} is free, {tmp} a folder.
+ALONE = [
+    "worker.py",
+    "--nnodes=1 worker.py",
+    "--nnodes=1:1 --nproc-per-node=2 worker.py --nproc-per-node=7",
+    "--nproc_per_node 2 --max_restarts 3 --role trainer worker.py",
+    "--nproc-per-node=cpu worker.py",
+    "--standalone worker.py",
+    "--standalone --nproc-per-node=2 --nnodes=1:4 worker.py",
+    "--standalone --rdzv-conf=join_timeout=900 worker.py",
+    "--standalone --rdzv-backend=c10d --rdzv-endpoint=localhost:29400 --rdzv-id=7 worker.py",
+    "--nnodes=1 --rdzv-conf=read_timeout=300,is_host=true,store_type=tcp worker.py",
+    "--rdzv-conf=timeout=900,rank=0 worker.py",
+    "--rdzv-backend=c10d worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0 --nproc-per-node=2 --rdzv-id=job worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint=localhost:{port} worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:{port} --nnodes=1:4 --rdzv-id=7 "
+    "--rdzv-conf=last_call_timeout=1,join_timeout=60 worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --rdzv-conf=is_host=1 --rdzv-conf store_type=TCP worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint={tmp}/store --rdzv-conf=store_type=File worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --node-rank=0 --master-addr=127.0.0.1 worker.py",
+    "--rdzv-backend=static worker.py",
+    "--rdzv-backend=static --rdzv-endpoint=127.0.0.1:{port} --rdzv-conf=timeout=60,rank=0 worker.py",
+    "--master-addr=127.0.0.1 --master-port={port} worker.py",
+    "--nnodes=1 --node-rank=0 --master-addr=localhost --master-port={port} --nproc-per-node=2 worker.py",
+    "--monitor-interval=5 --start-method=fork --event-log-handler=console --local-addr=127.0.0.1 worker.py",
+    "--log-dir={tmp}/logs -r 3 -t 0:1 --nproc-per-node=2 --local-ranks-filter=0 worker.py",
+    "--redirects=0:3,1:1 --tee=3 --nproc-per-node=2 --log-dir={tmp}/logs worker.py",
+    "--duplicate-stdout-filters=a,b --duplicate-stderr-filters=c --log-dir={tmp}/logs worker.py",
+    "--signals-to-handle=SIGTERM,SIGINT --shutdown-timeout=5 worker.py",
+    "-m worker",
+    "--module worker",
+    "--no-python {python} worker.py",
+    "--run-path worker.py",
+    "--run-path --no-python worker.py",
+]
+VARIABLES = [
+    {"PET_NPROC_PER_NODE": "2", "PET_ROLE": "trainer", "PET_MAX_RESTARTS": "2"},
+    {"PET_STANDALONE": "1"},
+    {"PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "localhost:0", "PET_RDZV_ID": "7"},
+    {"PET_NNODES": "1", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": "{port}"},
+    {"OMP_NUM_THREADS": "3", "PET_NPROC_PER_NODE": "2"},
+    {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
+]
+
+
+# Of each node in turn, with the same {port}.
+TOGETHER = [
+    "--nnodes=2 --node-rank={rank} --master-addr=127.0.0.1 --master-port={port} worker.py",
+    "--nnodes=2 --node-rank={rank} --rdzv-backend=static --rdzv-endpoint=127.0.0.1:{port} --nproc-per-node=2 worker.py",
+    "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:{port} --rdzv-id=job worker.py",
+    "--nnodes=2:2 --rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --rdzv-id=job "
+    "--rdzv-conf=is_host={host} worker.py",
+    "--nnodes=1:2 --rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --rdzv-id=job --nproc-per-node=2 worker.py",
+]
+# With what docs/migrate-from-torchrun.md says of it.
+REFUSED = {
+    "--nproc=2 worker.py": "Flags are written out",
+    "--rdzv-conf=colour=red worker.py": "It is an error that names the nearest known option",
+    "--rdzv-conf=ssl_cert=c.pem worker.py": "but for those of TLS",
+    "--nnodes=2 --rdzv-endpoint=localhost worker.py": "A job of several nodes that is not static needs an id",
+    "--nnodes=2 --rdzv-backend=c10d --rdzv-id=job worker.py": "several nodes must name the port",
+    "--nnodes=2 --rdzv-endpoint=localhost:0 --rdzv-id=job worker.py": "several nodes must name the port",
+}
+
+
+class Launcher:
+    """Runs lines in a folder of its own, and tells their exit codes and what the workers found."""
+
+    def __init__(self, tmp_path, elastic, name):
+        self.tmp_path = tmp_path
+        self.elastic = elastic
+        self.name = name
+
+    def outcome(self, line, code=0, nodes=1, **environ):
+        """Whether all nodes succeeded, and the variables of each worker by rank."""
+        folder = self.tmp_path / self.name
+        folder.mkdir()
+        held = PortReservation()
+        started = []
+        for rank in range(nodes):
+            host = str(rank == 0).lower()
+            given = {"port": held.port, "tmp": folder, "python": sys.executable, "rank": rank, "host": host}
+            words = line.format(**given).split()
+            more = {name: value.format(**given) for name, value in environ.items()}
+            more |= {"OUT": str(folder), "CODE": str(code), "PYTHONPATH": str(self.tmp_path)}
+            started.append(self.start(f"{self.name}{rank}", words, more))
+        codes = [process.wait(60) for process in started]
+        held.release()
+        workers = {int(path.name): json.loads(path.read_text()) for path in folder.glob("[0-9]*") if path.is_file()}
+        return not any(codes), {rank: self._of(workers[rank]) for rank in sorted(workers)}
+
+    @staticmethod
+    def _of(environ):
+        return {**{name: environ.get(name) for name in SAME}, **{name: name in environ for name in SET}}
+
+    def start(self, name, words, environ):
+        return self.elastic.start_to_files(name, "run", *words, **environ)
+
+    def said(self):
+        return "".join(path.read_text() for path in sorted(self.tmp_path.glob(f"{self.name}*.err")))
+
+
+class Torchrun(Launcher):
+    def start(self, name, words, environ):
+        path = self.elastic.script("stock.py", "from torch.distributed.run import main; main()")
+        return self.elastic.start_to_files(name, path, *words, **environ)
+
+
+@pytest.fixture
+def launchers(tmp_path, elastic):
+    elastic.script("worker.py", WORKER)
+    return Launcher(tmp_path, elastic, "ours"), Torchrun(tmp_path, elastic, "theirs")
+
+
+@pytest.mark.parametrize("line", ALONE)
+def test_it_runs(line, launchers):
+    ours, _ = launchers
+    succeeded, workers = ours.outcome(line)
+    assert succeeded, ours.said()
+    assert workers
+    assert all(found[name] for found in workers.values() for name in SET)
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_it_is_refused_as_the_page_says(line, launchers):
+    ours, _ = launchers
+    page = Path(__file__).parents[2] / "docs" / "migrate-from-torchrun.md"
+    assert REFUSED[line] in page.read_text()
+    assert ours.outcome(line) == (False, {})
+    assert "expected" in ours.said() or "unknown" in ours.said()
+
+
+@pytest.mark.parametrize("line", TOGETHER)
+def test_nodes_run_as_with_torchrun(line, launchers):
+    ours, theirs = launchers
+    found = ours.outcome(line, nodes=2)
+    assert found[0], ours.said()
+    assert found == theirs.outcome(line, nodes=2), f"{ours.said()}\n{theirs.said()}"
+
+
+@pytest.mark.parametrize("line", ALONE)
+def test_it_runs_as_with_torchrun(line, launchers):
+    ours, theirs = launchers
+    assert ours.outcome(line) == theirs.outcome(line), f"{ours.said()}\n{theirs.said()}"
+
+
+@pytest.mark.parametrize("environ", VARIABLES, ids=" ".join)
+def test_variables_count_as_with_torchrun(environ, launchers):
+    ours, theirs = launchers
+    assert ours.outcome("worker.py", **environ) == theirs.outcome("worker.py", **environ), ours.said()
+
+
+def test_a_failure_is_one_as_with_torchrun(launchers):
+    ours, theirs = launchers
+    assert ours.outcome("--nproc-per-node=2 worker.py", code=3)[0] is theirs.outcome("worker.py", code=3)[0] is False
