@@ -162,6 +162,7 @@ def doctor(argv: Sequence[str]) -> int:
     """`elastic doctor`."""
     import socket
 
+    from elastic_core import compose
     from elastic_core.operate import commands
     from elastic_core.operate.doctor import examine, finding
 
@@ -169,8 +170,9 @@ def doctor(argv: Sequence[str]) -> int:
     reading = _read(
         argv, manager, commands.doctor_help, commands.DOCTOR, new_run_id=lambda: "doctor", require_script=False
     )
-    findings = examine.examined(reading.settings, manager, commands.doctor_options(reading.own))
-    report = finding.Report(socket.gethostname(), reading.settings, findings)
+    settings = compose.without_missing(reading.settings, manager, reading.origins)
+    findings = examine.examined(settings, manager, commands.doctor_options(reading.own))
+    report = finding.Report(socket.gethostname(), settings, findings)
     _print(_to_json(finding.as_dict(report)) if reading.own["json"] else finding.as_text(report))
     return finding.exit_code_of(findings)
 
@@ -278,7 +280,7 @@ def _run_job(reading: Reading, manager: PluginManager, history: History) -> tupl
     from elastic_core import compose, launch
     from elastic_core.log import get_logger
 
-    settings, script = reading.settings, reading.script or ""
+    settings, script = compose.without_missing(reading.settings, manager, reading.origins), reading.script or ""
     try:
         compose.check_available(settings, manager, reading.origins)
         get_logger().info("run started", run_id=settings.rdzv_id, backend=settings.rdzv_backend, script=script)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core import metrics
-from elastic_core.compose import Entry, composed, function_entry, script_entry
+from elastic_core.compose import Entry, composed, function_entry, script_entry, without_missing
 from elastic_core.config import SPECS, from_environment, from_torchrun, settings_from
 from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
 from elastic_core.hooks.manager import PluginManager
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from elastic_core.agent import LocalElasticAgent, RunResult
     from elastic_core.config import Settings
+    from elastic_core.config.spec import Found
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.observer import Observer
 
@@ -86,15 +87,19 @@ class LaunchConfig:
         Raises:
             ConfigurationError: with everything that is wrong.
         """
-        environ = environ or {}
-        variables = from_torchrun(environ, SPECS)
-        variables |= from_environment(environ, {name: SPECS[name] for name in _WITHOUT_FIELD}).found
+        variables = _variables(environ or {})
         given: dict[str, object] = {"nnodes": f"{self.min_nodes}:{self.max_nodes}"}
         given |= {"rdzv_id": self.run_id or None, "rdzv_conf": self.rdzv_configs or None}
         for name, value in vars(self).items():
             if name in SPECS:
                 given[name] = value or None if name in _UNSET_IF_EMPTY else value
         return settings_from({**variables, **{name: value for name, value in given.items() if value is not None}})
+
+
+def _variables(environ: Mapping[str, str]) -> dict[str, Found]:
+    """What variables set of what a `LaunchConfig` may leave open, or has no field for."""
+    own = from_environment(environ, {name: SPECS[name] for name in _WITHOUT_FIELD})
+    return {**from_torchrun(environ, SPECS), **own.found}
 
 
 _UNSET_IF_EMPTY = ("rdzv_backend", "rdzv_endpoint", "local_addr", "log_dir", "redirects", "tee", "numa_binding")
@@ -129,6 +134,8 @@ def launch_agent(config: LaunchConfig, entrypoint: Callable[..., Any] | str, arg
     """Run the job on this node; see `elastic_launch`."""
     manager = PluginManager.load(os.environ)
     settings = _with_join_timeout(config.settings(os.environ), config.rdzv_timeout, manager)
+    origins = {name: found.origin for name, found in _variables(os.environ).items()}
+    settings = without_missing(settings, manager, origins)
     _configure_metrics(config.metrics_cfg)
     if isinstance(entrypoint, str):
         command = replace(settings, no_python=True)

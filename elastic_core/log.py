@@ -50,6 +50,7 @@ EVENTS: Mapping[EventName, str] = {
     "agent finished": "the agent is done, with its final state",
     "signal received": "the agent received a signal",
     "output lost": "a worker's output could not be written or read to its end",
+    "plugin missing": "a variable of torchrun's asks for what a package that is not installed brings; the run goes on",
     "plugin failed": "a plugin could not be loaded, lost an option to another plugin, or raised while it was stopped",
     "backend deprecated": "the rendezvous backend works as before, and there is a better one",
     "observer failed": "a plugin raised in a notification hook",

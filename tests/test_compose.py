@@ -302,6 +302,26 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_built(plugin):
     assert plugin.diary == []
 
 
+ASKED = {
+    "watchdog": ("file", "TORCHELASTIC_ENABLE_FILE_TIMER", "elastic-file-timer"),
+    "health": ("http", "TORCHELASTIC_HEALTH_CHECK_PORT", "elastic-http-health"),
+}
+
+
+@pytest.mark.parametrize("setting", ASKED)
+def test_what_torchruns_variables_ask_for_may_be_missing(setting, capsys):
+    """torchrun needs no plugin for it, and so its variables may be set wherever."""
+    name, variable, distribution = ASKED[setting]
+    nobody = PluginManager.load({}, builtins=(), entry_points=())
+    settings = settings_from({setting: name, "health_port": 8080})
+    assert getattr(compose.without_missing(settings, nobody, {setting: variable}), setting) is None
+    assert f'plugin missing: variable={variable} advice="pip install {distribution}"' in capsys.readouterr().err
+    assert compose.without_missing(settings, nobody, {setting: f"--{setting}"}) == settings
+    assert compose.without_missing(settings, PluginManager.load({}), {setting: variable}) == settings
+    blocked = PluginManager.load({"ELASTIC_DISABLE_PLUGINS": distribution})
+    assert compose.without_missing(settings, blocked, {setting: variable}) == settings
+
+
 def test_a_single_error_keeps_its_kind(plugin):
     with pytest.raises(PluginError, match="there is no rendezvous backend 'nobody' here"):
         run(plugin, rdzv_backend="nobody")

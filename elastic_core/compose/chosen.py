@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.settings import SPECS
@@ -10,6 +11,7 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.events import check_destination
 from elastic_core.hooks.options import needed, not_needed, type_options
 from elastic_core.hooks.records import HealthEndpointRecord, RendezvousBackendRecord, WatchdogRecord
+from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +19,22 @@ if TYPE_CHECKING:
     from elastic_core.compose.policy import Entry
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.hooks.records import Record
 
     Origins = Mapping[str, str] | None
+
+
+def without_missing(settings: Settings, manager: PluginManager, origins: Mapping[str, str]) -> Settings:
+    """Without the watchdog and the health endpoint for which a variable of torchrun's asks and whose package is not
+    installed. torchrun runs then, too; a warning says what to install."""
+    asked: dict[str, type[Record]] = {"watchdog": WatchdogRecord, "health": HealthEndpointRecord}
+    for setting, kind in asked.items():
+        name, variable = getattr(settings, setting), origins.get(setting)
+        if name is not None and variable in SPECS[setting].also_reads and (home := manager.to_install(kind, name)):
+            get_logger().warning("plugin missing", variable=variable, advice=f"pip install {home}")
+            left_out: dict[str, Any] = {setting: None}
+            settings = replace(settings, **left_out)
+    return settings
 
 
 def check_available(settings: Settings, manager: PluginManager, origins: Origins = None) -> None:

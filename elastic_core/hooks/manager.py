@@ -222,6 +222,12 @@ class PluginManager:
         like `provided`."""
         return selection.attributed(self.provided(kind, name), kind_of(kind))
 
+    def to_install(self, kind: type[Record], name: str) -> str | None:
+        """The distribution of ours to install for a name that no plugin provides; None if that would not help."""
+        if any(name in selection.names_of(item.record) for item in self.records(kind)):
+            return None
+        return selection.to_install(kind_of(kind), name, self.failures, self.blocked)
+
     def conflicts(self) -> tuple[Conflict, ...]:
         """Every name that several plugins provide, by kind of record, and then `option_conflicts`."""
         found = [conflict for kind in KINDS for conflict in selection.conflicts(kind, self.records(kind.record))]

@@ -158,7 +158,12 @@ def _unknown(
     yield f"installed: {', '.join(sorted(here)) or 'none'}"
     yield from (f"failed to load: {failure}" for failure in failures)
     yield from (f"blocked by {DISABLE_VARIABLE}: {source.described}" for source in blocked)
+    if home := to_install(kind, name, failures, blocked):
+        yield f"to get it: pip install {home}"
+
+
+def to_install(kind: Kind, name: str, failures: Sequence[Failure], blocked: Sequence[Source]) -> str | None:
+    """The distribution of ours that brings the name, unless it is installed, and failed to load or is blocked."""
     home = kind.homes.get(name)
     present = {normalised(source.distribution) for source in (*blocked, *(failure.source for failure in failures))}
-    if home is not None and home not in present:
-        yield f"to get it: pip install {home}"
+    return None if home in present else home
