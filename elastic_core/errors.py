@@ -74,8 +74,9 @@ class Problem:
         return f"{self.origin}: {self.message}"
 
 
-class ConfigurationError(ElasticError):
-    """The configuration asks for something impossible. Holds all problems that one reading has found."""
+class ConfigurationError(ElasticError, ValueError):
+    """The configuration asks for something impossible. Holds all problems that one reading has found. A ValueError too,
+    as torch raises for the same."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 

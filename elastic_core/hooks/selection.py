@@ -129,7 +129,10 @@ def _attributed(
         except ElasticError:
             raise
         except errors as error:
+            from elastic_core.log import get_logger  # only needed here
+
             source, name = provided.source, provided.record.name
+            get_logger().debug("plugin failed", **source.as_dict(), reason=described_error(error), exc_info=error)
             found = f"expected the {kind.noun} {name!r} of {source.described}, found {described_error(error)}"
             raise PluginError(Problem(kind.flag, f"{found}; {_advice(error)}")) from error
 
@@ -141,7 +144,8 @@ def _advice(error: Exception) -> str:
         package = error.name.partition(".")[0]
         return f"pip install {package}, or the package that brings that module"
     *_, last = traceback.extract_tb(error.__traceback__)
-    return f"it was raised in {Path(last.filename).name}, line {last.lineno}, which is for the authors of the plugin"
+    place = f"{Path(last.filename).name}, line {last.lineno}"
+    return f"it was raised in {place}, which is for the plugin's authors; --log-level=debug shows the traceback"
 
 
 def _unknown(

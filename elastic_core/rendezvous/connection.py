@@ -48,7 +48,7 @@ class Connection:
     @classmethod
     def of(cls, settings: RendezvousSettings) -> Connection:
         """Before the first attempt."""
-        return cls(settings.window, settings.keep_alive_interval, settings.timeout.heartbeat)
+        return cls(settings.window, settings.keep_alive_interval, settings.timeout.heartbeat.total_seconds())
 
     def was_away(self, asked: Instant, now: Instant) -> bool:
         """Whether an answer that comes now shows that the store was away, or slept, or this node did. A store whose

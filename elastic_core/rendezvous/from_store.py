@@ -57,7 +57,7 @@ def _handler(record: StoreRecord, params: RendezvousParameters) -> RendezvousHan
     host, port = ("", _NO_PORT) if _place(record) == ("path",) else _host_of(params.endpoint)
     address = params.local_addr or ("127.0.0.1" if params.max_nodes == 1 else reached_at(host, port))
     stores = MadeStores(partial(_store, record, params), params.run_id, address)
-    return create_handler(None, _backend(record, params), params, stores)
+    return create_handler(None, _backend(record, params), params, stores, params.backend)
 
 
 def _backend(record: StoreRecord, params: RendezvousParameters, observes: bool = False) -> OverStore:

@@ -57,6 +57,7 @@ class DynamicRendezvousHandler(RoundHandler):
         node: what this node tells the others.
         stores: gives every round its store.
         incarnation: tells this start of the agent from others of the same node.
+        name: by which the backend was chosen; unset: its own.
 
     Raises:
         ConfigurationError: the others could not read a name of the node.
@@ -71,11 +72,12 @@ class DynamicRendezvousHandler(RoundHandler):
         clock: Clock | None = None,
         incarnation: str | None = None,
         patience: Patience = Patience(),
+        name: str = "",
     ) -> None:
         self._clock = clock or SystemClock()
         self._patience = patience
         self._stores = stores
-        self._name = backend.name
+        self._name = name or backend.name
         self._backend = with_roster(backend, self._clock)
         self._settings = replace(settings, lease_ttl=self._backend.lease_ttl)
         entry = Entry.of(node, f"{node.name}/{incarnation or secrets.token_hex(4)}")
@@ -315,12 +317,17 @@ def made_up_name(host: str) -> str:
 
 
 def create_handler(
-    store: Store | None, backend: RendezvousBackend, params: RendezvousParameters, stores: RoundStores | None = None
+    store: Store | None,
+    backend: RendezvousBackend,
+    params: RendezvousParameters,
+    stores: RoundStores | None = None,
+    name: str = "",
 ) -> DynamicRendezvousHandler:
     """A handler over `backend`, with the options of `params` (see `OPTIONS`).
 
     Args:
         store: what the rounds' stores are made of; None if `stores` gives every round one.
+        name: what `get_backend()` returns; unset: the backend's own. A plugin with aliases gives `params.backend`.
 
     Raises:
         ConfigurationError: a bound does not hold.
@@ -332,4 +339,4 @@ def create_handler(
     given = stores or PrefixedStores(
         cast("Store", store), params.run_id, params.local_addr or node.host or socket.gethostname()
     )
-    return DynamicRendezvousHandler(backend, settings_of(params), node, given)
+    return DynamicRendezvousHandler(backend, settings_of(params), node, given, name=name)

@@ -137,7 +137,7 @@ class Node:
 
     def begin(self, now: Instant) -> None:
         """The agent wants a round within `join_timeout`, regardless of what was before."""
-        self.membership = self.membership.begins(now, self.settings.timeout.join)
+        self.membership = self.membership.begins(now, self.settings.timeout.join.total_seconds())
 
     def want(self, where: RendezvousStoreInfo, unreachable: Sequence[str] = ()) -> None:
         """It wants a round newer than the last one it was in. `where`: the workers' store would be, if this node gets
@@ -463,7 +463,7 @@ class Node:
     def _extend_join(self, now: Instant) -> None:
         """The deadline of a join is for gathering: it begins anew when the round that the node waited for ends."""
         if self._waits:
-            self.membership = self.membership.waits_from(now, self.settings.timeout.join)
+            self.membership = self.membership.waits_from(now, self.settings.timeout.join.total_seconds())
 
     # -- what it does next
 
@@ -682,7 +682,7 @@ class Node:
         if due is None or now < due:
             return None
         if state is None or self._waits or self.connection.outage is not None or self.fault is not None:
-            return messages.no_answer(self.connection.outage, self.fault, self.settings.timeout.join)
+            return messages.no_answer(self.connection.outage, self.fault, self.settings.timeout.join.total_seconds())
         return messages.too_few(self.settings, self.progress())
 
     @property
@@ -691,7 +691,7 @@ class Node:
         if not self._waits:
             return self.membership.join_by
         silent = self.connection.silent_since(self._asked_at)
-        return None if silent is None else later(silent, self.settings.timeout.join)
+        return None if silent is None else later(silent, self.settings.timeout.join.total_seconds())
 
     @property
     def _waits(self) -> bool:

@@ -335,7 +335,7 @@ class OverStore(RosterBackend):
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Version, bool] | None:
         def write(store: Store, epoch: _Epoch) -> tuple[bytes, Version, bool] | None:
-            if token is None or token.epoch == epoch.name:
+            if token is None or (isinstance(token, Version) and token.epoch == epoch.name):
                 return epoch.versions.write(store, state, 0 if token is None else token.number)
             standing = epoch.versions.newest(store)
             return None if standing is None else (*standing, False)

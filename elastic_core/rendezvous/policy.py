@@ -171,9 +171,9 @@ def _until(
     full = len(ready) >= settings.max_nodes
     if missing:
         stopping: Duration = settings.window + max(entry.stop_timeout for entry in missing)
-        return later(since, stopping if full else max(stopping, settings.timeout.close))
+        return later(since, stopping if full else max(stopping, settings.timeout.close.total_seconds()))
     known = any(state.seated(entry.key) for entry in ready)  # else no member of the last round is left: a new gathering
-    return None if (full and not missing) or known else later(since, settings.timeout.last_call)
+    return None if (full and not missing) or known else later(since, settings.timeout.last_call.total_seconds())
 
 
 def _without_entry(roster: Roster, state: State) -> list[str]:

@@ -25,19 +25,20 @@ class RendezvousHandlerRegistry:
         """Raises ValueError if the name is empty, or if another creator is registered under it."""
         if not backend:
             raise ValueError("expected the name of a rendezvous backend, found an empty one")
-        if self._creators.get(backend, creator) is not creator:
+        if self._creators.get(backend, creator) != creator:
             raise ValueError(f"expected a free name, found that {backend!r} already has a creator")
         self._creators[backend] = creator
 
     def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
-        """Raises ValueError if the backend is not registered, or if the creator made a handler for another backend."""
+        """Raises ValueError if the backend is not registered, RuntimeError if the creator made a handler for another
+        backend."""
         creator = self._creators.get(params.backend)
         if creator is None:
             known = ", ".join(sorted(self._creators)) or "none"
             raise ValueError(f"expected a registered rendezvous backend ({known}), found {params.backend!r}")
         handler = creator(params)
         if handler.get_backend() != params.backend:
-            raise ValueError(f"expected a handler for {params.backend!r}, found one for {handler.get_backend()!r}")
+            raise RuntimeError(f"expected a handler for {params.backend!r}, found one for {handler.get_backend()!r}")
         return handler
 
     def __contains__(self, backend: str) -> bool:

@@ -29,9 +29,15 @@ def in_seconds(duration: timedelta | float) -> Duration:
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
+def _as_timedelta(duration: timedelta | float) -> timedelta:
+    try:
+        return duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
+    except OverflowError as error:
+        raise ValueError(f"expected a timeout of at most {timedelta.max.days} days, found {duration} s") from error
+
+
 class RendezvousTimeout:
-    """How long each step may take, given as timedeltas or seconds, and read as seconds. The idea and the names are
-    torch's.
+    """How long each step may take, given as timedeltas or seconds, and read as timedeltas, as torch's are.
 
     Args:
         join: for a round to form. It is counted anew for every round, and not while another round runs.
@@ -50,15 +56,15 @@ class RendezvousTimeout:
         close: timedelta | float = CLOSE,
         heartbeat: timedelta | float = HEARTBEAT,
     ) -> None:
-        self.join = in_seconds(join)
-        self.last_call = in_seconds(last_call)
-        self.close = in_seconds(close)
-        self.heartbeat = in_seconds(heartbeat)
+        self.join = _as_timedelta(join)
+        self.last_call = _as_timedelta(last_call)
+        self.close = _as_timedelta(close)
+        self.heartbeat = _as_timedelta(heartbeat)
         for name in ("join", "close", "heartbeat"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"expected a {name} timeout above 0 s, found {getattr(self, name)}")
-        if self.last_call < 0:
-            raise ValueError(f"expected a last_call timeout of 0 s or more, found {self.last_call}")
+            if getattr(self, name) <= timedelta():
+                raise ValueError(f"expected a {name} timeout above 0 s, found {in_seconds(getattr(self, name)):g}")
+        if self.last_call < timedelta():
+            raise ValueError(f"expected a last_call timeout of 0 s or more, found {in_seconds(self.last_call):g}")
 
 
 @dataclass(frozen=True)

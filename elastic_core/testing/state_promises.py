@@ -160,6 +160,15 @@ class StatePromises(Clients):
                 _refused(sleeper, b"from the past", outdated)
             written(sleeper, b"from now", old[-1])
 
+    def test_a_token_that_is_none_of_its_own_writes_nothing(self, backend: Any) -> None:
+        foreign = (b"", "1", object(), ("other", 1), 1.5)
+        for token in foreign:
+            backend.set_state(b"by nobody", token)
+            assert backend.get_state() is None
+        written(backend, b"first", None)
+        for token in foreign:
+            _refused(backend, b"by nobody", token)
+
     def test_a_state_that_comes_back_does_not_bring_its_token_back(self, backend: Any) -> None:
         """A client that read A, and slept while B and then A were written, must not write; comparing bytes lets it."""
         with self.peers(backend, 1) as (sleeper,):

@@ -115,7 +115,7 @@ def test_an_endpoint_is_refused_and_not_ignored(create):
 
 def test_it_enters_by_the_plugins_door():
     manager = PluginManager.load({}, entry_points=[])
-    record = manager.select(RendezvousBackendRecord, "local")
+    record = manager.provided(RendezvousBackendRecord, "local").record
     assert record.factory is local.create_handler
     assert [option.name for option in record.options] == ["master_addr", "master_port"]
     assert isinstance(manager.select(StoreRecord, "memory").factory({}), MemoryStore)

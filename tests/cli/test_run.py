@@ -194,11 +194,14 @@ def faulty_backend(tmp_path, monkeypatch):
     sys.modules.pop("faulty_plugin", None)
 
 
-def test_a_fault_of_a_plugin_is_an_internal_error_with_its_traceback(faulty_backend, script, capfd):
-    assert run("--rdzv-backend=faulty", script("")) == 70
+def test_a_fault_of_a_plugin_names_the_plugin_and_has_its_traceback_for_who_asks(faulty_backend, script, capfd):
+    assert run("--rdzv-backend=faulty", script("")) == 2
     said = capfd.readouterr().err
-    assert "Traceback (most recent call last)" in said
-    assert "elastic: internal error: ZeroDivisionError: a fault of mine; please report it" in said
+    assert "Traceback (most recent call last)" not in said
+    assert "expected the rendezvous backend 'faulty' of plugin 'faulty' of faulty 1.0" in said
+    assert "found ZeroDivisionError: a fault of mine; it was raised in faulty_plugin.py, line 6," in said
+    assert run("--log-level=debug", "--rdzv-backend=faulty", script("")) == 2
+    assert "Traceback (most recent call last)" in capfd.readouterr().err
 
 
 def test_a_plugin_that_does_not_load_is_a_warning(tmp_path, monkeypatch, script, capfd):

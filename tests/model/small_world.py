@@ -177,7 +177,7 @@ class Rules:
         max_restarts: int = 1,
         grace: float = 0.0,
     ) -> None:
-        timeout = RendezvousTimeout(join=float("inf"), last_call=1.0, close=2.0)
+        timeout = RendezvousTimeout(join=1e9, last_call=1.0, close=2.0)
         lease = float(attempts) if leases else None
         self.settings = RendezvousSettings("job", min_nodes, max_nodes, timeout, 1.0, attempts, lease)
         self.window = int(self.settings.window)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+from datetime import timedelta
 
 import pytest
 
@@ -29,10 +30,10 @@ def test_options_have_the_defaults_that_they_show(create):
     settings = create().settings
     shown = {option.name: option.default for option in OPTIONS}
     assert shown == {
-        "join_timeout": settings.timeout.join,
-        "last_call_timeout": settings.timeout.last_call,
-        "close_timeout": settings.timeout.close,
-        "heartbeat_timeout": settings.timeout.heartbeat,
+        "join_timeout": settings.timeout.join.total_seconds(),
+        "last_call_timeout": settings.timeout.last_call.total_seconds(),
+        "close_timeout": settings.timeout.close.total_seconds(),
+        "heartbeat_timeout": settings.timeout.heartbeat.total_seconds(),
         "keep_alive_interval": settings.keep_alive_interval,
         "keep_alive_max_attempt": settings.keep_alive_max_attempt,
     }
@@ -41,8 +42,8 @@ def test_options_have_the_defaults_that_they_show(create):
 
 def test_options_may_be_text_or_typed(create):
     settings = create(join_timeout="1.5", last_call_timeout=0, keep_alive_max_attempt="3", close_timeout=None).settings
-    assert (settings.timeout.join, settings.timeout.last_call, settings.keep_alive_max_attempt) == (1.5, 0.0, 3)
-    assert settings.timeout.close == 60.0
+    assert (settings.timeout.join, settings.timeout.last_call) == (timedelta(seconds=1.5), timedelta())
+    assert (settings.timeout.close, settings.keep_alive_max_attempt) == (timedelta(minutes=1), 3)
 
 
 @pytest.mark.parametrize(

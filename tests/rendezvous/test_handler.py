@@ -47,7 +47,7 @@ def test_torch_users_give_positions_and_timedeltas():
     )
     settings = handler.settings
     assert (settings.run_id, settings.min_nodes, settings.max_nodes) == ("job", 1, 2)
-    assert (settings.timeout.join, settings.timeout.last_call) == (2.0, 2.0)
+    assert (settings.timeout.join, settings.timeout.last_call) == (seconds, seconds)
     assert (settings.keep_alive_interval, settings.keep_alive_max_attempt) == (3.0, 4)
     assert (handler.get_backend(), handler.get_run_id(), handler.use_agent_store) == ("memory", "job", False)
     assert handler.shutdown()
@@ -74,21 +74,21 @@ def test_after_a_timeout_one_may_try_again(job):
         with pytest.raises(RendezvousTimeoutError):
             handler.next_rendezvous()
     eventually(lambda: not one.memory.entries)
-    one.timeout.join = LONG
+    one.timeout.join = timedelta(seconds=LONG)
     assert len(one.form("ab")) == 2
 
 
 def test_waiting_for_a_running_round_is_no_timeout(job):
     one = job(1, 1)
     one.form("a")
-    one.timeout.join = 0.4
+    one.timeout.join = timedelta(seconds=0.4)
     assert not one.node("b").is_closed()  # the store has answered
     spare = Background(one.handlers["b"].next_rendezvous)
     eventually(lambda: "spare" in one.handlers["b"].progress())
     begun = time.monotonic()
     eventually(lambda: time.monotonic() - begun > 1.0)
     assert spare.running
-    one.timeout.join = LONG
+    one.timeout.join = timedelta(seconds=LONG)
     one.handlers["a"].leave("test", LONG)
     assert one.handlers["a"].shutdown()
     assert spare.result().rank == 0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from elastic_core.builtin.memory_store import MemoryStore
@@ -52,7 +54,7 @@ def test_what_nobody_registered():
 def test_a_handler_for_another_backend():
     registry = RendezvousHandlerRegistry()
     registry.register("other", memory_handler)
-    with pytest.raises(ValueError, match="for 'other', found one for 'memory'"):
+    with pytest.raises(RuntimeError, match="for 'other', found one for 'memory'"):
         registry.create_handler(parameters("other"))
 
 
@@ -85,12 +87,20 @@ def test_options_are_checked():
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("name", ["static", "tcp"])
+def test_a_handler_has_the_name_by_which_it_was_chosen(name):
+    handler = get_rendezvous_handler(RendezvousParameters(name, "127.0.0.1:29400", "job", 1, 1))
+    assert handler.get_backend() == name
+    assert handler.shutdown()
+
+
+@pytest.mark.torch
 def test_an_installed_plugin_is_found_by_name():
     params = RendezvousParameters("c10d", "127.0.0.1:29400", "job", 1, 1, join_timeout="20", keep_alive_interval="0.5")
     handler = get_rendezvous_handler(params)
     try:
         assert handler.get_backend() == "c10d"
-        assert handler.settings.timeout.join == 20.0
+        assert handler.settings.timeout.join == timedelta(seconds=20)
         assert handler.settings.keep_alive_interval == 0.5
     finally:
         handler.shutdown()

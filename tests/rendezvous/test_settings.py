@@ -9,7 +9,8 @@ from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeo
 
 def test_timeouts_are_timedeltas_or_seconds():
     timeout = RendezvousTimeout(timedelta(minutes=1), last_call=0, close=2.5)
-    assert (timeout.join, timeout.last_call, timeout.close) == (60.0, 0.0, 2.5)
+    assert (timeout.join, timeout.last_call) == (timedelta(minutes=1), timedelta())
+    assert (timeout.close, timeout.heartbeat) == (timedelta(seconds=2.5), timedelta(seconds=2))
     assert in_seconds(timedelta(milliseconds=5)) == 0.005
 
 
@@ -18,6 +19,11 @@ def test_timeouts_are_timedeltas_or_seconds():
 def test_a_timeout_of_nothing_is_refused(name, value):
     with pytest.raises(ValueError, match=f"expected a {name} timeout above 0 s, found"):
         RendezvousTimeout(**{name: value})
+
+
+def test_a_timeout_without_an_end_is_refused():
+    with pytest.raises(ValueError, match="expected a timeout of at most 999999999 days, found inf s"):
+        RendezvousTimeout(join=float("inf"))
 
 
 def test_there_may_be_no_last_call_but_none_below_zero():

@@ -49,7 +49,7 @@ def _handler(params: RendezvousParameters) -> RendezvousHandler:
     from elastic_core.rendezvous import create_handler
 
     parts = create_parts(params)
-    return create_handler(None, parts.backend, params, parts.stores)
+    return create_handler(None, parts.backend, params, parts.stores, params.backend)
 
 
 def _static_handler(params: RendezvousParameters) -> RendezvousHandler:

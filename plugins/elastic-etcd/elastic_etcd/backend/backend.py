@@ -26,6 +26,7 @@ T = TypeVar("T")
 LEASE_TTL: Duration = 5.0
 GRACE: Duration = 30.0
 _ATTEMPTS = 5
+_NOBODYS = -1  # no revision of a key
 
 
 class EtcdRendezvousBackend(RosterBackend):
@@ -93,7 +94,7 @@ class EtcdRendezvousBackend(RosterBackend):
         return state, self._token
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        fence = 0 if token is None else int(token)
+        fence = 0 if token is None else token if isinstance(token, int) else _NOBODYS
         found, revision, written = self._use("writing the state", lambda: self._state.write(state, fence))
         if found is None and written:
             self._token = revision

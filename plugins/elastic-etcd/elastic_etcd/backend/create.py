@@ -103,7 +103,7 @@ def _handler(
     backend = _backend(params, parameters, 0.5, server)
     address = params.local_addr or _advertised(params, parameters.endpoints[0])
     made = stores(_Stores(params, parameters).make, params.run_id, address)
-    return create_handler(None, backend, params, made)
+    return create_handler(None, backend, params, made, params.backend)
 
 
 def _backend(
