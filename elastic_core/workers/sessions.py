@@ -257,6 +257,19 @@ def _links_of(pid: int) -> Iterator[str]:
                 yield os.readlink(f"{_PROC}/{pid}/fd/{fd}")  # noqa: PTH115 - pathlib would cost the guardian more than all else
 
 
+def _end_holders(link: str, table: Table | None) -> None:
+    """Until two looks in a row find nobody: a fork server may have been about to fork the worker, or to be given the
+    link."""
+    unseen = 0
+    for _ in range(_PASSES):
+        found = holders(link, table)
+        unseen = 0 if found else unseen + 1
+        if unseen == 2:
+            return
+        end(found, table)
+        select.poll().poll(_PAUSE_MS)
+
+
 def guard(orders: IO[str], table: Table | None = None) -> None:
     """Follow the lines of `orders` to their end, then end what is watched and what is expected:
     `expect LINK`, a worker that is about to start and will hold this link, `watch PID START`, which is that worker,
@@ -280,9 +293,9 @@ def guard(orders: IO[str], table: Table | None = None) -> None:
             leaders.pop(int(rest), None)
         elif verb == "scratch":
             scratch.append(rest)
-    if expected:
-        leaders.update(holders(expected, table))
     end(leaders, table)
+    if expected:
+        _end_holders(expected, table)
     for path in scratch:
         shutil.rmtree(path, ignore_errors=True)
 

@@ -73,6 +73,55 @@ def test_who_holds_what_was_expected_is_ended_unless_a_worker_was_named(spawn, p
     assert (holder.poll() is None) == (not ended)
 
 
+FORKING = """
+import os, signal, sys, time
+
+def fork(number, frame):
+    if os.fork() == 0:
+        os.write(int(sys.argv[1]), b"%d\\n" % os.getpid())
+        time.sleep(600)
+
+signal.signal(signal.SIGUSR1, fork)
+os.write(int(sys.argv[1]), b"ready\\n")
+while True:
+    time.sleep(600)
+"""
+
+
+class Late(sessions.ProcTable):
+    """A process forks right after each of the first lists of processes was made, the one of holders among them."""
+
+    def __init__(self, forking, forked):
+        self.forking = forking
+        self.forked = forked
+        self.times = 3
+
+    def pids(self):
+        found = super().pids()
+        if self.times:
+            self.times -= 1
+            self.forking.send_signal(signal.SIGUSR1)
+            self.forked()
+        return found
+
+
+def test_who_holds_what_was_expected_may_fork_meanwhile(spawn, make_pipe, running, lines_of, clean_up):
+    """As the fork server does, to which the agent had just handed the order."""
+    mark, report = make_pipe(), make_pipe()
+    for end in (mark[1], report[1]):
+        os.set_inheritable(end, True)
+    holder = spawn(FORKING, report[1], session=False)  # as the fork server, in the agent's session
+    assert lines_of(report[0]) == ["ready"]
+    link = sessions.link_of(mark[1])
+    for end in mark:
+        os.close(end)
+    table = Late(holder, lambda: clean_up.extend(map(int, lines_of(report[0]))))
+    sessions.guard(io.StringIO(f"expect {link}\n"), table)
+    assert holder.wait() == -signal.SIGKILL
+    assert len(clean_up) == 3
+    assert not any(map(running, clean_up))
+
+
 def ignores(pid, signum):
     with open(f"/proc/{pid}/status") as file:
         mask = next(line.split()[1] for line in file if line.startswith("SigIgn"))
