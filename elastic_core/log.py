@@ -51,7 +51,7 @@ EVENTS: Mapping[EventName, str] = {
     "signal received": "the agent received a signal",
     "output lost": "a worker's output could not be written or read to its end",
     "plugin missing": "a variable of torchrun's asks for what a package that is not installed brings; the run goes on",
-    "plugin failed": "a plugin could not be loaded, lost an option to another, or raised in a factory or while it stopped",
+    "plugin failed": "a plugin could not be loaded, lost an option to another, or raised when used",
     "backend deprecated": "the rendezvous backend works as before, and there is a better one",
     "observer failed": "a plugin raised in a notification hook",
     "contribution failed": "a plugin's variables for the workers were left out",

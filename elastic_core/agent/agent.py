@@ -28,7 +28,13 @@ from elastic_core.agent.supervise import (
     together,
 )
 from elastic_core.clock import Duration, Instant, SystemClock, later
-from elastic_core.errors import RendezvousClosedError, RendezvousGracefulExitError, SignalException, failures_of
+from elastic_core.errors import (
+    ProcessFailure,
+    RendezvousClosedError,
+    RendezvousGracefulExitError,
+    SignalException,
+    failures_of,
+)
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.node import Round
@@ -171,7 +177,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _observe(self) -> Observation:
         signum = self._events.signals[0] if self._events.signals else None
-        verdict = self._link.verdict(WorkerState.is_running(self._result.state))
+        verdict = self._link.verdict(WorkerState.is_running(self._result.state) and not self._result_complete)
         return Observation(self._result, signum, verdict, self._result_complete)
 
     def _act(self, seen: Observation, decision: Decision) -> Ended | None:
@@ -218,8 +224,17 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _complete(self, *_: object) -> None:
         """No worker runs any more, so all is known about those that failed: report them."""
-        self._result, self._result_complete = self._completed(self._result), True
+        result = self._completed(self._result)
+        if Observation(result).failed and not result.failures:
+            result = replace(result, failures=self._failure_of_the_group(result))
+        self._result, self._result_complete = result, True
         self._reporter.failures(self._result.failures)
+
+    def _failure_of_the_group(self, result: RunResult) -> dict[int, ProcessFailure]:
+        """A group may have failed though no worker of it has; the others count only failures that they are told of."""
+        rank, now = self._group.workers[0].global_rank, self._clock.timestamp()
+        why = f"the group is {result.state.value}"
+        return {rank: ProcessFailure(0, 0, 1, timestamp=now, global_rank=rank, role=self._spec.role, reason=why)}
 
     def _restart(self, seen: Observation, decision: Decision) -> Ended | None:
         """Restart the workers. An error of the restart carries the failures that made the restart necessary, so that it

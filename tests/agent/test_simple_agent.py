@@ -9,6 +9,7 @@ import pytest
 from agent_fakes import FakeRounds, RecordingObserver, round_info
 
 from elastic_core.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
+from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import (
     ConfigurationError,
     ProcessFailure,
@@ -19,7 +20,9 @@ from elastic_core.errors import (
     RendezvousTimeoutError,
     SignalException,
 )
-from elastic_core.interfaces.node import Member, Round
+from elastic_core.interfaces.node import Member, Node, Round
+from elastic_core.rendezvous import DynamicRendezvousHandler, PrefixedStores, RendezvousSettings, RendezvousTimeout
+from elastic_core.testing import MemoryBackend, SharedMemory
 
 RUNS = RunResult(WorkerState.HEALTHY)
 DONE = RunResult(WorkerState.SUCCEEDED, return_values={0: "a", 1: "b"})
@@ -120,8 +123,27 @@ def test_a_group_that_is_unwell_is_restarted_as_one_that_failed(make_agent):
     assert agent.calls == ["start", "stop", "start", SHUTDOWN]
     assert agent.restart_count == 1
     unwell = make_agent([RunResult(WorkerState.UNHEALTHY)], max_restarts=1)
-    assert unwell.run() == RunResult(WorkerState.FAILED)
+    result = unwell.run()
+    assert result.is_failed()
+    assert [failure.reason for failure in result.failures.values()] == ["the group is UNHEALTHY"]
     assert unwell.calls == ["start", "stop", "start", "stop", SHUTDOWN]
+
+
+@pytest.mark.parametrize("state", [WorkerState.UNHEALTHY, WorkerState.FAILED, WorkerState.UNKNOWN])
+def test_the_job_counts_a_group_that_fails_though_no_worker_of_it_has(state, make_agent):
+    """Over rounds, the others count what they are told of."""
+    settings = RendezvousSettings("job", 1, 1, RendezvousTimeout(join=20, last_call=0.1))
+    stores = PrefixedStores(MemoryStore(), "job", "127.0.0.1")
+    handler = DynamicRendezvousHandler(
+        MemoryBackend(SharedMemory()), settings, Node("a", local_world_size=2, max_restarts=2), stores
+    )
+    agent = make_agent([RunResult(state)], handler=handler, max_restarts=2)
+    result = agent.run()
+    assert result.state is WorkerState.FAILED
+    assert [failure.reason for failure in result.failures.values()] == [f"the group is {state.value}"]
+    assert agent.calls.count("start") == 3
+    assert agent.restart_count == 2
+    assert handler.shutdown()
 
 
 def test_waiting_nodes_replace_the_round_for_free(make_agent, scripted_handler):

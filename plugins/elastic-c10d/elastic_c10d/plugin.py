@@ -45,6 +45,7 @@ _STATIC = (
 
 
 def _handler(params: RendezvousParameters) -> RendezvousHandler:
+    _look_for_torch()
     from elastic_c10d.create import create_parts
     from elastic_core.rendezvous import create_handler
 
@@ -56,6 +57,14 @@ def _static_handler(params: RendezvousParameters) -> RendezvousHandler:
     from elastic_c10d.static import as_dynamic
 
     return _handler(as_dynamic(params))
+
+
+def _look_for_torch() -> None:
+    """At once: it is imported in another thread, which would only find that the store cannot be reached."""
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
 
 def _open(params: RendezvousParameters) -> RendezvousBackend:
