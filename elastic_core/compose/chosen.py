@@ -9,7 +9,7 @@ from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.events import check_destination
-from elastic_core.hooks.options import needed, not_needed, type_options
+from elastic_core.hooks.options import given, needed, not_needed, type_options
 from elastic_core.hooks.records import HealthEndpointRecord, RendezvousBackendRecord, WatchdogRecord
 from elastic_core.log import get_logger
 
@@ -70,9 +70,11 @@ def backend(
     record = manager.select(RendezvousBackendRecord, settings.rdzv_backend)
     declared = {option.name for option in record.options or ()}
     flags = {"master_addr": settings.master_addr, "master_port": settings.master_port, "rank": settings.node_rank}
-    raw = {name: value for name, value in flags.items() if name in declared and value is not None}
     conf = needed(record.options, settings.rdzv_conf)
-    return record, _typed(record, {**conf, **raw}, "rdzv_conf", origins)
+    raw = {
+        name: value for name, value in flags.items() if name in declared and value is not None and not given(conf, name)
+    }
+    return record, _typed(record, {**raw, **conf}, "rdzv_conf", origins)
 
 
 def unused_options(settings: Settings, manager: PluginManager) -> list[str]:

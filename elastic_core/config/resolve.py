@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 STATIC_PORT = 29500
 """The port of the static backend without --master-port."""
 
+_DIGITS = 10
+
 STATIC_RUN_ID = "none"
 """The run id of a static job without --rdzv-id."""
 
@@ -92,9 +94,14 @@ def _endpoint(settings: Settings, _: Origins) -> Changes:
 def _static_rank(settings: Settings, _: Origins) -> Changes:
     if settings.rdzv_backend != "static" or settings.node_rank is not None:
         return {}
-    if (rank := settings.rdzv_conf.get("rank", "")).isdecimal():
+    if (rank := rank_option(settings)) is not None and rank.isdecimal() and len(rank) < _DIGITS:
         return {"node_rank": (int(rank), "the option rank")}
     return {"node_rank": (0, "torchrun's default; static gives every node a rank")}
+
+
+def rank_option(settings: Settings) -> str | None:
+    """The option `rank` of the backend, however it is spelled; None if it is not given."""
+    return next((value for name, value in settings.rdzv_conf.items() if name.lower() == "rank"), None)
 
 
 def _run_id(settings: Settings, new_run_id: Callable[[], str]) -> Changes:

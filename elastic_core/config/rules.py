@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elastic_core.config.resolve import rank_option
 from elastic_core.errors import Problem
 
 if TYPE_CHECKING:
@@ -60,6 +61,13 @@ def _rules(settings: Settings) -> Iterator[tuple[str, set[str], bool, str]]:
         settings.node_rank is None or settings.node_rank < nnodes.max,
         f"expected a rank below the number of nodes, 0 to {nnodes.max - 1} with --nnodes={nnodes},"
         f" found {settings.node_rank}; ranks count from 0",
+    )
+    rank = rank_option(settings)
+    yield (
+        "--rdzv-conf",
+        {"rdzv_conf", "rdzv_backend", "node_rank"},
+        settings.rdzv_backend != "static" or rank is None or rank.lstrip("0") == str(settings.node_rank).lstrip("0"),
+        f"expected the rank of this node, the same as --node-rank ({settings.node_rank}), found rank={rank}; give one",
     )
     yield (
         "--nnodes",

@@ -64,6 +64,11 @@ def needed(options: Sequence[Option] | None, raw: Mapping[str, object]) -> dict[
     return {name: value for name, value in raw.items() if name not in unused}
 
 
+def given(raw: Iterable[str], name: str) -> bool:
+    """Whether the option is among these, however it is spelled."""
+    return any(_key(written) == name for written in raw)
+
+
 def _by_declared_name(
     options: Sequence[Option], raw: Mapping[str, object], origin: str, problems: list[Problem]
 ) -> dict[str, object]:

@@ -64,8 +64,20 @@ def test_the_option_rank_binds_where_there_is_no_other(desk):
     line = "--nnodes 3 --rdzv-backend static --master-addr head --rdzv-conf rank=2"
     reading = desk.read(f"{line} train.py")
     assert (reading.settings.node_rank, reading.origins["node_rank"]) == (2, "the option rank")
-    assert desk.read(f"{line} --node-rank 1 train.py").settings.node_rank == 1
+    assert desk.read(f"{line} --node-rank 2 train.py").settings.node_rank == 2
     assert set(desk.problems(f"{line} --rdzv-conf rank=3 train.py")) == {"--node-rank"}
+    assert "found rank=2" in desk.problems(f"{line} --node-rank 1 train.py")["--rdzv-conf"]
+
+
+@pytest.mark.parametrize("rank", ["abc", "-1", "1.0", "9" * 5000])
+def test_an_option_rank_that_is_none_is_not_taken_for_zero(rank, desk):
+    problems = desk.problems(f"--nnodes 2 --rdzv-backend static --master-addr head --rdzv-conf rank={rank} train.py")
+    assert "expected the rank of this node" in problems["--rdzv-conf"]
+
+
+def test_the_option_rank_may_be_spelled_in_any_case(desk):
+    line = "--nnodes 2 --rdzv-backend static --master-addr head --rdzv-conf Rank=01 train.py"
+    assert desk.read(line).settings.node_rank == 1
 
 
 def test_static_needs_a_fixed_number_of_nodes(desk):
