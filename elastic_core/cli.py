@@ -95,13 +95,15 @@ def run(argv: Sequence[str]) -> int:
 
 def explain(argv: Sequence[str]) -> None:
     """`elastic explain`."""
-    from elastic_core import config
-    from elastic_core.compose.chosen import unused_options
+    from dataclasses import replace
+
+    from elastic_core import compose, config
     from elastic_core.operate.commands import EXPLAIN, explain_help
 
     manager = _load_plugins()
     reading = _read(argv, manager, explain_help, EXPLAIN, require_script=False)
-    unused = unused_options(reading.settings, manager)
+    reading = replace(reading, settings=compose.without_missing(reading.settings, manager, reading.origins))
+    unused = compose.unused_options(reading.settings, manager)
     about = reading, manager.added_options(), manager.secret_options(), unused
     _print(_to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
 
@@ -283,7 +285,9 @@ def _run_job(reading: Reading, manager: PluginManager, history: History) -> tupl
     settings, script = compose.without_missing(reading.settings, manager, reading.origins), reading.script or ""
     try:
         compose.check_available(settings, manager, reading.origins)
-        get_logger().info("run started", run_id=settings.rdzv_id, backend=settings.rdzv_backend, script=script)
+        unused = compose.unused_options(settings, manager)
+        more = {"not_used": ",".join(unused)} if unused else {}
+        get_logger().info("run started", run_id=settings.rdzv_id, backend=settings.rdzv_backend, script=script, **more)
         entry = compose.script_entry(settings, script, reading.script_args, os.environ)
         launch.run_job(settings, entry, manager, os.environ, (history,), reading.added)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - shown, given its code, and put in the result file

@@ -207,7 +207,7 @@ class PluginManager:
         kind = kind_of(StoreRecord)
         stores = [item for item in self.records(StoreRecord) if item.record.shared]
         # Other errors of a store count as an outage of it, and the core tries again. A module does not come.
-        return [Provided(record_of(selection.attributed(item, kind, ImportError)), item.source) for item in stores]
+        return [Provided(record_of(selection.attributed(item, kind, (ImportError,))), item.source) for item in stores]
 
     def provided(self, kind: type[R], name: str) -> Provided[R]:
         """The one record of that name or alias, with the plugin that provides it.

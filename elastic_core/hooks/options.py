@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _TORCHRUNS = {
     *("join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval"),
-    *("keep_alive_max_attempt", "store_type", "is_host", "read_timeout", "timeout", "rank"),
+    *("keep_alive_max_attempt", "store_type", "is_host", "read_timeout", "timeout", "rank", "etcd_prefix"),
 }
 """Options of torchrun's backends. Those of TLS are missing: somebody would be without it and not know."""
 

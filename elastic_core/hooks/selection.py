@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from elastic_core.hooks.records import Kind, Option, Record
 
+_OURS, _STANDARD = str(Path(__file__).parents[1]), str(Path(traceback.__file__).parent)
+
 T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R", bound="Record")
 
@@ -109,7 +111,9 @@ def select(
     raise PluginError(Problem(kind.flag, "\n  ".join(_unknown(kind, provided, name, failures, blocked))))
 
 
-def attributed(provided: Provided[R], kind: Kind, errors: type[Exception] = Exception) -> R:
+def attributed(
+    provided: Provided[R], kind: Kind, errors: tuple[type[BaseException], ...] = (Exception, SystemExit)
+) -> R:
     """The record, with functions that name the plugin in what they raise: PluginError in place of these errors, which
     read as a fault of the core otherwise. Errors of ours stay."""
     record = provided.record
@@ -120,12 +124,12 @@ def attributed(provided: Provided[R], kind: Kind, errors: type[Exception] = Exce
 
 
 def _attributed(
-    call: Callable[..., Any], provided: Provided[Record], kind: Kind, errors: type[Exception]
+    call: Callable[..., Any], provided: Provided[Record], kind: Kind, errors: tuple[type[BaseException], ...]
 ) -> Callable[..., Any]:
     @functools.wraps(call)
-    def attributed_call(*args: Any) -> Any:
+    def attributed_call(*args: Any, **named: Any) -> Any:
         try:
-            return call(*args)
+            return call(*args, **named)
         except ElasticError:
             raise
         except errors as error:
@@ -134,18 +138,25 @@ def _attributed(
             source, name = provided.source, provided.record.name
             get_logger().debug("plugin failed", **source.as_dict(), reason=described_error(error), exc_info=error)
             found = f"expected the {kind.noun} {name!r} of {source.described}, found {described_error(error)}"
-            raise PluginError(Problem(kind.flag, f"{found}; {_advice(error)}")) from error
+            raise PluginError(Problem(kind.flag, f"{found}; {_advice(error, source)}")) from error
 
     return attributed_call
 
 
-def _advice(error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        package = error.name.partition(".")[0]
-        return f"pip install {package}, or the package that brings that module"
-    *_, last = traceback.extract_tb(error.__traceback__)
-    place = f"{Path(last.filename).name}, line {last.lineno}"
-    return f"it was raised in {place}, which is for the plugin's authors; --log-level=debug shows the traceback"
+def _advice(error: BaseException, source: Source) -> str:
+    if isinstance(error, ImportError):
+        return f"pip install {source.distribution} installs what it says that it needs; its README may say more"
+    if isinstance(error, OSError):
+        return "check what it connects to, or opens"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename)]
+    place = f"it was raised in {frames[-1].filename}, line {frames[-1].lineno}; " if frames else ""
+    return f"{place}tell the plugin's authors; --log-level=debug shows them the traceback"
+
+
+def _is_theirs(path: str) -> bool:
+    """Whether the file is neither ours nor of the standard library, which may have the installed packages inside it."""
+    installed = "site-packages" in path or "dist-packages" in path
+    return not path.startswith(_OURS) and (installed or not path.startswith(_STANDARD))
 
 
 def _unknown(

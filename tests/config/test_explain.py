@@ -27,6 +27,19 @@ def test_as_dict_is_json_with_a_version(desk):
     assert document["plugin_options"]["drain-after"] == {"value": 5.0, "unit": "seconds", "origin": "default"}
 
 
+def test_what_the_backend_does_not_need_is_told_beside_the_others(desk):
+    reading = desk.read("--rdzv-conf join_timeout=9,rank=0 train.py")
+    told = as_dict(reading, (), (), ["rank"])["settings"]["rdzv_conf"]
+    assert told == {
+        "value": {"join_timeout": "9", "rank": "0"},
+        "unit": "",
+        "origin": "--rdzv-conf",
+        "not_used": ["rank"],
+    }
+    assert "not_used" not in as_dict(reading, ())["settings"]["rdzv_conf"]
+    assert "--rdzv-conf; not used: rank\n" in as_text(reading, (), (), ["rank"])
+
+
 def test_as_text_has_a_line_for_everything(desk):
     path = desk.write("rdzv_conf = {join_timeout = 9}")
     text = as_text(desk.read(added_options=(OPTION,)), (OPTION,))

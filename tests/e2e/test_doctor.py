@@ -72,3 +72,6 @@ def test_a_node_that_is_alone_meets_nobody(elastic, place):
     found = levels(done)
     assert found["backend"] == "ok"
     assert not {"store", "connection", "name"} & set(found)
+    expecting = elastic.finish(elastic.fork("doctor", "--rdzv-backend=tcp", *place, "--expect-store", "--json"), 90)
+    assert expecting.code == 4, expecting.out + expecting.err
+    assert levels(expecting)["store"] == "fault"

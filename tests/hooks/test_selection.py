@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from elastic_core.errors import ExitCode, PluginError, RendezvousConnectionError
@@ -38,12 +40,18 @@ FACTORIES = """
     def breaks(params):
         raise KeyError("dsn")
 
+    def refused(params):
+        raise ConnectionRefusedError("no")
+
+    def leaves(params):
+        raise SystemExit(1)
+
     def away(params):
         raise RendezvousConnectionError("nobody there")
 
     @hookimpl
     def elastic_rendezvous_backends():
-        made = {"lacks": lacks, "breaks": breaks, "away": away}
+        made = {"lacks": lacks, "breaks": breaks, "refused": refused, "leaves": leaves, "away": away}
         return [RendezvousBackendRecord(name, "a test", call, open_backend=call) for name, call in made.items()]
 
     @hookimpl
@@ -64,8 +72,10 @@ def test_what_a_factory_raises_names_its_plugin(function, install_plugin):
 
     lacks, breaks = problem("lacks"), problem("breaks")
     assert lacks.startswith("--rdzv-backend: expected the rendezvous backend 'lacks' of plugin 'dist-a' of dist-a 1.2")
-    assert "found ModuleNotFoundError: No module named 'no_such_library'; pip install no_such_library" in lacks
-    assert "found KeyError: 'dsn'; it was raised in dist_a_plugin.py, line 9," in breaks
+    assert "found ModuleNotFoundError: No module named 'no_such_library'; pip install dist-a installs what" in lacks
+    assert re.search(r"found KeyError: 'dsn'; it was raised in /.*/dist_a_plugin.py, line 9; tell the plugin's", breaks)
+    assert "found ConnectionRefusedError: no; check what it connects to" in problem("refused")
+    assert "found SystemExit: 1; it was raised in" in problem("leaves")
     with pytest.raises(RendezvousConnectionError, match="nobody there"):
         getattr(manager.select(RendezvousBackendRecord, "away"), function)(None)
 
@@ -77,7 +87,7 @@ def test_a_store_is_away_when_its_factory_raises_but_not_when_its_library_is_mis
         params = RendezvousParameters(name, "", "job", 1, 1)
         manager.select(RendezvousBackendRecord, name).open_backend(params).get_state()
 
-    with pytest.raises(PluginError, match=r"'void' of plugin 'dist-a' of dist-a 1\.0.* pip install no_such_library"):
+    with pytest.raises(PluginError, match=r"'void' of plugin 'dist-a' of dist-a 1\.0.* pip install dist-a"):
         look("void")
     with pytest.raises(RendezvousConnectionError):
         look("broken")

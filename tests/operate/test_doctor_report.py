@@ -82,6 +82,8 @@ def found(plugins):
         wish = wish or DoctorOptions(timeout=60.0)
         clock = None if wish.peers else FakeClock()
         findings = examined(settings, plugins(record), wish, clock, ask_torch=lambda *_: TORCH)
+        wrong = {item.check for item in findings if item.level is Level.FAULT}
+        assert not [item for item in findings if item.check in wrong and item.level is Level.OK]
         return {item.check.value: (item.level.value, item.told) for item in findings}
 
     return found

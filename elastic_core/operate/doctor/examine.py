@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
-from elastic_core.errors import ConfigurationError, ElasticError, RendezvousConnectionError, RendezvousError
+from elastic_core.errors import (
+    ConfigurationError,
+    ElasticError,
+    PluginError,
+    RendezvousConnectionError,
+    RendezvousError,
+)
 from elastic_core.hooks.discovery import CORE, described_error, own_version
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.operate.doctor import machine
@@ -58,6 +64,9 @@ def examined(
     examination = _Examination(settings, manager, options, clock or SystemClock(), ask_torch)
     order = list(Check)
     findings = sorted(examination.findings(), key=lambda finding: order.index(finding.check))
+    if any(finding.check is Check.BACKEND and finding.level is Level.FAULT for finding in findings):
+        # It is installed, and yet it does not work.
+        findings = [item for item in findings if item.check is not Check.BACKEND or item.level is not Level.OK]
     answered = any(finding.check is Check.RUN_ID for finding in findings)
     listened = any(finding.check is Check.CONNECTION and finding.level is Level.OK for finding in findings)
     if answered and not listened:  # a doctor has served the store since: the connections are outdated
@@ -102,9 +111,13 @@ class _Examination:
     def _store(
         self, record: RendezvousBackendRecord, around: Surroundings, versions: dict[str, str]
     ) -> Iterator[Finding]:
-        if meets_itself(self.settings, self.nodes):
-            return
         expected = self.options.expect_store or bool(self.options.peers)
+        if meets_itself(self.settings, record, self.nodes):
+            if expected:
+                yield fault(
+                    Check.STORE, "the node is alone and makes a store of its own", "name the endpoint of the store"
+                )
+            return
         if record.open_backend is None:
             if expected:
                 told = f"the backend {record.name!r} has no store that can be asked from outside"
@@ -124,6 +137,9 @@ class _Examination:
             else:
                 advice = "fine if the job itself is to make the store; else correct the endpoint"
                 yield note(Check.STORE, str(error), advice)
+        except PluginError as error:
+            told, _, advice = str(error).rpartition("; ")
+            yield fault(Check.BACKEND, told, advice)
         except ConfigurationError as error:
             yield fault(Check.BACKEND, str(error), "correct it")
         except Exception as error:  # noqa: BLE001 - an error of a plugin; the other findings count

@@ -60,9 +60,18 @@ class Place:
         return self.host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
 
-def meets_itself(settings: Settings, nodes: int) -> bool:
+def meets_itself(settings: Settings, record: RendezvousBackendRecord | None, nodes: int) -> bool:
     """Whether the run's node is alone, with a store of its own at any port."""
-    return nodes == 1 and settings.rdzv_backend == "c10d" and settings.rdzv_endpoint.rpartition(":")[2] in ("", "0")
+    if nodes != 1 or record is None or record.name != "c10d" or _is_file(settings.rdzv_conf):
+        return False
+    try:
+        return not settings.rdzv_endpoint or split_host_port(settings.rdzv_endpoint, 1, least=0)[1] == 0
+    except ValueError:
+        return False
+
+
+def _is_file(conf: Mapping[str, str]) -> bool:
+    return conf.get("store_type", conf.get("store-type", "")).lower() == "file"
 
 
 def places_of(backend: str, endpoint: str, conf: Mapping[str, str]) -> tuple[Place, ...]:
@@ -71,7 +80,7 @@ def places_of(backend: str, endpoint: str, conf: Mapping[str, str]) -> tuple[Pla
     Raises:
         ValueError: the backend is one of ours, and this cannot be an endpoint of it.
     """
-    if not endpoint.strip() or conf.get("store_type", conf.get("store-type", "")).lower() == "file":
+    if not endpoint.strip() or _is_file(conf):
         return ()
     port = DEFAULT_PORTS.get(backend)
     try:
@@ -203,7 +212,7 @@ def surroundings_of(
     """
     is_hosted = settings.rdzv_backend == "static" or (record is not None and record.serve is not None)
     try:
-        endpoint = "" if meets_itself(settings, nodes) else settings.rdzv_endpoint
+        endpoint = "" if meets_itself(settings, record, nodes) else settings.rdzv_endpoint
         places = places_of(settings.rdzv_backend, endpoint, settings.rdzv_conf)
     except ValueError as error:
         wrong = fault(Check.NAME, f"expected host[:port] as --rdzv-endpoint, {error}", "correct --rdzv-endpoint")

@@ -48,13 +48,24 @@ ETCD = (
 )
 
 
+def _look_for_libraries() -> None:
+    """At once: they are imported in another thread, which would only find that etcd cannot be reached."""
+    from importlib.util import find_spec
+
+    for module in ("grpc", "google.protobuf"):
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
 def _handler(params: RendezvousParameters) -> RendezvousHandler:
+    _look_for_libraries()
     from elastic_etcd.backend.create import handler_for
 
     return handler_for(params)
 
 
 def _open(params: RendezvousParameters) -> RendezvousBackend:
+    _look_for_libraries()
     from elastic_etcd.backend.create import open_backend
 
     return open_backend(params)
