@@ -131,7 +131,10 @@ class Launcher:
 
 class Torchrun(Launcher):
     def start(self, name, words, environ):
-        path = self.elastic.script("stock.py", "from torch.distributed.run import main; main()")
+        # Multiprocessing imports the main file again in the processes that it spawns for --run-path.
+        path = self.elastic.script(
+            "stock.py", "import torch.distributed.run\nif __name__ == '__main__':\n    torch.distributed.run.main()"
+        )
         return self.elastic.start_to_files(name, path, *words, **environ)
 
 

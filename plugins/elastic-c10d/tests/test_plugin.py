@@ -9,7 +9,9 @@ import pytest
 from elastic_c10d import plugin
 from elastic_c10d.static import as_dynamic
 
-from elastic_core.errors import ConfigurationError
+from elastic_core.errors import ConfigurationError, PluginError
+from elastic_core.hooks import RendezvousBackendRecord
+from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.handler import RendezvousParameters
 
 
@@ -37,6 +39,14 @@ def test_the_backend_makes_a_handler_of_its_name(free_port):
     info.store.set("key", "value")
     assert info.store.get("key") == b"value"
     assert handler.shutdown()
+
+
+@pytest.mark.parametrize("call", ["factory", "open_backend"])
+def test_without_torch_the_error_at_once_names_it_and_the_plugin(call, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    chosen = PluginManager.load({}).select(RendezvousBackendRecord, "c10d")
+    with pytest.raises(PluginError, match=r"'c10d' of elastic-c10d .*'torch'.*install"):
+        getattr(chosen, call)(RendezvousParameters("c10d", "127.0.0.1:1", "job", 1, 1, **defaults("c10d")))
 
 
 def test_stores_by_name(free_port, tmp_path):

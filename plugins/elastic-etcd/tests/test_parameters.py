@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from elastic_etcd.parameters import Endpoint, EtcdParameters, parse_endpoints, read_parameters
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.errors import ConfigurationError
+from elastic_core.errors import ConfigurationError, PluginError
+from elastic_core.hooks import RendezvousBackendRecord
+from elastic_core.hooks.manager import PluginManager
+from elastic_core.interfaces.handler import RendezvousParameters
 
 
 @pytest.mark.parametrize(
@@ -185,3 +190,12 @@ def test_what_is_read_holds_together(options):
     assert found.prefix.strip("/") == found.prefix != ""
     assert found.read_timeout > 0
     assert found.lease_ttl is None or found.lease_ttl >= 2
+
+
+@pytest.mark.parametrize("call", ["factory", "open_backend"])
+@pytest.mark.parametrize("module", ["grpc", "google.protobuf"])
+def test_without_a_library_the_error_at_once_names_it_and_the_plugin(module, call, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    chosen = PluginManager.load({}).select(RendezvousBackendRecord, "etcd")
+    with pytest.raises(PluginError, match=f"'etcd' of elastic-etcd .*'{module}'.*install"):
+        getattr(chosen, call)(RendezvousParameters("etcd", "127.0.0.1:1", "job", 1, 1))
