@@ -68,6 +68,7 @@ def _look_for_torch() -> None:
 
 
 def _open(params: RendezvousParameters) -> RendezvousBackend:
+    _look_for_torch()
     from elastic_c10d.create import open_backend
 
     return open_backend(params)
