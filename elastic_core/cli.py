@@ -39,11 +39,12 @@ usage: elastic COMMAND [...]
 """
 
 
-def entry_point() -> None:
-    """The console script `elastic`."""
+def entry_point(argv: Sequence[str] | None = None) -> NoReturn:
+    """The console script `elastic`. `argv`: the words after the program's name; None: those of this process."""
+    argv = sys.argv[1:] if argv is None else argv
     _open_standard_streams()
-    code = main(sys.argv[1:])
-    if code == ExitCode.WORKER_WOULD_NOT_DIE or _left_a_call_behind(sys.argv[1:]):
+    code = main(argv)
+    if code == ExitCode.WORKER_WOULD_NOT_DIE or _left_a_call_behind(argv):
         _leave_at_once(code)
     sys.exit(code)
 

@@ -194,6 +194,12 @@ class ProcessFailure:
         """Whether the agent killed the worker because it hung; `reason` says how the hang showed."""
         return self.reason.startswith(HANG)
 
+    @property
+    def how(self) -> str:
+        """The reason, or else the exit code in words."""
+        exited = f"killed by {self.signal_name()}" if self.exitcode < 0 else f"exit code {self.exitcode}"
+        return self.reason or exited
+
     def signal_name(self) -> str:
         """The name of the signal that ended the worker, or `<N/A>`."""
         if self.exitcode >= 0:
@@ -239,7 +245,7 @@ class ChildFailedError(ElasticError):
             return f"{self.name} failed"
         rank, first = self.get_first_failure()
         where = f" on {first.node}" if first.node else ""
-        return f"{self.name} failed: rank {rank}{where}: {first.reason or f'exit code {first.exitcode}'}"
+        return f"{self.name} failed: rank {rank}{where}: {first.how}"
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
         """Global rank and failure of the worker that failed first; the other failures usually follow from it. Raises
@@ -265,10 +271,9 @@ class ChildFailedError(ElasticError):
     def _section(self, rank: int, what: str) -> str:
         failure = self.failures[rank]
         where = f" on {failure.node}" if failure.node else ""
-        reason = failure.reason or f"exit code {failure.exitcode}"
         head = f"{what}rank {rank} (local rank {failure.local_rank}, pid {failure.pid}){where}"
         lines = (f"  {line}" for line in failure.message.splitlines())
-        return "\n".join([f"{head}, at {failure.timestamp_isoformat()}: {reason}", *lines])
+        return "\n".join([f"{head}, at {failure.timestamp_isoformat()}: {failure.how}", *lines])
 
 
 def failures_of(error: BaseException | None) -> Mapping[int, ProcessFailure]:

@@ -1,15 +1,20 @@
 """Things that happen in a job, recorded by a handler that is chosen by its name.
 
-`null` drops them, `console` writes JSON to stderr, and `register_handler` adds others.
+`null` drops them, `console` writes JSON to stderr, and `register_handler` adds others. `RdzvEvent` and its functions
+are for programs that have a rendezvous of their own; the agent records none.
 """
 
 from __future__ import annotations
 
 import enum
 import json
+import os
+import socket
 import sys
+import traceback
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, Problem
@@ -18,9 +23,11 @@ from elastic_core.log import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    EventHandler = Callable[["Event"], None]
+    EventHandler = Callable[[Any], None]
 
-MetadataValue = str | int | float | bool | None
+EventMetadataValue = str | int | float | bool | None
+
+_RDZV = "dynamic_rendezvous"
 
 _log = get_logger()
 _clock = SystemClock()
@@ -44,7 +51,7 @@ class Event:
     name: str
     source: EventSource
     timestamp: int = field(default_factory=_now_in_ms)
-    metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
+    metadata: Mapping[str, EventMetadataValue] = field(default_factory=dict)
 
     def serialize(self) -> str:
         """The event as one line of JSON."""
@@ -54,13 +61,63 @@ class Event:
         return self.serialize()
 
     @classmethod
-    def deserialize(cls, data: str) -> Event:
+    def deserialize(cls, data: Event | str) -> Event:
         """The event that `serialize` wrote. Raises ValueError or TypeError for anything else."""
+        if isinstance(data, Event):
+            return data
         fields = json.loads(data)
         return cls(**{**fields, "source": EventSource(fields["source"])})
 
 
-def _drop(event: Event) -> None:
+class NodeState(str, enum.Enum):
+    """What a node does in a rendezvous."""
+
+    INIT = "INIT"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True)
+class RdzvEvent:
+    """Something that happened in a rendezvous.
+
+    Args:
+        name: where in the program it happened.
+        master_endpoint: the address of the store of the nodes, if known.
+        rank: the node's.
+        local_id: the node's process on its machine.
+        error_trace: for FAILED, the traceback.
+    """
+
+    name: str
+    run_id: str
+    message: str
+    hostname: str
+    pid: int
+    node_state: NodeState
+    master_endpoint: str = ""
+    rank: int | None = None
+    local_id: int | None = None
+    error_trace: str = ""
+
+    def serialize(self) -> str:
+        """The event as one line of JSON."""
+        return json.dumps(asdict(self))
+
+    def __str__(self) -> str:
+        return self.serialize()
+
+    @classmethod
+    def deserialize(cls, data: RdzvEvent | str) -> RdzvEvent:
+        """The event that `serialize` wrote. Raises ValueError or TypeError for anything else."""
+        if isinstance(data, RdzvEvent):
+            return data
+        fields = json.loads(data)
+        return cls(**{**fields, "node_state": NodeState(fields["node_state"])})
+
+
+def _drop(event: object) -> None:
     return
 
 
@@ -96,6 +153,53 @@ def record(event: Event, destination: str = "null") -> None:
         ConfigurationError: there is no such destination.
     """
     check_destination(destination)
+    _hand(event, destination)
+
+
+def record_rdzv_event(event: RdzvEvent) -> None:
+    """Hand the event to the handler that is registered as `dynamic_rendezvous`, if there is one. One that raises is
+    logged."""
+    if _RDZV in _handlers:
+        _hand(event, _RDZV)
+
+
+def construct_and_record_rdzv_event(
+    run_id: str,
+    message: str,
+    node_state: NodeState,
+    name: str = "",
+    hostname: str = "",
+    pid: int | None = None,
+    master_endpoint: str = "",
+    local_id: int | None = None,
+    rank: int | None = None,
+) -> None:
+    """Make an event and hand it on, see `record_rdzv_event`.
+
+    Args:
+        name: empty: file and function of the caller.
+        hostname: empty: this machine's.
+        pid: None: this process.
+    """
+    if _RDZV not in _handlers:
+        return
+    caller = sys._getframe(1).f_code
+    event = RdzvEvent(
+        name=name or f"{Path(caller.co_filename).name}:{caller.co_name}",
+        run_id=run_id,
+        message=message,
+        hostname=hostname or socket.getfqdn(),
+        pid=os.getpid() if pid is None else pid,
+        node_state=node_state,
+        master_endpoint=master_endpoint,
+        rank=rank,
+        local_id=local_id,
+        error_trace=traceback.format_exc() if node_state is NodeState.FAILED else "",
+    )
+    record_rdzv_event(event)
+
+
+def _hand(event: Event | RdzvEvent, destination: str) -> None:
     try:
         _handlers[destination](event)
     except Exception as error:  # noqa: BLE001 - recording must not end what is recorded

@@ -1,31 +1,46 @@
-"""Launching from Python: `LaunchConfig`, `elastic_launch`, `launch_agent`; and `run_job`, on which the CLI stands."""
+"""Launching from Python: `LaunchConfig`, `elastic_launch`, `launch_agent`, `LocalElasticAgent`; and `run_job`, on which
+the command line stands."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import stat
+import socket
 import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from elastic_core import metrics
-from elastic_core.compose import Entry, composed, function_entry, script_entry, without_missing
+from elastic_core import error_file, metrics
+from elastic_core.agent.process_agent import ProcessAgent
+from elastic_core.clock import SystemClock
+from elastic_core.compose import (
+    Entry,
+    answering,
+    check_available,
+    composed,
+    function_entry,
+    parts_for,
+    script_entry,
+    without_missing,
+)
 from elastic_core.config import SPECS, from_environment, from_torchrun, settings_from
 from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
+from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.workers.numa import mode_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from elastic_core.agent import LocalElasticAgent, RunResult
+    from elastic_core.agent.interface import RunResult, WorkerSpec
     from elastic_core.config import Settings
     from elastic_core.config.spec import Found
     from elastic_core.errors import ProcessFailure
+    from elastic_core.interfaces.health import HealthCheckServer
     from elastic_core.interfaces.observer import Observer
+    from elastic_core.workers.logs_specs import LogsSpecs
 
 
 @dataclass
@@ -43,22 +58,24 @@ class LaunchConfig:
     Args:
         min_nodes, max_nodes: 1 <= min_nodes <= max_nodes.
         nproc_per_node: workers on this node; a number, or what to count, as for `--nproc-per-node`.
-        logs_specs: the name of an entry point in group `torchrun.logs_specs` (torch has an object here).
+        logs_specs: an object that says where logs go, see `elastic_core.multiprocessing.LogsSpecs`; or the name of an
+            entry point in group `torchrun.logs_specs`.
         run_id: name of the job; empty: generated for a single node.
         rdzv_timeout: seconds until joining fails, for backends that have an option `join_timeout`; -1: the backend's.
         max_restarts: restarts of the workers after a failure.
         log_line_prefix_template: None: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if that is set.
         metrics_cfg: `{"destination": "console"}` or `"null"`: where metrics go from now on (`metrics.configure`); None
             changes nothing.
+        numa_options: torch's `NumaOptions`, or a word of `--numa-binding`.
         shutdown_timeout: seconds between SIGTERM and SIGKILL; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT if that is set.
     """
 
     min_nodes: int
     max_nodes: int
     nproc_per_node: int | str
-    logs_specs: str | None = None
+    logs_specs: LogsSpecs | str | None = None
     run_id: str = ""
-    role: str = "default"
+    role: str = "default_role"
     rdzv_endpoint: str = ""
     rdzv_backend: str = ""
     rdzv_configs: dict[str, Any] = field(default_factory=dict)
@@ -70,6 +87,7 @@ class LaunchConfig:
     metrics_cfg: dict[str, str] | None = None
     local_addr: str | None = None
     event_log_handler: str = "null"
+    numa_options: Any = None
     signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
     duplicate_stdout_filters: list[str] | None = None
     duplicate_stderr_filters: list[str] | None = None
@@ -78,7 +96,6 @@ class LaunchConfig:
     log_dir: str | None = None
     redirects: str | None = None
     tee: str | None = None
-    numa_binding: str | None = None
 
     def settings(self, environ: Mapping[str, str] | None = None) -> Settings:
         """The settings of this launch; `rdzv_timeout` and `metrics_cfg` are none. `environ` is read for fields that are
@@ -90,9 +107,12 @@ class LaunchConfig:
         variables = _variables(environ or {})
         given: dict[str, object] = {"nnodes": f"{self.min_nodes}:{self.max_nodes}"}
         given |= {"rdzv_id": self.run_id or None, "rdzv_conf": self.rdzv_configs or None}
+        given["numa_binding"] = mode_of(self.numa_options)
         for name, value in vars(self).items():
             if name in SPECS:
                 given[name] = value or None if name in _UNSET_IF_EMPTY else value
+        if not isinstance(self.logs_specs, str):
+            given["logs_specs"] = None
         return settings_from({**variables, **{name: value for name, value in given.items() if value is not None}})
 
 
@@ -102,7 +122,7 @@ def _variables(environ: Mapping[str, str]) -> dict[str, Found]:
     return {**from_torchrun(environ, SPECS), **own.found}
 
 
-_UNSET_IF_EMPTY = ("rdzv_backend", "rdzv_endpoint", "local_addr", "log_dir", "redirects", "tee", "numa_binding")
+_UNSET_IF_EMPTY = ("rdzv_backend", "rdzv_endpoint", "local_addr", "log_dir", "redirects", "tee")
 _WITHOUT_FIELD = (
     *("watchdog", "watchdog_conf", "health", "health_port", "health_conf"),
     *("hang_timeout", "hang_warmup", "hang_progress"),
@@ -122,38 +142,136 @@ class elastic_launch:  # noqa: N801 - torch's name
         ConfigurationError, RendezvousError, UnkillableWorkersError.
     """
 
-    def __init__(self, config: LaunchConfig, entrypoint: Callable[..., Any] | str) -> None:
+    def __init__(
+        self,
+        config: LaunchConfig,
+        entrypoint: Callable[..., Any] | str | None,
+        health_check_server: HealthCheckServer | None = None,
+    ) -> None:
         self._config = config
         self._entrypoint = entrypoint
+        self._health_check_server = health_check_server
 
     def __call__(self, *args: Any) -> dict[int, Any]:
-        return launch_agent(self._config, self._entrypoint, list(args))
+        return launch_agent(self._config, self._entrypoint, list(args), self._health_check_server)
 
 
-def launch_agent(config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: list[Any]) -> dict[int, Any]:
+def launch_agent(
+    config: LaunchConfig,
+    entrypoint: Callable[..., Any] | str | None,
+    args: list[Any],
+    health_check_server: HealthCheckServer | None = None,
+) -> dict[int, Any]:
     """Run the job on this node; see `elastic_launch`."""
     manager = PluginManager.load(os.environ)
-    settings = _with_join_timeout(config.settings(os.environ), config.rdzv_timeout, manager)
+    settings = _with_join_timeout(_settings(config, manager), config.rdzv_timeout, manager)
+    if config.metrics_cfg is not None:
+        metrics.initialize_metrics(metrics.MetricsConfig(config.metrics_cfg))
+    entry = _entry(settings, entrypoint, args)
+    specs = None if isinstance(config.logs_specs, str) else config.logs_specs
+    result = run_job(settings, entry, manager, os.environ, logs_specs=specs, health_check_server=health_check_server)
+    return result.return_values
+
+
+def _settings(config: LaunchConfig, manager: PluginManager) -> Settings:
     origins = {name: found.origin for name, found in _variables(os.environ).items()}
-    settings = without_missing(settings, manager, origins)
-    _configure_metrics(config.metrics_cfg)
-    if isinstance(entrypoint, str):
-        command = replace(settings, no_python=True)
-        entry = script_entry(command, entrypoint, tuple(map(str, args)), os.environ)
-    else:
-        entry = function_entry(settings, entrypoint, tuple(args))
-    return run_job(settings, entry, manager, os.environ).return_values
+    return without_missing(config.settings(os.environ), manager, origins)
 
 
-def _configure_metrics(wanted: Mapping[str, str] | None) -> None:
-    if wanted is None:
-        return
-    handlers = {"null": metrics.NullMetricHandler, "console": metrics.ConsoleMetricHandler}
-    destination = wanted.get("destination", "null")
-    if destination not in handlers:
-        message = f"expected the destination {' or '.join(handlers)}, found {destination!r}; for another, call "
-        raise ConfigurationError(Problem("metrics_cfg", message + "elastic_core.metrics.configure(handler) yourself"))
-    metrics.configure(handlers[destination]())
+def _entry(settings: Settings, entrypoint: Callable[..., Any] | str | None, args: Sequence[Any]) -> Entry:
+    if callable(entrypoint):
+        return function_entry(settings, entrypoint, tuple(args))
+    if not entrypoint:
+        raise ConfigurationError(Problem("entry point", f"expected a function or a command, found {entrypoint!r}"))
+    return script_entry(replace(settings, no_python=True), entrypoint, tuple(map(str, args)), os.environ)
+
+
+class LocalElasticAgent(ProcessAgent):
+    """An agent for a handler that the program has made itself. `run` handles signals as `elastic_launch` does; the
+    handler stays the program's to shut down. The variables that `LaunchConfig` names count here, too.
+
+    Args:
+        spec: what to run.
+        logs_specs: where the workers' output goes.
+        start_method: of functions: spawn, fork or forkserver.
+        exit_barrier_timeout: seconds that a node whose workers have succeeded waits for those of other nodes.
+        log_line_prefix_template: None: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if that is set.
+        shutdown_timeout: seconds between SIGTERM and SIGKILL.
+        health_check_server: started and stopped by `run`; None: as the variables say.
+        uninterruptible_state_timeout: seconds after SIGKILL until a process is reported as one that will not die;
+            None: TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT if that is set.
+
+    Raises:
+        ConfigurationError: with everything that is wrong.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        logs_specs: LogsSpecs,
+        start_method: str = "spawn",
+        exit_barrier_timeout: float = 300,
+        log_line_prefix_template: str | None = None,
+        shutdown_timeout: float = 30,
+        health_check_server: HealthCheckServer | None = None,
+        uninterruptible_state_timeout: float | None = None,
+    ) -> None:
+        self._manager = PluginManager.load(os.environ)
+        config = LaunchConfig(
+            1,
+            1,
+            spec.local_world_size,
+            run_id=spec.rdzv_handler.get_run_id(),
+            role=spec.role,
+            max_restarts=spec.max_restarts,
+            monitor_interval=spec.monitor_interval,
+            start_method=start_method,
+            log_line_prefix_template=log_line_prefix_template,
+            event_log_handler=spec.event_log_handler,
+            numa_options=spec.numa_options,
+            duplicate_stdout_filters=spec.duplicate_stdout_filters,
+            duplicate_stderr_filters=spec.duplicate_stderr_filters,
+            virtual_local_rank=spec.virtual_local_rank,
+            shutdown_timeout=shutdown_timeout,
+        )
+        settings = self._settings = _settings(config, self._manager)
+        check_available(settings, self._manager)
+        entry = _entry(settings, spec.entrypoint, spec.args)
+        self._health_check_server = health_check_server
+        clock = SystemClock()
+        node = socket.gethostname()
+        board = StatusBoard(settings.rdzv_id or "", node, settings.role, settings.max_restarts, clock)
+        self._until_closed = contextlib.ExitStack()
+        self._parts = self._until_closed.enter_context(
+            parts_for(
+                settings, entry, self._manager, os.environ, board, spec.local_world_size, clock, logs_specs=logs_specs
+            )
+        )
+        super().__init__(
+            spec,
+            self._parts.processes,
+            exit_barrier_timeout,
+            shutdown_timeout,
+            kill_timeout=uninterruptible_state_timeout or settings.kill_timeout,
+            node=node,
+            clock=clock,
+            observer=self._parts.observer,
+            contribute=self._parts.contribute,
+            hangs=self._parts.hangs,
+        )
+
+    def run(self, role: str = "default") -> RunResult:
+        with (
+            answering(self._settings, self._manager, os.environ, self._parts.board, self._health_check_server),
+            self._until_closed,
+            _signals_to(self, self._settings.signals_to_handle),
+        ):
+            self._parts.attach(self)
+            return super().run(role)
+
+    def close(self) -> None:
+        super().close()
+        self._until_closed.close()
 
 
 def _with_join_timeout(settings: Settings, seconds: int, manager: PluginManager) -> Settings:
@@ -173,14 +291,16 @@ def run_job(
     environ: Mapping[str, str],
     observers: tuple[Observer, ...] = (),
     options: Mapping[str, object] | None = None,
+    logs_specs: LogsSpecs | None = None,
+    health_check_server: HealthCheckServer | None = None,
 ) -> RunResult:
-    """Compose an agent, run it with the signals handled, and end everything.
+    """Compose an agent, run it with the signals handled, and end everything. For the arguments see `compose.composed`.
 
     Raises:
         ChildFailedError: the workers failed for good. Other errors as for `elastic_launch`.
     """
     with (
-        composed(settings, entry, manager, environ, observers, options) as agent,
+        composed(settings, entry, manager, environ, observers, options, logs_specs, health_check_server) as agent,
         _signals_to(agent, settings.signals_to_handle),
     ):
         result = agent.run(settings.role)
@@ -192,7 +312,7 @@ def run_job(
 
 
 @contextlib.contextmanager
-def _signals_to(agent: LocalElasticAgent, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
+def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
     """Give signals to the agent for the time of the context. Python allows signal handlers in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -211,24 +331,8 @@ def _signals_to(agent: LocalElasticAgent, signals: tuple[signal.Signals, ...]) -
 
 
 def _hand_up(failure: ProcessFailure, environ: Mapping[str, str]) -> None:
-    """Write the first failure into the error file of this agent, if it is itself a worker of another agent. Only into a
-    regular file: a pipe might have no reader, and the job is over. An error of writing hides no failure."""
-    path = environ.get("TORCHELASTIC_ERROR_FILE")
-    if not path:
-        return
-    extra = {"py_callstack": failure.message, "timestamp": str(int(failure.timestamp))}
-    data = failure.error_file_data or {"message": {"message": failure.reason, "extraInfo": extra}}
-    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-        text = json.dumps(data)
-        with open(path, "w", opener=_open_file) as file:
-            file.write(text)
-
-
-def _open_file(path: str, flags: int) -> int:
-    """For `open`: truncates a regular file, and raises OSError for anything else."""
-    fd = os.open(path, (flags & ~os.O_TRUNC) | os.O_NONBLOCK, 0o666)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        os.ftruncate(fd, 0)
-        return fd
-    os.close(fd)
-    raise OSError(f"expected a file at {path}")
+    """Write the first failure into the error file of this agent, if it is itself a worker of another agent."""
+    if path := environ.get(error_file.VARIABLE):
+        extra = {"py_callstack": failure.message, "timestamp": str(int(failure.timestamp))}
+        data = failure.error_file_data or {"message": {"message": failure.reason, "extraInfo": extra}}
+        error_file.write(path, data)

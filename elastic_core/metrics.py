@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TextIO, TypeVar, overload
 
 from elastic_core.clock import SystemClock
+from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
@@ -74,11 +75,57 @@ def configure(handler: MetricHandler, group: str | None = None) -> None:
 
 def put_metric(metric_name: str, metric_value: float, metric_group: str = DEFAULT_GROUP) -> None:
     """Give one value to the handler of the group. An error of the handler is logged and not raised."""
-    handler = _handlers.get(metric_group, _handlers[None])
+    _emit(_handlers.get(metric_group, _handlers[None]), metric_group, metric_name, metric_value)
+
+
+def _emit(handler: MetricHandler, metric_group: str, metric_name: str, metric_value: float) -> None:
     try:
         handler.emit(MetricData(_clock.timestamp(), metric_group, metric_name, metric_value))
     except Exception as error:  # noqa: BLE001 - measuring must not end what is measured
         _log.warning("metric lost", metric=metric_name, handler=type(handler).__name__, exc_info=error)
+
+
+class MetricStream:
+    """The metrics of one group, for programs that put many."""
+
+    def __init__(self, group_name: str, handler: MetricHandler) -> None:
+        self.group_name = group_name
+        self.handler = handler
+
+    def add_value(self, metric_name: str, metric_value: float) -> None:
+        """Give one value to the handler. An error of the handler is logged and not raised."""
+        _emit(self.handler, self.group_name, metric_name, metric_value)
+
+
+def getStream(group: str) -> MetricStream:  # noqa: N802 - torch's name
+    """The stream of the group, with the handler that the group has now."""
+    return MetricStream(group, _handlers.get(group, _handlers[None]))
+
+
+class MetricsConfig:
+    """Where metrics go: `{"destination": "console"}` or `"null"`; the latter if it is not given."""
+
+    def __init__(self, params: dict[str, str] | None = None) -> None:
+        self.params = params or {}
+
+
+def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
+    """Send the metrics of all groups without a handler of their own where `cfg` says; None: nowhere.
+
+    Raises:
+        ConfigurationError: another destination.
+    """
+    handlers = {"null": NullMetricHandler, "console": ConsoleMetricHandler}
+    destination = (cfg or MetricsConfig()).params.get("destination", "null")
+    if destination not in handlers:
+        message = f"expected the destination {' or '.join(handlers)}, found {destination!r}; for another, call "
+        raise ConfigurationError(Problem("metrics_cfg", message + "elastic_core.metrics.configure(handler) yourself"))
+    configure(handlers[destination]())
+
+
+def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
+    """Whole milliseconds since `start_time_in_seconds` (seconds since the epoch)."""
+    return int((_clock.timestamp() - start_time_in_seconds) * 1000)
 
 
 @overload
@@ -98,13 +145,16 @@ def prof(
     `Class.method` for a method and `module.function` (the module's last part) for a function.
     """
     if fn is None:
-        return lambda function: _measured(function, group)
-    return _measured(fn, group)
+        return lambda function: _measured(function, _metric_name(function), group)
+    return _measured(fn, _metric_name(fn), group)
 
 
-def _measured(function: Callable[P, T], group: str) -> Callable[P, T]:
-    name = _metric_name(function)
+def prof_as(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """As `prof`, under another name than the function has."""
+    return lambda function: _measured(function, name, DEFAULT_GROUP)
 
+
+def _measured(function: Callable[P, T], name: str, group: str) -> Callable[P, T]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         start = _clock.now()

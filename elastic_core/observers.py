@@ -84,7 +84,7 @@ class EventRecorder:
         elif isinstance(fact, AgentFinished):
             self._record("agent_finished", asdict(fact))
 
-    def _record(self, name: str, metadata: dict[str, events.MetadataValue]) -> None:
+    def _record(self, name: str, metadata: dict[str, events.EventMetadataValue]) -> None:
         events.record(events.Event(name, events.EventSource.AGENT, metadata=metadata), self.destination)
 
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import socket
 import uuid
 
 import pytest
@@ -72,3 +74,34 @@ def test_a_handler_that_raises_is_logged_and_never_fatal(name):
     log.configure(level="warning")
     line = json.loads(stream.getvalue())
     assert (line["event"], line["name"], line["destination"]) == ("event lost", "started", name)
+
+
+RDZV = events.RdzvEvent("join", "job", "joined", "host", 7, events.NodeState.RUNNING, rank=1)
+
+
+def test_an_event_of_a_rendezvous_there_and_back():
+    assert events.RdzvEvent.deserialize(str(RDZV)) == RDZV == events.RdzvEvent.deserialize(RDZV)
+    assert json.loads(str(RDZV))["node_state"] == "RUNNING"
+    assert events.Event.deserialize(EVENT) is EVENT
+
+
+def test_events_of_a_rendezvous_go_to_who_asks_for_them():
+    told = []
+
+    def join(state):
+        events.construct_and_record_rdzv_event("job", "joined", state, rank=2)
+
+    join(events.NodeState.INIT)
+    events.record_rdzv_event(RDZV)
+    events.register_handler("dynamic_rendezvous", told.append)
+    join(events.NodeState.INIT)
+    try:
+        raise ValueError("no place")
+    except ValueError:
+        join(events.NodeState.FAILED)
+    events.record_rdzv_event(RDZV)
+    begun, failed, last = told
+    assert (begun.name, begun.run_id, begun.rank, begun.pid) == ("test_events.py:join", "job", 2, os.getpid())
+    assert (begun.hostname, begun.error_trace) == (socket.getfqdn(), "")
+    assert failed.error_trace.endswith("ValueError: no place\n")
+    assert last is RDZV

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 import uuid
 
 import pytest
@@ -119,3 +120,24 @@ def test_console_handler_prints_a_line(capsys):
     metrics.ConsoleMetricHandler(stream).emit(data)
     metrics.ConsoleMetricHandler().emit(data)
     assert stream.getvalue() == capsys.readouterr().out == "1.500 agent restarts=2\n"
+
+
+def test_a_stream_of_one_group(collector, group):
+    metrics.getStream(group).add_value("loss", 3)
+    assert collector.values() == [("loss", 3)]
+    assert collector.data[0].group_name == group
+
+
+def test_milliseconds_since():
+    assert 0 <= metrics.get_elapsed_time_ms(time.time()) < 60_000
+
+
+def test_where_metrics_go_by_name(capsys):
+    try:
+        metrics.initialize_metrics(metrics.MetricsConfig({"destination": "console"}))
+        metrics.put_metric("loss", 3)
+        metrics.initialize_metrics()
+        metrics.put_metric("loss", 4)
+    finally:
+        metrics.configure(metrics.NullMetricHandler())
+    assert capsys.readouterr().out.split()[-1] == "loss=3"

@@ -1,5 +1,7 @@
 """The agent: runs the workers of one node, restarts them within the budget, and stops them."""
 
+from typing import TYPE_CHECKING, Any
+
 from elastic_core.agent.agent import SimpleElasticAgent
 from elastic_core.agent.interface import (
     DEFAULT_ROLE,
@@ -10,13 +12,17 @@ from elastic_core.agent.interface import (
     WorkerSpec,
     WorkerState,
 )
-from elastic_core.agent.local import LocalElasticAgent
+from elastic_core.agent.process_agent import ProcessAgent
 from elastic_core.agent.supervise import RestartBudget
+
+if TYPE_CHECKING:
+    from elastic_core.launch import LocalElasticAgent
 
 __all__ = [
     "DEFAULT_ROLE",
     "ElasticAgent",
     "LocalElasticAgent",
+    "ProcessAgent",
     "RestartBudget",
     "RunResult",
     "SimpleElasticAgent",
@@ -25,3 +31,12 @@ __all__ = [
     "WorkerSpec",
     "WorkerState",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`LocalElasticAgent` chooses among what is installed, which this room does not know."""
+    if name == "LocalElasticAgent":
+        from elastic_core.launch import LocalElasticAgent
+
+        return LocalElasticAgent
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -63,13 +63,31 @@ class SimpleElasticAgent(ElasticAgent):
     `_rendezvous`, `_assign_worker_ranks`, `_initialize_workers`, `_restart_workers` and `_exit_barrier`. A subclass
     that learns of its workers' ends by events overrides `_wait_for_events`; otherwise the agent looks at them every
     `spec.monitor_interval` seconds.
+
+    Args:
+        spec: what to run.
+        exit_barrier_timeout: seconds that a node whose workers have succeeded waits for those of other nodes; 0 or
+            more. Only with handlers that tell when they have. A node that hosts the others' store waits for longer.
+        shutdown_timeout: grace in seconds on every stop path, between SIGTERM and SIGKILL.
     """
 
-    def __init__(self, spec: WorkerSpec, clock: Clock | None = None, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        exit_barrier_timeout: Duration = 300,
+        shutdown_timeout: Duration = 30,
+        *,
+        clock: Clock | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        if exit_barrier_timeout < 0:
+            raise ValueError(f"expected an exit_barrier_timeout of 0 s or more, found {exit_barrier_timeout}")
         self._spec = spec
+        self._exit_barrier_timeout = exit_barrier_timeout
+        self._shutdown_timeout = shutdown_timeout
         self._clock = clock or SystemClock()
         self._reporter = Reporter(spec.rdzv_handler.get_run_id(), observer or (lambda fact: None), self._clock)
-        self._group = WorkerGroup(spec)
+        self._worker_group = WorkerGroup(spec)
         self._result = RunResult(WorkerState.INIT)
         self._result_complete = False
         self._events = EventQueue(self._clock)
@@ -92,7 +110,7 @@ class SimpleElasticAgent(ElasticAgent):
         }
 
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
-        return self._group
+        return self._worker_group
 
     @property
     def restart_count(self) -> int:
@@ -131,7 +149,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _run_and_shut_down(self) -> Ended:
         try:
-            return self._run_group(self._group)
+            return self._run_group(self._worker_group)
         except RendezvousGracefulExitError:
             raise
         except RendezvousClosedError as error:  # the others know more than this node
@@ -141,23 +159,34 @@ class SimpleElasticAgent(ElasticAgent):
         except BaseException as error:
             # Before the workers are stopped: those of others fail when these go, and that must not count.
             self._link.leave(f"its agent ends: {in_words(error)}")
-            if WorkerState.is_running(self._group.state):
+            if WorkerState.is_running(self._worker_group.state):
                 self._reporter.phase(AgentPhase.STOPPING, in_words(error))
             raise
         finally:
-            self._shutdown(signal.SIGTERM, self._spec.shutdown_timeout)
+            self._shutdown(signal.SIGTERM, self._shutdown_timeout)
 
     def _run_group(self, group: WorkerGroup) -> Ended:
+        self._link.introduce(self._spec, self._stop_timeout())
         self._initialize_workers(group)
         while True:
             self._wait_for_events()
             self._first_sign = self._clock.now()
             self._end_hung_workers()
-            self._result, self._result_complete = self._monitor_workers(group), False
+            self._result, self._result_complete = self._ranked(self._monitor_workers(group)), False
             group.state = self._result.state
             ended = self._reconcile()
             if ended is not None:
                 return ended
+
+    def _ranked(self, result: RunResult) -> RunResult:
+        """A subclass may make failures as torch's are made, with neither global rank nor time."""
+        now, role, number = self._clock.timestamp(), self._spec.role, self._worker_group.round
+        failures = {
+            rank: replace(failure, global_rank=rank, timestamp=failure.timestamp or now, role=role, round=number)
+            for rank, failure in result.failures.items()
+            if failure.global_rank < 0
+        }
+        return replace(result, failures={**result.failures, **failures}) if failures else result
 
     def _finish(self, state: WorkerState, reason: str) -> None:
         try:
@@ -213,13 +242,13 @@ class SimpleElasticAgent(ElasticAgent):
     def _stop_group(self, *_: object) -> None:
         """Stop the workers. An error of the stop carries the failures, so that it does not hide the first of them."""
         try:
-            self._stop_workers(self._group)
+            self._stop_workers(self._worker_group)
         except Exception as error:
             self._complete()
             self._report_failures()
             error.failures = failures_of(error) or self._result.failures  # type: ignore[attr-defined]
             raise
-        self._group.state = WorkerState.STOPPED
+        self._worker_group.state = WorkerState.STOPPED
         self._complete()
 
     def _complete(self, *_: object) -> None:
@@ -232,7 +261,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _failure_of_the_group(self, result: RunResult) -> dict[int, ProcessFailure]:
         """A group may have failed though no worker of it has; the others count only failures that they are told of."""
-        rank, now = self._group.workers[0].global_rank, self._clock.timestamp()
+        rank, now = self._worker_group.workers[0].global_rank, self._clock.timestamp()
         why = f"the group is {result.state.value}"
         return {rank: ProcessFailure(0, 0, 1, timestamp=now, global_rank=rank, role=self._spec.role, reason=why)}
 
@@ -244,11 +273,11 @@ class SimpleElasticAgent(ElasticAgent):
         if decision.certain:
             # This node's budget has paid already; a shared one pays when the next round forms.
             unpaid = self._budget.shared and decision.cause is not RestartCause.MEMBERSHIP
-            self._reporter.restart(self._group.round, decision, self._budget.failures + unpaid)
+            self._reporter.restart(self._worker_group.round, decision, self._budget.failures + unpaid)
         else:
             self._unjudged = decision
         try:
-            self._restart_workers(self._group)
+            self._restart_workers(self._worker_group)
         except RendezvousClosedError as error:
             return self._end_closed(error, seen)
         except Exception as error:
@@ -267,12 +296,13 @@ class SimpleElasticAgent(ElasticAgent):
         if not self._result.failures:
             raise error
         get_logger().error("no restart", reason=str(error))
+        self._worker_group.state = WorkerState.FAILED
         return RunResult(WorkerState.FAILED, failures=dict(error.failures)), str(error)
 
     def _succeed(self, seen: Observation, decision: Decision) -> Ended | None:
         """Tell the others, and wait for them; they may need this node once more."""
         self._reporter.phase(AgentPhase.FINISHING, decision.reason)
-        self._barrier_ends = later(self._clock.now(), self._spec.exit_barrier_timeout)
+        self._barrier_ends = later(self._clock.now(), self._exit_barrier_timeout)
         if seen.verdict is None:
             self._link.report_success()
         self._exit_barrier()
@@ -293,7 +323,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _fail(self, seen: Observation, decision: Decision) -> Ended:
         get_logger().error("no restart", reason=decision.reason)
-        self._group.state = WorkerState.FAILED
+        self._worker_group.state = WorkerState.FAILED
         result = replace(seen.result, state=WorkerState.FAILED, failures=seen.failures)
         return result, decision.reason + self._link.close()
 
@@ -308,10 +338,10 @@ class SimpleElasticAgent(ElasticAgent):
         signum = self._events.signals[0]
         self._reporter.phase(AgentPhase.DRAINING, f"received {signum.name}")
         self._link.leave(f"received {signum.name}")
-        self._shutdown(signum, self._spec.shutdown_timeout)
-        if self._group.state is WorkerState.FAILED:
+        self._shutdown(signum, self._shutdown_timeout)
+        if self._worker_group.state is WorkerState.FAILED:
             self._complete()
-        self._group.state = WorkerState.STOPPED
+        self._worker_group.state = WorkerState.STOPPED
         raise SignalException(f"the agent received {signum.name} and stopped its workers", signum)
 
     # -- waiting
@@ -362,8 +392,8 @@ class SimpleElasticAgent(ElasticAgent):
         worker_group.store = info.store
         worker_group.group_rank = info.rank
         worker_group.group_world_size = info.world_size
-        worker_group.master_addr = info.bootstrap_store_info.master_addr
-        worker_group.master_port = info.bootstrap_store_info.master_port
+        worker_group.master_addr = self._spec.master_addr or info.bootstrap_store_info.master_addr
+        worker_group.master_port = self._spec.master_port or info.bootstrap_store_info.master_port
         worker_group.workers = self._assign_worker_ranks(info.store, info.rank, info.world_size, self._spec)
         self._reporter.round_formed(worker_group, formed, self._clock.now() - begun)
 
@@ -374,7 +404,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._link.joined()
         unjudged, self._unjudged = self._unjudged, None
         if unjudged is not None:
-            self._reporter.restart(self._group.round, unjudged, formed.restart_count)
+            self._reporter.restart(self._worker_group.round, unjudged, formed.restart_count)
         return formed
 
     @prof
@@ -404,6 +434,10 @@ class SimpleElasticAgent(ElasticAgent):
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: Duration = 30.0) -> None:
         """Stop all workers with `death_sig`, SIGKILL after `timeout` seconds, and release everything. Idempotent."""
 
+    def _stop_timeout(self) -> Duration:
+        """Seconds that a stop of the workers may take."""
+        return self._shutdown_timeout
+
     def _end_hung_workers(self) -> None:
         """Kill the workers that hang, so that the next look finds them failed. Here there is no look for hangs."""
 
@@ -413,7 +447,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _exit_barrier(self) -> None:
         """After success: wait until the other nodes have succeeded, one of them needs this one again, a signal comes,
-        or `spec.exit_barrier_timeout` is over; a node that hosts the others' store waits on after the timeout. If the
+        or `exit_barrier_timeout` is over; a node that hosts the others' store waits on after the timeout. If the
         handler cannot tell when the others have succeeded, there is nothing to wait for."""
         if not self._link.follows_rounds:
             return

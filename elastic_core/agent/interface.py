@@ -56,22 +56,29 @@ class RunResult:
         return self.state is WorkerState.FAILED
 
 
-@dataclass(frozen=True)
+@dataclass
 class WorkerSpec:
-    """The workers of one node.
+    """The workers of one node. Names, order and defaults of the fields are torch's.
 
     Args:
         role: their role; ranks are also counted within a role.
         local_world_size: how many, at least 1.
         rdzv_handler: how the node finds the others.
-        entrypoint: a command or a function, for names in messages.
+        fn: another name of `entrypoint`, which torch has deprecated.
+        entrypoint: a command or a function.
         args: its arguments.
         max_restarts: failures of the group that are forgiven.
         monitor_interval: seconds between two looks at the workers by an agent that has no way to be told; 0 or more.
-        shutdown_timeout: grace in seconds on every stop path, between SIGTERM and SIGKILL.
-        kill_timeout: seconds after SIGKILL until a process is reported as one that will not die.
-        exit_barrier_timeout: seconds that a node whose workers have succeeded waits for those of other nodes; 0 or
-            more. Only with handlers that tell when they have. A node that hosts the others' store waits for longer.
+        master_port, master_addr: for the workers, in place of what the rendezvous says.
+        local_addr: not used here: the handler has it from its `RendezvousParameters`.
+
+    The rest is used by `LocalElasticAgent` only:
+
+    Args:
+        event_log_handler: the destination of events, see `elastic_core.events`.
+        numa_options: torch's `NumaOptions`, or a word of `--numa-binding`.
+        duplicate_stdout_filters, duplicate_stderr_filters: lines with one of these texts are also gathered in one file.
+        virtual_local_rank: every worker sees one device only, and has LOCAL_RANK 0.
 
     Raises:
         ValueError: a bound does not hold.
@@ -80,23 +87,28 @@ class WorkerSpec:
     role: str
     local_world_size: int
     rdzv_handler: RendezvousHandler
+    fn: Callable[..., Any] | None = None
     entrypoint: Callable[..., Any] | str | None = None
     args: tuple[Any, ...] = ()
     max_restarts: int = 3
     monitor_interval: Duration = 0.1
-    shutdown_timeout: Duration = 30.0
-    kill_timeout: Duration = 10.0
-    exit_barrier_timeout: Duration = 300.0
+    master_port: int | None = None
+    master_addr: str | None = None
+    local_addr: str | None = None
+    event_log_handler: str = "null"
+    numa_options: Any = None
+    duplicate_stdout_filters: list[str] | None = None
+    duplicate_stderr_filters: list[str] | None = None
+    virtual_local_rank: bool = False
 
     def __post_init__(self) -> None:
+        self.entrypoint = self.fn or self.entrypoint
         if self.local_world_size < 1:
             raise ValueError(f"expected at least one worker on the node, found {self.local_world_size}")
         if self.max_restarts < 0:
             raise ValueError(f"expected max_restarts of 0 or more, found {self.max_restarts}")
         if self.monitor_interval < 0:
             raise ValueError(f"expected a monitor_interval of 0 s or more, found {self.monitor_interval}")
-        if self.exit_barrier_timeout < 0:
-            raise ValueError(f"expected an exit_barrier_timeout of 0 s or more, found {self.exit_barrier_timeout}")
 
     def get_entrypoint_name(self) -> str:
         """The entry point for people: a function's qualified name, else the command."""

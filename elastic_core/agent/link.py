@@ -16,6 +16,7 @@ from elastic_core.log import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from elastic_core.agent.interface import WorkerSpec
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.handler import RendezvousHandler
@@ -46,6 +47,11 @@ class Link:
         self._left = False
         if self._rounds:
             self._rounds.subscribe(listener)
+
+    def introduce(self, spec: WorkerSpec, stop_timeout: Duration) -> None:
+        """Tell the other nodes what this one runs."""
+        if self._rounds:
+            self._rounds.introduce(spec.role, spec.local_world_size, spec.max_restarts, stop_timeout)
 
     @property
     def follows_rounds(self) -> bool:

@@ -72,7 +72,7 @@ class GroupStop:
     """Ends all processes of a round. Waits at the agent's event queue, so that a signal cuts the wait short.
 
     Args:
-        kill_timeout: see `WorkerSpec`.
+        kill_timeout: see `ProcessAgent`.
     """
 
     def __init__(self, processes: WorkerProcesses, events: EventQueue, clock: Clock, kill_timeout: Duration) -> None:

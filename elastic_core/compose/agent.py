@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core.agent import LocalElasticAgent, WorkerSpec
+from elastic_core.agent.interface import WorkerSpec
+from elastic_core.agent.process_agent import ProcessAgent
 from elastic_core.clock import SystemClock
 from elastic_core.compose import chosen, policy
 from elastic_core.devices import count_workers
@@ -24,17 +26,39 @@ from elastic_core.workers.group import LocalWorkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from elastic_core.agent.hang import HangPolicy
+    from elastic_core.clock import Clock
     from elastic_core.compose.policy import Entry
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.handler import RendezvousHandler
-    from elastic_core.interfaces.health import AgentView
+    from elastic_core.interfaces.health import AgentView, HealthCheckServer
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
     from elastic_core.interfaces.watchdog import Watchdog
     from elastic_core.interfaces.workers import RoundPlan
     from elastic_core.log import EventName
+    from elastic_core.workers.logs_specs import LogsSpecs
 
 _HEALTH_TIMEOUT = 30.0  # seconds without a turn of the agent's loop after which an endpoint may call it stuck
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an agent is made of besides its handler. The parts do nothing until the agent runs."""
+
+    processes: LocalWorkers
+    observer: Observer
+    contribute: EnvironmentContributor
+    hangs: HangPolicy | None
+    board: StatusBoard
+    watchdog: Watchdog | None
+
+    def attach(self, agent: ProcessAgent) -> None:
+        """Let the watchdog and whoever looks know the agent, before it runs."""
+        self.board.follow(agent.alive_at, [self.watchdog.fault] if self.watchdog else [])
+        if self.watchdog is not None:
+            self.watchdog.start(agent.timer_expired)
+            self.processes.guard(self.watchdog.scratch())
 
 
 @contextlib.contextmanager
@@ -45,11 +69,14 @@ def composed(
     environ: Mapping[str, str],
     observers: tuple[Observer, ...] = (),
     options: Mapping[str, object] | None = None,
-) -> Iterator[LocalElasticAgent]:
+    logs_specs: LogsSpecs | None = None,
+    health_check_server: HealthCheckServer | None = None,
+) -> Iterator[ProcessAgent]:
     """An agent that is ready to run. On the way out everything that was made is ended, in reverse order, and the
     health endpoint last.
 
-    `options` are the values of the options that plugins added.
+    `options` are the values of the options that plugins added. `logs_specs` goes before what the settings say of files,
+    and `health_check_server` before what they say of an endpoint.
 
     Raises:
         ConfigurationError: with everything that was asked for and cannot be had; nothing is left behind.
@@ -57,37 +84,85 @@ def composed(
     chosen.check_available(settings, manager)
     chosen.check_forkable(settings, entry, manager)
     local_world_size = count_workers(settings.nproc_per_node)
-    with contextlib.ExitStack() as last, contextlib.ExitStack() as stack:
-        clock = SystemClock()
-        node = _node(settings, local_world_size)
-        board = StatusBoard(settings.rdzv_id or "", node.name, settings.role, settings.max_restarts, clock)
-        looked_at = (_start_health(settings, manager, board, last), _export_spans(board, environ, last))
-        if any(looked_at):
-            observers = (board, *observers)
+    node = _node(settings, local_world_size)
+    clock = SystemClock()
+    board = StatusBoard(settings.rdzv_id or "", node.name, settings.role, settings.max_restarts, clock)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(answering(settings, manager, environ, board, health_check_server))
         handler = _handler(settings, manager, node)
         stack.callback(_end, "plugin failed", f"rendezvous backend {settings.rdzv_backend}", handler.shutdown)
-        how = policy.group_policy(settings, local_world_size, environ, stack)
+        parts = stack.enter_context(
+            parts_for(settings, entry, manager, environ, board, local_world_size, clock, observers, options, logs_specs)
+        )
+        agent = ProcessAgent(
+            WorkerSpec(
+                settings.role,
+                local_world_size,
+                handler,
+                entrypoint=entry.name,
+                max_restarts=settings.max_restarts,
+                monitor_interval=settings.monitor_interval,
+            ),
+            parts.processes,
+            settings.exit_barrier_timeout,
+            settings.shutdown_timeout,
+            kill_timeout=settings.kill_timeout,
+            node=node.name if settings.nnodes.max > 1 else node.host,
+            clock=clock,
+            observer=parts.observer,
+            contribute=parts.contribute,
+            hangs=parts.hangs,
+        )
+        stack.callback(agent.close)
+        parts.attach(agent)
+        yield agent
+
+
+@contextlib.contextmanager
+def answering(
+    settings: Settings,
+    manager: PluginManager,
+    environ: Mapping[str, str],
+    board: StatusBoard,
+    given: HealthCheckServer | None,
+) -> Iterator[None]:
+    """Within the context the health endpoint answers (the one that is `given`, else the one of the settings), and spans
+    of recoveries are exported."""
+    with contextlib.ExitStack() as stack:
+        if given is not None:
+            stack.callback(_end, "endpoint failed", "health check server", given.stop)
+            given.start()
+        else:
+            _start_health(settings, manager, board, stack)
+        _export_spans(board, environ, stack)
+        yield
+
+
+@contextlib.contextmanager
+def parts_for(
+    settings: Settings,
+    entry: Entry,
+    manager: PluginManager,
+    environ: Mapping[str, str],
+    board: StatusBoard,
+    local_world_size: int,
+    clock: Clock,
+    observers: tuple[Observer, ...] = (),
+    options: Mapping[str, object] | None = None,
+    logs_specs: LogsSpecs | None = None,
+) -> Iterator[Parts]:
+    """The parts for the settings; see `composed`. Ended at the end of the context."""
+    with contextlib.ExitStack() as stack:
+        how = policy.group_policy(settings, local_world_size, environ, stack, logs_specs)
         workers = LocalWorkers(entry.starter, how, policy.inherited(settings, environ), clock)
         stack.callback(workers.close)
         watchdog = _watchdog(settings, manager)
         if watchdog is not None:
             stack.callback(_end, "plugin failed", f"watchdog {settings.watchdog}", watchdog.stop)
         recorders = EventRecorder(settings.event_log_handler), MetricRecorder(settings.role, settings.max_restarts)
-        agent = LocalElasticAgent(
-            _spec(settings, handler, entry, local_world_size),
-            workers,
-            node=node.name if settings.nnodes.max > 1 else node.host,
-            clock=clock,
-            observer=Everyone([*observers, *recorders, Notifier(manager)]),
-            contribute=_contributor(manager, watchdog, options or {}),
-            hangs=policy.hang_policy(settings),
-        )
-        stack.callback(agent.close)
-        board.follow(agent.alive_at, [watchdog.fault] if watchdog else [])
-        if watchdog is not None:
-            watchdog.start(agent.timer_expired)
-            workers.guard(watchdog.scratch())
-        yield agent
+        observer = Everyone([board, *observers, *recorders, Notifier(manager)])
+        contribute = _contributor(manager, watchdog, options or {})
+        yield Parts(workers, observer, contribute, policy.hang_policy(settings), board, watchdog)
 
 
 def _end(event: EventName, part: str, end: Callable[[], object]) -> None:
@@ -96,20 +171,6 @@ def _end(event: EventName, part: str, end: Callable[[], object]) -> None:
         end()
     except Exception as error:  # noqa: BLE001 - a plugin may raise whatever it likes
         get_logger().warning(event, part=part, reason="it broke while it was stopped", exc_info=error)
-
-
-def _spec(settings: Settings, handler: RendezvousHandler, entry: Entry, local_world_size: int) -> WorkerSpec:
-    return WorkerSpec(
-        role=settings.role,
-        local_world_size=local_world_size,
-        rdzv_handler=handler,
-        entrypoint=entry.name,
-        max_restarts=settings.max_restarts,
-        monitor_interval=settings.monitor_interval,
-        shutdown_timeout=settings.shutdown_timeout,
-        kill_timeout=settings.kill_timeout,
-        exit_barrier_timeout=settings.exit_barrier_timeout,
-    )
 
 
 def _node(settings: Settings, local_world_size: int) -> Node:
@@ -154,11 +215,11 @@ def _watchdog(settings: Settings, manager: PluginManager) -> Watchdog | None:
     return record.factory(settings.rdzv_id or "", options)
 
 
-def _start_health(settings: Settings, manager: PluginManager, view: AgentView, stack: contextlib.ExitStack) -> bool:
-    """Start the health endpoint; False without one."""
+def _start_health(settings: Settings, manager: PluginManager, view: AgentView, stack: contextlib.ExitStack) -> None:
+    """Start the health endpoint if there is one."""
     found = chosen.health_endpoint(settings, manager)
     if found is None:
-        return False
+        return
     record, options = found
     server = record.factory(view, settings.health_port or 0, _HEALTH_TIMEOUT, options)
     stack.callback(_end, "endpoint failed", f"health endpoint {settings.health}", server.stop)
@@ -172,19 +233,17 @@ def _start_health(settings: Settings, manager: PluginManager, view: AgentView, s
                 f"{settings.health_port} cannot be had: {error.strerror or error}; choose another",
             )
         ) from error
-    return True
 
 
-def _export_spans(board: StatusBoard, environ: Mapping[str, str], stack: contextlib.ExitStack) -> bool:
-    """Export spans of recoveries; False if nothing asks for that. An error of the exporter is logged and not raised."""
+def _export_spans(board: StatusBoard, environ: Mapping[str, str], stack: contextlib.ExitStack) -> None:
+    """Export spans of recoveries if something asks for that. An error of the exporter is logged and not raised."""
     try:
         end = export_recoveries(board, environ)
     except Exception as error:  # noqa: BLE001 - an exporter may raise whatever it likes
         get_logger().warning("spans lost", reason=str(error), exc_info=error)
-        return False
+        return
     if end is not None:
         stack.callback(_end, "spans lost", "OpenTelemetry", end)
-    return end is not None
 
 
 def _contributor(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from elastic_core.config import Settings
+    from elastic_core.workers.logs_specs import LogsSpecs
     from elastic_core.workers.starters import Starter
     from elastic_core.workers.streams import Placer
 
@@ -63,10 +64,15 @@ def function_entry(settings: Settings, function: Callable[..., Any], args: tuple
 
 
 def group_policy(
-    settings: Settings, local_world_size: int, environ: Mapping[str, str], stack: contextlib.ExitStack
+    settings: Settings,
+    local_world_size: int,
+    environ: Mapping[str, str],
+    stack: contextlib.ExitStack,
+    logs_specs: LogsSpecs | None = None,
 ) -> GroupPolicy:
-    """The policy for all workers of this node. `stack` removes what is made for it."""
-    log_dir = _log_dir(settings, stack)
+    """The policy for all workers of this node. `stack` removes what is made for it. `logs_specs` goes before what the
+    settings say of files."""
+    log_dir = None if logs_specs else _log_dir(settings, stack)
     progress = frozenset(settings.hang_progress if settings.hang_timeout else ())
     output = OutputPolicy(
         redirects=settings.redirects.for_rank,
@@ -76,7 +82,7 @@ def group_policy(
         stdout_filters=settings.duplicate_stdout_filters,
         stderr_filters=settings.duplicate_stderr_filters,
         log_dir=log_dir,
-        placer=_placer(settings, log_dir),
+        placer=_placer(settings, log_dir, logs_specs),
         watched="log" in progress,
     )
     environment = EnvironmentPolicy(settings.virtual_local_rank, faulthandler=bool(progress or settings.watchdog))
@@ -114,12 +120,16 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _placer(settings: Settings, log_dir: Path | None) -> Placer | None:
-    """The plugin that says where logs go, if `--logs-specs` names one."""
-    if settings.logs_specs is None or log_dir is None:
+def _placer(settings: Settings, log_dir: Path | None, given: LogsSpecs | None) -> Placer | None:
+    """What says where logs go: the object that is given, or the plugin that `--logs-specs` names."""
+    if given is None and settings.logs_specs is None:
         return None
     from elastic_core.workers import logs_specs
 
+    if given is not None:
+        return logs_specs.placer_of(given)
+    if settings.logs_specs is None or log_dir is None:
+        return None
     return logs_specs.load_placer(
         settings.logs_specs,
         logs_specs.installed_points(),

@@ -15,7 +15,7 @@ from elastic_core.config.reading import (
 )
 from elastic_core.config.settings import SPECS, Settings
 from elastic_core.config.spec import Spec
-from elastic_core.config.values import NodeRange, StreamMap, Streams
+from elastic_core.config.values import NodeRange, Std, StreamMap
 
 __all__ = [
     "Command",
@@ -27,7 +27,7 @@ __all__ = [
     "Settings",
     "Spec",
     "StreamMap",
-    "Streams",
+    "Std",
     "as_dict",
     "as_text",
     "asks_for_help",

@@ -42,13 +42,23 @@ class NodeRange:
         return f"{self.min}:{self.max}"
 
 
-class Streams(enum.IntFlag):
+class Std(enum.IntFlag):
     """A worker's output streams, under the numbers that torchrun's `-r` and `-t` use."""
 
     NONE = 0
-    STDOUT = 1
-    STDERR = 2
-    BOTH = 3
+    OUT = 1
+    ERR = 2
+    ALL = 3
+
+    @classmethod
+    def from_str(cls, vm: str) -> Std | dict[int, Std]:
+        """A value of `-r` or `-t`: a number for all workers, or numbers by local rank.
+
+        Raises:
+            ValueError: neither.
+        """
+        found = parse_stream_map(vm)
+        return dict(found.named) if found.named else found.everywhere
 
 
 @dataclass(frozen=True)
@@ -58,10 +68,10 @@ class StreamMap:
     `named` is sorted by local rank.
     """
 
-    everywhere: Streams = Streams.NONE
-    named: tuple[tuple[int, Streams], ...] = ()
+    everywhere: Std = Std.NONE
+    named: tuple[tuple[int, Std], ...] = ()
 
-    def for_rank(self, local_rank: int) -> Streams:
+    def for_rank(self, local_rank: int) -> Std:
         """The streams of the worker with this local rank."""
         return dict(self.named).get(local_rank, self.everywhere)
 
@@ -145,11 +155,11 @@ def parse_stream_map(raw: object) -> StreamMap:
     """`3`, or a map by local rank: `0:3,11:1`, in TOML also a table."""
     if isinstance(raw, Mapping):
         pairs = [(str(rank), str(streams)) for rank, streams in raw.items()]
-    elif ":" in (text := str(int(raw) if isinstance(raw, Streams) else raw)):
+    elif ":" in (text := str(int(raw) if isinstance(raw, Std) else raw)):
         pairs = [(rank, streams) for rank, _, streams in (part.partition(":") for part in text.split(","))]
     else:
         return StreamMap(_streams(text, raw))
-    named: dict[int, Streams] = {}
+    named: dict[int, Std] = {}
     for rank, streams in pairs:
         if not re.fullmatch("[0-9]+", rank.strip()):
             raise unexpected(_STREAMS, raw)
@@ -159,10 +169,10 @@ def parse_stream_map(raw: object) -> StreamMap:
     return StreamMap(named=tuple(sorted(named.items())))
 
 
-def _streams(text: str, whole: object) -> Streams:
+def _streams(text: str, whole: object) -> Std:
     if text.strip() not in ("0", "1", "2", "3"):
         raise unexpected(_STREAMS, whole)
-    return Streams(int(text))
+    return Std(int(text))
 
 
 def parse_options(raw: object) -> dict[str, str]:

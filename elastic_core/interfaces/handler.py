@@ -248,6 +248,11 @@ class RoundHandler(RendezvousHandler):
         a node stays until the workers of all nodes have ended, even if its own have succeeded."""
         return False
 
+    def introduce(self, role: str, local_world_size: int, max_restarts: int, stop_timeout: Duration) -> None:
+        """What the agent runs, and what the other nodes therefore learn of this one, see `interfaces.node.Node`. Called
+        before the first `next_rendezvous`. A handler that takes it from `RendezvousParameters.node` need not care."""
+        return
+
     @abc.abstractmethod
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call `listener` whenever `verdict` may have changed. It is called from any thread, and must return at

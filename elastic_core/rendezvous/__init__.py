@@ -28,6 +28,7 @@ from elastic_core.rendezvous.handler import DynamicRendezvousHandler, create_han
 from elastic_core.rendezvous.over_state import StateStore
 from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.registry import (
+    RendezvousHandlerCreator,
     RendezvousHandlerRegistry,
     get_rendezvous_handler,
     rendezvous_handler_registry,
@@ -51,6 +52,7 @@ __all__ = [
     "RendezvousError",
     "RendezvousGracefulExitError",
     "RendezvousHandler",
+    "RendezvousHandlerCreator",
     "RendezvousHandlerRegistry",
     "RendezvousInfo",
     "RendezvousParameters",

@@ -80,11 +80,7 @@ class DynamicRendezvousHandler(RoundHandler):
         self._name = name or backend.name
         self._backend = with_roster(backend, self._clock)
         self._settings = replace(settings, lease_ttl=self._backend.lease_ttl)
-        entry = Entry.of(node, f"{node.name}/{incarnation or secrets.token_hex(4)}")
-        try:
-            check_entry(entry)
-        except ValueError as error:
-            raise ConfigurationError(Problem("--node-id", str(error))) from error
+        entry = _checked(Entry.of(node, f"{node.name}/{incarnation or secrets.token_hex(4)}"))
         self._driver = Driver(Node(entry, self._settings), self._backend, self._clock, patience)
         self._shut = False
         self._turns = 1 + settings.max_nodes // _SEEING_NODES
@@ -266,6 +262,20 @@ class DynamicRendezvousHandler(RoundHandler):
 
     # -- following a round
 
+    def introduce(self, role: str, local_world_size: int, max_restarts: int, stop_timeout: Duration) -> None:
+        def told(node: Node, now: Instant) -> None:
+            node.entry = _checked(
+                replace(
+                    node.entry,
+                    role=role,
+                    local_world_size=local_world_size,
+                    max_restarts=max_restarts,
+                    stop_timeout=stop_timeout,
+                )
+            )
+
+        self._driver.ask(told)
+
     def subscribe(self, listener: Callable[[], None]) -> None:
         self._driver.subscribe(listener)
 
@@ -303,6 +313,15 @@ class DynamicRendezvousHandler(RoundHandler):
             self._driver.ask(lambda node, now: node.leave(reason))
             return True
         return self._driver.carry_out(lambda node: node.leave(reason), timeout)
+
+
+def _checked(entry: Entry) -> Entry:
+    """Raises ConfigurationError if others could not read it."""
+    try:
+        check_entry(entry)
+    except ValueError as error:
+        raise ConfigurationError(Problem("--node-id", str(error))) from error
+    return entry
 
 
 def anonymous_node(host: str = "") -> described.Node:

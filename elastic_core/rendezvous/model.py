@@ -273,7 +273,7 @@ def why(report: Report) -> str:
     first = next((f for f in report.failures if f.caused_by is None), None)
     if first is None:
         return f"workers of {report.node} failed"
-    return f"rank {first.global_rank} on {report.node}: {first.reason or f'exit code {first.exitcode}'}"
+    return f"rank {first.global_rank} on {report.node}: {first.how}"
 
 
 def first_failures(state: State) -> Mapping[int, ProcessFailure]:

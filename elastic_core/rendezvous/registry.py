@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
-
-    Creator = Callable[[RendezvousParameters], RendezvousHandler]
+RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
+"""Makes the handler of one job on one node."""
 
 
 class RendezvousHandlerRegistry:
     """The functions by which a program itself makes handlers, by the name of the backend."""
 
     def __init__(self) -> None:
-        self._creators: dict[str, Creator] = {}
+        self._creators: dict[str, RendezvousHandlerCreator] = {}
 
-    def register(self, backend: str, creator: Creator) -> None:
+    def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
         """Raises ValueError if the name is empty, or if another creator is registered under it."""
         if not backend:
             raise ValueError("expected the name of a rendezvous backend, found an empty one")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 
 
@@ -19,6 +18,15 @@ class EnvironmentPolicy:
 
     virtual_local_rank: bool = False
     faulthandler: bool = False
+
+    def __call__(
+        self, plan: RoundPlan, ranks: WorkerRanks, parent: Mapping[str, str], error_file: str
+    ) -> dict[str, str]:
+        return worker_environment(plan, ranks, parent, self, error_file)
+
+
+EnvironmentMaker = Callable[["RoundPlan", "WorkerRanks", Mapping[str, str], str], dict[str, str]]
+"""Gives the environment of one worker, from the plan of the round, its ranks, what it inherits, and its error file."""
 
 
 def worker_environment(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import io
-import json
 import multiprocessing
 import os
 import pickle
@@ -18,7 +16,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.clock import SystemClock
+from elastic_core import error_file
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.workers.interrupts import interrupts_let_in, raise_noted
 from elastic_core.workers.numa import bind
@@ -148,8 +146,9 @@ def _run(
     try:
         _store(call(), result)
     except Exception as error:
-        with contextlib.suppress(OSError):  # the error itself must not be lost for want of a file
-            _write_error_file(error)
+        path = os.environ.get(error_file.VARIABLE)
+        if path and not os.path.exists(path):  # else the function has written it itself
+            error_file.write(path, error_file.content_of(error))
         raise
 
 
@@ -182,16 +181,6 @@ def _store(value: Any, result: str) -> None:
         ) from error
     with open(result, "wb") as file:
         file.write(pickled)
-
-
-def _write_error_file(error: Exception) -> None:
-    """In the format of torch's `@record`, unless the function has written one itself."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
-    if not path or os.path.exists(path):
-        return
-    extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(SystemClock().timestamp()))}
-    with open(path, "w") as file:
-        json.dump({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}, file)
 
 
 def run_script(path: str, *args: str) -> None:

@@ -17,7 +17,7 @@ from elastic_core.interfaces.workers import Leftover, WorkerExit
 from elastic_core.log import get_logger
 from elastic_core.workers import sessions
 from elastic_core.workers.activity import Activity
-from elastic_core.workers.environment import EnvironmentPolicy, worker_environment
+from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.failure import (
     Evidence,
     OomWatch,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.workers import RoundPlan, WorkerRanks, WorkerSample
+    from elastic_core.workers.environment import EnvironmentMaker
     from elastic_core.workers.failure import OomCounter
     from elastic_core.workers.numa import Binding
     from elastic_core.workers.process import OpenSentinel
@@ -71,7 +72,7 @@ class GroupPolicy:
     programs and tests may have another."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
-    environment: EnvironmentPolicy = field(default_factory=EnvironmentPolicy)
+    environment: EnvironmentMaker = field(default_factory=EnvironmentPolicy)
     binding: Binding = NO_BINDING
     progress: frozenset[str] = frozenset()
     patience: HangPatience = field(default_factory=HangPatience)
@@ -304,13 +305,8 @@ class LocalWorkers:
 
     def _environments(self, plan: RoundPlan, folder: Path) -> dict[int, dict[str, str]]:
         """The variables of each worker by local rank."""
-        policy = self._policy.environment
-        return {
-            ranks.local: worker_environment(
-                plan, ranks, self._parent, policy, str(folder / f"rank-{ranks.world}.error.json")
-            )
-            for ranks in plan.ranks
-        }
+        files = {ranks: str(folder / f"rank-{ranks.world}.error.json") for ranks in plan.ranks}
+        return {ranks.local: self._policy.environment(plan, ranks, self._parent, file) for ranks, file in files.items()}
 
     def _start_one(self, current: _Round, ranks: WorkerRanks, variables: dict[str, str]) -> None:
         guardian, scratch = self._ensure_helpers()
@@ -409,7 +405,7 @@ def _threads_counted() -> Iterator[None]:
 
 
 def _report_lost_output(path: str, error: OSError) -> None:
-    filtered = Path(path).stem == FILTERED
+    filtered = Path(path).stem.startswith(FILTERED)
     rest = "is only where the workers' other lines go" if filtered else "goes to the console"
     get_logger().error(
         "output lost", file=path, reason=error.strerror, consequence=f"the file ends here; what follows {rest}"

@@ -1,28 +1,159 @@
-"""Log placement by a plugin written for torchrun: an entry point in group `torchrun.logs_specs` (`--logs-specs NAME`).
+"""Log placement by an object: torch's names `LogsSpecs`, `DefaultLogsSpecs`, `LogsDest` and `Std`, for programs, and
+plugins written for torchrun: entry points in group `torchrun.logs_specs` (`--logs-specs NAME`).
 
-Its class is called as torchrun calls it, and only asked where files go; the agent writes them. The class is torch's or
-derives from torch's, so choosing it brings torch into the agent.
+The object is only asked where files go; the agent writes them. The class of an entry point is called as torchrun calls
+it. It is torch's or derives from torch's, so choosing it brings torch into the agent.
 """
 
 from __future__ import annotations
 
+import abc
 import os
 import sys
+import tempfile
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.config.values import Std
 from elastic_core.errors import PluginError, Problem
 from elastic_core.workers.streams import Placement, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.metadata import EntryPoint
-    from pathlib import Path
 
     from elastic_core.workers.streams import Placer
 
 GROUP = "torchrun.logs_specs"
 _FLAG = "--logs-specs"
 _TORCHS_MODULE = "torch.distributed.elastic.multiprocessing"
+
+
+def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
+    """The streams of each local rank; none for a rank that the map does not name."""
+    if isinstance(val_or_map, Std):
+        return dict.fromkeys(range(local_world_size), val_or_map)
+    return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}
+
+
+@dataclass
+class LogsDest:
+    """Paths of the files of one round, by local rank. A stream without one, or with an empty one, is on the console;
+    one that is in a `tee_` map too is on both."""
+
+    stdouts: dict[int, str] = field(default_factory=dict)
+    stderrs: dict[int, str] = field(default_factory=dict)
+    tee_stdouts: dict[int, str] = field(default_factory=dict)
+    tee_stderrs: dict[int, str] = field(default_factory=dict)
+    error_files: dict[int, str] = field(default_factory=dict)
+    filtered_stdout: str = ""
+    filtered_stderr: str = ""
+
+
+class LogsSpecs(abc.ABC):
+    """Says where the output of the workers goes: derive from it, and give `reify`.
+
+    Args:
+        log_dir: the folder of all files; None: a new temporary one.
+        redirects: what goes into files, for all workers or by local rank.
+        tee: what goes into files and to the console.
+        local_ranks_filter: the workers that write to the console; None: all.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: Std | dict[int, Std] = Std.NONE,
+        tee: Std | dict[int, Std] = Std.NONE,
+        local_ranks_filter: set[int] | None = None,
+    ) -> None:
+        self._root_log_dir = log_dir
+        self._redirects = redirects
+        self._tee = tee
+        self._local_ranks_filter = local_ranks_filter
+
+    @abc.abstractmethod
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Where the files of the next round go. `envs` has the environment of each worker by local rank."""
+
+    @property
+    @abc.abstractmethod
+    def root_log_dir(self) -> str | None:
+        """The folder of all files."""
+
+
+class DefaultLogsSpecs(LogsSpecs):
+    """Files in `<log_dir>/<run id>_<random>/attempt_<restart count>/<local rank>/`: stdout.log, stderr.log and
+    error.json. A round that has the restart count of another one goes on in its files. With os.devnull as `log_dir`
+    there are no files, and all output is on the console.
+
+    Raises:
+        NotADirectoryError: `log_dir` is a file.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: Std | dict[int, Std] = Std.NONE,
+        tee: Std | dict[int, Std] = Std.NONE,
+        local_ranks_filter: set[int] | None = None,
+    ) -> None:
+        super().__init__(log_dir, redirects, tee, local_ranks_filter)
+        self._run_log_dir: str | None = None
+        if log_dir is not None and Path(log_dir).is_file():
+            raise NotADirectoryError(f"expected a folder as log_dir, found that {log_dir} is a file")
+
+    @property
+    def root_log_dir(self) -> str | None:
+        return self._root_log_dir
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        if self._root_log_dir == os.devnull:
+            return LogsDest()
+        redirects, tee = (to_map(wanted, max(envs, default=-1) + 1) for wanted in (self._redirects, self._tee))
+        run_id, attempt = (
+            next(iter(envs.values()), {}).get(name, default)
+            for name, default in (("TORCHELASTIC_RUN_ID", "job"), ("TORCHELASTIC_RESTART_COUNT", "0"))
+        )
+        folder = Path(self._make_run_log_dir(run_id), f"attempt_{attempt}")
+        dest = LogsDest(
+            filtered_stdout=f"{folder}/filtered_stdout.log", filtered_stderr=f"{folder}/filtered_stderr.log"
+        )
+        for rank in envs:
+            own = folder / str(rank)
+            own.mkdir(parents=True, exist_ok=True)
+            dest.error_files[rank] = str(own / "error.json")
+            shown = not self._local_ranks_filter or rank in self._local_ranks_filter
+            for bit, name, files, teed in (
+                (Std.OUT, "stdout.log", dest.stdouts, dest.tee_stdouts),
+                (Std.ERR, "stderr.log", dest.stderrs, dest.tee_stderrs),
+            ):
+                written = bit in redirects[rank] | tee[rank]
+                files[rank] = str(own / name) if written else "" if shown else os.devnull
+                if bit in tee[rank] and shown:
+                    teed[rank] = files[rank]
+        return dest
+
+    def _make_run_log_dir(self, run_id: str) -> str:
+        if self._run_log_dir is None:
+            if self._root_log_dir is None:
+                self._root_log_dir = tempfile.mkdtemp(prefix="elastic-logs-")
+            Path(self._root_log_dir).mkdir(parents=True, exist_ok=True)
+            name = run_id.replace("/", "_")
+            self._run_log_dir = tempfile.mkdtemp(prefix=f"{name}_", dir=self._root_log_dir)
+        return self._run_log_dir
+
+    def __repr__(self) -> str:
+        found = (self._root_log_dir, self._redirects, self._tee, self._local_ranks_filter)
+        names = ("log_dir", "redirects", "tee", "local_ranks_filter")
+        return f"DefaultLogsSpecs({', '.join(f'{n}={v!r}' for n, v in zip(names, found, strict=True))})"
+
+
+def placer_of(specs: Any, name: str = "logs_specs") -> Placer:
+    """The placer that asks an object with torch's method `reify`, ours or torch's."""
+    return partial(_place, name, specs)
 
 
 def load_placer(
@@ -53,7 +184,7 @@ def load_placer(
         )
     except Exception as error:
         raise _broken(name, error) from error
-    return lambda environments: _place(name, specs, environments)
+    return placer_of(specs, name)
 
 
 def installed_points() -> dict[str, EntryPoint]:
@@ -82,6 +213,11 @@ def _place(name: str, specs: Any, environments: Mapping[int, Mapping[str, str]])
                 + [(rank, Stream.ERR) for rank, path in found.tee_stderrs.items() if path and path != os.devnull]
             ),
             error_files={rank: path for rank, path in found.error_files.items() if path and path != os.devnull},
+            filtered={
+                stream: path
+                for stream, name in ((Stream.OUT, "filtered_stdout"), (Stream.ERR, "filtered_stderr"))
+                if (path := getattr(found, name, ""))
+            },
         )
     except Exception as error:
         raise _broken(name, error) from error

@@ -12,10 +12,27 @@ import re
 from collections.abc import Iterator  # noqa: TC003 - contextmanager reads it
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from elastic_core.errors import ConfigurationError, Problem
 
 Mode = Literal["node", "socket", "exclusive", "core-complex"]
 MODES: tuple[Mode, ...] = ("node", "socket", "exclusive", "core-complex")
+
+
+def mode_of(options: Any) -> Mode | None:
+    """The mode that torch's `NumaOptions` has as `affinity_mode`, or a word for it; None: no binding.
+
+    Raises:
+        ConfigurationError: another word.
+    """
+    given = getattr(options, "affinity_mode", options)
+    word = getattr(given, "value", given)
+    found = next((mode for mode in MODES if mode == word), None)
+    if found is None and word is not None:
+        raise ConfigurationError(Problem("numa_options", f"expected one of {', '.join(MODES)}, found {word!r}"))
+    return found
+
 
 Cpus = frozenset[int]
 NO_CPUS: Cpus = frozenset()  # no binding

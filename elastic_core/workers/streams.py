@@ -29,6 +29,8 @@ class Stream(enum.IntEnum):
         return self.name.lower()
 
 
+DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
+
 FILTERED = "filtered"
 """The stem of the files that gather the chosen lines of all workers."""
 
@@ -38,12 +40,14 @@ StreamChoice = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the files of one round go, chosen by a plugin: paths by local rank and stream. A stream without a file
-    stays on the console; one in `teed` is on both."""
+    """Where the files of one round go, chosen by an object of the user's: paths by local rank and stream. A stream
+    without a file stays on the console; one in `teed` is on both. `filtered`: where the chosen lines of all workers go,
+    if the object says so."""
 
     files: Mapping[tuple[int, Stream], str] = field(default_factory=dict)
     teed: frozenset[tuple[int, Stream]] = frozenset()
     error_files: Mapping[int, str] = field(default_factory=dict)
+    filtered: Mapping[Stream, str] = field(default_factory=dict)
 
 
 Placer = Callable[[Mapping[int, Mapping[str, str]]], Placement]
@@ -56,13 +60,14 @@ def _nothing(local_rank: int) -> int:
 
 @dataclass(frozen=True)
 class OutputPolicy:
-    """What the user decided about output. `ranks_filter` empty means every local rank is shown on the console;
+    """What the user decided about output. `prefix_template` may be one for each local rank. `ranks_filter` empty means
+    every local rank is shown on the console;
     `watched` means that a line of output counts as progress of a worker, so that every stream has to pass here."""
 
     redirects: StreamChoice = _nothing
     tee: StreamChoice = _nothing
     ranks_filter: frozenset[int] = frozenset()
-    prefix_template: str = "[${role_name}${local_rank}]:"
+    prefix_template: str | Mapping[int, str] = DEFAULT_PREFIX
     stdout_filters: tuple[str, ...] = ()
     stderr_filters: tuple[str, ...] = ()
     log_dir: Path | None = None
@@ -100,6 +105,7 @@ def plan_stream(
         tee = bool(policy.tee(ranks.local) & stream)
         wanted = tee or bool(policy.redirects(ranks.local) & stream)
         file = folder / f"rank-{ranks.world}.{stream.suffix}" if wanted else None
+    chosen = placement.filtered.get(stream) if placement else None
     to_file = file is not None
     shown = not policy.ranks_filter or ranks.local in policy.ranks_filter
     filters = policy.stdout_filters if stream is Stream.OUT else policy.stderr_filters
@@ -108,13 +114,13 @@ def plan_stream(
         console=shown and (tee or not to_file),
         prefix=line_prefix(policy.prefix_template, ranks, plan) if tee else b"",
         file=file,
-        filtered=folder / f"{FILTERED}.{stream.suffix}" if filters else None,
+        filtered=(Path(chosen) if chosen else folder / f"{FILTERED}.{stream.suffix}") if filters else None,
         filters=tuple(text.encode() for text in filters),
         keeps_tail=stream is Stream.ERR,
     )
 
 
-def line_prefix(template: str, ranks: WorkerRanks, plan: RoundPlan) -> bytes:
+def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: RoundPlan) -> bytes:
     """The prefix of a teed line. Known names: role_name, local_rank, rank, group_rank, host, run_id, round."""
     names = {
         "role_name": plan.role,
@@ -125,7 +131,8 @@ def line_prefix(template: str, ranks: WorkerRanks, plan: RoundPlan) -> bytes:
         "run_id": plan.run_id,
         "round": plan.round,
     }
-    return Template(template).safe_substitute(names).encode()
+    text = template if isinstance(template, str) else template.get(ranks.local, DEFAULT_PREFIX)
+    return Template(text).safe_substitute(names).encode()
 
 
 def round_folder(log_dir: Path, plan: RoundPlan) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core import log
-from elastic_core.agent import LocalElasticAgent, WorkerSpec
+from elastic_core.agent import ProcessAgent, WorkerSpec
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
@@ -83,14 +83,24 @@ class Node:
         size=2,
         hangs=None,
         observer=None,
-        kind=LocalElasticAgent,
+        kind=ProcessAgent,
         **limits,
     ):
         self.handler = handler
         self.workers = workers or FakeWorkers(on_start)
         self.observer = observer or RecordingObserver()
-        self.spec = WorkerSpec("trainer", size, handler, "train.py", **limits)
-        self.agent = kind(self.spec, self.workers, "node7", clock, self.observer, contribute, hangs)
+        counts = {name: limits.pop(name) for name in ("max_restarts", "monitor_interval") if name in limits}
+        self.spec = WorkerSpec("trainer", size, handler, entrypoint="train.py", **counts)
+        self.agent = kind(
+            self.spec,
+            self.workers,
+            node="node7",
+            clock=clock,
+            observer=self.observer,
+            contribute=contribute,
+            hangs=hangs,
+            **limits,
+        )
 
     def run(self):
         return self.agent.run("trainer")

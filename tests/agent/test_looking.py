@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from round_of_two import NODE_CAME, WELL, fail, pair_then, succeed, then
 
-from elastic_core.agent import LocalElasticAgent, RunResult, WorkerState
+from elastic_core.agent import ProcessAgent, RunResult, WorkerState
 from elastic_core.errors import RendezvousClosedError
 from elastic_core.interfaces.watchdog import Expiry
 
 
-class Looking(LocalElasticAgent):
+class Looking(ProcessAgent):
     """Keeps what each look found, and what had been done by then. `done`: what was done to the workers and told to the
     others so far."""
 
@@ -69,7 +69,7 @@ def test_a_worker_that_hangs_is_killed_before_the_look_that_finds_it(look):
     assert node.agent.seen[0] == (WorkerState.FAILED, killed)
 
 
-class StopsItself(LocalElasticAgent):
+class StopsItself(ProcessAgent):
     """As agents for torch do: who looks and finds a failure, stops the group."""
 
     def _monitor_workers(self, worker_group):
@@ -86,7 +86,7 @@ def test_one_that_stops_its_group_while_it_looks_goes_on_as_others_do(make):
     assert node.order == ["SIGTERM", "SIGCONT", "report_failure", "report_failure"]
 
 
-class KnowsBetter(LocalElasticAgent):
+class KnowsBetter(ProcessAgent):
     """What its workers returned is found elsewhere."""
 
     def _monitor_workers(self, worker_group):

@@ -34,8 +34,8 @@ FAILED = RunResult(
 class PolledAgent(SimpleElasticAgent):
     """Its workers come to what `results` says, one look after another; the last result stays."""
 
-    def __init__(self, spec, results, observer=None):
-        super().__init__(spec, observer=observer)
+    def __init__(self, spec, results, observer=None, **timeouts):
+        super().__init__(spec, observer=observer, **timeouts)
         self.results = list(results)
         self.calls = []
 
@@ -57,9 +57,10 @@ class PolledAgent(SimpleElasticAgent):
 def make_agent(scripted_handler):
     made = []
 
-    def make_agent(results, agent=PolledAgent, handler=None, observer=None, **limits):
-        spec = WorkerSpec("default", 2, handler or scripted_handler(), monitor_interval=0.001, **limits)
-        made.append(agent(spec, results, observer=observer))
+    def make_agent(results, agent=PolledAgent, handler=None, observer=None, max_restarts=3, **timeouts):
+        handler = handler or scripted_handler()
+        spec = WorkerSpec("default", 2, handler, monitor_interval=0.001, max_restarts=max_restarts)
+        made.append(agent(spec, results, observer=observer, **timeouts))
         return made[-1]
 
     yield make_agent
@@ -73,6 +74,11 @@ def test_an_interval_of_nothing_does_not_make_it_spin(scripted_handler):
     begun = time.monotonic()
     assert agent.run() == DONE
     assert time.monotonic() - begun >= looks * 0.001
+
+
+def test_an_exit_barrier_of_less_than_nothing_is_refused(make_agent):
+    with pytest.raises(ValueError, match=r"exit_barrier_timeout of 0 s or more, found -1\.0"):
+        make_agent([DONE], exit_barrier_timeout=-1.0)
 
 
 SHUTDOWN = ("shutdown", signal.SIGTERM, 30.0)

@@ -24,7 +24,6 @@ def test_only_a_failed_result_has_failed():
         ({"local_world_size": 0}, "at least one worker on the node, found 0"),
         ({"max_restarts": -1}, "max_restarts of 0 or more, found -1"),
         ({"monitor_interval": -0.1}, "monitor_interval of 0 s or more, found -0.1"),
-        ({"exit_barrier_timeout": -1.0}, "exit_barrier_timeout of 0 s or more, found -1.0"),
     ],
 )
 def test_bounds(wrong, message, scripted_handler):

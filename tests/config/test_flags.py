@@ -1,6 +1,6 @@
 import pytest
 
-from elastic_core.config import RESERVED, SPECS, NodeRange, Streams, asks_for_help
+from elastic_core.config import RESERVED, SPECS, NodeRange, Std, asks_for_help
 from elastic_core.config.spec import Spec
 from elastic_core.hooks.records import Option
 from elastic_core.parsing import parse_boolean
@@ -15,7 +15,7 @@ def test_both_spellings_with_and_without_equals(desk, line):
 
 @pytest.mark.parametrize("line", ["-r 3", "-r3", "-r=3", "--redirects 3"])
 def test_short_flags(desk, line):
-    assert desk.read(f"{line} train.py").settings.redirects.for_rank(12) == Streams.BOTH
+    assert desk.read(f"{line} train.py").settings.redirects.for_rank(12) == Std.ALL
 
 
 def test_everything_after_the_script_is_the_scripts(desk):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from elastic_core.config.values import (
     NodeRange,
+    Std,
     StreamMap,
-    Streams,
     format_options,
     join_commas,
     parse_node_range,
@@ -34,7 +34,7 @@ from elastic_core.parsing import (
     seconds_or_none,
 )
 
-streams = st.sampled_from(list(Streams))
+streams = st.sampled_from(list(Std))
 parts = st.text(min_size=1).filter(lambda part: not part.startswith(","))
 node_ranges = st.tuples(st.integers(1, 999), st.integers(0, 999)).map(lambda pair: NodeRange(pair[0], sum(pair)))
 stream_maps = st.one_of(
@@ -68,15 +68,13 @@ def test_stream_map_is_read_back(streams_by_rank):
 
 @given(stream_maps, st.integers(0, 300))
 def test_stream_map_answers_for_every_rank(streams_by_rank, rank):
-    expected = dict(streams_by_rank.named).get(
-        rank, Streams.NONE if streams_by_rank.named else streams_by_rank.everywhere
-    )
+    expected = dict(streams_by_rank.named).get(rank, Std.NONE if streams_by_rank.named else streams_by_rank.everywhere)
     assert streams_by_rank.for_rank(rank) == expected
 
 
 def test_stream_map_knows_ranks_above_nine():
     tee = parse_stream_map("0:3,11:1")
-    assert [tee.for_rank(rank) for rank in (0, 1, 11)] == [Streams.BOTH, Streams.NONE, Streams.STDOUT]
+    assert [tee.for_rank(rank) for rank in (0, 1, 11)] == [Std.ALL, Std.NONE, Std.OUT]
     assert parse_stream_map({"0": 3, "11": 1}) == tee
 
 

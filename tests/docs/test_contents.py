@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 API = {page.stem: page.read_text() for page in (DOCS / "api").glob("*.md")}
 PUBLIC = {
-    *("agent", "errors", "events", "health", "hooks", "interfaces", "launch", "metrics", "rendezvous", "testing"),
-    "watchdog",
+    *("agent", "errors", "events", "health", "hooks", "interfaces", "launch", "metrics", "multiprocessing"),
+    *("rendezvous", "testing", "watchdog"),
 }
 
 

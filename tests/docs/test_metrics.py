@@ -60,7 +60,7 @@ def of_workers():
 def failed(listening, tmp_path):
     """A real run that restarts and fails."""
     (tmp_path / "fail.py").write_text(FAIL)
-    config = LaunchConfig(1, 1, 2, max_restarts=1)
+    config = LaunchConfig(1, 1, 2, role="default", max_restarts=1)
     with pytest.raises(ChildFailedError):
         elastic_launch(config, sys.executable)(str(tmp_path / "fail.py"))
     return listening

@@ -180,6 +180,7 @@ TORCH = {
     "elastic_core.rendezvous": ["torch.distributed.elastic.rendezvous"],
     "elastic_core.agent": ["torch.distributed.elastic.agent.server"],
     "elastic_core.errors": ["torch.distributed.elastic.multiprocessing.errors"],
+    "elastic_core.multiprocessing": ["torch.distributed.elastic.multiprocessing"],
     "elastic_core.metrics": ["torch.distributed.elastic.metrics"],
     "elastic_core.events": ["torch.distributed.elastic.events"],
     "elastic_core.watchdog": ["torch.distributed.elastic.timer"],

@@ -128,7 +128,7 @@ def test_the_steps_are_in_order(traced):
 def test_the_files_between_an_end_and_the_next_start_are_named(traced):
     """All of the agent's room, and the one by which it enters that of the workers."""
     calls, _, _ = traced
-    end = next(n for n, call in enumerate(calls) if call.endswith("LocalElasticAgent._monitor_workers"))
+    end = next(n for n, call in enumerate(calls) if call.endswith("ProcessAgent._monitor_workers"))
     starts = [n for n, call in enumerate(calls) if call.endswith("LocalWorkers.start")]
     passed = {call.partition(":")[0] for call in calls[end : starts[1]]}
     named = re.findall(r"`((?:agent|workers)/\w+\.py)`", PAGE.split("Ten files say")[1].partition("\n\n")[0])

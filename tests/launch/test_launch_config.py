@@ -41,7 +41,7 @@ def test_every_field_becomes_a_setting(tmp_path):
         log_dir=str(tmp_path),
         redirects="1",
         tee="0:2",
-        numa_binding="node",
+        numa_options="node",
     ).settings()
     assert (settings.nnodes, settings.nproc_per_node, settings.rdzv_id) == (NodeRange(1, 4), "cpu", "job")
     assert (settings.role, settings.rdzv_endpoint, settings.rdzv_backend) == ("actor", "host:29400", "c10d")
@@ -189,7 +189,7 @@ def test_where_metrics_go(silent_metrics, capsys):
     agent = ["SimpleElasticAgent.run", "SimpleElasticAgent._rendezvous", "LocalElasticAgent._start_workers"]
     assert [put[f"{name}.success"] for name in agent] == ["1", "1", "1"]
     assert [put[f"{name}.duration.ms"].isdigit() for name in agent] == [True, True, True]
-    assert (put["workers.default.run_total"], put["workers.default.run_success_no_retries"]) == ("1", "1")
+    assert (put["workers.default_role.run_total"], put["workers.default_role.run_success_no_retries"]) == ("1", "1")
 
 
 def test_metrics_to_nowhere_we_know():
@@ -199,7 +199,7 @@ def test_metrics_to_nowhere_we_know():
 
 def test_the_defaults_are_torchs_where_torch_has_them():
     settings = LaunchConfig(1, 1, 2).settings()
-    assert (settings.max_restarts, settings.rdzv_backend, settings.role) == (3, "local", "default")
+    assert (settings.max_restarts, settings.rdzv_backend, settings.role) == (3, "local", "default_role")
     assert settings.rdzv_id
     assert settings.signals_to_handle == HANDLED
 

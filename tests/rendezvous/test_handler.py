@@ -10,7 +10,7 @@ import pytest
 from handler_job import LONG, failure
 
 from elastic_core.builtin.memory_store import MemoryStore
-from elastic_core.errors import RendezvousTimeoutError
+from elastic_core.errors import ConfigurationError, RendezvousTimeoutError
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousTimeout
@@ -51,6 +51,19 @@ def test_torch_users_give_positions_and_timedeltas():
     assert (settings.keep_alive_interval, settings.keep_alive_max_attempt) == (3.0, 4)
     assert (handler.get_backend(), handler.get_run_id(), handler.use_agent_store) == ("memory", "job", False)
     assert handler.shutdown()
+
+
+def test_what_the_agent_runs_is_what_the_others_learn():
+    backend = MemoryBackend(SharedMemory())
+    handler = DynamicRendezvousHandler.from_backend("job", MemoryStore(), backend, 1, 1)
+    handler.introduce("trainer", 4, 2, 30.0)
+    try:
+        (member,) = handler.next_rendezvous().formed.members
+        assert (member.role, member.local_world_size) == ("trainer", 4)
+        with pytest.raises(ConfigurationError, match="expected a role of"):
+            handler.introduce("a\nb", 4, 2, 30.0)
+    finally:
+        handler.shutdown()
 
 
 def test_too_few_are_told_who_is_there(job):

@@ -8,8 +8,9 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from elastic_core.config import Std
 from elastic_core.errors import PluginError
-from elastic_core.workers.logs_specs import GROUP, installed_points, load_placer
+from elastic_core.workers.logs_specs import GROUP, DefaultLogsSpecs, installed_points, load_placer, placer_of, to_map
 from elastic_core.workers.streams import Stream
 
 ENVIRONMENTS = {
@@ -83,3 +84,70 @@ def test_torchs_own_default(tmp_path):
     assert placement.files[1, Stream.OUT].endswith("/attempt_0/1/stdout.log")
     assert placement.teed == {(1, Stream.OUT)}
     assert placement.error_files[1].endswith("/attempt_0/1/error.json")
+
+
+def test_streams_by_text_and_by_rank():
+    assert Std.from_str("0:3,1:1") == {0: Std.ALL, 1: Std.OUT}
+    assert Std.from_str("2") is Std.ERR
+    assert to_map(Std.OUT, 2) == {0: Std.OUT, 1: Std.OUT}
+    assert to_map({1: Std.ERR}, 2) == {0: Std.NONE, 1: Std.ERR}
+    with pytest.raises(ValueError, match="'7'"):
+        Std.from_str("7")
+
+
+class TestPlaces:
+    """Of `DefaultLogsSpecs`, beside torch's."""
+
+    @pytest.fixture(params=["ours", pytest.param("theirs", marks=pytest.mark.torch)])
+    def kinds(self, request):
+        if request.param == "ours":
+            return DefaultLogsSpecs, Std
+        from torch.distributed.elastic import multiprocessing
+
+        return multiprocessing.DefaultLogsSpecs, multiprocessing.Std
+
+    def test_files(self, kinds, tmp_path):
+        make, std = kinds
+        found = make(str(tmp_path), {0: std.OUT}, std.ERR, {0}).reify(ENVIRONMENTS)
+        (folder,) = tmp_path.glob("job_*/attempt_0")
+        assert found.stdouts == {0: f"{folder}/0/stdout.log", 1: os.devnull}
+        assert found.stderrs == {0: f"{folder}/0/stderr.log", 1: f"{folder}/1/stderr.log"}
+        assert (found.tee_stdouts, found.tee_stderrs) == ({}, {0: f"{folder}/0/stderr.log"})
+        assert found.error_files == {0: f"{folder}/0/error.json", 1: f"{folder}/1/error.json"}
+        assert found.filtered_stdout == f"{folder}/filtered_stdout.log"
+        assert found.filtered_stderr == f"{folder}/filtered_stderr.log"
+
+    def test_all_rounds_of_one_object_are_in_one_folder(self, kinds, tmp_path):
+        make, std = kinds
+        specs = make(str(tmp_path), std.ALL)
+        for attempt in ("0", "1"):
+            specs.reify({0: {**ENVIRONMENTS[0], "TORCHELASTIC_RESTART_COUNT": attempt}})
+        assert sorted(path.name for path in tmp_path.glob("job_*/*")) == ["attempt_0", "attempt_1"]
+        assert specs.root_log_dir == str(tmp_path)
+        assert str(tmp_path) in repr(specs)
+
+    def test_a_file_in_the_place_of_the_folder(self, kinds, tmp_path):
+        (tmp_path / "file").touch()
+        with pytest.raises(NotADirectoryError, match="file"):
+            kinds[0](str(tmp_path / "file"))
+
+    def test_no_files_at_all(self, kinds):
+        make, std = kinds
+        placement = placer_of(make(os.devnull, std.ALL))(ENVIRONMENTS)
+        assert (placement.files, placement.error_files) == ({}, {})
+
+
+def test_what_a_round_with_the_same_count_finds_is_kept(tmp_path):
+    specs = DefaultLogsSpecs(str(tmp_path), Std.OUT)
+    with open(specs.reify(ENVIRONMENTS).stdouts[0], "w") as file:
+        file.write("round 1\n")
+    with open(specs.reify(ENVIRONMENTS).stdouts[0]) as file:
+        assert file.read() == "round 1\n"
+
+
+def test_where_the_chosen_lines_go(tmp_path):
+    found = placer_of(DefaultLogsSpecs(str(tmp_path), Std.OUT))(ENVIRONMENTS)
+    assert {stream: path.rpartition("/")[2] for stream, path in found.filtered.items()} == {
+        Stream.OUT: "filtered_stdout.log",
+        Stream.ERR: "filtered_stderr.log",
+    }

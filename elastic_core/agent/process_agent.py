@@ -14,7 +14,7 @@ from elastic_core.clock import later
 from elastic_core.errors import HANG
 from elastic_core.interfaces.workers import RoundPlan, WorkerRanks
 from elastic_core.log import get_logger
-from elastic_core.metrics import prof
+from elastic_core.metrics import prof_as
 
 if TYPE_CHECKING:
     from elastic_core.agent.hang import HangPolicy
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 _ASKING: Duration = 2.0  # seconds in which workers that hang together are asked for their stacks
 
 
-class LocalElasticAgent(SimpleElasticAgent):
-    """Drives `processes` (see `interfaces.workers`) by events alone.
+class ProcessAgent(SimpleElasticAgent):
+    """Drives `processes` (see `interfaces.workers`) by events alone. Its metrics have the names that torch's have.
 
     Args:
         spec: what to run.
         processes: how it runs; closed by the agent at its end.
         node: the name of this machine, for reports.
+        kill_timeout: seconds after SIGKILL until a process is reported as one that will not die.
         contribute: more variables for the workers of each round.
         hangs: when a worker without a watchdog counts as hung; None: never.
     """
@@ -42,17 +43,22 @@ class LocalElasticAgent(SimpleElasticAgent):
         self,
         spec: WorkerSpec,
         processes: WorkerProcesses,
+        exit_barrier_timeout: Duration = 300,
+        shutdown_timeout: Duration = 30,
+        *,
+        kill_timeout: Duration = 10,
         node: str = "",
         clock: Clock | None = None,
         observer: Observer | None = None,
         contribute: EnvironmentContributor | None = None,
         hangs: HangPolicy | None = None,
     ) -> None:
-        super().__init__(spec, clock, observer)
+        super().__init__(spec, exit_barrier_timeout, shutdown_timeout, clock=clock, observer=observer)
         self._hangs = hangs
         self._table: HangTable | None = None
         self._processes = processes
-        self._group_stop = GroupStop(processes, self._events, self._clock, spec.kill_timeout)
+        self._kill_timeout = kill_timeout
+        self._group_stop = GroupStop(processes, self._events, self._clock, kill_timeout)
         self._node = node
         self._contribute = contribute
 
@@ -60,14 +66,14 @@ class LocalElasticAgent(SimpleElasticAgent):
         next_look = self._table.next_look if self._table else None
         self._wait(self._processes.sentinels(), self._link.ask_again(), next_look)
 
-    @prof
+    @prof_as("LocalElasticAgent._start_workers")
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
         self._events.take_expired()  # what came while no worker ran is about workers of the last round
         pids = self._processes.start(self._plan(worker_group))
         self._table = HangTable.starting(self._hangs, self._clock.now()) if self._hangs else None
         return pids
 
-    @prof
+    @prof_as("LocalElasticAgent._monitor_workers")
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         for ended in self._processes.reap():
             self._reporter.worker_exited(worker_group.round, ended)
@@ -77,13 +83,13 @@ class LocalElasticAgent(SimpleElasticAgent):
             return RunResult(WorkerState.FAILED, failures=failures)
         return RunResult(WorkerState.HEALTHY if self._processes.running() else WorkerState.SUCCEEDED)
 
-    @prof
+    @prof_as("LocalElasticAgent._stop_workers")
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        self._group_stop.stop(signal.SIGTERM, self._spec.shutdown_timeout)
+        self._group_stop.stop(signal.SIGTERM, self._shutdown_timeout)
 
     def _completed(self, result: RunResult) -> RunResult:
         if result.state is WorkerState.SUCCEEDED:
-            self._group_stop.stop(signal.SIGTERM, self._spec.shutdown_timeout, LAST_AFTERGLOW)
+            self._group_stop.stop(signal.SIGTERM, self._shutdown_timeout, LAST_AFTERGLOW)
             return replace(result, return_values={**self._processes.return_values(), **result.return_values})
         if result.state is WorkerState.FAILED:
             return replace(result, failures={**result.failures, **self._processes.failures()})
@@ -94,6 +100,9 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._group_stop.stop(death_sig, timeout)
         finally:
             self._processes.close()
+
+    def _stop_timeout(self) -> Duration:
+        return self._shutdown_timeout + self._kill_timeout
 
     def _end_hung_workers(self) -> None:
         """Kill each of them and no other, the latest first: it counts as the cause."""

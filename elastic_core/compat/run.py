@@ -1,0 +1,74 @@
+"""What programs call in `torch.distributed.run`, by way of `elastic run`. Flags, variables and files are read alike."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from elastic_core import cli, compose, config, launch
+from elastic_core.config.explain import as_word
+from elastic_core.hooks.manager import PluginManager
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["get_args_parser", "main", "parse_args", "run"]
+
+
+def get_args_parser() -> argparse.ArgumentParser:
+    """torchrun's flags, script and arguments. Values stay text; a flag that is not given has the text of our default,
+    and is read from variables and files by `run`."""
+    parser = argparse.ArgumentParser(prog="elastic run", description="see elastic run --help")
+    for spec in config.SPECS.values():
+        if spec.torchrun:
+            names = [spec.short, spec.flag, f"--{spec.name}"]
+            flags = dict.fromkeys(name for name in names if name)
+            if spec.is_switch:
+                parser.add_argument(*flags, dest=spec.name, action="store_true")
+            else:
+                default = None if spec.adds_up else as_word(spec.default) if spec.default else ""
+                kind = "append" if spec.adds_up else "store"
+                parser.add_argument(*flags, dest=spec.name, metavar=spec.metavar, default=default, action=kind)
+    parser.add_argument("training_script")
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER)
+    return parser
+
+
+def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line `args`, without the program's name; None: that of this process."""
+    return get_args_parser().parse_args(args)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the job.
+
+    Raises:
+        ChildFailedError: the workers failed for good. Other errors as for `elastic_core.launch.elastic_launch`.
+    """
+    manager = PluginManager.load(os.environ, reserved=config.RESERVED)
+    reading = config.read(_words(args), os.environ, Path.cwd(), manager.added_options())
+    settings = compose.without_missing(reading.settings, manager, reading.origins)
+    compose.check_available(settings, manager, reading.origins)
+    entry = compose.script_entry(settings, reading.script or "", reading.script_args, os.environ)
+    launch.run_job(settings, entry, manager, os.environ, options=reading.added)
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """`elastic run`, with its exit codes; the console script `elastic-torchrun`."""
+    cli.entry_point(["run", *(sys.argv[1:] if args is None else args)])
+
+
+def _words(args: argparse.Namespace) -> list[str]:
+    """The command line that says what `args` say beyond the defaults."""
+    defaults, words = vars(get_args_parser().parse_args(["-"])), []
+    for name, spec in config.SPECS.items():
+        value = getattr(args, name, None)
+        if value is None or value == "" or value == defaults.get(name):
+            continue
+        for part in value if isinstance(value, list | tuple) and spec.adds_up else [value]:
+            text = ",".join(map(str, part)) if isinstance(part, list | tuple) else str(part)
+            words.append(spec.flag if part is True else f"{spec.flag}={text}")
+    return [*words, args.training_script, *args.training_script_args]

@@ -1,0 +1,73 @@
+"""What tools call in torch.distributed.run."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from elastic_core.compat import run
+from elastic_core.config import SPECS
+from elastic_core.errors import ChildFailedError, ConfigurationError
+
+
+@pytest.fixture
+def worker(tmp_path):
+    path = tmp_path / "worker.py"
+    path.write_text("import os, sys; open(f'{sys.argv[1]}/{os.environ[\"RANK\"]}', 'w'); sys.exit(int(sys.argv[2]))")
+    return str(path)
+
+
+@pytest.mark.torch
+def test_the_parser_has_what_torchs_has():
+    from torch.distributed.run import get_args_parser
+
+    theirs, ours = (
+        parser.parse_args(["script.py", "--its-own"]) for parser in (get_args_parser(), run.get_args_parser())
+    )
+    assert vars(theirs).keys() <= vars(ours).keys()
+    assert (ours.training_script, ours.training_script_args) == ("script.py", ["--its-own"])
+
+
+def test_all_words_are_read_in_both_spellings():
+    args = run.parse_args(["--nproc-per-node=2", "--max_restarts", "3", "-r3", "-m", "--rdzv-conf=a=1", "script"])
+    assert (args.nproc_per_node, args.max_restarts, args.redirects, args.module) == ("2", "3", "3", True)
+    assert args.rdzv_conf == ["a=1"]
+
+
+def test_a_job_runs(worker, tmp_path):
+    run.run(run.parse_args(["--standalone", "--nproc-per-node=2", worker, str(tmp_path), "0"]))
+    assert {path.name for path in tmp_path.iterdir()} == {"worker.py", "0", "1"}
+
+
+def test_what_a_tool_sets_counts(worker, tmp_path):
+    """As accelerate does it: values of any type are put into what the parser made of nothing."""
+    args, _ = run.get_args_parser().parse_known_args(["script.py"])
+    args.nnodes, args.nproc_per_node, args.rdzv_backend, args.standalone = "1", 2, "static", False
+    args.master_port, args.monitor_interval, args.tee = None, 0.1, "0"
+    args.training_script, args.training_script_args = worker, [str(tmp_path), "0"]
+    run.run(args)
+    assert {path.name for path in tmp_path.iterdir()} == {"worker.py", "0", "1"}
+
+
+def test_a_failure_is_raised(worker, tmp_path):
+    with pytest.raises(ChildFailedError, match="exit code 3"):
+        run.run(run.parse_args(["--standalone", worker, str(tmp_path), "3"]))
+
+
+def test_what_is_wrong_is_raised(worker):
+    with pytest.raises(ConfigurationError, match=r"--nnodes: .*'many'"):
+        run.run(run.parse_args(["--nnodes=many", worker]))
+
+
+def test_main_exits_as_the_command_does(worker, tmp_path, monkeypatch):
+    for argv in (["--standalone", worker, str(tmp_path), "3"], None):
+        monkeypatch.setattr(sys, "argv", ["elastic-torchrun", "--standalone", worker, str(tmp_path), "3"])
+        with pytest.raises(SystemExit) as left:
+            run.main(argv)
+        assert left.value.code == 1
+
+
+def test_every_setting_of_torchruns_is_a_flag_here():
+    flags = {action.dest for action in run.get_args_parser()._actions}
+    assert {name for name, spec in SPECS.items() if spec.torchrun} <= flags

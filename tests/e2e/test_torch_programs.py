@@ -1,0 +1,71 @@
+"""Programs that were written for torch's classes, unchanged, with torch's and with ours in their place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elastic_core.support.sockets import PortReservation
+
+PROGRAMS = sorted(Path(__file__).parent.glob("programs/*.py"))
+OURS = ("-m", "elastic_core.compat.torch")
+
+pytestmark = pytest.mark.torch
+
+
+def output(program, folder, *before):
+    reserved = PortReservation()
+    reserved.release()
+    command = [sys.executable, *before, program, str(reserved.port), folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_with_our_names_it_says_what_it_says_with_torchs(program, tmp_path):
+    assert output(program, tmp_path, *OURS) == program.with_suffix(".txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_with_torchs_names_it_says_what_is_recorded(program, tmp_path):
+    assert output(program, tmp_path) == program.with_suffix(".txt").read_text().splitlines()
+
+
+def run(program, text, *before, **changes):
+    program.write_text(text)
+    return subprocess.run([sys.executable, *before, program], capture_output=True, text=True, timeout=120)
+
+
+def test_a_program_may_ask_for_our_names_itself(tmp_path):
+    done = run(
+        tmp_path / "program.py",
+        "import elastic_core.compat.torch\n"
+        "from torch.distributed.launcher import LaunchConfig\n"
+        "from torch.distributed.elastic.agent.server.api import *\n"
+        "from torch.distributed.elastic.utils.distributed import get_free_port\n"
+        "print(LaunchConfig.__module__, WorkerSpec.__module__, get_free_port() > 0)\n",
+    )
+    assert done.stdout.split() == ["elastic_core.launch", "elastic_core.agent.interface", "True"], done.stderr
+
+
+def test_too_late_is_told(tmp_path):
+    done = run(tmp_path / "program.py", "import torch.distributed.launcher\nimport elastic_core.compat.torch\n")
+    assert "RuntimeError: expected to be imported before torch's launcher, found that torch" in done.stderr
+
+
+def test_a_name_that_is_not_here_is_told(tmp_path):
+    line = "from torch.distributed.elastic.metrics import publish_metric\n"
+    done = run(tmp_path / "program.py", line, *OURS)
+    assert "ImportError: cannot import name 'publish_metric'" in done.stderr
+
+
+def test_without_a_program_it_says_how():
+    done = subprocess.run([sys.executable, *OURS], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "elastic: expected python -m elastic_core.compat.torch PROGRAM [ARGUMENTS], found nothing"
+    )

@@ -1,0 +1,124 @@
+"""`LocalElasticAgent` by its constructor; beside torch's in tests/e2e/programs/own_agent.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import psutil
+import pytest
+from launching import config
+
+from elastic_core import elastic_launch, events
+from elastic_core.agent import LocalElasticAgent, WorkerSpec, WorkerState
+from elastic_core.errors import ConfigurationError, SignalException
+from elastic_core.health import HealthCheckServer
+from elastic_core.multiprocessing import DefaultLogsSpecs, Std
+from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
+from elastic_core.testing import eventually
+
+
+class Pulse(HealthCheckServer):
+    def __init__(self):
+        self.calls = []
+
+    def start(self):
+        self.calls.append("start")
+
+    def stop(self):
+        self.calls.append("stop")
+
+
+@pytest.fixture
+def handler():
+    made = get_rendezvous_handler(RendezvousParameters("local", "", "job", 1, 1))
+    yield made
+    made.shutdown()
+
+
+def agent_for(handler, entrypoint, *args, specs=None, spec=None, **more):
+    spec = WorkerSpec("trainer", 1, handler, entrypoint=entrypoint, args=args, max_restarts=0, **(spec or {}))
+    return LocalElasticAgent(spec, specs or DefaultLogsSpecs(os.devnull), **more)
+
+
+def test_a_command_runs_with_its_arguments(handler, tmp_path):
+    specs = DefaultLogsSpecs(str(tmp_path), tee=Std.OUT)
+    agent = agent_for(handler, "echo", "hello", 7, specs=specs, log_line_prefix_template="<${rank}>")
+    result = agent.run()
+    assert (result.state, result.return_values) == (WorkerState.SUCCEEDED, {0: None})
+    (out,) = tmp_path.glob("job_*/attempt_0/0/stdout.log")
+    assert out.read_text() == "hello 7\n"
+
+
+def test_a_health_check_server_of_the_programs_own(handler):
+    pulse = Pulse()
+    agent = agent_for(handler, "true", health_check_server=pulse)
+    assert pulse.calls == []
+    agent.run()
+    assert pulse.calls == ["start", "stop"]
+
+
+def test_a_launch_with_such_a_server():
+    pulse = Pulse()
+    assert elastic_launch(config(), "true", pulse)() == {0: None}
+    assert pulse.calls == ["start", "stop"]
+
+
+def test_a_launch_with_an_object_for_its_logs(tmp_path):
+    specs = DefaultLogsSpecs(str(tmp_path), redirects=Std.OUT)
+    elastic_launch(config(logs_specs=specs, duplicate_stdout_filters=["b"]), "printf")("a\\nb\\n")
+    (folder,) = tmp_path.glob("*/attempt_0")
+    assert (folder / "0" / "stdout.log").read_text() == "a\nb\n"
+    assert (folder / "filtered_stdout.log").read_text() == "b\n"
+
+
+def test_signals_are_handled_while_it_runs(handler, tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    agent = agent_for(handler, "sh", "-c", f"touch {tmp_path}/ready; sleep 300")
+
+    def ask():
+        eventually(lambda: (tmp_path / "ready").exists())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    with pytest.raises(SignalException) as left:
+        agent.run()
+    asking.join()
+    assert left.value.sigval is signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert agent.get_worker_group().state is WorkerState.STOPPED
+
+
+def test_one_that_is_never_run_leaves_nothing_when_it_is_closed(handler):
+    before = set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()
+    agent = agent_for(handler, "true")
+    agent.close()
+    agent.close()
+    assert (set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()) == before
+
+
+def test_events_go_where_the_spec_says(handler):
+    told = []
+    events.register_handler("of-the-agent", told.append)
+    agent_for(handler, "true", spec={"event_log_handler": "of-the-agent"}).run()
+    assert told
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "spec", "message"),
+    [
+        (None, {}, "expected a function or a command, found None"),
+        ("true", {"numa_options": "everywhere"}, "numa_options: expected one of node, .* found 'everywhere'"),
+        ("true", {"event_log_handler": "nobody"}, "there is no event handler 'nobody'"),
+    ],
+)
+def test_what_cannot_be_is_told_by_the_constructor(entrypoint, spec, message, handler):
+    with pytest.raises(ConfigurationError, match=message):
+        agent_for(handler, entrypoint, spec=spec)
+
+
+def test_the_deprecated_name_of_the_entry_point(handler):
+    spec = WorkerSpec("trainer", 1, handler, os.getcwd)
+    assert spec.entrypoint is os.getcwd

@@ -1,0 +1,114 @@
+"""`record` and the error file, in torch's format."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+from elastic_core.error_file import VARIABLE, ErrorHandler, write
+from elastic_core.errors import ChildFailedError, ProcessFailure
+from elastic_core.multiprocessing import record
+from elastic_core.workers.failure import error_message, read_error_file
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "error.json"))
+    return tmp_path / "error.json"
+
+
+@record
+def main(what):
+    """Says what it is."""
+    if what == "raise":
+        raise ValueError("no samples")
+    if isinstance(what, BaseException):
+        raise what
+    return what
+
+
+def test_a_function_that_ends_well_returns_what_it_returns(path):
+    assert (main(3), main.__doc__, path.exists()) == (3, "Says what it is.", False)
+
+
+def test_an_exception_is_written_and_raised(path):
+    with pytest.raises(ValueError, match="no samples"):
+        main("raise")
+    content = json.loads(path.read_text())
+    assert content["message"]["message"] == "ValueError: no samples"
+    assert int(content["message"]["extraInfo"]["timestamp"]) > 10**9
+    said = error_message(read_error_file(path))
+    assert said.startswith("Traceback") and said.endswith("ValueError: no samples")
+
+
+@pytest.mark.parametrize("left", [SystemExit(4), SystemExit(None), KeyboardInterrupt()])
+def test_exits_and_interrupts_pass(left, path):
+    with pytest.raises(type(left)) as caught:
+        main(left)
+    assert caught.value is left
+    assert not path.exists()
+
+
+def test_exit_code_0_is_a_return(path):
+    assert main(SystemExit(0)) is None
+
+
+def test_without_a_file_the_exception_is_raised_all_the_same(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(ValueError, match="no samples"):
+        main("raise")
+
+
+@pytest.mark.parametrize("content", [{"message": {"message": "root"}}, {"message": "root"}])
+def test_the_error_of_an_inner_launch_is_handed_up(content, path, tmp_path):
+    inner = tmp_path / "inner.json"
+    inner.write_text(json.dumps(content))
+    with pytest.raises(ChildFailedError):
+        main(ChildFailedError("inner", {0: ProcessFailure(0, 1, 7, str(inner))}))
+    written = json.loads(path.read_text())
+    noted = written["message"].pop("errorCode") if isinstance(content["message"], dict) else None
+    assert written == content
+    assert noted == (7 if isinstance(content["message"], dict) else None)
+
+
+@pytest.mark.parametrize("failures", [{}, {0: ProcessFailure(0, 1, 7)}, {0: ProcessFailure(0, 1, 7, "/no/such/file")}])
+def test_an_inner_launch_without_a_file_hides_nothing(failures, path):
+    with pytest.raises(ChildFailedError):
+        main(ChildFailedError("inner", failures))
+    assert not path.exists()
+
+
+def test_a_handler_of_the_programs_own():
+    class Keeping(ErrorHandler):
+        def __init__(self):
+            self.kept = []
+
+        def initialize(self):
+            self.kept.append("initialize")
+
+        def record_exception(self, e):
+            self.kept.append(e)
+
+    handler, error = Keeping(), ValueError("no samples")
+    with pytest.raises(ValueError, match="no samples"):
+        record(main.__wrapped__, handler)(error)
+    assert handler.kept == ["initialize", error]
+
+
+def test_a_crash_of_the_interpreter_is_shown_where_it_can_be(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    ErrorHandler().initialize()
+
+
+def test_a_pipe_without_a_reader_is_left_alone(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    write(str(pipe), {"message": "lost"})
+
+
+def test_content_that_is_no_json_hides_nothing(tmp_path):
+    write(str(tmp_path / "error.json"), {"message": object()})
+    assert not (tmp_path / "error.json").exists()

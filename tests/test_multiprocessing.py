@@ -1,0 +1,103 @@
+"""Processes without an agent; beside torch's in tests/e2e/programs/processes.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from elastic_core.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, start_processes
+from elastic_core.testing import eventually
+
+
+class Nowhere(LogsSpecs):
+    """Leaves everything to whoever asks."""
+
+    root_log_dir = None
+
+    def reify(self, envs):
+        return LogsDest()
+
+
+@pytest.fixture
+def start():
+    made = []
+
+    def start(entrypoint, *args, envs=None, specs=None, **more):
+        ranks = range(len(args))
+        envs = envs or {rank: {} for rank in ranks}
+        made.append(start_processes("job", entrypoint, dict(enumerate(args)), envs, specs or Nowhere(), None, **more))
+        return made[-1]
+
+    yield start
+    for context in made:
+        context.close(signal.SIGKILL)
+
+
+def rank_of(number):
+    return number, os.environ["NUMBER"]
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_functions_return_by_rank(method, start):
+    context = start(rank_of, (0,), (1,), envs={0: {"NUMBER": "a"}, 1: {"NUMBER": "b"}}, start_method=method)
+    result = context.wait()
+    assert result.return_values == {0: (0, "a"), 1: (1, "b")}
+    assert not result.is_failed()
+    assert context.wait() is result
+
+
+def test_one_that_fails_ends_the_others(start):
+    context = start("sh", ("-c", "exit 3"), ("-c", "sleep 300"))
+    result = context.wait()
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: 3}
+    assert result.return_values == {}
+    assert not any(psutil.pid_exists(pid) for pid in context.pids().values())
+
+
+def test_a_wait_may_be_short(start):
+    context = start("sleep", ("300",))
+    assert context.wait(0) is None
+    begun = time.monotonic()
+    assert context.wait(0.1) is None
+    assert time.monotonic() - begun >= 0.1
+    assert psutil.pid_exists(context.pids()[0])
+
+
+def test_close_ends_what_runs_and_leaves_nothing(start, tmp_path):
+    before = set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()
+    ignores = f"trap '' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"
+    context = start("sh", ("-c", ignores))
+    eventually(lambda: (tmp_path / "ready").exists())
+    context.close(signal.SIGTERM, timeout=0.1)
+    context.close()
+    assert (set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()) == before
+    assert context.wait().failures == {}
+
+
+def test_output_and_the_error_file_are_where_the_object_says(start, tmp_path):
+    specs = DefaultLogsSpecs(str(tmp_path), redirects=Std.OUT)
+    script = 'echo said; echo "{\\"message\\": \\"no samples\\"}" > $TORCHELASTIC_ERROR_FILE; exit 1'
+    result = start("sh", ("-c", script), specs=specs, duplicate_stdout_filters=["sai"]).wait()
+    (out,) = tmp_path.glob("job_*/attempt_0/0/stdout.log")
+    assert result.stdouts == {0: str(out)}
+    assert out.read_text() == "said\n"
+    assert result.failures[0].message == "no samples"
+    assert result.failures[0].error_file == str(out.with_name("error.json"))
+    assert (out.parent.parent / "filtered_stdout.log").read_text() == "said\n"
+
+
+@pytest.mark.parametrize(("args", "envs"), [({}, {}), ({1: ()}, {1: {}}), ({0: ()}, {}), ({0: ()}, {0: {}, 1: {}})])
+def test_ranks_that_do_not_match_are_refused(args, envs):
+    with pytest.raises(ValueError, match="expected args and envs for the same local ranks"):
+        start_processes("job", "true", args, envs, Nowhere())
+
+
+def test_a_command_that_cannot_be_run_leaves_nothing():
+    before = set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()
+    with pytest.raises(ValueError, match="no-such-program"):
+        start_processes("job", "no-such-program", {0: ()}, {0: {}}, Nowhere())
+    assert (set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()) == before
