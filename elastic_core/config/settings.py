@@ -137,7 +137,7 @@ class Settings:
     max_restarts: int = setting(
         0, _count, "workers", "restarts of the workers after a failure; changes of membership do not count", "N"
     )
-    role: str = setting("default", parse_filled_text, "workers", "name of the workers' role", "NAME")
+    role: str = setting("default", parse_text, "workers", "name of the workers' role", "NAME")
     module: bool = setting(
         False, parse_boolean, "workers", "the script is the name of a module, as in python -m", short="-m"
     )

@@ -70,8 +70,12 @@ class Elastic:
         return str(path)
 
     def start(self, *args: str, stdin: int = subprocess.DEVNULL, **environment: str) -> subprocess.Popen[str]:
+        return self.program(sys.executable, "-m", "elastic_core", *args, stdin=stdin, **environment)
+
+    def program(self, *command: str, stdin: int = subprocess.DEVNULL, **environment: str) -> subprocess.Popen[str]:
+        """Start another program than ours; otherwise as `start`."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "elastic_core", *args],
+            command,
             cwd=self.cwd,
             env=self._environment(environment),
             stdin=stdin,

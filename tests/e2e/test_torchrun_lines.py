@@ -30,6 +30,7 @@ ALONE = [
     "--nproc_per_node 2 --max_restarts 3 --role trainer worker.py",
     "--nproc-per-node=cpu worker.py",
     "--standalone worker.py",
+    "--standalone --role= worker.py",
     "--standalone --nproc-per-node=2 --nnodes=1:4 worker.py",
     "--standalone --rdzv-conf=join_timeout=900 worker.py",
     "--standalone --rdzv-backend=c10d --rdzv-endpoint=localhost:29400 --rdzv-id=7 worker.py",

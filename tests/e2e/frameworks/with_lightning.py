@@ -1,0 +1,38 @@
+"""A training with lightning as its users write it; `STEPS` names the file into which it tells its steps."""
+
+import os
+import time
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch):
+        with open(os.environ["STEPS"], "a") as steps:
+            print(self.global_rank, os.getpid(), self.global_step, file=steps)
+        time.sleep(0.05)
+        return self.layer(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+if __name__ == "__main__":
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_steps=30,
+        logger=False,
+        enable_progress_bar=False,
+        callbacks=[ModelCheckpoint("checkpoints", every_n_train_steps=5, save_last=True)],
+    )
+    samples = torch.utils.data.TensorDataset(torch.randn(256, 4))
+    trainer.fit(Model(), torch.utils.data.DataLoader(samples, batch_size=4), ckpt_path="last")
+    print("trained", trainer.global_step)

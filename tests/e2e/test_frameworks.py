@@ -1,0 +1,124 @@
+"""Programs of others: trainings with frameworks that heal, and launchers that call torch.distributed's within."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from elastic_core.testing import eventually
+
+TRAININGS = Path(__file__).parent / "frameworks"
+SOME, ALL, BETWEEN = 12, 30, 5
+
+WORKER = """
+import os, sys
+import torch, torch.distributed
+torch.distributed.init_process_group("gloo")
+ones = torch.ones(1)
+torch.distributed.all_reduce(ones)
+if torch.distributed.get_rank() == 1 and not os.path.exists("failed") and "--fail" in sys.argv:
+    open("failed", "w").close()
+    os._exit(3)
+told = f"{torch.distributed.get_rank()} of {ones.item():g}, restarts {os.environ['TORCHELASTIC_RESTART_COUNT']}"
+open(f"told-{torch.distributed.get_rank()}", "w").write(told)
+open("launcher", "w").write(open(f"/proc/{os.getppid()}/cmdline").read())
+"""
+NOTEBOOK = """
+from accelerate import notebook_launcher
+
+def train(argument):
+    import runpy, sys
+    sys.argv = ["worker.py", argument]
+    runpy.run_path("worker.py", run_name="__main__")
+
+notebook_launcher(train, ("--fail",), num_processes=2, max_restarts=1)
+"""
+
+
+def needs(framework):
+    if find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed: tox run -e frameworks")
+
+
+@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
+def test_a_training_goes_on_where_its_checkpoint_was(framework, elastic):
+    needs(framework)
+    steps = elastic.cwd / "steps"
+    script = str(TRAININGS / f"with_{framework}.py")
+    run = elastic.start("run", "--nproc-per-node=2", "--max-restarts=1", script, STEPS=str(steps), OMP_NUM_THREADS="1")
+
+    def told():
+        lines = steps.read_text().splitlines() if steps.exists() else []
+        return [tuple(map(int, line.split())) for line in lines if line.count(" ") == 2]
+
+    eventually(lambda: any(rank == 1 and step >= SOME for rank, _, step in told()), timeout=120)
+    victim = next(pid for rank, pid, _ in told() if rank == 1)
+    os.kill(victim, signal.SIGKILL)
+    ended = elastic.finish(run, timeout=180)
+    assert ended.code == 0, ended.err
+    assert ended.out.count(f"trained {ALL}") == 2
+    second = next(pid for rank, pid, _ in reversed(told()) if rank == 1)
+    assert second != victim
+    first_again = next(step for _, pid, step in told() if pid == second)
+    assert BETWEEN <= first_again <= max(step for _, pid, step in told() if pid == victim)
+    assert max(step for *_, step in told()) == ALL - 1
+
+
+def outcome(cwd):
+    return {path.name: path.read_text() for path in cwd.glob("told-*")}
+
+
+def test_accelerate_launch(elastic):
+    needs("accelerate")
+    elastic.script("worker.py", WORKER)
+    options = ("--multi_gpu", "--num_machines=1", "--num_processes=2", "--mixed_precision=no", "--dynamo_backend=no")
+    ended = under_ours(elastic, "accelerate", "launch", *options, "--max_restarts=1", "worker.py", "--fail")
+    assert ended.code == 0, ended.err
+    assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 1", "told-1": "1 of 2, restarts 1"}
+
+
+def test_accelerates_launcher_for_notebooks(elastic):
+    needs("accelerate")
+    elastic.script("worker.py", WORKER)
+    program = elastic.script("notebook.py", "import torch\ntorch.cuda.device_count = lambda: 2\n" + NOTEBOOK)
+    ended = under_ours(elastic, program)
+    assert ended.code == 0, ended.err
+    assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 1", "told-1": "1 of 2, restarts 1"}
+
+
+def test_fabric_run(elastic):
+    needs("lightning")
+    elastic.script("worker.py", WORKER)
+    ended = under_ours(elastic, "fabric", "run", "--accelerator=cpu", "--devices=2", "--strategy=ddp", "worker.py")
+    assert ended.code == 0, ended.err
+    assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 0", "told-1": "1 of 2, restarts 0"}
+
+
+def test_torchx_finds_our_command_in_torchruns_place(elastic):
+    needs("torchx")
+    elastic.script("worker.py", WORKER)
+    folder = elastic.cwd / "bin"
+    folder.mkdir()
+    beside = Path(sys.executable).parent
+    (folder / "torchrun").symlink_to(beside / "elastic-torchrun")
+    path = f"{folder}:{beside}:{os.environ['PATH']}"
+    words = ("run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "worker.py")
+    process = elastic.program(str(beside / "torchx"), *words, PATH=path)
+    ended = elastic.finish(process, timeout=120)
+    assert ended.code == 0, ended.err
+    assert str(folder / "torchrun") in (elastic.cwd / "launcher").read_text()
+    assert outcome(elastic.cwd) == {"told-0": "0 of 2, restarts 0", "told-1": "1 of 2, restarts 0"}
+
+
+def under_ours(elastic, program, *words):
+    """Run with our names in torch's place; a console script is one of this environment."""
+    found = program if program.endswith(".py") else shutil.which(program, path=Path(sys.executable).parent)
+    return elastic.finish(
+        elastic.program(sys.executable, "-m", "elastic_core.compat.torch", found, *words), timeout=180
+    )
