@@ -2,6 +2,24 @@
 standard library."""
 
 from elastic_core.watchdog.beat import beat
-from elastic_core.watchdog.guard import TimerClient, TimerRequest, TimerServer, configure, expires
+from elastic_core.watchdog.guard import TimerClient, TimerRequest, configure, expires
+from elastic_core.watchdog.timer_server import (
+    LocalTimerClient,
+    LocalTimerServer,
+    MultiprocessingRequestQueue,
+    RequestQueue,
+    TimerServer,
+)
 
-__all__ = ["TimerClient", "TimerRequest", "TimerServer", "beat", "configure", "expires"]
+__all__ = [
+    "LocalTimerClient",
+    "LocalTimerServer",
+    "MultiprocessingRequestQueue",
+    "RequestQueue",
+    "TimerClient",
+    "TimerRequest",
+    "TimerServer",
+    "beat",
+    "configure",
+    "expires",
+]

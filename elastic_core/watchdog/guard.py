@@ -16,14 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock
-from elastic_core.interfaces.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
+    from collections.abc import Iterator
     from typing import Any
-
-    from elastic_core.interfaces.watchdog import Expiry
 
 CLIENT = "ELASTIC_TIMER_CLIENT"
 """The variable by which a watchdog names the maker of its client: `module:name` of a function without arguments, which
@@ -33,7 +29,7 @@ _CLOCK = SystemClock()
 _client: TimerClient | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class TimerRequest:
     """What a client asks of a server.
 
@@ -69,14 +65,6 @@ class TimerClient(abc.ABC):
         """Stop it. Never raises because of the server: the guarded block is done, and must not fail after that."""
 
 
-class TimerServer(Watchdog):
-    """The agent's side: a watchdog that watches by timers."""
-
-    @abc.abstractmethod
-    def start(self, on_expiry: Callable[[Expiry], None] | None = None) -> None:
-        """Begin watching. Without `on_expiry` the server itself sends workers the signal that they asked for."""
-
-
 def configure(timer_client: TimerClient) -> None:
     """Set the client of `expires` in this process. The agent's watchdog brings one, so this is seldom needed."""
     global _client
@@ -91,6 +79,8 @@ def expires(
         with expires(after=60):
             torch.distributed.all_reduce(tensor)
 
+    It is a decorator as well: each call of the function is such a block.
+
     Args:
         after: seconds.
         scope: describes the block, for people; None: its file and line. A process has one timer for each scope, so
@@ -104,11 +94,14 @@ def expires(
     """
     if not (math.isfinite(after) and after >= 0):
         raise ValueError(f"expected how many seconds the block may take, found {after!r}")
-    return _guarded(client or _client or _watchdogs(), scope or _here(sys._getframe(1)), after)
+    caller = sys._getframe(1)
+    return _guarded(client, scope, f"{caller.f_code.co_filename}#{caller.f_lineno}", after)
 
 
 @contextlib.contextmanager
-def _guarded(client: TimerClient, scope: str, after: float) -> Iterator[None]:
+def _guarded(client: TimerClient | None, scope: str | None, place: str, after: float) -> Iterator[None]:
+    """Client and scope are found when the block is entered: as a decorator, `expires` is called long before."""
+    client, scope = client or _client or _watchdogs(), scope or _in_this_thread(place)
     client.acquire(scope, _CLOCK.timestamp() + after)
     try:
         yield
@@ -116,9 +109,8 @@ def _guarded(client: TimerClient, scope: str, after: float) -> Iterator[None]:
         client.release(scope)
 
 
-def _here(caller: FrameType) -> str:
-    """File and line, and the thread: two threads may be there at once, and each has a timer of its own."""
-    place = f"{caller.f_code.co_filename}#{caller.f_lineno}"
+def _in_this_thread(place: str) -> str:
+    """Two threads may be at one place at once, and each has a timer of its own."""
     thread = threading.get_native_id()
     return place if thread == os.getpid() else f"{place} in thread {thread}"
 

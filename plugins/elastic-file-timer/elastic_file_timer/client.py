@@ -14,7 +14,7 @@ from signal import SIGKILL
 
 from elastic_core.clock import Instant, SystemClock, later
 from elastic_core.watchdog import TimerClient
-from elastic_file_timer.process import start_time
+from elastic_core.watchdog.process import start_time
 from elastic_file_timer.request import LONGEST, FileTimerRequest
 
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"

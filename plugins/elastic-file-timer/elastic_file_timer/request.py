@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import select
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from elastic_core.clock import Instant
 from elastic_core.watchdog import TimerRequest
@@ -27,12 +27,12 @@ _SIGNAL_MAX = 64
 _SECONDS_MAX = 1e12
 
 
-@dataclass(frozen=True)
+@dataclass(init=False)
 class FileTimerRequest(TimerRequest):
     """A timer is acquired, or, with an `expiration_time` of less than 0, released.
 
     Args:
-        worker_id: the process that asks.
+        worker_pid: the process that asks; also called `worker_id`.
         scope_id: what the timer is for.
         expiration_time: seconds since the epoch.
         signal: what ends the process when the timer expires; 0 or less: nothing does.
@@ -41,10 +41,27 @@ class FileTimerRequest(TimerRequest):
         deadline: the expiration on the machine's monotonic clock; None from a client that has the time of day alone.
     """
 
-    signal: int = 0
-    run_id: str = ""
-    started: int | None = None
-    deadline: Instant | None = None
+    version: ClassVar[int] = VERSION
+    signal: int
+    run_id: str
+    started: int | None
+    deadline: Instant | None
+
+    def __init__(
+        self,
+        worker_pid: int,
+        scope_id: str,
+        expiration_time: float,
+        signal: int = 0,
+        run_id: str = "",
+        started: int | None = None,
+        deadline: Instant | None = None,
+    ) -> None:
+        super().__init__(worker_pid, scope_id, expiration_time)
+        self.signal = signal
+        self.run_id = run_id
+        self.started = started
+        self.deadline = deadline
 
     @property
     def worker_pid(self) -> int:
@@ -60,7 +77,7 @@ class FileTimerRequest(TimerRequest):
         """The line, without its end."""
         return json.dumps(
             {
-                "version": VERSION,
+                "version": self.version,
                 "pid": self.worker_id,
                 "scope_id": self.scope_id,
                 "expiration_time": self.expiration_time,
@@ -102,7 +119,7 @@ def parse(line: bytes) -> FileTimerRequest:
     if fields.get("version") != VERSION:
         raise ValueError(f"expected version {VERSION}, found {fields.get('version')!r}")
     return FileTimerRequest(
-        worker_id=_whole(fields, "pid", 1, _PID_MAX),
+        worker_pid=_whole(fields, "pid", 1, _PID_MAX),
         scope_id=_printable(_text(fields, "scope_id")),
         expiration_time=_number(fields, "expiration_time"),
         signal=_whole(fields, "signal", -_SIGNAL_MAX, _SIGNAL_MAX),

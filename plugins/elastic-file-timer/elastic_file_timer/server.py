@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later
-from elastic_core.interfaces.watchdog import Expiry
+from elastic_core.interfaces.watchdog import Expiry, Watchdog
 from elastic_core.log import get_logger
 from elastic_core.support.forks import drop_in_forks, forget
-from elastic_core.watchdog import TimerServer
 from elastic_core.watchdog.guard import CLIENT
 from elastic_file_timer.client import TIMER_FILE
 from elastic_file_timer.pipe import TimerPipe
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from elastic_core.clock import Clock, Instant
-    from elastic_core.watchdog.deadlines import Timer
     from elastic_file_timer.request import FileTimerRequest
 
 _STOP_S = 5.0
 
 
-class FileTimerServer(TimerServer):
-    """Made, started once and stopped in one thread.
+class FileTimerServer(Watchdog):
+    """Made, started once and stopped in one thread. A program may derive from it and extend `register_timers`,
+    `clear_timers`, `get_expired_timers` and `_reap_worker`, which are called in the server's thread.
 
     Args:
         file_path: the pipe, made by `start`; None for one in a private folder. A relative path counts from here.
@@ -67,6 +66,7 @@ class FileTimerServer(TimerServer):
         self._clock = clock or SystemClock()
         self._on_expiry: Callable[[Expiry], None] | None = None
         self._table = TimerTable(run_id, self._clock)
+        self._at = (self._clock.now(), self._clock.timestamp())
         self._thread = threading.Thread(target=self._run, name="file-timer", daemon=daemon)
         self._begun = False
         self._stopping = threading.Event()
@@ -84,7 +84,7 @@ class FileTimerServer(TimerServer):
         return self._table.refused
 
     def start(self, on_expiry: Callable[[Expiry], None] | None = None) -> None:
-        """See `TimerServer.start`.
+        """Begin watching. Without `on_expiry` the server itself sends workers the signal that they asked for.
 
         Raises:
             ConfigurationError: the pipe cannot be made where it should be.
@@ -156,11 +156,12 @@ class FileTimerServer(TimerServer):
         look_at = later(self._clock.now(), self._max_interval)
         while not self._stopping.is_set():
             self._wait(look_at)
-            now = self._clock.now()
+            self._at = (self._clock.now(), self._clock.timestamp())
             self._take_requests()
             if self._stopping.is_set():  # it may not have read all of them
                 return
-            self._judge(now)
+            now, timestamp = self._at
+            self._judge(self.get_expired_timers(timestamp))
             if now >= look_at:
                 self._look()
                 look_at = later(now, self._max_interval)
@@ -180,34 +181,67 @@ class FileTimerServer(TimerServer):
             for lines in reader.read():
                 if self._stopping.is_set():  # a flood is some seconds' work
                     return
-                self._table.take_all(lines)
+                self.register_timers(self._table.read(lines))
 
-    def _judge(self, now: Instant) -> None:
-        signalled: set[int] = set()
-        for timer in self._table.expired(now):
-            self._note("timer expired", timer.about)
-            if timer.about.signal <= 0:
-                get_logger().warning("timer expired", pid=timer.pid, scope=timer.scope, action="none, as asked for")
+    def register_timers(self, timer_requests: list[FileTimerRequest]) -> None:
+        """Start and stop the timers that these requests of any process are about, in this order."""
+        self._table.register(timer_requests)
+
+    def clear_timers(self, worker_pids: set[int]) -> None:
+        """Forget the timers of these processes, and of all that have ended."""
+        self._table.forget(worker_pids)
+
+    def get_expired_timers(self, deadline: float) -> dict[int, list[FileTimerRequest]]:
+        """By process, the timers that have expired by `deadline` (seconds since the epoch), earliest first. Each is
+        returned once. The server itself asks for the present, and then setting the time of day makes no difference."""
+        now, timestamp = self._at
+        found: dict[int, list[FileTimerRequest]] = {}
+        for timer in self._table.expired(later(now, deadline - timestamp)):
+            found.setdefault(timer.pid, []).append(timer.about)
+        return found
+
+    def _judge(self, expired: dict[int, list[FileTimerRequest]]) -> None:
+        reaped = {pid for pid, requests in expired.items() if self._ended(pid, requests)}
+        if reaped:
+            self.clear_timers(reaped)
+
+    def _ended(self, pid: int, requests: list[FileTimerRequest]) -> bool:
+        """Tell of the timers, or end their process. Whether it has got a signal."""
+        chosen = None
+        for request in requests:
+            self._note("timer expired", request)
+            if request.signal <= 0:
+                get_logger().warning("timer expired", pid=pid, scope=request.scope_id, action="none, as asked for")
             elif self._on_expiry is not None:
-                self._on_expiry(Expiry(timer.pid, timer.scope, late=self._clock.now() - timer.deadline))
-            elif timer.pid not in signalled:
-                signalled.add(timer.pid)
-                self._signal(timer)
+                late = 0.0 if request.deadline is None else self._clock.now() - request.deadline
+                self._on_expiry(Expiry(pid, request.scope_id, late=late))
+            else:
+                chosen = chosen or request
+        if chosen is None:
+            return False
+        action = f"the process gets signal {chosen.signal}"
+        get_logger().error("timer expired", pid=pid, scope=chosen.scope_id, action=action)
+        if ended := self._reap_worker(pid, chosen.signal):
+            self._note("kill worker process", chosen)
+        return ended
 
-    def _signal(self, timer: Timer[FileTimerRequest]) -> None:
-        number = timer.about.signal
-        get_logger().error(
-            "timer expired", pid=timer.pid, scope=timer.scope, action=f"the process gets signal {number}"
-        )
+    def _reap_worker(self, worker_pid: int, signal: int) -> bool:
+        """End a worker, by the signal it has asked for; only called if no agent does that. False: it could not be
+        ended."""
         try:
-            os.kill(timer.pid, number)
+            os.kill(worker_pid, signal)
         except OSError as error:
-            get_logger().error("timer expired", pid=timer.pid, scope=timer.scope, action=f"none: {error.strerror}")
-        else:
-            self._note("kill worker process", timer.about)
+            get_logger().error("timer expired", pid=worker_pid, action=f"none: {error.strerror}")
+            return False
+        return True
+
+    def get_last_progress_time(self) -> int:
+        """When the thread last looked at the timers, in seconds since the epoch; it does so at least every
+        `max_interval`. An agent asks for `fault`."""
+        return int(self._at[1])
 
     def _look(self) -> None:
-        self._table.forget_ended()
+        self.clear_timers(set())
         problem = self._pipe.look()
         if problem != self._fault:
             self._set_fault(problem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING
 from elastic_core.clock import later
 from elastic_core.log import get_logger
 from elastic_core.watchdog.deadlines import Deadlines, Timer
-from elastic_file_timer.process import runs, start_time
+from elastic_core.watchdog.process import runs, start_time
 from elastic_file_timer.request import may_be_request, parse, without_torn_part
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from elastic_core.clock import Clock, Instant
     from elastic_file_timer.request import FileTimerRequest
@@ -47,28 +46,30 @@ class TimerTable:
         """How many requests were of no use, by kind."""
         return dict(self._refused)
 
-    def take_all(self, lines: Sequence[bytes]) -> None:
-        """Lines from the pipe, from any writer. Most lines that are not requests are cheap to reject, so a flood of
-        them takes little time."""
+    def read(self, lines: Sequence[bytes]) -> list[FileTimerRequest]:
+        """The requests in lines from the pipe, from any writer. Most lines that are not requests are cheap to reject,
+        so a flood of them takes little time."""
         written = list(filter(None, lines))
         likely = list(filter(may_be_request, written))
         if len(likely) < len(written):
             first = next(itertools.filterfalse(may_be_request, written))
             self._refuse("unreadable", first, _FOREIGN, len(written) - len(likely))
-        for line in likely:
-            self.take(line)
+        return [request for request in map(self._parsed, likely) if request is not None]
 
-    def take(self, line: bytes) -> None:
-        """One of them."""
+    def _parsed(self, line: bytes) -> FileTimerRequest | None:
         whole = without_torn_part(line)
         if len(whole) != len(line):
             self._refuse("unreadable", line, _FOREIGN)
-        if not whole:
-            return
         try:
-            self._enter(parse(whole), whole)
+            return parse(whole) if whole else None
         except ValueError as error:
             self._refuse("unreadable", whole, str(error))
+            return None
+
+    def register(self, requests: Iterable[FileTimerRequest]) -> None:
+        """Start and stop timers, in this order."""
+        for request in requests:
+            self._enter(request)
 
     def expired(self, now: Instant) -> list[Timer[FileTimerRequest]]:
         """Timers whose deadline has come, earliest first, of processes that still run. Each is told once."""
@@ -78,18 +79,19 @@ class TimerTable:
         """When the next timer expires; None while none runs."""
         return self._deadlines.next_deadline()
 
-    def forget_ended(self) -> None:
-        """Timers of processes that have ended need no room."""
-        self._deadlines.forget({pid for pid in self._deadlines.pids() if start_time(pid) is None})
+    def forget(self, pids: set[int]) -> None:
+        """Stop the timers of these processes, and of all that have ended."""
+        self._deadlines.forget({pid for pid in self._deadlines.pids() if pid in pids or start_time(pid) is None})
 
-    def _enter(self, request: FileTimerRequest, line: bytes) -> None:
+    def _enter(self, request: FileTimerRequest) -> None:
+        line = request.to_json().encode
         if request.run_id not in ("", self._run_id):
-            self._refuse("another run", line, f"expected the run id {self._run_id!r}, found {request.run_id!r}")
+            self._refuse("another run", line(), f"expected the run id {self._run_id!r}, found {request.run_id!r}")
         elif request.releases:
             self.taken += 1
             self._deadlines.release(request.worker_pid, request.scope_id)
         elif len(self._deadlines) >= self._most:
-            self._refuse("too many timers", line, f"expected at most {self._most} that run, found one more")
+            self._refuse("too many timers", line(), f"expected at most {self._most} that run, found one more")
         else:
             self.taken += 1
             self._acquire(request)
@@ -100,8 +102,9 @@ class TimerTable:
         if deadline is None:
             left = request.expiration_time - self._clock.timestamp()  # before `now`, or a pause would shorten it
             deadline = later(self._clock.now(), left)
+        request.deadline = deadline
         if request.started is None:
-            request = dataclasses.replace(request, started=start_time(request.worker_pid))
+            request.started = start_time(request.worker_pid)
         if request.started is not None:
             self._deadlines.acquire(Timer(request.worker_pid, request.scope_id, deadline, request))
 

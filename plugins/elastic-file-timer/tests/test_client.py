@@ -15,9 +15,9 @@ from elastic_file_timer import FileTimerClient
 from elastic_file_timer import client as client_module
 from elastic_file_timer.client import from_environment
 from elastic_file_timer.pipe import TimerPipe
-from elastic_file_timer.process import start_time
 
 from elastic_core.testing import FakeClock
+from elastic_core.watchdog.process import start_time
 
 LIMIT_S = 60
 PATIENCE = 0.2

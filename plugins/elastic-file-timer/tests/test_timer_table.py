@@ -1,15 +1,14 @@
 """From requests to expired timers, on a clock that stands still."""
 
-import dataclasses
 import json
 import os
 
 import pytest
 from elastic_file_timer import FileTimerRequest
-from elastic_file_timer.process import runs, start_time
 from elastic_file_timer.timer_table import TimerTable
 
 from elastic_core.testing import FakeClock
+from elastic_core.watchdog.process import runs, start_time
 
 ME = os.getpid()
 EPOCH = 1_700_000_000.0
@@ -38,12 +37,21 @@ def torchs(scope="step", expiration_time=EPOCH + 10, pid=ME):
     return json.dumps(fields).encode()
 
 
+def take(table, *lines):
+    table.register(table.read(lines))
+
+
+def changed(request, **fields):
+    vars(request).update(fields)
+    return request
+
+
 def scopes(timers):
     return [timer.scope for timer in timers]
 
 
 def test_a_timer_expires_at_its_deadline(table, clock):
-    table.take(line(request()))
+    take(table, line(request()))
     assert table.next_deadline() == 10.0
     assert table.expired(clock.advance(9.9)) == []
     assert scopes(table.expired(clock.advance(0.1))) == ["step"]
@@ -51,8 +59,8 @@ def test_a_timer_expires_at_its_deadline(table, clock):
 
 
 def test_a_released_timer_does_not(table, clock):
-    table.take(line(request()))
-    table.take(line(dataclasses.replace(request(), expiration_time=-1.0, deadline=None)))
+    take(table, line(request()))
+    take(table, line(changed(request(), expiration_time=-1.0, deadline=None)))
     assert table.next_deadline() is None
     assert table.expired(clock.advance(20)) == []
     assert table.taken == 2
@@ -60,26 +68,26 @@ def test_a_released_timer_does_not(table, clock):
 
 def test_the_time_of_day_of_torchs_client_is_converted_when_it_comes(table, clock):
     clock.advance(3)
-    table.take(torchs(expiration_time=EPOCH + 10))
+    take(table, torchs(expiration_time=EPOCH + 10))
     assert table.next_deadline() == pytest.approx(10.0)
     assert scopes(table.expired(clock.advance(7.5))) == ["step"]
 
 
 def test_torchs_release(table):
-    table.take(torchs())
-    table.take(torchs(expiration_time=-1))
+    take(table, torchs())
+    take(table, torchs(expiration_time=-1))
     assert table.next_deadline() is None
 
 
 def test_both_clients_of_one_process_know_one_another(table):
-    table.take(line(request()))
-    table.take(torchs(expiration_time=-1))
+    take(table, line(request()))
+    take(table, torchs(expiration_time=-1))
     assert table.next_deadline() is None
 
 
 def test_a_request_of_another_run_is_refused_and_told_once(table, logged):
     for _ in range(3):
-        table.take(line(dataclasses.replace(request(), run_id="another")))
+        take(table, line(changed(request(), run_id="another")))
     assert table.next_deadline() is None
     assert (table.refused, table.taken) == ({"another run": 3}, 0)
     (entry,) = logged()
@@ -88,75 +96,75 @@ def test_a_request_of_another_run_is_refused_and_told_once(table, logged):
 
 
 def test_a_release_of_another_run_releases_nothing(table):
-    table.take(line(request()))
-    table.take(line(dataclasses.replace(request(), run_id="another", expiration_time=-1.0)))
+    take(table, line(request()))
+    take(table, line(changed(request(), run_id="another", expiration_time=-1.0)))
     assert table.next_deadline() == 10.0
 
 
 def test_what_cannot_be_read_is_counted_and_told_once(table, logged):
     for _ in range(5):
-        table.take(b"foreign")
-    table.take(line(request()))
+        take(table, b"foreign")
+    take(table, line(request()))
     assert table.refused == {"unreadable": 5}
     assert table.next_deadline() == 10.0
     assert [(entry["event"], entry["request"]) for entry in logged()] == [("timer request refused", "foreign")]
 
 
 def test_a_flood_hides_no_request(table, logged):
-    table.take_all([b"", b"foreign", b"", b'{"version"', b'{"version": 1, "pid"' + line(request()), b"more of it"])
+    take(table, b"", b"foreign", b"", b'{"version"', b'{"version": 1, "pid"' + line(request()), b"more of it")
     assert (table.refused, table.taken) == ({"unreadable": 4}, 1)
     assert table.next_deadline() == 10.0
     assert [entry["request"] for entry in logged()] == ["foreign"]
-    table.take_all([line(request(scope="cut"))[:-1]])
+    take(table, line(request(scope="cut"))[:-1])
     assert (table.refused, table.taken) == ({"unreadable": 5}, 1)
-    table.take_all([line(request(scope="blanks")) + b" \r"])
+    take(table, line(request(scope="blanks")) + b" \r")
     assert (table.refused, table.taken) == ({"unreadable": 5}, 2)
-    table.take_all([])
-    table.take_all([b""] * 3)
+    take(table)
+    take(table, *[b""] * 3)
     assert table.refused == {"unreadable": 5}
 
 
 def test_the_shortest_request_is_one(table, clock):
-    table.take_all([b'{"version":1,"pid":%d,"scope_id":"","expiration_time":0,"signal":0}' % ME])
+    take(table, b'{"version":1,"pid":%d,"scope_id":"","expiration_time":0,"signal":0}' % ME)
     assert (table.refused, table.taken) == ({}, 1)
-    table.take_all([b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":0}'])
+    take(table, b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":0}')
     assert (table.refused, table.taken) == ({}, 2)
-    table.take_all([b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":}'])
+    take(table, b'{"version":1,"pid":1,"scope_id":"","expiration_time":0,"signal":}')
     assert (table.refused, table.taken) == ({"unreadable": 1}, 2)
 
 
 def test_of_a_torn_line_the_second_half_counts(table):
-    table.take(b'{"version": 1, "pid"' + line(request()))
+    take(table, b'{"version": 1, "pid"' + line(request()))
     assert (table.refused, table.taken) == ({"unreadable": 1}, 1)
 
 
 def test_a_process_that_was_started_at_another_time_is_another_one(table, clock):
-    table.take(line(dataclasses.replace(request(), started=start_time(ME) + 1)))
+    take(table, line(changed(request(), started=start_time(ME) + 1)))
     assert table.expired(clock.advance(20)) == []
 
 
 def test_a_process_that_has_ended_does_not_hang(table, clock, start_process):
     process = start_process("")
     process.wait(30)
-    table.take(torchs(pid=process.pid))
+    take(table, torchs(pid=process.pid))
     assert table.next_deadline() is None
 
 
 def test_timers_of_processes_that_ended_are_forgotten(table, start_process):
     process = start_process("import sys; sys.stdin.read()")
-    table.take(torchs(pid=process.pid))
-    table.forget_ended()
+    take(table, torchs(pid=process.pid))
+    table.forget(set())
     assert table.next_deadline() is not None
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how: a zombie
-    table.forget_ended()
+    table.forget(set())
     assert table.next_deadline() is None
 
 
 def test_so_many_timers_and_no_more(clock):
     table = TimerTable("job", clock, most=2)
     for number in range(5):
-        table.take(line(request(scope=str(number))))
+        take(table, line(request(scope=str(number))))
     assert (table.taken, table.refused) == (2, {"too many timers": 3})
 
 

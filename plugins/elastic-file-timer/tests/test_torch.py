@@ -1,6 +1,13 @@
-"""An unmodified script that uses torch's timers."""
+"""An unmodified script that uses torch's timers, and a program for torch's classes."""
 
+import inspect
+from importlib import import_module
+from pathlib import Path
+
+import elastic_file_timer
 import pytest
+
+import elastic_core.watchdog
 
 pytestmark = pytest.mark.torch
 
@@ -36,3 +43,50 @@ def test_torchs_expires_takes_our_client(make_server, start_process, told, tmp_p
     process = start_process(script, TORCHELASTIC_TIMER_FILE=str(tmp_path / "timers"))
     assert process.stdout.readline() == "done\n", process.communicate("", timeout=LIMIT_S)
     assert told.scopes() == []
+
+
+@pytest.mark.parametrize("place", ["", ".local_timer", ".file_based_local_timer"])
+def test_what_torchs_classes_take_ours_take(place):
+    theirs = import_module("torch.distributed.elastic.timer" + place)
+    ours = {**vars(elastic_core.watchdog), **{name: getattr(elastic_file_timer, name) for name in FILE}}
+    for name in getattr(theirs, "__all__", ["TimerServer", "TimerClient", *FILE]):
+        wanted, found = (arguments(each) for each in (getattr(theirs, name), ours[name]))
+        assert found[: len(wanted)] == wanted, name
+        assert all(default is not inspect.Parameter.empty for _, default in found[len(wanted) :]), name
+
+
+FILE = ("FileTimerClient", "FileTimerRequest", "FileTimerServer")
+
+
+def arguments(of):
+    return [(each.name, each.default) for each in inspect.signature(of).parameters.values()]
+
+
+PROGRAM = (Path(__file__).parent / "torch_timers.py").read_text()
+IMPORTS = {
+    "from torch.distributed.elastic import timer\n": "from elastic_core import watchdog as timer\n",
+    "from torch.distributed.elastic.timer import FileTimer": "from elastic_file_timer import FileTimer",
+    "from torch.distributed.elastic.timer.file_based_local_timer import": "from elastic_file_timer import",
+    "from torch.distributed.elastic.timer.local_timer import": "from elastic_core.watchdog import",
+}
+
+
+def said(process):
+    out, errors = process.communicate(timeout=2 * LIMIT_S)
+    assert process.returncode == 0, errors
+    return out.splitlines()
+
+
+def test_a_program_for_torchs_classes_runs_with_other_imports(start_process, tmp_path):
+    for name in ("theirs", "ours"):
+        (tmp_path / name).mkdir()
+    theirs = start_process(PROGRAM, tmp_path / "theirs")
+    program = PROGRAM
+    for line, instead in IMPORTS.items():
+        assert program.count(line) == 1, line
+        program = program.replace(line, instead)
+    assert "torch" not in program.partition("\nLIMIT_S")[0].partition("import")[2]
+    ours = said(start_process(program, tmp_path / "ours"))
+    assert ours == said(theirs)
+    assert "hangs in a function -9" in ours  # and so it came to its end
+    assert "hangs -15" in ours

@@ -1,0 +1,241 @@
+"""Servers of timers without an agent. That a program for torch's classes runs with them is tested in
+plugins/elastic-file-timer, which has the rest of the classes."""
+
+import math
+import multiprocessing
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from elastic_core.watchdog import (
+    LocalTimerClient,
+    LocalTimerServer,
+    MultiprocessingRequestQueue,
+    RequestQueue,
+    TimerRequest,
+    TimerServer,
+    timer_server,
+)
+
+LIMIT_S = 30
+LONG_S = 600
+
+
+class Plain(RequestQueue):
+    """A queue of this process, which may count more requests than it has."""
+
+    def __init__(self, more=0):
+        self.requests, self.more = queue.Queue(), more
+
+    def size(self):
+        return self.requests.qsize() + self.more
+
+    def get(self, size, timeout):
+        found = []
+        try:
+            while len(found) < size:
+                found.append(self.requests.get(timeout=timeout))
+        except queue.Empty:
+            pass
+        return found
+
+    def wake(self):
+        self.requests.put(TimerRequest("nobody", "end", -1))
+
+
+class Noting(TimerServer):
+    """A request tells when it is due, and whether it breaks what registers it."""
+
+    def __init__(self, requests, max_interval=LONG_S):
+        super().__init__(requests, max_interval)
+        self.running, self.looks = {}, 0
+        self.reaped = queue.Queue()
+
+    def register_timers(self, timer_requests):
+        self.looks += 1
+        for given in timer_requests:
+            request = TimerRequest(given[0], "step", given[1]) if isinstance(given, tuple) else given
+            if request.scope_id == "breaks":
+                raise ZeroDivisionError("it breaks")
+            self.running[request.worker_id] = request
+
+    def clear_timers(self, worker_ids):
+        for worker_id in worker_ids:
+            del self.running[worker_id]
+
+    def get_expired_timers(self, deadline):
+        return {name: [found] for name, found in self.running.items() if 0 <= found.expiration_time <= deadline}
+
+    def _reap_worker(self, worker_id):
+        self.reaped.put(worker_id)
+        return True
+
+
+@pytest.fixture
+def start():
+    """Starts a server; stopped at the end, and nothing of it is left then."""
+    before, started = set(threading.enumerate()), []
+
+    def begin(server):
+        started.append(server)
+        server.start()
+        return server
+
+    yield begin
+    for server in started:
+        begun = time.monotonic()
+        server.stop()
+        server.stop()
+        assert time.monotonic() - begun < LIMIT_S
+    left = {thread for thread in set(threading.enumerate()) - before if thread.name != "QueueFeederThread"}
+    assert left == set()
+
+
+def due(name, seconds, scope="step"):
+    return TimerRequest(name, scope, time.time() + seconds)
+
+
+def test_an_expired_timer_is_noticed_at_once_whatever_the_interval(start):
+    requests = Plain()
+    server = start(Noting(requests))
+    requests.requests.put(due("later", LONG_S))
+    requests.requests.put(due("soon", 0.1))
+    assert server.reaped.get(timeout=LIMIT_S) == "soon"
+    assert set(server.running) <= {"later", "soon"}
+
+
+def test_released_timers_wake_nobody(start):
+    requests = Plain()
+    for number in range(50):
+        requests.requests.put(due(number, 0.2 + number / 100))
+        requests.requests.put(TimerRequest(number, "step", -1))
+    requests.requests.put(due("last", 1))
+    server = start(Noting(requests))
+    assert server.reaped.get(timeout=LIMIT_S) == "last"
+    assert server.looks < 10
+
+
+def test_it_does_not_wait_for_requests_that_are_only_counted(start):
+    requests = Plain(more=5)
+    server = start(Noting(requests))
+    requests.requests.put(due("worker", 0.1))
+    assert server.reaped.get(timeout=LIMIT_S) == "worker"
+
+
+@pytest.mark.parametrize("never", [math.inf, math.nan])
+def test_a_timer_that_never_expires_costs_nothing(start, never):
+    requests = Plain()
+    server = start(Noting(requests))
+    requests.requests.put(TimerRequest("worker", "step", never))
+    requests.requests.put(due("last", 0.3))
+    assert server.reaped.get(timeout=LIMIT_S) == "last"
+    assert server.looks < 10
+
+
+def test_after_an_error_it_goes_on(start, capsys):
+    requests = Plain()
+    server = start(Noting(requests))
+    requests.requests.put(due("worker", 0, scope="breaks"))
+    logged(capsys, "watchdog lost: reason=\"until the next look: ZeroDivisionError('it breaks')\"")
+    requests.requests.put(due("last", 0))
+    assert server.reaped.get(timeout=LIMIT_S) == "last"
+    assert server.running.keys() <= {"last"}
+
+
+def test_requests_of_another_kind_are_for_the_program(start):
+    requests = Plain()
+    server = start(Noting(requests, max_interval=0.1))
+    requests.requests.put(("foreign", 0.0))
+    assert server.reaped.get(timeout=LIMIT_S) == "foreign"
+
+
+def test_it_is_started_once(start):
+    server = start(Noting(Plain()))
+    with pytest.raises(RuntimeError):
+        server.start()
+
+
+def test_one_that_was_never_started_stops():
+    Noting(Plain()).stop()
+
+
+@pytest.mark.parametrize("make", [multiprocessing.Queue, queue.Queue])
+def test_what_comes_through_a_queue_of_processes(make):
+    shared = make()
+    requests = MultiprocessingRequestQueue(shared)
+    assert (requests.size(), requests.get(1, 0), requests.get(3, 0.01)) == (0, [], [])
+    for name in "abc":
+        shared.put(name)
+    assert requests.size() == 3
+    assert (requests.get(2, LIMIT_S), requests.get(5, 0.5)) == (["a", "b"], ["c"])
+
+
+def test_a_queue_of_processes_is_woken():
+    requests = MultiprocessingRequestQueue(multiprocessing.Queue())
+    waits = threading.Thread(target=requests.get, args=(1, LONG_S), daemon=True)
+    waits.start()
+    requests.wake()
+    waits.join(LIMIT_S)
+    assert not waits.is_alive()
+
+
+def test_one_that_cannot_be_woken_ends_with_its_interval(start):
+    start(LocalTimerServer(queue.Queue(), max_interval=0.2))
+
+
+@pytest.fixture
+def worker():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def shared():
+    """A queue of processes that holds nothing up."""
+    made = multiprocessing.Queue()
+    yield made
+    made.close()
+    made.join_thread()
+
+
+def test_a_process_that_hangs_is_killed_at_once(start, shared, worker):
+    start(LocalTimerServer(shared, max_interval=LONG_S))
+    LocalTimerClient(shared).acquire("of this process", time.time() + LONG_S)
+    shared.put(due(worker.pid, 0.1))
+    assert worker.wait(LIMIT_S) == -9
+
+
+def test_a_later_process_of_the_same_id_is_not_killed(start, shared, worker, monkeypatch, capsys):
+    with monkeypatch.context() as earlier:
+        earlier.setattr(timer_server, "start_time", lambda pid: 1)
+        start(LocalTimerServer(shared))
+        shared.put(due(worker.pid, 0.1))
+        logged(capsys, "it was ended")
+    assert worker.poll() is None
+
+
+def test_who_must_not_be_killed_is_tried_again(start, shared, worker, monkeypatch, capsys):
+    def forbidden(pid, signum):
+        raise PermissionError("not yours")
+
+    with monkeypatch.context() as here:
+        here.setattr(os, "kill", forbidden)
+        start(LocalTimerServer(shared, max_interval=0.1))
+        shared.put(due(worker.pid, 0))
+        logged(capsys, "it could not be ended", times=2)
+    assert worker.wait(LIMIT_S) == -9
+
+
+def logged(capsys, words, times=1):
+    """Return when the log has said so."""
+    said, until = "", time.monotonic() + LIMIT_S
+    while said.count(words) < times:
+        assert time.monotonic() < until, said
+        time.sleep(0.01)
+        said += capsys.readouterr().err
