@@ -60,6 +60,11 @@ class Dog(Watchdog):
     def worker_environment(self):
         return {"DOG": "yes", "BOTH": "dog"}
 
+    def round_started(self, workers):
+        kept.setdefault("workers", []).append(workers)
+        if "watchdog.round_started" in broken:
+            raise broken["watchdog.round_started"]
+
     def fault(self):
         return "it sleeps"
 
@@ -230,6 +235,35 @@ def test_a_watchdog_can_end_a_worker(plugin):
 
     with pytest.raises(ChildFailedError, match="hang: the watchdog timer 'step' was not released"):
         run(plugin, ("sleep", "600"), observers=(hound,))
+
+
+def test_a_watchdog_is_told_of_the_workers_of_each_round(plugin, tmp_path):
+    script = f"""
+echo $RANK $$; there={tmp_path}/$TORCHELASTIC_RESTART_COUNT; : > $there-$RANK
+until [ -e $there-0 ] && [ -e $there-1 ]; do sleep 0.01; done
+exit $((1 - TORCHELASTIC_RESTART_COUNT))"""
+    run(plugin, ("sh", "-c", script), nproc_per_node="2", max_restarts=1, redirects="0:3,1:1", log_dir=tmp_path)
+    assert [len(workers) for workers in plugin.kept["workers"]] == [2, 2]
+    for number, (one, two) in enumerate(plugin.kept["workers"], 1):
+        folder = tmp_path / "job" / f"round-{number}"
+        assert (one.logs, two.logs) == ((folder / "rank-0.out", folder / "rank-0.err"), (folder / "rank-1.out",))
+        assert (one.local_rank, two.local_rank, one.global_rank, two.global_rank) == (0, 1, 0, 1)
+        assert [worker.logs[0].read_text() for worker in (one, two)] == [f"0 {one.pid}\n", f"1 {two.pid}\n"]
+
+
+def test_without_log_files_it_is_told_of_none(plugin):
+    run(plugin)
+    ((worker,),) = plugin.kept["workers"]
+    assert worker.logs == ()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit("no")])
+def test_a_watchdog_that_breaks_when_it_is_told_does_not_end_the_job(plugin, capsys, error):
+    plugin.broken["watchdog.round_started"] = error
+    assert not run(plugin).is_failed()
+    said = capsys.readouterr().err
+    reason = f"it broke when workers had started: {type(error).__name__}: no"
+    assert f'plugin failed: part="watchdog dog" reason="{reason}"' in said
 
 
 @pytest.mark.parametrize(

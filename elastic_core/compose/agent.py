@@ -15,7 +15,7 @@ from elastic_core.devices import count_workers
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.health.spans import export_recoveries
-from elastic_core.hooks.calls import Notifier, contributed_environment
+from elastic_core.hooks.calls import Notifier, contributed_environment, watchdog_notifier
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.interfaces.node import Node
 from elastic_core.log import get_logger
@@ -159,6 +159,7 @@ def parts_for(
         watchdog = _watchdog(settings, manager)
         if watchdog is not None:
             stack.callback(_end, "plugin failed", f"watchdog {settings.watchdog}", watchdog.stop)
+            observers = (*observers, watchdog_notifier(watchdog, settings.watchdog or "", workers.log_files))
         recorders = EventRecorder(settings.event_log_handler), MetricRecorder(settings.role, settings.max_restarts)
         observer = Everyone([board, *observers, *recorders, Notifier(manager)])
         contribute = _contributor(manager, watchdog, options or {})

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.hooks.discovery import InvalidPlugin, described_error
 from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkerFailed, WorkersStarted
+from elastic_core.interfaces.watchdog import WatchedWorker
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from elastic_core.hooks.discovery import Source
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.interfaces.observer import Fact
+    from elastic_core.interfaces.observer import Fact, Observer
+    from elastic_core.interfaces.watchdog import Watchdog
     from elastic_core.interfaces.workers import RoundPlan
 
 _HOOKS: dict[type, str] = {
@@ -46,6 +51,22 @@ class Notifier:
                     error=described_error(error),
                     exc_info=error,
                 )
+
+
+def watchdog_notifier(watchdog: Watchdog, name: str, log_files: Callable[[int], tuple[Path, ...]]) -> Observer:
+    """The observer that tells a watchdog of the workers of each round. `log_files`: those of a local rank."""
+
+    def tell(fact: Fact) -> None:
+        if not isinstance(fact, WorkersStarted):
+            return
+        pids = sorted(fact.pids.items())
+        try:
+            watchdog.round_started([WatchedWorker(rank, fact.ranks[rank], pid, log_files(rank)) for rank, pid in pids])
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the error of a plugin must not end the job
+            reason = f"it broke when workers had started: {described_error(error)}"
+            _log.warning("plugin failed", part=f"watchdog {name}", reason=reason, exc_info=error)
+
+    return tell
 
 
 def contributed_environment(

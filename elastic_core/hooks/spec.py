@@ -135,7 +135,9 @@ def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
     plugins` shows the exception, and the other plugins are used.
 
     The factory of the selected record is called once per agent, in the agent's thread, before the first worker starts.
-    An exception of the factory ends the launch with exit code 2, and the error names the plugin.
+    An exception of the factory ends the launch with exit code 2, and the error names the plugin. The factory returns an
+    `elastic_core.interfaces.watchdog.Watchdog`, which is told of each round's workers. The page on timers has a whole
+    one.
 
     A whole plugin::
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,29 @@ class Expiry:
     late: float = 0.0
 
 
+@dataclass(frozen=True)
+class WatchedWorker:
+    """A worker of this node.
+
+    Args:
+        local_rank: among the workers of this node.
+        global_rank: in the job; it names the log files.
+        pid: its process. Processes that it starts are in its session, which has this id.
+        logs: the files that its output is written to, stdout before stderr. None where the output goes to the console
+            only: see the flags `-r` and `-t`.
+    """
+
+    local_rank: int
+    global_rank: int
+    pid: int
+    logs: tuple[Path, ...] = ()
+
+
 class Watchdog(abc.ABC):
-    """Made once per agent, before the first worker starts. `stop` is called once, when no worker runs."""
+    """Made once per agent, before the first worker starts. `stop` is called once, when no worker runs.
+
+    What it tells of a worker that does not run any more has no effect, so it need not learn of ends.
+    """
 
     @abc.abstractmethod
     def start(self, on_expiry: Callable[[Expiry], None]) -> None:
@@ -41,6 +63,15 @@ class Watchdog(abc.ABC):
     @abc.abstractmethod
     def worker_environment(self) -> Mapping[str, str]:
         """Variables by which the workers' clients find this watchdog. Called before every round."""
+
+    def round_started(self, workers: Sequence[WatchedWorker]) -> None:  # noqa: B027 - timers need not know
+        """The workers of a round have just started; by now, none of an earlier round runs. Called once per round, after
+        `start`, in the agent's thread, so it returns at once. An error is logged (`plugin failed`), and changes nothing
+        else. Here nothing is done: watchdogs with timers learn of workers by their requests.
+
+        Args:
+            workers: those of this node, by local rank.
+        """
 
     def fault(self) -> str:
         """Why it does not watch although `start` was called; empty if it does. Called from any thread; returns at

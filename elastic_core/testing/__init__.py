@@ -4,7 +4,7 @@ Contracts, by which what a plugin brings proves itself in about ten lines; each 
 
 - `BackendContract`: a rendezvous backend, of two methods or a `RosterBackend`
 - `StoreContract`: a key-value store
-- `WatchdogContract`: a watchdog with timers
+- `WatchdogContract`: a watchdog, with timers or without
 - `HealthContract`: a health endpoint
 
 Fakes, where time or failure must be controlled:

@@ -174,6 +174,10 @@ class LocalWorkers:
             raise
         return {local: worker.pid for local, worker in current.workers.items()}
 
+    def log_files(self, local_rank: int) -> tuple[Path, ...]:
+        """The files of a worker's output in this round, stdout before stderr; none where it goes to the console."""
+        return self._round.output.files(local_rank) if self._round else ()
+
     def sentinels(self) -> Collection[int]:
         return [worker.sentinel for worker in self._running_workers()]
 

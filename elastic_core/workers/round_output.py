@@ -39,6 +39,7 @@ class RoundOutput:
         self._channels: dict[int, Channel] = {}
         self._write_ends: dict[tuple[int, Stream], int] = {}
         self._by_stream: dict[tuple[int, Stream], Channel] = {}
+        self._files: dict[int, tuple[Path, ...]] = {}
         try:
             self._open(plan, policy, folder, placement)
             self._pump = OutputPump(self._channels)
@@ -86,6 +87,10 @@ class RoundOutput:
         """The last stderr lines of the worker; complete after `finish`."""
         channel = self._by_stream.get((local_rank, Stream.ERR))
         return channel.tail() if channel else ()
+
+    def files(self, local_rank: int) -> tuple[Path, ...]:
+        """The files of the worker's output, if there are any; stdout before stderr."""
+        return self._files.get(local_rank, ())
 
     def expect_dump(self, local_rank: int) -> None:
         """The worker is about to be asked for its stacks."""
@@ -135,6 +140,8 @@ class RoundOutput:
             channel.close()
             raise
         self._channels[read_end] = self._by_stream[local_rank, stream] = channel
+        if plan.file is not None:
+            self._files[local_rank] = (*self.files(local_rank), plan.file)
 
     def _filtered_sink(self, plan: StreamPlan) -> FileSink | None:
         if plan.filtered is None:

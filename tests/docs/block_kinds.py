@@ -17,6 +17,10 @@ NO_CODE = {"text", "mermaid", "{eval-rst}"}
 RUN_ELSEWHERE = [
     ("docs/etcd.md", "sh", "", "plugins/elastic-etcd/tests/test_docs.py"),
     ("docs/etcd.md", "indented", "torchrun --nnodes", "plugins/elastic-etcd/tests/test_torchrun.py"),
+    ("docs/watchdogs.md", "toml", "[project]", "tests/docs/test_watchdogs.py"),
+    ("docs/watchdogs.md", "python", "class SilenceWatchdog", "tests/docs/test_watchdogs.py"),
+    ("docs/watchdogs.md", "indented", "elastic run --watchdog=silence", "tests/docs/test_watchdogs.py"),
+    ("docs/watchdogs.md", "python", "WatchdogContract)", "tests/docs/test_watchdogs.py"),
     ("docs/slurm.md", "indented", "sbatch", "tests/examples/test_slurm.py"),
     ("docs/reference/commands.md", "sh", "", "tests/docs/test_commands.py"),
     ("docs/releasing.md", "indented", "tools/version.py", "tests/packaging/test_version.py"),

@@ -1,0 +1,88 @@
+"""The watchdog of docs/watchdogs.md: installed as the page says, in a job that it heals, and its contract."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+import pytest
+from blocks import Shell, block_of
+
+TRAIN = """
+import os, time
+for step in range(20):
+    print(step, flush=True)
+    time.sleep(0.05)
+if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0"):
+    time.sleep(600)
+print("done")
+"""
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """Its Python finds the distribution of the page."""
+    tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    project = tomllib.loads(block_of("docs/watchdogs.md", "[project]"))["project"]
+    site = tmp_path / "site"
+    info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = [f"{name} = {module}\n" for name, module in project["entry-points"]["elastic"].items()]
+    (info / "entry_points.txt").write_text("[elastic]\n" + "".join(lines))
+    (site / "elastic_silence").mkdir()
+    (site / "elastic_silence" / "plugin.py").write_text(block_of("docs/watchdogs.md", "class SilenceWatchdog"))
+    made = Shell(tmp_path)
+    made.path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    yield made
+    made.close()
+
+
+def test_a_worker_that_goes_silent_is_ended_and_the_job_heals(shell):
+    (shell.folder / "train.py").write_text(TRAIN)
+    command = block_of("docs/watchdogs.md", "elastic run --watchdog=silence")
+    here = command.replace("after=60", "after=3").replace("elastic run", "elastic run --nproc-per-node=2")
+    said = shell.run(here, PYTHONPATH=shell.path, ELASTIC_RDZV_ID="job7")
+    assert re.search(r"worker hangs: local_rank=1 .*reason=\"hang: no output for \d+ s\"", said), said
+    assert re.search(r"restart decided: cause=hang", said)
+    assert (shell.folder / "logs" / "job7" / "round-2" / "rank-1.out").read_text().endswith("done\n")
+
+
+def test_without_log_files_it_says_what_to_do(shell):
+    (shell.folder / "train.py").write_text("print('done')\n")
+    said = shell.run("elastic run --watchdog=silence train.py", PYTHONPATH=shell.path)
+    assert 'watchdog lost: reason="workers without log files; run with -t 3 or -r 3"' in said
+
+
+def test_it_keeps_its_contract(shell):
+    (shell.folder / "test_silence.py").write_text(block_of("docs/watchdogs.md", "WatchdogContract)"))
+    said = shell.run(f"'{sys.executable}' -m pytest -q -rs -p no:cacheprovider test_silence.py", PYTHONPATH=shell.path)
+    assert re.search(r"\d passed, 11 skipped", said), said
+    assert "a watchdog without timers" in said
+
+
+FAULTS = [
+    (
+        "        now = self.clock.now()\n        self",
+        "        time.sleep(6)\n        self",
+        "a_round_of_workers_is_taken",
+    ),
+    ("        self.stopping.set()\n", "", "it_ends_in_bounded_time"),
+    ("            self.thread.join(5)\n", "            pass\n", "it_ends_in_bounded_time"),
+    ("                    del seen[worker]", "                    pass", "told_once"),
+    ("        self.seen = {worker", "        self.seen = self.seen or {worker", "told_once"),
+    ("if found != size", "if False", "the_worker_that_hangs"),
+    ('f"no output', '"" and f"no output', "the_worker_that_hangs"),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "test"), FAULTS)
+def test_its_contract_finds(shell, right, wrong, test):
+    plugin = shell.folder / "site" / "elastic_silence" / "plugin.py"
+    assert plugin.read_text().count(right) == 1
+    plugin.write_text("import time\n" + plugin.read_text().replace(right, wrong))
+    contract = block_of("docs/watchdogs.md", "WatchdogContract)").replace("hangs =", "told_in = 10\n    hangs =")
+    (shell.folder / "test_silence.py").write_text(contract)
+    said = shell.run(f"'{sys.executable}' -m pytest -q -k {test} test_silence.py", code=1, PYTHONPATH=shell.path)
+    assert "1 failed" in said
