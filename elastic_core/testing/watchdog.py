@@ -25,7 +25,7 @@ from elastic_core.testing.waiting import eventually
 from elastic_core.watchdog.guard import CLIENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from elastic_core.interfaces.watchdog import Expiry, Watchdog
 
@@ -197,7 +197,11 @@ class Rounds(LifeCycle):
         if not self.hangs:
             raise unittest.SkipTest("the test class does not say in `hangs` how a worker hangs for this watchdog")
         with ExitStack() as stack:
-            workers = [_logging(stack, folder / f"rank-{rank}.out", rank, code) for rank, code in enumerate(scripts)]
+            environment = {**os.environ, **watchdog.worker_environment()}
+            workers = [
+                _logging(stack, folder / f"rank-{rank}.out", rank, code, environment)
+                for rank, code in enumerate(scripts)
+            ]
             written = "every worker has written something, also the one that will hang (`hangs`): that"
             eventually(lambda: all(worker.logs[0].stat().st_size for worker in workers), _LONG, written)
             watchdog.round_started(workers)
@@ -387,11 +391,11 @@ class WatchdogContract(Rounds, Timers):
     """
 
 
-def _logging(stack: ExitStack, log: Path, rank: int, code: str) -> WatchedWorker:
+def _logging(stack: ExitStack, log: Path, rank: int, code: str, env: Mapping[str, str]) -> WatchedWorker:
     """A worker that writes to a log file."""
     with log.open("wb") as output:
         command = [sys.executable, "-c", f"import os, sys, time\n{code}"]
-        process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output))
+        process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, env=env))
     stack.callback(process.kill)
     return WatchedWorker(rank, rank, process.pid, (log,))
 

@@ -12,7 +12,7 @@ from blocks import Shell, block_of
 TRAIN = """
 import os, time
 for step in range(20):
-    print(step, flush=True)
+    print(step)
     time.sleep(0.05)
 if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0"):
     time.sleep(600)
@@ -34,7 +34,8 @@ def shell(tmp_path):
     (site / "elastic_silence").mkdir()
     (site / "elastic_silence" / "plugin.py").write_text(block_of("docs/watchdogs.md", "class SilenceWatchdog"))
     made = Shell(tmp_path)
-    made.path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    made.environ = {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""}
     yield made
     made.close()
 
@@ -43,7 +44,7 @@ def test_a_worker_that_goes_silent_is_ended_and_the_job_heals(shell):
     (shell.folder / "train.py").write_text(TRAIN)
     command = block_of("docs/watchdogs.md", "elastic run --watchdog=silence")
     here = command.replace("after=60", "after=3").replace("elastic run", "elastic run --nproc-per-node=2")
-    said = shell.run(here, PYTHONPATH=shell.path, ELASTIC_RDZV_ID="job7")
+    said = shell.run(here, **shell.environ, ELASTIC_RDZV_ID="job7")
     assert re.search(r"worker hangs: local_rank=1 .*reason=\"hang: no output for \d+ s\"", said), said
     assert re.search(r"restart decided: cause=hang", said)
     assert (shell.folder / "logs" / "job7" / "round-2" / "rank-1.out").read_text().endswith("done\n")
@@ -51,13 +52,13 @@ def test_a_worker_that_goes_silent_is_ended_and_the_job_heals(shell):
 
 def test_without_log_files_it_says_what_to_do(shell):
     (shell.folder / "train.py").write_text("print('done')\n")
-    said = shell.run("elastic run --watchdog=silence train.py", PYTHONPATH=shell.path)
+    said = shell.run("elastic run --watchdog=silence train.py", **shell.environ)
     assert 'watchdog lost: reason="workers without log files; run with -t 3 or -r 3"' in said
 
 
 def test_it_keeps_its_contract(shell):
     (shell.folder / "test_silence.py").write_text(block_of("docs/watchdogs.md", "WatchdogContract)"))
-    said = shell.run(f"'{sys.executable}' -m pytest -q -rs -p no:cacheprovider test_silence.py", PYTHONPATH=shell.path)
+    said = shell.run(f"'{sys.executable}' -m pytest -q -rs -p no:cacheprovider test_silence.py", **shell.environ)
     assert re.search(r"\d passed, 11 skipped", said), said
     assert "a watchdog without timers" in said
 
@@ -84,5 +85,5 @@ def test_its_contract_finds(shell, right, wrong, test):
     plugin.write_text("import time\n" + plugin.read_text().replace(right, wrong))
     contract = block_of("docs/watchdogs.md", "WatchdogContract)").replace("hangs =", "told_in = 10\n    hangs =")
     (shell.folder / "test_silence.py").write_text(contract)
-    said = shell.run(f"'{sys.executable}' -m pytest -q -k {test} test_silence.py", code=1, PYTHONPATH=shell.path)
+    said = shell.run(f"'{sys.executable}' -m pytest -q -k {test} test_silence.py", code=1, **shell.environ)
     assert "1 failed" in said
