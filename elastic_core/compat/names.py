@@ -47,8 +47,14 @@ _BY_MODULE: dict[str, dict[str, str]] = {
     "elastic.events.api": {"elastic_core.events": _EVENTS},
     "elastic.metrics": {"elastic_core.metrics": f"{_METRICS} initialize_metrics"},
     "elastic.metrics.api": {"elastic_core.metrics": _METRICS},
-    "elastic.timer": {"elastic_core.watchdog": _TIMERS, "elastic_file_timer": _FILE_TIMER},
-    "elastic.timer.api": {"elastic_core.watchdog": _TIMERS},
+    "elastic.timer": {
+        "elastic_core.watchdog": f"{_TIMERS} LocalTimerClient LocalTimerServer",
+        "elastic_file_timer": _FILE_TIMER,
+    },
+    "elastic.timer.api": {"elastic_core.watchdog": f"{_TIMERS} RequestQueue"},
+    "elastic.timer.local_timer": {
+        "elastic_core.watchdog": "LocalTimerClient LocalTimerServer MultiprocessingRequestQueue"
+    },
     "elastic.timer.file_based_local_timer": {"elastic_file_timer": _FILE_TIMER},
     "launcher": {"elastic_core.launch": _LAUNCH},
     "launcher.api": {"elastic_core.launch": _LAUNCH},
