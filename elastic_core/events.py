@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,10 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    EventHandler = Callable[[Any], None]
+EventHandler = Callable[[Any], None]
+"""Receives an event, in the thread in which it happens."""
 
 EventMetadataValue = str | int | float | bool | None
 
@@ -125,7 +127,10 @@ def _print(event: Event) -> None:
     print(event.serialize(), file=sys.stderr, flush=True)
 
 
-_handlers: dict[str, EventHandler] = {"null": _drop, "console": _print}
+HANDLERS: Mapping[str, EventHandler] = {"null": _drop, "console": _print}
+"""Those that are always there. `elastic run --event-log-handler` also knows the sinks that plugins bring."""
+
+_handlers: dict[str, EventHandler] = dict(HANDLERS)
 
 
 def handler_names() -> tuple[str, ...]:
@@ -139,11 +144,9 @@ def register_handler(name: str, handler: EventHandler) -> None:
         raise ConfigurationError(Problem("event handler", f"the name {name!r} is taken"))
 
 
-def check_destination(destination: str, origin: str = "--event-log-handler") -> None:
-    """Raise ConfigurationError, which names those there are, when nothing is registered under the name."""
-    if destination not in _handlers:
-        message = f"there is no event handler {destination!r}; there are {', '.join(handler_names())}"
-        raise ConfigurationError(Problem(origin, message))
+def registered(name: str) -> EventHandler | None:
+    """The handler that the program itself has registered under the name; None if it has not."""
+    return None if name in HANDLERS else _handlers.get(name)
 
 
 def record(event: Event, destination: str = "null") -> None:
@@ -152,15 +155,17 @@ def record(event: Event, destination: str = "null") -> None:
     Raises:
         ConfigurationError: there is no such destination.
     """
-    check_destination(destination)
-    _hand(event, destination)
+    if destination not in _handlers:
+        message = f"there is no event handler {destination!r}; there are {', '.join(handler_names())}"
+        raise ConfigurationError(Problem("event handler", message))
+    hand(event, _handlers[destination], destination)
 
 
 def record_rdzv_event(event: RdzvEvent) -> None:
     """Hand the event to the handler that is registered as `dynamic_rendezvous`, if there is one. One that raises is
     logged."""
     if _RDZV in _handlers:
-        _hand(event, _RDZV)
+        hand(event, _handlers[_RDZV], _RDZV)
 
 
 def construct_and_record_rdzv_event(
@@ -199,8 +204,9 @@ def construct_and_record_rdzv_event(
     record_rdzv_event(event)
 
 
-def _hand(event: Event | RdzvEvent, destination: str) -> None:
+def hand(event: Event | RdzvEvent, handler: EventHandler, destination: str) -> None:
+    """Call the handler. If it raises, that is logged, and the event is lost."""
     try:
-        _handlers[destination](event)
+        handler(event)
     except Exception as error:  # noqa: BLE001 - recording must not end what is recorded
         _log.warning("event lost", name=event.name, destination=destination, exc_info=error)

@@ -29,6 +29,7 @@ from elastic_core.errors import ChildFailedError, ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.hooks.selection import names_of
 from elastic_core.workers.numa import mode_of
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def _settings(config: LaunchConfig, manager: PluginManager) -> Settings:
 
 def _entry(settings: Settings, entrypoint: Callable[..., Any] | str | None, args: Sequence[Any]) -> Entry:
     if callable(entrypoint):
-        return function_entry(settings, entrypoint, tuple(args))
+        return function_entry(entrypoint, tuple(args))
     if not entrypoint:
         raise ConfigurationError(Problem("entry point", f"expected a function or a command, found {entrypoint!r}"))
     return script_entry(replace(settings, no_python=True), entrypoint, tuple(map(str, args)), os.environ)
@@ -236,6 +237,9 @@ class LocalElasticAgent(ProcessAgent):
         )
         settings = self._settings = _settings(config, self._manager)
         check_available(settings, self._manager)
+        backend = spec.rdzv_handler.get_backend()
+        if any(backend in names_of(item.record) for item in self._manager.records(RendezvousBackendRecord)):
+            settings = replace(settings, rdzv_backend=backend)
         entry = _entry(settings, spec.entrypoint, spec.args)
         self._health_check_server = health_check_server
         clock = SystemClock()

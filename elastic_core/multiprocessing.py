@@ -27,8 +27,7 @@ from elastic_core.workers.streams import DEFAULT_PREFIX, OutputPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from elastic_core.workers.process import Child
-    from elastic_core.workers.starters import Launch, Starter
+    from elastic_core.interfaces.workers import Child, Launch, Starter
 
 __all__ = [
     "ChildFailedError",

@@ -66,10 +66,10 @@ class History:
 @dataclass(frozen=True)
 class EventRecorder:
     """Records the facts as events (see `elastic_core.events`), but not the agent's phases and the exits of workers:
-    other events tell what they mean. Raises ConfigurationError for an unknown destination with the first event; see
-    `events.check_destination`."""
+    other events tell what they mean. `destination` is the name of the sink, for the log."""
 
-    destination: str
+    sink: events.EventHandler
+    destination: str = ""
 
     def __call__(self, fact: Fact) -> None:
         if isinstance(fact, RoundFormed):
@@ -85,7 +85,7 @@ class EventRecorder:
             self._record("agent_finished", asdict(fact))
 
     def _record(self, name: str, metadata: dict[str, events.EventMetadataValue]) -> None:
-        events.record(events.Event(name, events.EventSource.AGENT, metadata=metadata), self.destination)
+        events.hand(events.Event(name, events.EventSource.AGENT, metadata=metadata), self.sink, self.destination)
 
 
 class MetricRecorder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
 import os
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from elastic_core import compose, launch, log
+from elastic_core import compose, events, launch, log
 from elastic_core.config import settings_from
 from elastic_core.errors import ChildFailedError, ConfigurationError, PluginError
 from elastic_core.hooks.manager import PluginManager
@@ -24,7 +25,9 @@ PLUGIN = '''
 """Brings one of everything, and keeps a diary."""
 
 from elastic_core.builtin.local import LocalRendezvousHandler
-from elastic_core.hooks import HealthEndpointRecord, Option, RendezvousBackendRecord, WatchdogRecord, hookimpl
+from elastic_core.hooks import (
+    EventSinkRecord, HealthEndpointRecord, Option, RendezvousBackendRecord, WatchdogRecord, hookimpl
+)
 from elastic_core.interfaces.health import HealthCheckServer
 from elastic_core.interfaces.watchdog import Watchdog
 
@@ -117,6 +120,10 @@ def elastic_watchdogs():
 
 
 @hookimpl
+def elastic_event_sinks():
+    return [EventSinkRecord("diary", "a test", lambda options: diary.append)]
+
+@hookimpl
 def elastic_health_endpoints():
     return [HealthEndpointRecord("pulse", "a test", make_health, (Option("loud", bool, False, "whether"),))]
 
@@ -162,6 +169,39 @@ ENDED = ["watchdog.stop", "handler.shutdown", "health.stop"]
 def test_everything_starts_before_the_rendezvous_and_ends_in_reverse_order(plugin):
     assert not run(plugin).is_failed()
     assert plugin.diary == [*STARTED, "join", "finished SUCCEEDED", *ENDED]
+
+
+def test_a_sink_of_events_by_its_name(plugin, tmp_path):
+    run(plugin, event_log_handler="file", event_log_conf={"path": str(tmp_path / "told")})
+    told = [json.loads(line)["name"] for line in (tmp_path / "told").read_text().splitlines()]
+    assert told == ["round_formed", "workers_started", "agent_finished"]
+
+
+def test_a_sink_of_the_program_and_one_of_a_plugin(plugin):
+    events.register_handler("diary", print)
+    with pytest.raises(ConfigurationError, match=r"one event sink 'diary', found that of .* register yours"):
+        run(plugin, event_log_handler="diary")
+    assert plugin.diary == []
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"worker_starter": "subproces"}, r"--worker-starter: .*did you mean 'subprocess'"),
+        ({"worker_starter": "spawn"}, r"--worker-starter: expected a function to run, found a script or a command"),
+        ({"worker_starter": "subprocess", "worker_starter_conf": {"x": "1"}}, r"--worker-starter-conf: x: unknown"),
+        ({"rank_policy": "hots"}, r"--rank-policy: .*did you mean 'host'"),
+        (
+            {"rank_policy": "host", "nnodes": "1:2"},
+            r"--rank-policy: expected a backend whose nodes can be ordered, .*'diary'",
+        ),
+        ({"event_log_handler": "null", "event_log_conf": {"path": "x"}}, r"--event-log-conf: path: unknown option"),
+    ],
+)
+def test_starters_policies_and_sinks_that_cannot_be(values, message, plugin):
+    with pytest.raises(ConfigurationError, match=message):
+        run(plugin, **values)
+    assert not set(plugin.diary) - {*STARTED, *ENDED}
 
 
 def test_what_the_factories_receive(plugin):
@@ -412,9 +452,8 @@ def test_a_script_is_started_by_our_own_interpreter_else(values, plugin, tmp_pat
 
 
 def test_names_of_entries():
-    settings = settings_from({"start_method": "fork"})
-    assert compose.function_entry(settings, os.getcwd, ()).name == "getcwd"
-    assert compose.function_entry(settings, functools.partial(print, 1), ()).name.startswith("functools.partial(")
+    assert compose.function_entry(os.getcwd, ()).name == "getcwd"
+    assert compose.function_entry(functools.partial(print, 1), ()).name.startswith("functools.partial(")
     assert compose.script_entry(settings_from({"run_path": True}), "train.py", (), {}).name == "train.py"
 
 

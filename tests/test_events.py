@@ -60,7 +60,7 @@ def test_a_name_is_not_taken_over_in_silence(name):
 def test_an_unknown_destination_names_the_known_ones():
     with pytest.raises(ConfigurationError, match=r"no event handler 'nul'; there are .*console.*null") as raised:
         events.record(EVENT, "nul")
-    assert raised.value.problems[0].origin == "--event-log-handler"
+    assert raised.value.problems[0].origin == "event handler"
 
 
 def test_a_handler_that_raises_is_logged_and_never_fatal(name):

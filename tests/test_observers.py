@@ -8,7 +8,7 @@ import pytest
 
 from elastic_core import events, metrics
 from elastic_core.clock import Instant
-from elastic_core.errors import ConfigurationError, ProcessFailure
+from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.node import Member, Round
 from elastic_core.interfaces.observer import (
@@ -91,7 +91,7 @@ def recorded():
 
 def test_facts_become_events(recorded):
     name, seen = recorded
-    tell(EventRecorder(name))
+    tell(EventRecorder(seen.append, name))
     assert [(event.name, event.source) for event in seen] == [
         (name, events.EventSource.AGENT)
         for name in ("round_formed", "workers_started", "worker_failed", "restart_decided", "agent_finished")
@@ -104,9 +104,11 @@ def test_facts_become_events(recorded):
     assert all(events.Event.deserialize(event.serialize()) == event for event in seen)
 
 
-def test_an_unknown_destination_of_events():
-    with pytest.raises(ConfigurationError, match="nowhere"):
-        EventRecorder("nowhere")(FACTS[0])
+def test_a_sink_that_raises_ends_nothing():
+    def broken(event):
+        raise OSError("full")
+
+    tell(EventRecorder(broken, "broken"))
 
 
 class Figures(metrics.MetricHandler):

@@ -11,12 +11,13 @@ from elastic_core.agent.interface import WorkerSpec
 from elastic_core.agent.process_agent import ProcessAgent
 from elastic_core.clock import SystemClock
 from elastic_core.compose import chosen, policy
+from elastic_core.config import SPECS
 from elastic_core.devices import count_workers
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.health.spans import export_recoveries
 from elastic_core.hooks.calls import Notifier, contributed_environment, watchdog_notifier
-from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.interfaces.handler import RendezvousParameters, RoundHandler
 from elastic_core.interfaces.node import Node
 from elastic_core.log import get_logger
 from elastic_core.observers import EventRecorder, Everyone, MetricRecorder
@@ -82,7 +83,6 @@ def composed(
         ConfigurationError: with everything that was asked for and cannot be had; nothing is left behind.
     """
     chosen.check_available(settings, manager)
-    chosen.check_forkable(settings, entry, manager)
     local_world_size = count_workers(settings.nproc_per_node)
     node = _node(settings, local_world_size)
     clock = SystemClock()
@@ -91,6 +91,7 @@ def composed(
         stack.enter_context(answering(settings, manager, environ, board, health_check_server))
         handler = _handler(settings, manager, node)
         stack.callback(_end, "plugin failed", f"rendezvous backend {settings.rdzv_backend}", handler.shutdown)
+        _rank(handler, settings, manager)
         parts = stack.enter_context(
             parts_for(settings, entry, manager, environ, board, local_world_size, clock, observers, options, logs_specs)
         )
@@ -154,13 +155,15 @@ def parts_for(
     """The parts for the settings; see `composed`. Ended at the end of the context."""
     with contextlib.ExitStack() as stack:
         how = policy.group_policy(settings, local_world_size, environ, stack, logs_specs)
-        workers = LocalWorkers(entry.starter, how, policy.inherited(settings, environ), clock)
+        workers = LocalWorkers(
+            chosen.starter(settings, entry.work, manager), how, policy.inherited(settings, environ), clock
+        )
         stack.callback(workers.close)
         watchdog = _watchdog(settings, manager)
         if watchdog is not None:
             stack.callback(_end, "plugin failed", f"watchdog {settings.watchdog}", watchdog.stop)
             observers = (*observers, watchdog_notifier(watchdog, settings.watchdog or "", workers.log_files))
-        recorders = EventRecorder(settings.event_log_handler), MetricRecorder(settings.role, settings.max_restarts)
+        recorders = _event_recorder(settings, manager, stack), MetricRecorder(settings.role, settings.max_restarts)
         observer = Everyone([board, *observers, *recorders, Notifier(manager)])
         contribute = _contributor(manager, watchdog, options or {})
         yield Parts(workers, observer, contribute, policy.hang_policy(settings), board, watchdog)
@@ -206,6 +209,26 @@ def _handler(settings: Settings, manager: PluginManager, node: Node) -> Rendezvo
             **config,
         )
     )
+
+
+def _rank(handler: RendezvousHandler, settings: Settings, manager: PluginManager) -> None:
+    """Order the nodes as is asked for; a single node has no order."""
+    record, options = chosen.rank_policy(settings, manager)
+    if record.name == SPECS["rank_policy"].default or settings.nnodes.max == 1:
+        return
+    if not isinstance(handler, RoundHandler):
+        found = f"found {settings.rdzv_backend!r}, whose handler ranks them itself"
+        raise ConfigurationError(Problem("--rank-policy", f"expected a backend whose nodes can be ordered, {found}"))
+    handler.rank_by(record.factory(options))
+
+
+def _event_recorder(settings: Settings, manager: PluginManager, stack: contextlib.ExitStack) -> EventRecorder:
+    record, options = chosen.event_sink(settings, manager)
+    sink = record.factory(options)
+    close = getattr(sink, "close", None)
+    if close is not None:
+        stack.callback(_end, "plugin failed", f"event sink {record.name}", close)
+    return EventRecorder(sink, record.name)
 
 
 def _watchdog(settings: Settings, manager: PluginManager) -> Watchdog | None:

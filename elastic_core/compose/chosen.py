@@ -5,21 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from elastic_core import events
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.events import check_destination
 from elastic_core.hooks.options import given, needed, not_needed, type_options
-from elastic_core.hooks.records import HealthEndpointRecord, RendezvousBackendRecord, WatchdogRecord
+from elastic_core.hooks.records import (
+    EventSinkRecord,
+    HealthEndpointRecord,
+    RankPolicyRecord,
+    RendezvousBackendRecord,
+    WatchdogRecord,
+    WorkerStarterRecord,
+)
+from elastic_core.hooks.selection import names_of
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elastic_core.compose.policy import Entry
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import Record
+    from elastic_core.interfaces.workers import Starter, Work
 
     Origins = Mapping[str, str] | None
 
@@ -44,7 +52,7 @@ def check_available(settings: Settings, manager: PluginManager, origins: Origins
         ConfigurationError: with all that is wrong.
     """
     errors = []
-    for check in (backend, watchdog, health_endpoint, _event_destination):
+    for check in (backend, watchdog, health_endpoint, event_sink, rank_policy, _worker_starter):
         try:
             check(settings, manager, origins)
         except ConfigurationError as error:
@@ -55,12 +63,27 @@ def check_available(settings: Settings, manager: PluginManager, origins: Origins
         raise ConfigurationError(*(problem for error in errors for problem in error.problems))
 
 
-def check_forkable(settings: Settings, entry: Entry, manager: PluginManager) -> None:
-    """Raises ConfigurationError for workers that would be forked from a process that must not be."""
-    if entry.forks and not manager.select(RendezvousBackendRecord, settings.rdzv_backend).forkable:
+def starter(settings: Settings, work: Work, manager: PluginManager) -> Starter:
+    """The starter of the workers: the one that is asked for, else one for such work.
+
+    Raises:
+        ConfigurationError: there is none of that name, it does not run such work, or it would fork a process that must
+            not be forked.
+    """
+    name = settings.worker_starter or (settings.start_method if work.function else "subprocess")
+    record = manager.select(WorkerStarterRecord, name)
+    if record.forks and not manager.select(RendezvousBackendRecord, settings.rdzv_backend).forkable:
+        flag = SPECS["worker_starter" if settings.worker_starter else "start_method"].flag
         expected = f"expected spawn or forkserver with the rendezvous backend {settings.rdzv_backend!r}"
         why = "its client does not survive a fork of the agent's process"
-        raise ConfigurationError(Problem("--start-method", f"{expected}, found fork: {why}"))
+        raise ConfigurationError(Problem(flag, f"{expected}, found {name}: {why}"))
+    return record.factory(work, _typed(record, settings.worker_starter_conf, "worker_starter_conf", None))
+
+
+def _worker_starter(settings: Settings, manager: PluginManager, origins: Origins) -> None:
+    if settings.worker_starter is not None:
+        record = manager.select(WorkerStarterRecord, settings.worker_starter)
+        _typed(record, settings.worker_starter_conf, "worker_starter_conf", origins)
 
 
 def backend(
@@ -106,12 +129,37 @@ def health_endpoint(
     return record, _typed(record, settings.health_conf, "health_conf", origins)
 
 
-def _event_destination(settings: Settings, manager: PluginManager, origins: Origins) -> None:
-    check_destination(settings.event_log_handler)
+def event_sink(
+    settings: Settings, manager: PluginManager, origins: Origins = None
+) -> tuple[EventSinkRecord, dict[str, Any]]:
+    """The sink of events and its options. A handler that the program itself has registered needs no plugin.
+
+    Raises:
+        ConfigurationError: a plugin and the program have sinks of that name.
+    """
+    name = settings.event_log_handler
+    handler = events.registered(name)
+    if handler is None:
+        record = manager.select(EventSinkRecord, name)
+    else:
+        record = EventSinkRecord(name, "of this program", lambda options: handler)
+        for item in manager.records(EventSinkRecord):
+            if name in names_of(item.record):
+                found = f"expected one event sink {name!r}, found that of {item.source.described} and this program's"
+                raise ConfigurationError(Problem("--event-log-handler", f"{found}; register yours under another name"))
+    return record, _typed(record, settings.event_log_conf, "event_log_conf", origins)
+
+
+def rank_policy(
+    settings: Settings, manager: PluginManager, origins: Origins = None
+) -> tuple[RankPolicyRecord, dict[str, Any]]:
+    """The rank policy and its options."""
+    record = manager.select(RankPolicyRecord, settings.rank_policy)
+    return record, _typed(record, settings.rank_policy_conf, "rank_policy_conf", origins)
 
 
 def _typed(
-    record: RendezvousBackendRecord | WatchdogRecord | HealthEndpointRecord,
+    record: Record,
     raw: Mapping[str, object],
     setting: str,
     origins: Origins,

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.agent.hang import HangPolicy
+from elastic_core.interfaces.workers import Work
 from elastic_core.log import get_logger
 from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.group import GroupPolicy
 from elastic_core.workers.numa import MODES, NO_BINDING, Binding, Machine, read_machine
-from elastic_core.workers.starters import CommandStarter
 from elastic_core.workers.streams import OutputPolicy
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from elastic_core.config import Settings
     from elastic_core.workers.logs_specs import LogsSpecs
-    from elastic_core.workers.starters import Starter
     from elastic_core.workers.streams import Placer
 
 _HEALTH_VARIABLES = frozenset(
@@ -32,11 +31,10 @@ _HEALTH_VARIABLES = frozenset(
 
 @dataclass(frozen=True)
 class Entry:
-    """What the workers run: its name, the starter that runs it, and whether that forks the agent's process."""
+    """What the workers run, and its name for people."""
 
     name: str
-    starter: Starter
-    forks: bool = False
+    work: Work
 
 
 def script_entry(settings: Settings, script: str, args: tuple[str, ...], environ: Mapping[str, str]) -> Entry:
@@ -44,7 +42,7 @@ def script_entry(settings: Settings, script: str, args: tuple[str, ...], environ
     if settings.run_path:
         from elastic_core.workers.functions import run_script
 
-        return function_entry(settings, run_script, (script, *args), name=script)
+        return function_entry(run_script, (script, *args), name=script)
     python = (environ.get("PYTHON_EXEC", sys.executable), "-u")
     if settings.no_python:
         command: tuple[str, ...] = (script, *args)
@@ -52,15 +50,13 @@ def script_entry(settings: Settings, script: str, args: tuple[str, ...], environ
         command = (*python, "-m", script, *args)
     else:
         command = (*python, script, *args)
-    return Entry(script, CommandStarter(command))
+    return Entry(script, Work(command))
 
 
-def function_entry(settings: Settings, function: Callable[..., Any], args: tuple[Any, ...], name: str = "") -> Entry:
-    """A Python function, started by `settings.start_method`."""
-    from elastic_core.workers.functions import FunctionStarter  # multiprocessing is not free to import
-
+def function_entry(function: Callable[..., Any], args: tuple[Any, ...], name: str = "") -> Entry:
+    """A Python function."""
     name = name or getattr(function, "__qualname__", "") or repr(function)  # partial and the like have no name
-    return Entry(name, FunctionStarter(function, args, settings.start_method), settings.start_method == "fork")
+    return Entry(name, Work(function=function, args=args))
 
 
 def group_policy(

@@ -300,7 +300,36 @@ class Settings:
         {}, parse_options, "plugins", "options of the health endpoint", "K=V,..", adds_up=True, torchrun=False
     )
     event_log_handler: str = setting(
-        "null", parse_filled_text, "plugins", "where events are recorded: null, console or a registered sink", "NAME"
+        "null",
+        parse_filled_text,
+        "plugins",
+        "where events are recorded: null, console, file or a plugin's sink",
+        "NAME",
+    )
+    event_log_conf: Mapping[str, str] = setting(
+        {}, parse_options, "plugins", "options of the event sink", "K=V,..", adds_up=True, torchrun=False
+    )
+    worker_starter: str | None = setting(
+        None,
+        parse_filled_text,
+        "plugins",
+        "how workers are started; unset: subprocess for scripts and commands, the start method for functions",
+        "NAME",
+        torchrun=False,
+    )
+    worker_starter_conf: Mapping[str, str] = setting(
+        {}, parse_options, "plugins", "options of the worker starter", "K=V,..", adds_up=True, torchrun=False
+    )
+    rank_policy: str = setting(
+        "keep",
+        parse_filled_text,
+        "plugins",
+        "order of the nodes: keep, host or a plugin's; the same on every node",
+        "NAME",
+        torchrun=False,
+    )
+    rank_policy_conf: Mapping[str, str] = setting(
+        {}, parse_options, "plugins", "options of the rank policy", "K=V,..", adds_up=True, torchrun=False
     )
     logs_specs: str | None = setting(
         None, parse_filled_text, "plugins", "entry point in group torchrun.logs_specs", "NAME"

@@ -6,21 +6,27 @@ Every hook is described, with a whole plugin as its example, in `elastic_core.ho
 from __future__ import annotations
 
 from elastic_core.hooks.records import (
+    EventSinkRecord,
     HealthEndpointRecord,
     Option,
+    RankPolicyRecord,
     Record,
     RendezvousBackendRecord,
     StoreRecord,
     WatchdogRecord,
+    WorkerStarterRecord,
 )
 from elastic_core.hooks.spec import hookimpl
 
 __all__ = [
+    "EventSinkRecord",
     "HealthEndpointRecord",
     "Option",
+    "RankPolicyRecord",
     "Record",
     "RendezvousBackendRecord",
     "StoreRecord",
     "WatchdogRecord",
+    "WorkerStarterRecord",
     "hookimpl",
 ]

@@ -20,7 +20,9 @@ CORE = "elastic-core"
 GROUP = "elastic"
 HANDLERS_GROUP = "torchrun.handlers"
 DISABLE_VARIABLE = "ELASTIC_DISABLE_PLUGINS"
-BUILTINS: tuple[str, ...] = ("elastic_core.builtin.local",)
+BUILTINS: tuple[str, ...] = tuple(
+    f"elastic_core.builtin.{name}" for name in ("event_sinks", "local", "rank_policies", "starters")
+)
 """Plugins of the core itself, for a checkout without metadata. When the core is installed they are entry points."""
 
 

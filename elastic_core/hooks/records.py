@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.backend import RendezvousBackend
     from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
     from elastic_core.interfaces.health import AgentView, HealthCheckServer
+    from elastic_core.interfaces.node import RankPolicy
     from elastic_core.interfaces.store import Store, StoreServer
     from elastic_core.interfaces.watchdog import Watchdog
+    from elastic_core.interfaces.workers import Starter, Work
 
 OptionType = type[str] | type[int] | type[float] | type[bool]
 
@@ -111,7 +113,57 @@ class HealthEndpointRecord:
     aliases: tuple[str, ...] = ()
 
 
-Record = RendezvousBackendRecord | StoreRecord | WatchdogRecord | HealthEndpointRecord
+@dataclass(frozen=True)
+class WorkerStarterRecord:
+    """A way to start workers, selected by `--worker-starter`.
+
+    Args:
+        factory: receives what the workers run, and the starter's options. It is called once per agent. A
+            ConfigurationError says that this starter does not run such work.
+        forks: whether it forks the agent's process, which some clients of stores do not survive.
+    """
+
+    name: str
+    summary: str
+    factory: Callable[[Work, Mapping[str, Any]], Starter]
+    options: tuple[Option, ...] | None = ()
+    aliases: tuple[str, ...] = ()
+    forks: bool = False
+
+
+@dataclass(frozen=True)
+class RankPolicyRecord:
+    """An order of the nodes, selected by `--rank-policy`; `factory` receives its options, and returns a
+    `interfaces.node.RankPolicy`."""
+
+    name: str
+    summary: str
+    factory: Callable[[Mapping[str, Any]], RankPolicy]
+    options: tuple[Option, ...] | None = ()
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EventSinkRecord:
+    """A place where events are recorded, selected by `--event-log-handler`; `factory` receives its options, and returns
+    a function of an `elastic_core.events.Event`. If that has a `close`, it is called at the end."""
+
+    name: str
+    summary: str
+    factory: Callable[[Mapping[str, Any]], Callable[[Any], None]]
+    options: tuple[Option, ...] | None = ()
+    aliases: tuple[str, ...] = ()
+
+
+Record = (
+    RendezvousBackendRecord
+    | StoreRecord
+    | WatchdogRecord
+    | HealthEndpointRecord
+    | WorkerStarterRecord
+    | RankPolicyRecord
+    | EventSinkRecord
+)
 
 
 @dataclass(frozen=True)
@@ -152,6 +204,9 @@ KINDS: tuple[Kind, ...] = (
         "--health",
         {"http": "elastic-http-health"},
     ),
+    Kind(WorkerStarterRecord, "elastic_worker_starters", "worker starter", "--worker-starter"),
+    Kind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy"),
+    Kind(EventSinkRecord, "elastic_event_sinks", "event sink", "--event-log-handler"),
 )
 
 

@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from elastic_core.hooks.records import (
+        EventSinkRecord,
         HealthEndpointRecord,
         Option,
+        RankPolicyRecord,
         RendezvousBackendRecord,
         StoreRecord,
         WatchdogRecord,
+        WorkerStarterRecord,
     )
     from elastic_core.interfaces.observer import (
         AgentFinished,
@@ -178,6 +181,115 @@ def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[em
         @hookimpl
         def elastic_health_endpoints():
             return [HealthEndpointRecord("grpc", "the gRPC health protocol", create)]
+    """
+
+
+@hookspec
+def elastic_worker_starters() -> list[WorkerStarterRecord]:  # type: ignore[empty-body]
+    """Register ways to start workers, selected by `--worker-starter`. Without that flag commands are started by
+    `subprocess`, and functions by the starter that `--start-method` names.
+
+    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
+    that loads them, after `elastic_health_endpoints`. An exception removes the plugin with everything it brings;
+    `elastic plugins` shows the exception, and the other plugins are used.
+
+    The factory of the selected record is called once per agent, in the agent's thread, before the first worker starts.
+    An exception of the factory ends the launch with exit code 2, and the error names the plugin. The factory returns an
+    `elastic_core.interfaces.workers.Starter`, which is called in the agent's thread, once for every worker of a round.
+
+    A whole plugin::
+
+        import subprocess
+
+        from elastic_core.errors import ConfigurationError, Problem
+        from elastic_core.hooks import Option, WorkerStarterRecord, hookimpl
+
+        class Worker(subprocess.Popen):
+            def own_sentinel(self):
+                return None  # its process id will do
+
+        class NiceStarter:
+            def __init__(self, command, level):
+                self.command = ("nice", f"-n{level}", *command)
+
+            def start(self, launch):
+                return Worker(
+                    self.command,
+                    env=launch.environment,
+                    stdout=launch.stdout,
+                    stderr=launch.stderr,
+                    start_new_session=True,
+                    pass_fds=(launch.mark,),
+                )
+
+            def result(self, launch):
+                return None
+
+        def create(work, options):
+            if not work.command:
+                raise ConfigurationError(Problem("--worker-starter", "expected a command to run, found a function"))
+            return NiceStarter(work.command, options["level"])
+
+        @hookimpl
+        def elastic_worker_starters():
+            level = Option("level", int, 10, "added to the niceness", least=0, most=19)
+            return [WorkerStarterRecord("nice", "commands at a lower priority", create, (level,))]
+    """
+
+
+@hookspec
+def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-body]
+    """Register orders of the nodes, selected by `--rank-policy`. Without that flag nodes keep their ranks, and
+    newcomers take the places of those that are gone.
+
+    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
+    that loads them, after `elastic_worker_starters`. An exception removes the plugin with everything it brings;
+    `elastic plugins` shows the exception, and the other plugins are used.
+
+    The factory of the selected record is called once per agent, in the agent's thread, before the first rendezvous. An
+    exception of the factory ends the launch with exit code 2, and the error names the plugin. The factory returns an
+    `elastic_core.interfaces.node.RankPolicy`. The node that leads the job calls its policy for every round; give all
+    nodes the same. An error of the policy, or a result that is not the nodes in another order, is logged, and the round
+    has the order that it would have without a policy.
+
+    A whole plugin::
+
+        from elastic_core.hooks import RankPolicyRecord, hookimpl
+
+        def largest_first(candidates):
+            return sorted(candidates, key=lambda it: -it.node.local_world_size)
+
+        @hookimpl
+        def elastic_rank_policies():
+            return [RankPolicyRecord("largest-first", "nodes with more workers first", lambda options: largest_first)]
+    """
+
+
+@hookspec
+def elastic_event_sinks() -> list[EventSinkRecord]:  # type: ignore[empty-body]
+    """Register places where events are recorded, selected by `--event-log-handler`.
+
+    Called once in every process that loads plugins (the agent and the command line, never a worker), in the thread
+    that loads them, after `elastic_rank_policies`. An exception removes the plugin with everything it brings;
+    `elastic plugins` shows the exception, and the other plugins are used.
+
+    The factory of the selected record is called once per agent, in the agent's thread, before the first rendezvous. An
+    exception of the factory ends the launch with exit code 2, and the error names the plugin. The factory returns a
+    function, which receives each `elastic_core.events.Event` in the agent's thread and should return soon. An error of
+    the function is logged, and the event is lost. If the function has a `close`, it is called at the end.
+
+    A whole plugin::
+
+        import syslog
+
+        from elastic_core.hooks import EventSinkRecord, hookimpl
+
+        def record(event):
+            syslog.syslog(event.serialize())
+
+        @hookimpl
+        def elastic_event_sinks():
+            return [EventSinkRecord("syslog", "the system's log", lambda options: record)]
     """
 
 

@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.support.sockets import PortReservation
 from elastic_core.text import truth
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration, Instant
     from elastic_core.errors import ProcessFailure
-    from elastic_core.interfaces.node import Node, Round
+    from elastic_core.interfaces.node import Node, RankPolicy, Round
     from elastic_core.interfaces.store import Store
 
 _ADDRESS_KEY = "MASTER_ADDR"
@@ -252,6 +253,16 @@ class RoundHandler(RendezvousHandler):
         """What the agent runs, and what the other nodes therefore learn of this one, see `interfaces.node.Node`. Called
         before the first `next_rendezvous`. A handler that takes it from `RendezvousParameters.node` need not care."""
         return
+
+    def rank_by(self, policy: RankPolicy) -> None:
+        """Let `policy` say the order of the nodes of each round, whenever this node is the one that forms it. Called
+        before the first `next_rendezvous`.
+
+        Raises:
+            ConfigurationError: this handler has an order of its own, as here.
+        """
+        found = f"found {self.get_backend()!r}, which has an order of its own"
+        raise ConfigurationError(Problem("--rank-policy", f"expected a backend whose nodes can be ordered, {found}"))
 
     @abc.abstractmethod
     def subscribe(self, listener: Callable[[], None]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from elastic_core.clock import Duration
 
@@ -63,3 +64,22 @@ class Round:
     members: Sequence[Member]
     restart_count: int = 0
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A node that is to be a member of the next round, for a rank policy.
+
+    Args:
+        node: its description; `stop_timeout` and `max_restarts` are its own.
+        last_rank: its group rank in the last round; None for a newcomer.
+    """
+
+    node: Node
+    last_rank: int | None
+
+
+RankPolicy = Callable[[Sequence[Candidate]], Sequence[Candidate]]
+"""Puts the nodes of the next round in the order of their group ranks. It receives them in the order that they would
+have without it, and returns the same objects. It is pure; one node of the job calls it, in any thread, anew for each
+round."""

@@ -1,4 +1,5 @@
-"""What the agent knows of the workers: it gives them the plan of a round, and gets process ids and exits."""
+"""What the agent knows of the workers: it gives them the plan of a round, and gets process ids and exits. And what a
+starter is, which starts them one by one."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
 
     from elastic_core.errors import ProcessFailure
 
@@ -83,6 +85,68 @@ class Leftover:
     state: str
     command: str
     waits_in: str = ""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every worker of the node runs: a command line, or else a function with its arguments."""
+
+    command: tuple[str, ...] = ()
+    function: Callable[..., Any] | None = None
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One worker about to start.
+
+    Args:
+        environment: all of its variables; it inherits none.
+        stdout, stderr: the descriptors to write to; None: the agent's own.
+        result: the path where a function's return value goes. The folder is private to the agent.
+        mark: a descriptor that the worker has to hold from its first moment to its end, by which it is found if the
+            agent is killed meanwhile.
+        cpus: the processors to run on; empty: any.
+    """
+
+    local_rank: int
+    environment: dict[str, str]
+    stdout: int | None
+    stderr: int | None
+    result: Path
+    mark: int
+    cpus: frozenset[int] = frozenset()
+
+
+class Child(Protocol):
+    """A process that a starter has started."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Reap the child if it has ended: its exit code, negative for a signal; None while it runs."""
+        ...
+
+    def own_sentinel(self) -> int | None:
+        """A new file descriptor that becomes readable when `poll` has an answer; None if its process id will do."""
+        ...
+
+
+class Starter(Protocol):
+    """Starts workers, one at a time, from one thread."""
+
+    def start(self, launch: Launch) -> Child:
+        """Start one worker in a session of its own (`setsid`), with the default handlers of signals. It holds the
+        agent's descriptors no longer than the call, but those of `launch`.
+
+        Raises:
+            ConfigurationError: the work cannot be run at all.
+        """
+        ...
+
+    def result(self, launch: Launch) -> object:
+        """What the worker returned, after it has ended with exit code 0; None where that has no meaning."""
+        ...
 
 
 class WorkerProcesses(Protocol):

@@ -14,6 +14,7 @@ from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousInfo, RendezvousStoreInfo, RoundHandler
+from elastic_core.log import get_logger
 from elastic_core.rendezvous.codec import check_entry
 from elastic_core.rendezvous.driver import Driver, Patience
 from elastic_core.rendezvous.effects import Look
@@ -33,13 +34,14 @@ from elastic_core.rendezvous.settings import (
 from elastic_core.support.sockets import unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
 
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.errors import ProcessFailure
     from elastic_core.interfaces.backend import RendezvousBackend, RoundStores
     from elastic_core.interfaces.handler import RendezvousParameters, Verdict
+    from elastic_core.interfaces.node import RankPolicy
     from elastic_core.interfaces.store import Store
     from elastic_core.rendezvous.effects import Request
     from elastic_core.rendezvous.model import State
@@ -276,6 +278,12 @@ class DynamicRendezvousHandler(RoundHandler):
 
         self._driver.ask(told)
 
+    def rank_by(self, policy: RankPolicy) -> None:
+        def told(node: Node, now: Instant) -> None:
+            node.settings = replace(node.settings, rank_policy=partial(_in_order, policy))
+
+        self._driver.ask(told)
+
     def subscribe(self, listener: Callable[[], None]) -> None:
         self._driver.subscribe(listener)
 
@@ -313,6 +321,19 @@ class DynamicRendezvousHandler(RoundHandler):
             self._driver.ask(lambda node, now: node.leave(reason))
             return True
         return self._driver.carry_out(lambda node: node.leave(reason), timeout)
+
+
+def _in_order(policy: RankPolicy, candidates: Sequence[described.Candidate]) -> Sequence[described.Candidate]:
+    """What the policy says; the order that they have if it fails, which the log tells."""
+    try:
+        found = policy(candidates)
+        if sorted(map(id, found)) == sorted(map(id, candidates)):
+            return found
+        reason = f"expected the {len(candidates)} nodes in another order, found {len(found)} of them"
+    except Exception as error:  # noqa: BLE001 - it is a plugin's
+        reason = f"it broke: {type(error).__name__}: {error}"
+    get_logger().warning("plugin failed", part="rank policy", reason=f"{reason}; the nodes keep their ranks")
+    return candidates
 
 
 def _checked(entry: Entry) -> Entry:

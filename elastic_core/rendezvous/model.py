@@ -12,7 +12,7 @@ import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from elastic_core.interfaces.node import Member
+from elastic_core.interfaces.node import Member, Node
 from elastic_core.rendezvous.seats import NOBODY, Seat, Seats
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
     from elastic_core.errors import ProcessFailure
-    from elastic_core.interfaces.node import Node
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,20 @@ class Entry:
             max_restarts=node.max_restarts,
             labels=dict(node.labels),
             stop_timeout=node.stop_timeout,
+        )
+
+    @property
+    def described(self) -> Node:
+        """The node as its agent described it."""
+        return Node(
+            self.node,
+            self.host,
+            self.role,
+            self.local_world_size,
+            self.rank_hint,
+            self.max_restarts,
+            self.labels,
+            self.stop_timeout,
         )
 
     @property

@@ -31,7 +31,7 @@ from elastic_core.rendezvous.model import (
     refused,
     succeeded,
 )
-from elastic_core.rendezvous.roster import alive, holders, is_ready, ordered, waiting
+from elastic_core.rendezvous.roster import alive, arranged, holders, is_ready, ordered, waiting
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
@@ -218,7 +218,9 @@ def _form(
     meeting = _meeting(veterans_first, settings.min_nodes)
     meets = {entry.key for entry in meeting}
     chosen = {entry.key for entry in meeting[: settings.max_nodes]}
-    members = ordered([entry for entry in ready if entry.key in chosen], list(state.seats.keys))
+    before = list(state.seats.keys)
+    members = ordered([entry for entry in ready if entry.key in chosen], before)
+    members = arranged(members, before, settings.rank_policy)
     max_restarts = max(entry.max_restarts for entry in members)
     announced = {seen.entry.key for seen in roster}
     apart = ", ".join(entry.node for entry in ready if entry.key not in meets)

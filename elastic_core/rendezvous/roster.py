@@ -7,10 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from elastic_core.interfaces.node import Candidate
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from elastic_core.clock import Instant
+    from elastic_core.interfaces.node import RankPolicy
     from elastic_core.rendezvous.model import Entry, State
 
 _DIGITS = "0123456789"
@@ -92,6 +95,16 @@ def ordered(entries: Sequence[Entry], before: Sequence[str]) -> list[Entry]:
     places = _with_first([by_key.get(key) for key in before])
     order = [entry for place in places if (entry := place or next(newcomers, None)) is not None]
     return _with_hints([*order, *newcomers])
+
+
+def arranged(order: list[Entry], before: Sequence[str], policy: RankPolicy | None) -> list[Entry]:
+    """The members in the order of a rank policy, which is given them in `order`; see `ordered` for `before`."""
+    if policy is None:
+        return order
+    last_ranks = {key: rank for rank, key in enumerate(before)}
+    candidates = [Candidate(entry.described, last_ranks.get(entry.key)) for entry in order]
+    entries = {id(candidate): entry for candidate, entry in zip(candidates, order, strict=True)}
+    return [entries[id(candidate)] for candidate in policy(candidates)]
 
 
 def _with_first(places: list[Entry | None]) -> list[Entry | None]:

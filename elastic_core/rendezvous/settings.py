@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
     from elastic_core.interfaces.handler import RendezvousParameters
+    from elastic_core.interfaces.node import RankPolicy
 
 JOIN: Duration = 600.0
 LAST_CALL: Duration = 5.0
@@ -76,6 +77,7 @@ class RendezvousSettings:
         keep_alive_max_attempt: the number of beats that may be missing before a node counts as gone; at least 2.
         lease_ttl: seconds without a beat after which the backend itself drops a node (see `RosterBackend.lease_ttl`);
             None if it does not.
+        rank_policy: the order of the nodes of a round; None: nodes keep their ranks. It never raises.
 
     Raises:
         ValueError: a bound does not hold.
@@ -88,6 +90,7 @@ class RendezvousSettings:
     keep_alive_interval: Duration = KEEP_ALIVE_INTERVAL
     keep_alive_max_attempt: int = KEEP_ALIVE_MAX_ATTEMPT
     lease_ttl: Duration | None = None
+    rank_policy: RankPolicy | None = None
 
     def __post_init__(self) -> None:
         check_job(self.run_id, self.min_nodes, self.max_nodes)

@@ -6,6 +6,7 @@ Contracts, by which what a plugin brings proves itself in about ten lines; each 
 - `StoreContract`: a key-value store
 - `WatchdogContract`: a watchdog, with timers or without
 - `HealthContract`: a health endpoint
+- `StarterContract`, `RankPolicyContract`, `EventSinkContract`: a worker starter, a rank policy, an event sink
 
 Fakes, where time or failure must be controlled:
 
@@ -24,7 +25,8 @@ import sys
 
 if "pytest" in sys.modules:  # whose failed contract is to show what was found
     sys.modules["pytest"].register_assert_rewrite(
-        *(f"elastic_core.testing.{contract}" for contract in ("backend_contract", "health", "store", "watchdog")),
+        *(f"elastic_core.testing.{contract}" for contract in ("health", "small_contracts", "store", "watchdog")),
+        "elastic_core.testing.backend_contract",
         *(f"elastic_core.testing.{part}_promises" for part in ("roster", "state")),
     )
 
@@ -38,6 +40,7 @@ from elastic_core.testing.installed import (
     installed_watchdog,
     rendezvous_parameters,
 )
+from elastic_core.testing.small_contracts import EventSinkContract, RankPolicyContract, StarterContract
 from elastic_core.testing.store import StoreContract
 from elastic_core.testing.waiting import Background, eventually
 from elastic_core.testing.watchdog import WatchdogContract
@@ -46,11 +49,14 @@ from elastic_core.testing.world import World, WorldNode
 __all__ = [
     "BackendContract",
     "Background",
+    "EventSinkContract",
     "FakeAgentView",
     "FakeClock",
     "HealthContract",
     "MemoryBackend",
+    "RankPolicyContract",
     "SharedMemory",
+    "StarterContract",
     "StoreContract",
     "WatchdogContract",
     "World",

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
+    from elastic_core.interfaces.workers import Child, Launch
     from elastic_core.workers.numa import Cpus
-    from elastic_core.workers.process import Child
-    from elastic_core.workers.starters import Launch
 
 _ERRORS = "backslashreplace"  # a character that the locale lacks must not end a worker
 _STDERR = 2

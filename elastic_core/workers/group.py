@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock
-from elastic_core.interfaces.workers import Leftover, WorkerExit
+from elastic_core.interfaces.workers import Launch, Leftover, WorkerExit
 from elastic_core.log import get_logger
 from elastic_core.workers import sessions
 from elastic_core.workers.activity import Activity
@@ -40,7 +40,6 @@ from elastic_core.workers.process import (
     wait_readable,
 )
 from elastic_core.workers.round_output import RoundOutput, make_folder, unwritable
-from elastic_core.workers.starters import Launch
 from elastic_core.workers.streams import FILTERED, OutputPolicy, round_folder
 
 if TYPE_CHECKING:
@@ -48,12 +47,11 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.errors import ProcessFailure
-    from elastic_core.interfaces.workers import RoundPlan, WorkerRanks, WorkerSample
+    from elastic_core.interfaces.workers import RoundPlan, Starter, WorkerRanks, WorkerSample
     from elastic_core.workers.environment import EnvironmentMaker
     from elastic_core.workers.failure import OomCounter
     from elastic_core.workers.numa import Binding
     from elastic_core.workers.process import OpenSentinel
-    from elastic_core.workers.starters import Starter
 
 
 _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to be gone, when others could not be started

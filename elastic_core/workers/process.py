@@ -11,31 +11,17 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.workers.sessions import start_of
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
-    from elastic_core.interfaces.workers import WorkerRanks
+    from elastic_core.interfaces.workers import Child, WorkerRanks
 
 REAPED_BY_OTHERS = 256
 """Stands for the exit code of a child that another part of the program waited for; no process can exit with it."""
-
-
-class Child(Protocol):
-    """What both `subprocess` and `multiprocessing` can say about a child."""
-
-    pid: int
-
-    def poll(self) -> int | None:
-        """Reap the child if it has ended: its exit code, negative for a signal; None while it runs."""
-        ...
-
-    def own_sentinel(self) -> int | None:
-        """A new file descriptor that becomes readable when `poll` has an answer; None if its process id will do."""
-        ...
 
 
 @dataclass

@@ -1,50 +1,20 @@
-"""Starters: how a worker is started. `subprocess` for scripts and commands; for functions see `functions`."""
+"""The starter `subprocess`, for scripts and commands; for functions see `functions`."""
 
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.workers.environment import substitute_local_rank
-from elastic_core.workers.numa import NO_CPUS, Cpus, bound_to
+from elastic_core.workers.numa import bound_to
 from elastic_core.workers.process import reap, remedy
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from elastic_core.workers.process import Child
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One worker about to start. `stdout` and `stderr` are the write ends of pipes, None to inherit the agent's.
-    `result` is where a function's return value goes, `mark` a descriptor that the worker has to hold from its first
-    moment, see `Guardian.expecting`, and `cpus` the processors to run on (empty: any)."""
-
-    local_rank: int
-    environment: dict[str, str]
-    stdout: int | None
-    stderr: int | None
-    result: Path
-    mark: int
-    cpus: Cpus = NO_CPUS
+    from elastic_core.interfaces.workers import Child, Launch
 
 
 _REMEDY = "check the path, its permissions and its first line (#!)"
-
-
-class Starter(Protocol):
-    """Starts one worker in a session of its own."""
-
-    def start(self, launch: Launch) -> Child:
-        """Raises ConfigurationError when the command cannot be run at all."""
-        ...
-
-    def result(self, launch: Launch) -> object:
-        """What the worker returned; None where that has no meaning."""
-        ...
 
 
 class CommandStarter:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from elastic_core.interfaces.workers import RoundPlan
+
+sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
 
 import pytest
+from hook_examples import example_of
 
 from elastic_core.errors import ProcessFailure
 from elastic_core.hooks import spec
@@ -25,11 +25,6 @@ TOLD = {
     ),
     "agent_finished": (AgentFinished("job", "SUCCEEDED", "all done", 0), "job: SUCCEEDED (all done)"),
 }
-
-
-def example_of(hook):
-    docstring = inspect.getdoc(getattr(spec, hook))
-    return textwrap.dedent(docstring.partition("A whole plugin::\n")[2])
 
 
 @pytest.fixture
@@ -53,6 +48,9 @@ def test_hooks_are_in_the_order_of_a_launch():
         "elastic_stores",
         "elastic_watchdogs",
         "elastic_health_endpoints",
+        "elastic_worker_starters",
+        "elastic_rank_policies",
+        "elastic_event_sinks",
         "elastic_round_formed",
         "elastic_contribute_environment",
         "elastic_workers_started",

@@ -9,16 +9,19 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
+import interrupted
 import pytest
 from launching import config, python
 
 from elastic_core import ChildFailedError, SignalException, elastic_launch, launch_agent
 from elastic_core.compose import Entry
 from elastic_core.errors import ConfigurationError
+from elastic_core.hooks.discovery import BUILTINS
 from elastic_core.hooks.manager import PluginManager
+from elastic_core.interfaces.workers import Work
 from elastic_core.launch import run_job
-from elastic_core.workers.starters import CommandStarter
 
 WORK = """
 import os
@@ -130,23 +133,15 @@ def test_an_interrupt_that_is_not_handled_stops_the_workers_too(script, tmp_path
         os.kill(int(noted.read_text()), 0)
 
 
-class InterruptedAtTheFork(CommandStarter):
-    """To which Ctrl-C comes when its process has just started, and nobody else knows of it."""
-
-    def start(self, launch):
-        self.child = super().start(launch)
-        signal.raise_signal(signal.SIGINT)
-        return self.child
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_in_the_instant_in_which_a_worker_starts_stops_it_too():
-    starter = InterruptedAtTheFork(("sleep", "600"))
-    settings = config(signals_to_handle="SIGTERM").settings()
+    manager = PluginManager.load({}, builtins=(*BUILTINS, interrupted.__name__))
+    settings = replace(config(signals_to_handle="SIGTERM").settings(), worker_starter="interrupted")
     with pytest.raises(KeyboardInterrupt):
-        run_job(settings, Entry("sleep", starter), PluginManager.load({}), os.environ)
+        run_job(settings, Entry("sleep", Work(("sleep", "600"))), manager, os.environ)
+    (child,) = interrupted.started
     with pytest.raises(ProcessLookupError):
-        os.kill(starter.child.pid, 0)
+        os.kill(child.pid, 0)
 
 
 INNER = [sys.executable, "-m", "elastic_core", "run", "--log-level=error"]

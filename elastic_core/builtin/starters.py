@@ -1,0 +1,46 @@
+"""The worker starters that come with the core: `subprocess` for commands; `spawn`, `fork` and `forkserver` for Python
+functions, by `multiprocessing`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.hooks import WorkerStarterRecord, hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elastic_core.interfaces.workers import Starter, Work
+
+
+def _for_commands(work: Work, options: Mapping[str, Any]) -> Starter:
+    from elastic_core.workers.starters import CommandStarter
+
+    if work.function is not None:
+        raise _unfit("a script or a command", "a function", "spawn, fork or forkserver")
+    return CommandStarter(work.command)
+
+
+def _for_functions(method: str, work: Work, options: Mapping[str, Any]) -> Starter:
+    from elastic_core.workers.functions import FunctionStarter  # multiprocessing is not free to import
+
+    if work.function is None:
+        raise _unfit("a function", "a script or a command", "subprocess")
+    return FunctionStarter(work.function, work.args, method)
+
+
+def _unfit(expected: str, found: str, better: str) -> ConfigurationError:
+    return ConfigurationError(Problem("--worker-starter", f"expected {expected} to run, found {found}; use {better}"))
+
+
+@hookimpl
+def elastic_worker_starters() -> list[WorkerStarterRecord]:
+    spawn, fork, forkserver = (partial(_for_functions, method) for method in ("spawn", "fork", "forkserver"))
+    return [
+        WorkerStarterRecord("subprocess", "scripts and commands, each a new program", _for_commands),
+        WorkerStarterRecord("spawn", "functions, each in a new Python", spawn),
+        WorkerStarterRecord("fork", "functions, each in a copy of the agent's process", fork, forks=True),
+        WorkerStarterRecord("forkserver", "functions, each in a copy of a fresh Python", forkserver),
+    ]

@@ -1,0 +1,82 @@
+"""What comes with the core keeps the contracts that strangers' plugins keep."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from elastic_core.errors import ConfigurationError
+from elastic_core.events import HANDLERS
+from elastic_core.hooks import EventSinkRecord, RankPolicyRecord, WorkerStarterRecord
+from elastic_core.hooks.manager import PluginManager
+from elastic_core.interfaces.node import Candidate, Node
+from elastic_core.interfaces.workers import Work
+from elastic_core.testing import EventSinkContract, RankPolicyContract, StarterContract
+
+
+def select(kind, name):
+    return PluginManager.load({}).select(kind, name)
+
+
+class TestSubprocess(StarterContract):
+    @pytest.fixture
+    def starter_for(self):
+        return lambda command: select(WorkerStarterRecord, "subprocess").factory(Work(command), {})
+
+
+@pytest.mark.parametrize("name", ["spawn", "fork", "forkserver"])
+def test_functions_are_not_commands(name):
+    with pytest.raises(
+        ConfigurationError, match=r"expected a function to run, found a script or a command; use subpro"
+    ):
+        select(WorkerStarterRecord, name).factory(Work(("true",)), {})
+    with pytest.raises(ConfigurationError, match=r"expected a script or a command to run, found a function; use spawn"):
+        select(WorkerStarterRecord, "subprocess").factory(Work(function=print), {})
+
+
+class TestKeep(RankPolicyContract):
+    @pytest.fixture
+    def policy(self):
+        return select(RankPolicyRecord, "keep").factory({})
+
+
+class TestHost(RankPolicyContract):
+    @pytest.fixture
+    def policy(self):
+        return select(RankPolicyRecord, "host").factory({})
+
+    def test_neighbours_are_neighbours(self, policy):
+        hosts = ["node66", "rack2-9", "node7", "rack2-10", "rack1-3"]
+        found = policy([Candidate(Node(host, host), rank) for rank, host in enumerate(hosts)])
+        assert [it.node.host for it in found] == ["node7", "node66", "rack1-3", "rack2-9", "rack2-10"]
+
+
+class TestFile(EventSinkContract):
+    @pytest.fixture
+    def sink(self, tmp_path):
+        self.path = tmp_path / "events.jsonl"
+        return select(EventSinkRecord, "file").factory({"path": str(self.path)})
+
+    def recorded(self, sink):
+        return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+    def test_a_file_that_cannot_be_written(self):
+        with pytest.raises(ConfigurationError, match=r"--event-log-conf: path: expected a file .* '/no/such/file'"):
+            select(EventSinkRecord, "file").factory({"path": "/no/such/file"})
+
+
+class TestConsole(EventSinkContract):
+    @pytest.fixture
+    def sink(self, capsys):
+        self.told = ""
+        self.capsys = capsys
+        return select(EventSinkRecord, "console").factory({})
+
+    def recorded(self, sink):
+        self.told += self.capsys.readouterr().err
+        return [json.loads(line) for line in self.told.splitlines()]
+
+
+def test_null_is_nowhere():
+    assert select(EventSinkRecord, "null").factory({}) is HANDLERS["null"]

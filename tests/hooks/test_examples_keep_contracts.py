@@ -1,0 +1,57 @@
+"""The examples of starters, rank policies and event sinks are whole: they keep the contracts of what they bring."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+from hook_examples import example_of
+
+from elastic_core.errors import ConfigurationError
+from elastic_core.hooks import EventSinkRecord, RankPolicyRecord, WorkerStarterRecord
+from elastic_core.hooks.manager import PluginManager
+from elastic_core.interfaces.node import Candidate, Node
+from elastic_core.interfaces.workers import Work
+from elastic_core.testing import EventSinkContract, RankPolicyContract, StarterContract
+
+
+@pytest.fixture
+def selected(install_plugin):
+    def selected(hook, record, name):
+        points = install_plugin("example", example_of(hook))
+        return PluginManager.load({}, builtins=(), entry_points=points).select(record, name)
+
+    return selected
+
+
+class TestNice(StarterContract):
+    @pytest.fixture
+    def starter_for(self, selected):
+        factory = selected("elastic_worker_starters", WorkerStarterRecord, "nice").factory
+        return lambda command: factory(Work(command), {"level": 1})
+
+    def test_a_function_is_refused(self, selected):
+        with pytest.raises(ConfigurationError, match="expected a command to run, found a function"):
+            selected("elastic_worker_starters", WorkerStarterRecord, "nice").factory(Work(function=print), {"level": 1})
+
+
+class TestLargestFirst(RankPolicyContract):
+    @pytest.fixture
+    def policy(self, selected):
+        return selected("elastic_rank_policies", RankPolicyRecord, "largest-first").factory({})
+
+    def test_the_largest_are_first(self, policy):
+        given = [Candidate(Node(str(size), local_world_size=size), None) for size in (1, 8, 2)]
+        assert [it.node.local_world_size for it in policy(given)] == [8, 2, 1]
+
+
+class TestSyslog(EventSinkContract):
+    @pytest.fixture
+    def sink(self, selected, monkeypatch):
+        self.told = []
+        monkeypatch.setitem(sys.modules, "syslog", types.SimpleNamespace(syslog=self.told.append))
+        return selected("elastic_event_sinks", EventSinkRecord, "syslog").factory({})
+
+    def recorded(self, sink):
+        return self.told

@@ -1,0 +1,20 @@
+"""A plugin: a worker starter to which Ctrl-C comes when its process has just started, and nobody else knows of it."""
+
+import signal
+
+from elastic_core.hooks import WorkerStarterRecord, hookimpl
+from elastic_core.workers.starters import CommandStarter
+
+started = []
+
+
+class InterruptedAtTheFork(CommandStarter):
+    def start(self, launch):
+        started.append(super().start(launch))
+        signal.raise_signal(signal.SIGINT)
+        return started[-1]
+
+
+@hookimpl
+def elastic_worker_starters():
+    return [WorkerStarterRecord("interrupted", "a test", lambda work, options: InterruptedAtTheFork(work.command))]

@@ -1,0 +1,74 @@
+"""Handlers that order the nodes of a round by a policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_core import log
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.interfaces.node import Node
+from elastic_core.rendezvous import DynamicRendezvousHandler
+from elastic_core.testing import Background, MemoryBackend, SharedMemory
+
+HOSTS = ("node9", "node10", "node3")
+
+
+def backwards(candidates):
+    return list(reversed(candidates))
+
+
+def raising(candidates):
+    raise ValueError("no idea")
+
+
+@pytest.fixture
+def hosts_of_a_round():
+    """A function that forms a round of three nodes under a policy, and returns their hosts in the order of ranks."""
+    handlers = []
+
+    def hosts_of_a_round(policy):
+        memory = SharedMemory()
+        for host in HOSTS:
+            node = Node(f"{host}:1", host, labels={"rack": host})
+            backend = MemoryBackend(memory)
+            handler = DynamicRendezvousHandler.from_backend("job", MemoryStore(), backend, 3, 3, node=node)
+            if policy is not None:
+                handler.rank_by(policy)
+            handlers.append(handler)
+        joins = [Background(handler.next_rendezvous) for handler in handlers]
+        infos = [join.result() for join in joins]
+        (members,) = {tuple(info.formed.members) for info in infos}
+        assert [members[info.rank].host for info in infos] == list(HOSTS)
+        return [member.host for member in members]
+
+    yield hosts_of_a_round
+    for handler in handlers:
+        handler.shutdown()
+
+
+def test_without_a_policy_by_host(hosts_of_a_round):
+    assert hosts_of_a_round(None) == ["node3", "node9", "node10"]
+
+
+def test_the_policy_has_the_last_word(hosts_of_a_round):
+    assert hosts_of_a_round(backwards) == ["node10", "node9", "node3"]
+
+
+def test_it_is_told_what_the_nodes_are(hosts_of_a_round):
+    told = []
+
+    def policy(candidates):
+        told.extend((it.node.labels["rack"], it.last_rank) for it in candidates)
+        return candidates
+
+    hosts_of_a_round(policy)
+    assert told == [("node3", None), ("node9", None), ("node10", None)]
+
+
+@pytest.mark.parametrize("policy", [raising, lambda candidates: candidates[1:], lambda candidates: candidates * 2])
+def test_one_that_fails_is_told_and_the_nodes_have_their_ranks(policy, hosts_of_a_round, capsys):
+    log.configure("human", "warning")
+    assert hosts_of_a_round(policy) == ["node3", "node9", "node10"]
+    told = capsys.readouterr().err
+    assert 'plugin failed: part="rank policy"' in told
+    assert told.count("the nodes keep their ranks") == 1
