@@ -186,3 +186,19 @@ def test_what_the_flags_select():
     assert (option.level, "volume" in option.told) == (Level.FAULT, True)
     found = judged(manager(toy()), rdzv_backend="toy", watchdog="file", health="http", health_port=1234)
     assert [item.advice for item in found][1:] == ["pip install elastic-file-timer", "pip install elastic-http-health"]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"rank_policy": "hots"}, "did you mean 'host'"),
+        ({"worker_starter": "spwan"}, "did you mean 'spawn'"),
+        ({"event_log_handler": "fiel"}, "did you mean 'file'"),
+        ({"event_log_handler": "file", "event_log_conf": {"pth": "x"}}, "--event-log-conf: pth: unknown option"),
+        ({"event_log_handler": "null", "event_log_conf": {"path": "x"}}, "--event-log-conf: path: unknown option"),
+    ],
+)
+def test_starters_policies_and_sinks_that_are_not_there(values, told):
+    findings = judged_choices(settings_from(values), PluginManager.load({}))
+    (wrong,) = (finding for finding in findings if finding.level is Level.FAULT)
+    assert told in wrong.told

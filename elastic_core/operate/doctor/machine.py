@@ -12,11 +12,20 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.config import SPECS
 from elastic_core.devices import ASKING, count_workers, usable_cpus
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.discovery import CORE
 from elastic_core.hooks.options import needed, type_options
-from elastic_core.hooks.records import KINDS, HealthEndpointRecord, RendezvousBackendRecord, WatchdogRecord
+from elastic_core.hooks.records import (
+    KINDS,
+    EventSinkRecord,
+    HealthEndpointRecord,
+    RankPolicyRecord,
+    RendezvousBackendRecord,
+    WatchdogRecord,
+    WorkerStarterRecord,
+)
 from elastic_core.operate.doctor.finding import Check, fault, note, ok, warning
 
 if TYPE_CHECKING:
@@ -200,9 +209,13 @@ def judged_choices(settings: Settings, manager: PluginManager) -> Iterator[Findi
         (RendezvousBackendRecord, settings.rdzv_backend, settings.rdzv_conf, "--rdzv-conf"),
         (WatchdogRecord, settings.watchdog, settings.watchdog_conf, "--watchdog-conf"),
         (HealthEndpointRecord, settings.health, settings.health_conf, "--health-conf"),
+        (WorkerStarterRecord, settings.worker_starter, settings.worker_starter_conf, "--worker-starter-conf"),
+        (RankPolicyRecord, settings.rank_policy, settings.rank_policy_conf, "--rank-policy-conf"),
+        (EventSinkRecord, settings.event_log_handler, settings.event_log_conf, "--event-log-conf"),
     )
+    usual = {SPECS["rank_policy"].default, SPECS["event_log_handler"].default}
     for kind, name, conf, origin in chosen:
-        if name is not None:
+        if name is not None and (conf or name not in usual):
             yield from _choice(kind, name, conf, origin, manager)
 
 
