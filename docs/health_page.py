@@ -70,7 +70,7 @@ def status(pids: list[int], now: float) -> AgentStatus:
     back = "every node known is back"
     lost, waits = "lost gpu-13: no beat for 5 s", "gpu-13 wants to take part"
     rounds = (
-        RoundStatus(1, 4, 1, 4 * n, begun[0], "all 4 nodes are there", begun[1], lost, "membership", 8.2),
+        RoundStatus(1, 4, 1, 4 * n, begun[0], "all 4 nodes are there", begun[1], lost, "node lost", 8.2),
         RoundStatus(2, 3, 1, 3 * n, begun[1], "gpu-13 did not come back in time", begun[2], hang, "hang", 0.03),
         RoundStatus(3, 3, 1, 3 * n, begun[2], back, begun[3], waits, "membership", 0.02),
         RoundStatus(4, 4, 1, 4 * n, begun[3], back, rendezvous=0.11),
@@ -81,14 +81,14 @@ def status(pids: list[int], now: float) -> AgentStatus:
         stderr_tail=("step 41200 loss 1.873 lr 2.9e-4", "step 41300 loss 1.871 lr 2.9e-4"),
     )  # fmt: skip
     recoveries = (
-        Recovery(2, "membership", lost, begun[1], 5.1, 1.3, 0.03, 0.21),
+        Recovery(2, "node lost", lost, begun[1], 5.1, 1.3, 0.03, 0.21),
         Recovery(3, "hang", hang, begun[2], 0.42, 1.1, 0.02, 0.19),
         Recovery(4, "membership", waits, begun[3], 0.01, 0.9, 0.11, 0.2),
     )
     own = tuple(WorkerStatus(rank, n + rank, pid, "running") for rank, pid in enumerate(pids))
     return AgentStatus(
         1, "llama-8b-pretrain", "gpu-12", "trainer", AgentPhase.RUNNING, begun[3], "", 4, 1, members, 1, 3, own, rounds,
-        recoveries, (("hang", 1), ("membership", 2)), failure,
+        recoveries, (("hang", 1), ("membership", 1), ("node lost", 1)), failure,
     )  # fmt: skip
 
 

@@ -154,6 +154,7 @@ def _changes(state: State) -> Iterator[tuple[str, Change]]:
     if state.end is not None and not state.open and not state.end.counted:
         spent = " (no restart left)" if state.restarts >= _RESTARTS else ""
         yield "the failure is counted" + spent, lambda it: changes.counted_failure(it)
+        yield "the failure followed from a loss", lambda it: changes.followed(it, Cause.LOST, "b", "")
     yield "closed on request", lambda it: changes.closed(it, "a", "", succeeded=False)
     yield "node refused", lambda it: changes.refused(it, (("c", "why"),))
     yield _MEMORY, lambda it: changes.recovered(it, State())

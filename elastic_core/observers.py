@@ -105,7 +105,7 @@ class MetricRecorder:
             self._put_state("healthy")
         elif isinstance(fact, RestartDecided):
             self._restarts = fact.restart_count
-            if fact.cause != "membership":
+            if fact.cause in ("failure", "hang"):
                 self._put_state("failed")
         elif isinstance(fact, AgentFinished):
             self._restarts = fact.restart_count

@@ -21,9 +21,9 @@ from elastic_core.agent.supervise import (
     Observation,
     Order,
     RestartBudget,
-    RestartCause,
     await_others,
     closed,
+    judged,
     supervise,
     together,
 )
@@ -272,7 +272,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._budget = decision.budget
         if decision.certain:
             # This node's budget has paid already; a shared one pays when the next round forms.
-            unpaid = self._budget.shared and decision.cause is not RestartCause.MEMBERSHIP
+            unpaid = self._budget.shared and decision.cause is not None and decision.cause.uses_budget
             self._reporter.restart(self._worker_group.round, decision, self._budget.failures + unpaid)
         else:
             self._unjudged = decision
@@ -404,7 +404,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._link.joined()
         unjudged, self._unjudged = self._unjudged, None
         if unjudged is not None:
-            self._reporter.restart(self._worker_group.round, unjudged, formed.restart_count)
+            ended = formed.ended if formed.number == self._worker_group.round + 1 else None
+            self._reporter.restart(self._worker_group.round, judged(unjudged, ended), formed.restart_count)
         return formed
 
     @prof

@@ -57,12 +57,17 @@ _AGAIN = (Order.JOIN, Order.START)
 
 
 class RestartCause(str, enum.Enum):
-    """Why a group restarts. HANG: a worker was killed because it hung. This uses the budget, as a failure does; a
-    change of the membership does not."""
+    """Why a group restarts. HANG: a worker was killed because it hung. LOST: a node was lost. MEMBERSHIP: the
+    membership changed in another way. The first two use the budget, the others do not."""
 
     FAILURE = "failure"
     HANG = "hang"
+    LOST = "node lost"
     MEMBERSHIP = "membership"
+
+    @property
+    def uses_budget(self) -> bool:
+        return self in (RestartCause.FAILURE, RestartCause.HANG)
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,8 @@ class Observation:
 class Decision:
     """What to do, why, and the budget that is left after it. No orders: wait.
 
-    `cause` is set for a restart. `certain` is false when the budget is shared and may turn out to be used up.
+    `cause` is set for a restart. `certain` is false when the budget is shared and may turn out to be used up, or when
+    the next round shows what the cause was (`judged`).
     """
 
     orders: tuple[Order, ...]
@@ -212,10 +218,14 @@ def _stop(seen: Observation) -> tuple[Order, ...]:
 
 def _after_round(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
     """The round is over for this node. What ended the round counts as the cause, and not a failure of this node."""
-    orders = (*_stop(seen), *_AGAIN)
-    if verdict.failed:
-        return Decision(orders, verdict.reason, budget, _cause(verdict.failures))
-    return Decision(orders, verdict.reason, budget.after_membership_change(), RestartCause.MEMBERSHIP)
+    cause = _cause_of(verdict)
+    after = budget if cause.uses_budget else budget.after_membership_change()
+    return Decision((*_stop(seen), *_AGAIN), verdict.reason, after, cause, certain=verdict.judged)
+
+
+def judged(decision: Decision, ended: Verdict | None) -> Decision:
+    """The decision about a round of which it is known by now how it ended."""
+    return replace(decision, reason=ended.reason, cause=_cause_of(ended)) if ended else decision
 
 
 def _after_close(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
@@ -244,6 +254,12 @@ def _after_failure(budget: RestartBudget, seen: Observation) -> Decision:
 
 def _what_failed(result: RunResult) -> str:
     return first_in_words(result.failures) or f"the group is {result.state.value}"
+
+
+def _cause_of(verdict: Verdict) -> RestartCause:
+    if verdict.failed:
+        return _cause(verdict.failures)
+    return RestartCause.LOST if verdict.lost else RestartCause.MEMBERSHIP
 
 
 def _cause(failures: Mapping[int, ProcessFailure]) -> RestartCause:

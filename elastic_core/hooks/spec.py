@@ -371,10 +371,11 @@ def elastic_worker_failed(fact: WorkerFailed) -> None:
 
 @hookspec
 def elastic_restart_decided(fact: RestartDecided) -> None:
-    """The agent restarts the group of workers, after a failure or because nodes joined or left.
+    """The agent restarts the group of workers, after a failure or because nodes joined, left or were lost.
 
-    Called once per restart, in the agent's process and thread, before the next rendezvous. An exception is logged
-    with the plugin's name and version, and changes nothing.
+    Called once per restart, in the agent's process and thread: before the next rendezvous or, after a failure that may
+    have followed from the loss of a node, when the next round has formed, because that shows the cause. An exception is
+    logged with the plugin's name and version, and changes nothing.
 
     A whole plugin::
 

@@ -167,6 +167,9 @@ class Verdict:
         by: for CLOSED, the node that closed the job.
         failures: the known failures of workers of all nodes, by global rank. The failure that counts as the first one
             comes first.
+        lost: for RESTART, whether a node was lost.
+        judged: for RESTART, whether that is final. If not, the failure may have followed from the loss of a node; the
+            next round tells (`Round.ended`).
     """
 
     outcome: Outcome
@@ -175,6 +178,8 @@ class Verdict:
     succeeded: bool = False
     by: str = ""
     failures: Mapping[int, ProcessFailure] = field(default_factory=dict)
+    lost: bool = False
+    judged: bool = True
 
 
 class RendezvousHandler(abc.ABC):

@@ -52,8 +52,9 @@ class RoundStatus:
         formed_at, ended_at: seconds since the epoch; None while it runs.
         formed_because: why it formed at that moment.
         ended_because: why it ended, in words; empty while it runs.
-        cause: `failure`, `hang` or `membership` if another round was to follow; `succeeded`, `failed` or `stopped` if
-            not; empty while the round runs, and until the job has decided whether another one may follow.
+        cause: `failure`, `hang`, `node lost` or `membership` if another round was to follow; `succeeded`, `failed` or
+            `stopped` if not; empty while the round runs, and until the job has decided why it ended and whether another
+            one may follow.
         rendezvous: seconds that this node waited for the round.
     """
 

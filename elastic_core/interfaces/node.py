@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from elastic_core.clock import Duration
+    from elastic_core.interfaces.handler import Verdict
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,15 @@ class Round:
         members: in the order of their group ranks.
         restart_count: the number of restarts used by failures so far; the same on every node.
         reason: why the round formed at that moment.
+        ended: how the round before this one ended, as it was judged by then; None for the first, and from handlers that
+            do not follow rounds.
     """
 
     number: int
     members: Sequence[Member]
     restart_count: int = 0
     reason: str = ""
+    ended: Verdict | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True)

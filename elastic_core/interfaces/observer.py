@@ -61,7 +61,8 @@ class WorkerFailed:
 
 @dataclass(frozen=True)
 class RestartDecided:
-    """The group starts again. `cause` is `failure`, `hang` or `membership`; `restart_count` counts failures only."""
+    """The group starts again. `cause` is `failure`, `hang`, `node lost` or `membership` (nodes came or left, or this
+    one was cut off); `restart_count` counts failures only."""
 
     run_id: str
     round: int

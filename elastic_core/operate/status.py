@@ -106,6 +106,8 @@ def as_text(snapshot: Snapshot) -> str:
         lines.append(f"  entries of another version, or not ours: {', '.join(snapshot.unreadable)}")
     if (end := snapshot.last_end) is not None:
         cost = "; it used a restart" if end.counted else ""
+        if end.awaits_judgement and snapshot.phase is Phase.GATHERING:
+            cost = "; if a node was lost, that was the cause: the next round to form shows it"
         lines += ["", f"The last round that ended: {end.cause.value}: {end.reason}{cost}"]
     return "\n".join([*lines, *failure_lines(snapshot.failures)]) + "\n"
 
@@ -153,7 +155,8 @@ def _beat(beat: Beat, standing: Standing) -> str:
         return f"{beat.age:.1f} s"
     if standing is Standing.LEAVING:
         return "-"
-    return f"late: none for {beat.age:.1f} s" if beat.late else f"none for {beat.age:.1f} s"
+    silence = f"none for {beat.age:.1f} s" if beat.seen else f"none in {beat.age:.1f} s of looking"
+    return f"late: {silence}" if beat.late else silence
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

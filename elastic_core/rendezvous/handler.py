@@ -18,6 +18,7 @@ from elastic_core.log import get_logger
 from elastic_core.rendezvous.codec import check_entry
 from elastic_core.rendezvous.driver import Driver, Patience
 from elastic_core.rendezvous.effects import Look
+from elastic_core.rendezvous.membership import of_end
 from elastic_core.rendezvous.messages import no_answer
 from elastic_core.rendezvous.model import Entry
 from elastic_core.rendezvous.node import Node
@@ -198,7 +199,7 @@ class DynamicRendezvousHandler(RoundHandler):
         if obstacle is not None:  # it left while the store was made
             self._stores.release()
             raise obstacle
-        agreed = described.Round(state.round, state.seats.members, state.restarts, state.reason)
+        agreed = described.Round(state.round, state.seats.members, state.restarts, state.reason, of_end(state))
         return RendezvousInfo(store, rank, len(state.seats), where, agreed)
 
     def is_closed(self) -> bool:

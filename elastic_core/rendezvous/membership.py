@@ -70,14 +70,13 @@ def missed(state: State, key: str, after: int) -> int | None:
 def verdict(state: State, key: str, number: int) -> Verdict | None:
     """What has become of round `number`, of which the node is a member; None while it runs. In a store that has lost
     its memory another round may have formed with that number."""
-    failures = first_failures(state)
     if state.closed:
         return Verdict(
             Outcome.CLOSED,
             state.closed.reason,
             succeeded=state.closed.succeeded,
             by=state.closed.by,
-            failures={} if state.closed.succeeded else failures,
+            failures={} if state.closed.succeeded else first_failures(state),
         )
     if key in state.draining:
         return Verdict(Outcome.DRAINED, DRAINED)
@@ -85,8 +84,17 @@ def verdict(state: State, key: str, number: int) -> Verdict | None:
         return None
     if state.round > number or state.open or state.end is None:
         return Verdict(Outcome.RESTART, f"round {state.round} formed without this node, which counted as gone")
-    failed = state.end.cause is Cause.FAILURE
-    return Verdict(Outcome.RESTART, state.end.reason, failed, failures=failures if failed else {})
+    return of_end(state)
+
+
+def of_end(state: State) -> Verdict | None:
+    """Why the last round that ended did; None if none has."""
+    if state.end is None:
+        return None
+    failed, lost = state.end.cause is Cause.FAILURE, state.end.cause is Cause.LOST
+    failures = first_failures(state) if failed else {}
+    judged = not state.end.awaits_judgement
+    return Verdict(Outcome.RESTART, state.end.reason, failed, failures=failures, lost=lost, judged=judged)
 
 
 @dataclass(frozen=True)

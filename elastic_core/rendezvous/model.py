@@ -118,6 +118,11 @@ class End:
     reports: tuple[Report, ...] = ()
     counted: bool = False
 
+    @property
+    def awaits_judgement(self) -> bool:
+        """Whether it is a failure that may have followed from the loss of a node: the next round to form shows it."""
+        return self.cause is Cause.FAILURE and not self.counted
+
 
 @dataclass(frozen=True)
 class Closed:
@@ -273,6 +278,15 @@ def counted_failure(state: State, incurable: bool = False) -> State:
     if state.restarts >= state.max_restarts:
         return closed(state, end.by, f"{end.reason}; {_spent(state.max_restarts)}", succeeded=False)
     return replace(state, restarts=state.restarts + 1, end=replace(end, counted=True))
+
+
+def followed(state: State, cause: Cause, by: str, reason: str) -> State:
+    """The failure that ended the round followed from what became of a member. Such a failure uses no restart. The
+    reports are kept, because they tell people what the loss has done."""
+    end = state.end
+    if state.closed or end is None or not end.awaits_judgement:
+        return state
+    return replace(state, end=replace(end, cause=cause, by=by, reason=f"{reason}; what followed: {end.reason}"))
 
 
 def _spent(max_restarts: int) -> str:

@@ -725,7 +725,7 @@ class Node:
         """Seats of so many members of the last round at most, if that failed as if some could not reach each other; or
         of the round that this node is not in because it could not reach them."""
         state = self.state or State()
-        failed = state.end is not None and state.end.cause is Cause.FAILURE and not state.end.counted
+        failed = state.end is not None and state.end.awaits_judgement
         mine = state.round == self.membership.round and state.seated(self.key)
         if not (self.entry.unreachable if state.open else failed and mine):
             return ()

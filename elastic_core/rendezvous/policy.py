@@ -27,6 +27,7 @@ from elastic_core.rendezvous.model import (
     closed,
     counted_failure,
     ended,
+    followed,
     formed,
     refused,
     succeeded,
@@ -211,7 +212,7 @@ def _form(
 ) -> Decision:
     """A round of the nodes that are ready: members of the last one first, then older nodes first; the rest are
     spares."""
-    state = _judged(state, ready, missing)
+    state = _judged(state, ready, missing, roster, settings)
     if state.closed:
         return Write(state, state.closed.reason)
     veterans_first = sorted(ready, key=lambda entry: not state.seated(entry.key))
@@ -224,7 +225,7 @@ def _form(
     max_restarts = max(entry.max_restarts for entry in members)
     announced = {seen.entry.key for seen in roster}
     apart = ", ".join(entry.node for entry in ready if entry.key not in meets)
-    reason = f"{apart} cannot be reached by the others" if apart else reason or "every node known is back"
+    reason = f"{apart} cannot be reached by the others" if apart else reason or _who_is_back(state, ready)
     bounded = replace(state, min_nodes=settings.min_nodes, max_nodes=settings.max_nodes)
     return Write(formed(bounded, (entry.seat for entry in members), max_restarts, reason, announced), reason)
 
@@ -256,12 +257,29 @@ def _broken_links(entries: list[Entry]) -> dict[str, list[str]]:
     return found
 
 
-def _judged(state: State, ready: list[Entry], missing: list[Entry]) -> State:
+def _who_is_back(state: State, ready: list[Entry]) -> str:
+    back = {entry.node for entry in ready}
+    gone = tuple(name for name in state.names(state.seats.keys) if name not in back)
+    return f"every node is back but {', '.join(gone)}" if gone else "every node known is back"
+
+
+def _judged(
+    state: State, ready: list[Entry], missing: list[Entry], roster: Roster, settings: RendezvousSettings
+) -> State:
     """The state after judging an uncertain failure: if a member is gone, its loss was the cause, and that costs no
     restart. `max_restarts` is that of the round in which it happened."""
-    if state.end is None or state.end.cause is not Cause.FAILURE or state.end.counted:
+    if state.end is None or not state.end.awaits_judgement:
         return state
     here = {entry.key for entry in (*ready, *(entry for entry in missing if entry.key not in state.gone))}
-    if any(key not in here for key in state.seats.keys):
-        return state
-    return counted_failure(state)
+    out = [key for key in state.seats.keys if key not in here]
+    if not out:
+        return counted_failure(state)
+    told = set(state.gone)
+    lost = [key for key in out if key not in told]
+    if not lost:
+        names = ", ".join(state.names(out))
+        return followed(state, Cause.LEFT, names, f"{names} left")
+    late = {seen.entry.key for seen in roster if seen.late}
+    silent, absent = [key for key in lost if key in late], [key for key in lost if key not in late]
+    reason = _why_lost(state.names(silent), state.names(absent), settings)
+    return followed(state, Cause.LOST, ", ".join(state.names(lost)), reason)

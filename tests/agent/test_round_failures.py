@@ -84,6 +84,41 @@ def test_the_verdict_says_what_made_the_round_end(make):
 
 
 @pytest.mark.parametrize("own_failure", [True, False])
+def test_a_failure_that_followed_from_a_lost_node_is_told_as_the_loss_once_that_is_known(make, own_failure):
+    """With a budget of nothing, which it does not use."""
+    first = replace(PEER_FAILED, judged=False)
+    lost = Verdict(Outcome.RESTART, "lost node2: no beat for 5 s; what followed: rank 0", lost=True)
+    formed = two_nodes(2)
+    formed = replace(formed, formed=replace(formed.formed, ended=lost))
+    node = make(
+        then(fail if own_failure else lambda plan, workers: node.handler.give(first), succeed),
+        pair_then(formed),
+        on_failure=lambda rounds: rounds.give(first),
+        on_success=lambda rounds: rounds.give(WELL),
+        max_restarts=0,
+    )
+    node.run()
+    assert decided(node) == [RestartDecided("job", 1, "node lost", lost.reason, 0, 0)]
+    assert node.facts.index("RestartDecided") == node.facts.index("RoundFormed", 1) - 1
+
+
+def test_how_an_earlier_round_ended_is_not_why_this_one_did(make):
+    """Others formed a round meanwhile, and lost a node in it."""
+    lost = Verdict(Outcome.RESTART, "lost node3: no beat for 5 s", lost=True)
+    formed = two_nodes(3)
+    formed = replace(formed, formed=replace(formed.formed, ended=lost))
+    first = replace(PEER_FAILED, judged=False)
+    node = make(
+        then(fail, succeed),
+        pair_then(formed),
+        on_failure=lambda rounds: rounds.give(first),
+        on_success=lambda rounds: rounds.give(WELL),
+    )
+    node.run()
+    assert [(fact.cause, fact.reason) for fact in decided(node)] == [("failure", first.reason)]
+
+
+@pytest.mark.parametrize("own_failure", [True, False])
 def test_a_hang_on_another_node_is_told_with_its_stack(make, said, own_failure):
     hung = replace(ELSEWHERE, reason="hang: no progress for 30 s", stack="Current thread:\n  in step")
     verdict = Verdict(Outcome.RESTART, "rank 9 on node2: hang: no progress", failed=True, failures={9: hung})

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.agent import RestartBudget, RunResult, WorkerState
-from elastic_core.agent.supervise import Observation, Order, RestartCause, supervise
+from elastic_core.agent.supervise import Observation, Order, RestartCause, judged, supervise
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.handler import Outcome, Verdict
 
@@ -39,6 +39,8 @@ TERM = signal.SIGTERM
 COME = Verdict(Outcome.RESTART, "2 more node(s) want to take part")
 HUNG_ELSEWHERE = Verdict(Outcome.RESTART, "rank 0 on node2: hang: no progress", failed=True, failures=HUNG.failures)
 LOST = Verdict(Outcome.RESTART, "rank 9 on node2: killed by SIGKILL", failed=True)
+GONE = Verdict(Outcome.RESTART, "lost node2: no beat for 5 s", lost=True)
+UNJUDGED = Verdict(Outcome.RESTART, "rank 9 on node2: exit code 1", failed=True, judged=False)
 FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")
 DRAINED = Verdict(Outcome.DRAINED, "somebody asked for it")
 CLOSED = Verdict(Outcome.CLOSED, "rank 9: exit code 1; all 3 restarts are used", by="node2")
@@ -50,6 +52,7 @@ USED_UP = "rank 0: exit code 3; all 1 restarts are used (--max-restarts)"
 NOT_ALLOWED = "rank 0: exit code 3; no restart is allowed (--max-restarts=0)"
 NO_CURE = "rank 0: exit code 3; a restart cannot cure it: SyntaxError: invalid syntax"
 FAILURE, HANG, MEMBERSHIP = RestartCause.FAILURE, RestartCause.HANG, RestartCause.MEMBERSHIP
+NODE_LOST = RestartCause.LOST
 TELL_AND_STOP = "report stop report"
 RESTART, AGAIN = "stop join start", "join start"
 
@@ -60,6 +63,8 @@ WORKERS_RUN = [
     (SPENT, RUNS, None, COME, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
     (SHARED, RUNS, None, COME, RESTART, MEMBERSHIP, "2 more node(s) want to take part"),
     (SHARED, RUNS, None, LOST, RESTART, FAILURE, "rank 9 on node2: killed by SIGKILL"),
+    (SHARED, RUNS, None, GONE, RESTART, NODE_LOST, "lost node2: no beat for 5 s"),
+    (SHARED, RUNS, None, UNJUDGED, RESTART, FAILURE, "rank 9 on node2: exit code 1"),
     (SHARED, RUNS, None, HUNG_ELSEWHERE, RESTART, HANG, "rank 0 on node2: hang: no progress"),
     (SHARED, RUNS, None, FENCED, RESTART, MEMBERSHIP, "the store has not answered for 30 s"),
     (SHARED, RUNS, None, DRAINED, "depart stop retire", None, "drained: somebody asked for it"),
@@ -147,7 +152,16 @@ def test_only_a_failure_that_is_forgiven_uses_the_budget(
 ):
     after = supervise(budget, Observation(result, signum, verdict, complete)).budget
     assert after.failures - budget.failures == (1 if cause in (FAILURE, HANG) and not budget.shared else 0)
-    assert after.membership_changes - budget.membership_changes == (1 if cause is MEMBERSHIP else 0)
+    assert after.membership_changes - budget.membership_changes == (1 if cause in (MEMBERSHIP, NODE_LOST) else 0)
+
+
+def test_a_failure_that_may_have_followed_from_a_loss_is_judged_when_the_next_round_forms():
+    decision = supervise(SHARED, Observation(BROKEN, verdict=UNJUDGED, complete=True))
+    assert (decision.certain, decision.cause) == (False, FAILURE)
+    after = judged(decision, GONE)
+    assert (after.cause, after.reason, after.orders) == (NODE_LOST, GONE.reason, decision.orders)
+    assert judged(decision, LOST).cause is FAILURE
+    assert judged(decision, None) is decision
 
 
 ENDS = {Order.SUCCEED, Order.RETIRE, Order.FAIL, Order.YIELD, Order.LEAVE}

@@ -57,6 +57,8 @@ def test_the_loss_of_a_node_is_no_failure(any_job):
     assert alone.nodes == [kept.name]
     assert alone.restarts == {"0"}
     assert alone.all("saw") == [1]
+    kept.says(f'restart decided: cause="node lost" reason="lost {lost.name}: ')
+    assert kept.err.count("restart decided") == 1
     any_job.end()
     assert kept.code() == 0
     assert "restarts=0" in kept.err

@@ -41,10 +41,10 @@ def test_a_round_that_runs(job, shown):
         "  missing: b\n"
         "  restarts used: 1 of 3\n"
         "\n"
-        "RANK  NODE  HOST    ADDRESS  ROLE     WORKERS  LAST BEAT             STANDING\n"
-        "0     a     host-a  addr-a   default  2        0.0 s                 running\n"
-        "1     b     host-b  addr-b   default  2        late: none for 6.0 s  late\n"
-        "-     c     host-c  addr-c   default  1        0.0 s                 spare\n"
+        "RANK  NODE  HOST    ADDRESS  ROLE     WORKERS  LAST BEAT                       STANDING\n"
+        "0     a     host-a  addr-a   default  2        0.0 s                           running\n"
+        "1     b     host-b  addr-b   default  2        late: none in 6.0 s of looking  late\n"
+        "-     c     host-c  addr-c   default  1        0.0 s                           spare\n"
     )
 
 
@@ -77,6 +77,12 @@ def test_a_failure_and_its_last_words(job, shown, failure):
     assert "\nThe last round that ended: failure: rank 1 on a: exit code 1; it used a restart\n" in text
     assert "\nFirst failure: rank 1 (local rank 0, pid 7) on a, round 0: exit code 1\n" in text
     assert "    ValueError: x\n" in text
+
+
+def test_a_failure_of_which_the_cause_is_not_known_yet(job, shown, failure):
+    report = Report("a/1", "a", (failure(1, node="a", reason="exit code 1"),), certain=False)
+    text = shown(failed(job.state("ab"), 3, report), job.entries("ab"))
+    assert "failure: rank 1 on a: exit code 1; if a node was lost, that was the cause: the next round" in text
 
 
 @pytest.mark.parametrize(("succeeded", "how"), [(True, "succeeded"), (False, "failed")])

@@ -73,13 +73,15 @@ def test_a_round_of_others_that_formed_anew_with_its_number_is_not_the_one_that_
 
 def test_the_verdict_on_a_round_that_ended(say):
     found = verdict(ended(say.state("ab"), Cause.LOST, "b", "lost b"), "a", 1)
-    assert (found.outcome, found.reason, found.failed) == (Outcome.RESTART, "lost b", False)
+    assert (found.outcome, found.reason, found.failed, found.lost) == (Outcome.RESTART, "lost b", False, True)
 
 
 def test_a_failure_is_told_with_all_that_is_known(say):
     state = failed(say.state("ab"), 1, say.report("a", certain=False, rank=0))
+    assert not verdict(state, "a", 1).judged
     state = failed(state, 1, say.report("b", rank=1))
     found = verdict(state, "a", 1)
+    assert found.judged
     assert (found.outcome, found.failed, list(found.failures)) == (Outcome.RESTART, True, [1, 0])
 
 

@@ -272,6 +272,14 @@ def test_with_a_member_gone_that_was_the_cause_and_it_costs_nothing(say, choose,
     state = ended(uncertain, Cause.LEFT, "b", "", ("b",)) if loss.startswith("left") else uncertain
     decision = choose(roster, state, enough_since=Instant(0.0), bounds=(1, 2))
     assert (members(decision), decision.state.restarts) == ("a", 0)
+    end = decision.state.end
+    cause, reason = {
+        "late": (Cause.LOST, "lost b: no beat for 5 s"),
+        "no entry": (Cause.LOST, "lost b: left without a word"),
+    }.get(loss, (Cause.LEFT, "b left"))
+    assert (end.cause, end.by, end.reason) == (cause, "b", f"{reason}; what followed: {uncertain.end.reason}")
+    assert (end.counted, end.reports) == (False, uncertain.end.reports)
+    assert "b" in decision.reason
 
 
 def test_a_member_that_lives_but_is_slow_was_not_the_cause(say, choose, uncertain):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # of the buckets, in seconds
-_CAUSES = ("failure", "hang", "membership")
+_CAUSES = ("failure", "hang", "node lost", "membership")
 _PARTS = ("detect", "stop", "rendezvous", "start")
 _STATES = ("running", "succeeded", "failed", "stopped")
 

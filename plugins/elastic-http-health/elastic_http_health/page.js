@@ -20,7 +20,7 @@ const STATES = {
 };
 const CAUSES = {
   "": ["running", "ok", "i-run"], failure: ["failure", "bad", "i-bad"], hang: ["hang", "bad", "i-wait"],
-  membership: ["membership", "info", "i-nodes"], succeeded: ["succeeded", "ok", "i-ok"],
+  "node lost": ["node lost", "bad", "i-nodes"], membership: ["membership", "info", "i-nodes"], succeeded: ["succeeded", "ok", "i-ok"],
   failed: ["failed", "bad", "i-bad"], stopped: ["stopped", "", "i-stop"],
 };
 const PARTS = ["detect", "stop", "rendezvous", "start"];

@@ -122,10 +122,10 @@ return bad;
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_read_it(page, view, serve, scheme):
-    causes = ("failure", "hang", "membership", "succeeded", "failed", "stopped")
+    causes = ("failure", "hang", "node lost", "membership", "succeeded", "failed", "stopped")
     rounds = tuple(RoundStatus(i + 1, 1, 0, 1, 1.0, "x", 2.0, "y", cause) for i, cause in enumerate(causes))
     failure = ProcessFailure(0, 7, 3, message="a", stack="b", reason="exit code 3")
-    view.show(rounds=(*rounds, RoundStatus(7, 1, 0, 1, 3.0)), round=7, last_failure=failure)
+    view.show(rounds=(*rounds, RoundStatus(8, 1, 0, 1, 3.0)), round=8, last_failure=failure)
     prefer(page.opened, scheme)
     page.open(url(serve()))
     page.shows("#phase", "Running")
