@@ -10,8 +10,8 @@ from elastic_core.hooks.records import Option, RendezvousBackendRecord
 from elastic_core.rendezvous.handler import create_handler
 from elastic_core.rendezvous.over_store import FactoryConnector, OverStore
 from elastic_core.rendezvous.round_stores import MadeStores
-from elastic_core.rendezvous.settings import OPTIONS, options_of
-from elastic_core.support.addresses import reached_at, split_host_port
+from elastic_core.rendezvous.settings import OPTIONS, advertised_address, options_of
+from elastic_core.support.addresses import split_host_port
 
 if TYPE_CHECKING:
     from elastic_core.hooks.records import StoreRecord
@@ -27,7 +27,7 @@ OUTAGE_GRACE = Option(
     least=0,
 )
 _PLACES = (("endpoint",), ("url",), ("path",), ("host", "port"))
-_NO_PORT, _ANY_PORT = 0, 9
+_NO_PORT = 0
 
 
 def record_of(store: StoreRecord) -> RendezvousBackendRecord:
@@ -54,8 +54,7 @@ def _place(store: StoreRecord) -> tuple[str, ...] | None:
 
 
 def _handler(record: StoreRecord, params: RendezvousParameters) -> RendezvousHandler:
-    host, port = ("", _NO_PORT) if _place(record) == ("path",) else _host_of(params.endpoint)
-    address = params.local_addr or ("127.0.0.1" if params.max_nodes == 1 else reached_at(host, port))
+    address = partial(advertised_address, params, () if _place(record) == ("path",) else None)
     stores = MadeStores(partial(_store, record, params), params.run_id, address)
     return create_handler(None, _backend(record, params), params, stores, params.backend)
 
@@ -92,11 +91,3 @@ def _endpoint(endpoint: str, place: tuple[str, ...] | None) -> dict[str, Any]:
         told = f"expected a place of the store, {error}"
         raise ConfigurationError(Problem("--rdzv-endpoint", told)) from error
     return {"host": host, "port": port} if port else {"host": host}
-
-
-def _host_of(endpoint: str) -> tuple[str, int]:
-    """Of an endpoint or URL whose host can be told; else none."""
-    try:
-        return split_host_port(endpoint.partition("://")[2].partition("/")[0].rpartition("@")[2] or endpoint, _ANY_PORT)
-    except ValueError:
-        return "", _NO_PORT

@@ -29,9 +29,11 @@ from elastic_core.rendezvous.settings import (
     KEEP_ALIVE_MAX_ATTEMPT,
     RendezvousSettings,
     RendezvousTimeout,
+    advertised_address,
     in_seconds,
     settings_of,
 )
+from elastic_core.support.addresses import reached_at
 from elastic_core.support.sockets import unreachable
 
 if TYPE_CHECKING:
@@ -108,7 +110,7 @@ class DynamicRendezvousHandler(RoundHandler):
 
         Args:
             store: what the rounds' stores are made of: each sees only keys of its own.
-            local_addr: the address that this node advertises; unset: its host name.
+            local_addr: the address that this node advertises; unset: the one that its default route uses.
             node: what it tells the others; unset: a node of one worker, named by host and process.
             stores: another way to give every round its store.
 
@@ -123,7 +125,7 @@ class DynamicRendezvousHandler(RoundHandler):
             in_seconds(keep_alive_interval),
             keep_alive_max_attempt,
         )
-        address = local_addr or socket.gethostname()
+        address = local_addr or reached_at
         return cls(backend, settings, node or anonymous_node(), stores or PrefixedStores(store, run_id, address))
 
     # -- the handler that torch's users know
@@ -364,7 +366,8 @@ def create_handler(
     stores: RoundStores | None = None,
     name: str = "",
 ) -> DynamicRendezvousHandler:
-    """A handler over `backend`, with the options of `params` (see `OPTIONS`).
+    """A handler over `backend`, with the options of `params` (see `OPTIONS`). The node advertises `params.local_addr`
+    or, if that is unset, the address of this machine on its way to the hosts in the endpoint.
 
     Args:
         store: what the rounds' stores are made of; None if `stores` gives every round one.
@@ -377,7 +380,5 @@ def create_handler(
     node = params.node or anonymous_node()
     if stores is None and store is None:
         raise ValueError("expected a store, or an object that gives every round one, found neither")
-    given = stores or PrefixedStores(
-        cast("Store", store), params.run_id, params.local_addr or node.host or socket.gethostname()
-    )
+    given = stores or PrefixedStores(cast("Store", store), params.run_id, partial(advertised_address, params))
     return DynamicRendezvousHandler(backend, settings_of(params), node, given, name=name)

@@ -86,10 +86,11 @@ class PrefixedStores(RoundStores):
     """Rank 0's worker hosts the workers' store, on a port that its agent has reserved and holds.
 
     Args:
-        address: the address that this node advertises.
+        address: the address that this node advertises; a function is asked when it is needed, since names may have to
+            be looked up.
     """
 
-    def __init__(self, store: Store, run_id: str, address: str) -> None:
+    def __init__(self, store: Store, run_id: str, address: str | Callable[[], str]) -> None:
         self._store = store
         self._run_id = run_id
         self._address = address
@@ -103,7 +104,7 @@ class PrefixedStores(RoundStores):
         fresh = PortReservation()  # while the one before is held: else it may be the same port again
         self.release()
         self._reservation = fresh
-        return RendezvousStoreInfo(self._address, fresh.port)
+        return RendezvousStoreInfo(self._address if isinstance(self._address, str) else self._address(), fresh.port)
 
     def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
         if not is_host:
@@ -123,7 +124,7 @@ class MadeStores(PrefixedStores):
         late: that store.
     """
 
-    def __init__(self, make: Callable[[], Store], run_id: str, address: str) -> None:
+    def __init__(self, make: Callable[[], Store], run_id: str, address: str | Callable[[], str]) -> None:
         self.late = LateStore(make)
         super().__init__(cast("Store", self.late), run_id, address)
 

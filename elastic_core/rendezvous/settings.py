@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.records import Option
 from elastic_core.interfaces.handler import check_job
+from elastic_core.support.addresses import hosts_of, reached_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from elastic_core.clock import Duration
     from elastic_core.interfaces.handler import RendezvousParameters
     from elastic_core.interfaces.node import RankPolicy
 
+LOOPBACK = "127.0.0.1"
+_ANY_PORT = 9  # nothing is sent there
 JOIN: Duration = 600.0
 LAST_CALL: Duration = 5.0
 CLOSE: Duration = 60.0
@@ -137,6 +140,24 @@ def settings_of(params: RendezvousParameters) -> RendezvousSettings:
         known["keep_alive_interval"],
         known["keep_alive_max_attempt"],
     )
+
+
+def advertised_address(params: RendezvousParameters, places: Iterable[tuple[str, int]] | None = None) -> str:
+    """The address that this node tells the others: `--local-addr`; for a job of one node 127.0.0.1; else that of this
+    end of the way to the first of `places` to which there is one, each a host and a port. Unset, these are the hosts
+    in the endpoint; if there are none, the way is the default route. Blocks while names are looked up."""
+    if params.local_addr:
+        return params.local_addr
+    if params.max_nodes == 1:
+        return LOOPBACK
+    return reached_at(_hosts_in(params.endpoint) if places is None else places)
+
+
+def _hosts_in(endpoint: str) -> list[tuple[str, int]]:
+    try:
+        return hosts_of(endpoint, _ANY_PORT)
+    except ValueError:
+        return []
 
 
 def options_of(params: RendezvousParameters, options: Sequence[Option]) -> dict[str, Any]:

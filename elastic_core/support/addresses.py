@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _NOWHERE = ("192.0.2.1", 9)  # an address reserved for documentation; nothing is sent there
 
@@ -32,6 +36,24 @@ def split_host_port(text: str, default_port: int, part_of: str = "", least: int 
     if not host or not _is_host(host):
         raise ValueError(f"found {written!r}")
     return host, default_port if port is None else _port(port, written, least)
+
+
+def hosts_of(endpoint: str, default_port: int) -> list[tuple[str, int]]:
+    """The hosts of an endpoint or URL, several separated by commas: `[scheme://[user@]]host[:port][/path]`. What a URL
+    has beside them is passed over.
+
+    Raises:
+        ValueError: one of them is not a host with a port.
+    """
+    parts = [part.strip() for part in endpoint.split(",")]
+    urls = [part.partition("://")[2].partition("/")[0].rpartition("@")[2] for part in parts]
+    return [split_host_port(url or part, default_port, endpoint) for url, part in zip(urls, parts, strict=True)]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the host is written so that every machine that reads it takes it for itself."""
+    address = ip_address(host.partition("%")[0])
+    return host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
 
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -89,7 +111,22 @@ def own_address_towards(host: str, port: int) -> str | None:
         return None
 
 
-def reached_at(host: str = "", port: int = 0) -> str:
-    """The address at which machines that reach `host` reach this one; without a `host`, the address that the default
-    route uses. Falls back to the host name of this machine."""
-    return own_address_towards(*((host, port) if host else _NOWHERE)) or socket.gethostname()
+def address_towards(places: Iterable[tuple[str, int]] = ()) -> str | None:
+    """The address of this machine on its way to the first of these hosts, each with a port, to which there is a route;
+    without hosts, the address that the default route uses. None: there is no route."""
+    for host, port in tuple(places) or (_NOWHERE,):
+        own = own_address_towards(host, port)
+        if own:
+            return seen_from_outside(own, host)
+    return None
+
+
+def reached_at(places: Iterable[tuple[str, int]] = ()) -> str:
+    """The same; the host name of this machine where there is no route."""
+    return address_towards(places) or socket.gethostname()
+
+
+def seen_from_outside(own: str, host: str) -> str:
+    """The address of this end of a way to `host`, for other machines. On the machine that is `host`, the name often
+    means 127.0.1.1, so that the way does not leave the loopback device; but others find this machine by that name."""
+    return host if is_loopback(own) and not is_loopback(host) else own

@@ -9,6 +9,7 @@ from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import OPTIONS, RendezvousParameters, create_handler
+from elastic_core.support.addresses import reached_at
 from elastic_core.testing import MemoryBackend, SharedMemory
 
 
@@ -16,8 +17,8 @@ from elastic_core.testing import MemoryBackend, SharedMemory
 def create():
     made = []
 
-    def make(node=None, local_addr=None, nodes=(1, 2), **config):
-        params = RendezvousParameters("memory", "", "job", *nodes, local_addr, node, **config)
+    def make(node=None, local_addr=None, nodes=(1, 2), endpoint="", **config):
+        params = RendezvousParameters("memory", endpoint, "job", *nodes, local_addr, node, **config)
         made.append(create_handler(MemoryStore(), MemoryBackend(SharedMemory()), params))
         return made[-1]
 
@@ -66,18 +67,22 @@ def test_bounds(create, option, value, message):
 
 
 @pytest.mark.parametrize(
-    ("node", "local_addr", "expected"),
+    ("endpoint", "local_addr", "nodes", "expected"),
     [
-        (None, "10.0.0.1", "10.0.0.1"),
-        (Node("a", host="h"), None, "h"),
-        (Node("a", host="h"), "10.0.0.1", "10.0.0.1"),
-        (Node("a"), None, socket.gethostname()),
-        (None, None, socket.gethostname()),
+        ("", "10.0.0.1", 2, "10.0.0.1"),
+        ("127.0.0.3", None, 1, "127.0.0.1"),
+        ("127.0.0.3", None, 2, "127.0.0.1"),
+        ("redis://:secret@127.0.0.3:6379/0", None, 2, "127.0.0.1"),
+        ("a..b, 127.0.0.3:1", None, 2, "127.0.0.1"),
+        ("a..b", None, 2, socket.gethostname()),
+        ("/a/file", None, 2, None),
+        ("", None, 2, None),
     ],
 )
-def test_the_address_that_is_advertised(create, node, local_addr, expected):
-    info = create(node, local_addr, (1, 1)).next_rendezvous()
-    assert info.bootstrap_store_info.master_addr == expected
+def test_the_address_that_is_advertised(create, endpoint, local_addr, nodes, expected):
+    """That of the way to the endpoint: the host name may be unknown to the others."""
+    info = create(Node("a", host="h"), local_addr, (1, nodes), endpoint, last_call_timeout=0.0).next_rendezvous()
+    assert info.bootstrap_store_info.master_addr == (expected or reached_at())
 
 
 def test_a_store_or_stores_are_needed():

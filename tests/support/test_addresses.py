@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.support.addresses import ip_address, joined_host_port, own_address_towards, split_host_port
+from elastic_core.support.addresses import (
+    address_towards,
+    hosts_of,
+    ip_address,
+    is_loopback,
+    joined_host_port,
+    own_address_towards,
+    seen_from_outside,
+    split_host_port,
+)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +109,7 @@ def test_nobody_has_to_listen_and_nobody_is_told():
             sock.recv(1)
 
 
-@pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 100])
+@pytest.mark.parametrize("host", ["a..b", "x" * 100])
 def test_a_name_that_nobody_knows(host):
     assert own_address_towards(host, 9) is None
 
@@ -108,3 +117,47 @@ def test_a_name_that_nobody_knows(host):
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 def test_towards_an_address_of_ipv6_it_is_one_of_ipv6():
     assert own_address_towards("::1", 9) == "::1"
+
+
+def test_the_first_host_to_which_there_is_a_way_counts():
+    assert address_towards([("a..b", 9), ("::1", 9), ("127.0.0.1", 9)]) == "::1"
+    assert address_towards([("a..b", 9)]) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "host", "expected"),
+    [
+        ("10.0.0.2", "node0", "10.0.0.2"),
+        ("127.0.1.1", "node0", "node0"),
+        ("::1", "10.0.0.2", "10.0.0.2"),
+        ("127.0.0.1", "localhost", "127.0.0.1"),
+        ("127.0.0.1", "127.0.0.2", "127.0.0.1"),
+        ("fe80::1%eth0", "node0", "fe80::1%eth0"),
+    ],
+)
+def test_a_way_that_does_not_leave_the_machine_shows_others_no_address(own, host, expected):
+    assert seen_from_outside(own, host) == expected
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        ("node0", [("node0", 7)]),
+        ("http://node0, node1:2 ,[::1]:3", [("node0", 7), ("node1", 2), ("::1", 3)]),
+        ("redis://user:word@node0:6379/0", [("node0", 6379)]),
+        ("http://node0/", [("node0", 7)]),
+    ],
+)
+def test_hosts_of_an_endpoint(endpoint, expected):
+    assert hosts_of(endpoint, 7) == expected
+
+
+@pytest.mark.parametrize("endpoint", ["", "/a/file", "node0,", "file:///a/file"])
+def test_endpoints_without_hosts(endpoint):
+    with pytest.raises(ValueError, match=r"^found "):
+        hosts_of(endpoint, 7)
+
+
+def test_what_every_machine_takes_for_itself():
+    assert all(map(is_loopback, ["localhost", "LOCALHOST", "127.9.9.9", "::1", "::ffff:127.0.0.1", "::1%lo"]))
+    assert not any(map(is_loopback, ["node0", "10.0.0.1", "fe80::1"]))

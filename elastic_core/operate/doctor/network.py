@@ -11,8 +11,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.operate.doctor.finding import Check, Finding, Level, fault, note, ok, warning
+from elastic_core.rendezvous.settings import LOOPBACK
 from elastic_core.support import sockets
-from elastic_core.support.addresses import ip_address, joined_host_port, own_address_towards, split_host_port
+from elastic_core.support.addresses import (
+    address_towards,
+    hosts_of,
+    ip_address,
+    is_loopback,
+    joined_host_port,
+    seen_from_outside,
+    split_host_port,
+)
 from elastic_core.support.bounded import Call, Late
 
 if TYPE_CHECKING:
@@ -39,7 +48,6 @@ SLOW: Duration = 1.0
 """Seconds from which on a lookup is slow."""
 
 _MARGIN: Duration = 2.0  # beyond a bound that a call keeps by itself
-_LOOPBACK = "127.0.0.1"
 _IN_DNS = "put it into DNS or into /etc/hosts on every node, or write an address instead of the name"
 
 
@@ -56,8 +64,7 @@ class Place:
     @property
     def is_loopback(self) -> bool:
         """Whether every machine that reads it takes it for itself."""
-        address = ip_address(self.host)
-        return self.host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
+        return is_loopback(self.host)
 
 
 def meets_itself(settings: Settings, record: RendezvousBackendRecord | None, nodes: int) -> bool:
@@ -84,8 +91,7 @@ def places_of(backend: str, endpoint: str, conf: Mapping[str, str]) -> tuple[Pla
         return ()
     port = DEFAULT_PORTS.get(backend)
     try:
-        parts = [part.strip().partition("://")[2] or part.strip() for part in endpoint.split(",")]
-        found = [split_host_port(part.removesuffix("/"), port or 0, part_of=endpoint) for part in parts]
+        found = hosts_of(endpoint, port or 0)
     except ValueError:
         if port is None:
             return ()
@@ -249,15 +255,14 @@ def _advertised(
     """The address that the backends advertise: that of this end of the connection, or of the route to the endpoint."""
     if settings.local_addr:
         return settings.local_addr
-    if nodes == 1 or not places:
-        return _LOOPBACK
-    place = places[0]
+    if nodes == 1:
+        return LOOPBACK
     own = next((item.ours for item in tried if item.ours), None)
-    if own is None:
-        with contextlib.suppress(Late):
-            own = Call(lambda: own_address_towards(place.host, place.port)).result(limit)
-    address = ip_address((own or "").partition("%")[0])
-    return place.host if address is not None and address.is_loopback and not place.is_loopback else own
+    if own is not None:
+        return seen_from_outside(own, places[0].host)
+    with contextlib.suppress(Late):
+        return Call(lambda: address_towards((place.host, place.port) for place in places)).result(limit)
+    return None
 
 
 def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[Finding]:
@@ -269,7 +274,7 @@ def _ports(settings: Settings, host_at: Sequence[Address]) -> Iterator[Finding]:
         problem = sockets.cannot_bind(socket.AF_INET, ("0.0.0.0", settings.master_port))
         yield judged_port(Check.PORT, "--master-port", settings.master_port, problem)
     if settings.health_port and settings.health is not None:
-        host = settings.health_conf.get("host", _LOOPBACK)
+        host = settings.health_conf.get("host", LOOPBACK)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         problem = sockets.cannot_bind(family, (host, settings.health_port))
         yield judged_port(Check.HEALTH_PORT, "--health-port", settings.health_port, problem)

@@ -20,8 +20,7 @@ from elastic_c10d.tcp_connector import PATIENCE, TcpConnector
 from elastic_c10d.torch_store import distributed
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.settings import options_of
-from elastic_core.support.addresses import reached_at
+from elastic_core.rendezvous.settings import advertised_address, options_of
 from elastic_core.support.sockets import PortReservation
 
 if TYPE_CHECKING:
@@ -186,12 +185,8 @@ def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> St
 
 def _advertised(params: RendezvousParameters, connector: StoreConnector) -> Callable[[], str]:
     def address() -> str:
-        if params.local_addr:
-            return params.local_addr
-        if isinstance(connector, TcpConnector) and connector.local_address:
-            return connector.local_address
-        if params.max_nodes == 1:
-            return "127.0.0.1"
-        return reached_at()
+        if not isinstance(connector, TcpConnector):
+            return advertised_address(params, ())
+        return params.local_addr or connector.local_address or advertised_address(params)
 
     return address

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.support.addresses import ip_address, joined_host_port, split_host_port
+from elastic_core.support.addresses import is_loopback, joined_host_port, split_host_port
 
 DEFAULT_PORT = 29400
 
@@ -23,10 +23,7 @@ class Endpoint:
     @property
     def is_loopback(self) -> bool:
         """Whether the host is written so that it can only be this machine, whichever one reads it."""
-        if self.host.lower() in ("localhost", "ip6-localhost"):
-            return True
-        address = ip_address(self.host)
-        return address is not None and address.is_loopback
+        return is_loopback(self.host)
 
 
 def parse_endpoint(text: str, origin: str = "--rdzv-endpoint", least_port: int = 1) -> Endpoint:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from elastic_c10d.connector import CONNECT_TIMEOUT, READ_TIMEOUT, Dialler
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError
+from elastic_core.support.addresses import seen_from_outside
 from elastic_core.support.retry import Backoff
 from elastic_core.support.sockets import REFUSED, connected, resolve
 
@@ -160,7 +161,7 @@ class TcpConnector:
             answers.append(f"{address}: {error}")
             return None
         if not decides or self._confirmed(found, address, answers):
-            self._good, self._local, self._careful = address, self._reached_as(local), False
+            self._good, self._local, self._careful = address, seen_from_outside(local, self._endpoint.host), False
             self._main, self._machine_answers = weakref.ref(found), False
             return self._looked(found)
         return None
@@ -171,12 +172,6 @@ class TcpConnector:
             with contextlib.suppress(RuntimeError):
                 self._hosting.look(found.store, only_if_unknown)
         return found
-
-    def _reached_as(self, local: str) -> str:
-        """The address of this end, for others. On the store's own host the endpoint's name often means 127.0.1.1, and
-        so the connection does not leave the loopback device; but others find this machine by that name."""
-        loopback = local == "::1" or local.startswith("127.")
-        return self._endpoint.host if loopback and not self._endpoint.is_loopback else local
 
     def _confirmed(self, found: TorchConnection, address: Address, answers: list[str]) -> bool:
         try:

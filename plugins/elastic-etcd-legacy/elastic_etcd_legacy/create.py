@@ -12,8 +12,7 @@ from elastic_etcd.parameters import read_parameters
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.settings import options_of
-from elastic_core.support.addresses import own_address_towards
+from elastic_core.rendezvous.settings import advertised_address, options_of
 from elastic_etcd_legacy.handler import EtcdRendezvousHandler
 from elastic_etcd_legacy.plugin import PROTOCOL
 from elastic_etcd_legacy.settings import DEFAULT_PREFIX, LegacySettings
@@ -50,7 +49,7 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     from elastic_etcd.client.client import EtcdClient
 
     client = EtcdClient(cluster.addresses, cluster.security(), cluster.login())
-    address = params.local_addr or _address_towards(cluster)
+    address = advertised_address(params, cluster.places)
     name = params.node.name if params.node else socket.gethostname()
     return EtcdRendezvousHandler(client, settings, address, _store, name)
 
@@ -107,11 +106,6 @@ def _settings(params: RendezvousParameters) -> LegacySettings:
         options["last_call_timeout"],
         options["etcd_prefix"] or DEFAULT_PREFIX,
     )
-
-
-def _address_towards(cluster: EtcdParameters) -> str:
-    addresses = (own_address_towards(endpoint.host, endpoint.port) for endpoint in cluster.endpoints)
-    return next(filter(None, addresses), socket.gethostname())
 
 
 def _store(client: EtcdClient, prefix: str, lease: int) -> Store:

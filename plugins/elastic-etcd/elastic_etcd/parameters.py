@@ -80,6 +80,11 @@ class EtcdParameters:
         """`host:port` of every member."""
         return tuple(endpoint.address for endpoint in self.endpoints)
 
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Host and port of every member."""
+        return [(endpoint.host, endpoint.port) for endpoint in self.endpoints]
+
     def security(self) -> Security | None:
         """For a client; None: in plain text."""
         from elastic_etcd.client.channel import Security

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import zlib
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError, RendezvousError
 from elastic_core.rendezvous import create_handler
 from elastic_core.rendezvous.round_stores import MadeStores
-from elastic_core.rendezvous.settings import options_of, settings_of
-from elastic_core.support.addresses import reached_at
+from elastic_core.rendezvous.settings import advertised_address, options_of, settings_of
 from elastic_etcd.backend.backend import EtcdRendezvousBackend
 from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.backend import RoundStores
     from elastic_core.interfaces.handler import RendezvousParameters, RoundHandler
     from elastic_core.interfaces.store import Store
-    from elastic_etcd.parameters import Endpoint
     from elastic_etcd.server import EtcdServer
 
-    StoresMaker = Callable[[Callable[[], Store], str, str], RoundStores]
+    StoresMaker = Callable[[Callable[[], Store], str, Callable[[], str]], RoundStores]
 
 CALL: Duration = 5.0  # seconds for one operation, with all its attempts on all members
 _STORE_TTL: Duration = 24 * 3600.0  # longer than members need to find each other when a round begins
@@ -101,7 +100,7 @@ def _handler(
 ) -> RoundHandler:
     # An error that comes after the join timeout could not be told: who gives up says only that nothing answered.
     backend = _backend(params, parameters, 0.5, server)
-    address = params.local_addr or _advertised(params, parameters.endpoints[0])
+    address = partial(advertised_address, params, parameters.places)
     made = stores(_Stores(params, parameters).make, params.run_id, address)
     return create_handler(None, backend, params, made, params.backend)
 
@@ -162,9 +161,3 @@ class _Stores:
             raise RendezvousError(f"making a store in etcd: {error}") from error
         store: Store = EtcdStore(self._client, self._prefix, _STORE_TIMEOUT, lease=self._lease)
         return store
-
-
-def _advertised(params: RendezvousParameters, endpoint: Endpoint) -> str:
-    if params.max_nodes == 1:
-        return "127.0.0.1"
-    return reached_at(endpoint.host, endpoint.port)
