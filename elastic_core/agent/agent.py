@@ -383,7 +383,7 @@ class SimpleElasticAgent(ElasticAgent):
         """Wait for the next round and put its ranks into the group."""
         begun = self._clock.now()
         own = Introduction(self._spec.role, self._spec.local_world_size, self._budget.failures, worker_group.round + 1)
-        progress = self._progress(AgentPhase.JOINING, "other nodes to join", begun)
+        progress = self._progress(AgentPhase.JOINING, "the round to form", begun)
         info = next_round(self._spec.rdzv_handler, own, self._events, self._clock, progress)
         if info is None:  # a signal has come, perhaps already while the last round was being stopped
             self._leave()

@@ -108,6 +108,7 @@ class Membership:
         done: whether its workers have succeeded.
         joins: whether it wants a round.
         join_by: until when it waits for one to form.
+        contact_by: until when it waits for the first answer of the store.
         was_closed: whether the job was over when it first looked.
         cut_off: whether it has fenced itself off.
         left: whether it has said that it takes part no longer.
@@ -120,14 +121,17 @@ class Membership:
     done: bool = False
     joins: bool = False
     join_by: Instant = LONG_AGO
+    contact_by: Instant = LONG_AGO
     was_closed: bool = False
     cut_off: bool = False
     left: bool = False
     shut: bool = False
 
-    def begins(self, now: Instant, patience: Duration) -> Membership:
-        """The agent wants a round, and waits `patience` seconds for it, regardless of what was before."""
-        return replace(self, running=False, joins=False, done=False, join_by=later(now, patience))
+    def begins(self, now: Instant, patience: Duration, first_contact: Duration) -> Membership:
+        """The agent wants a round, and waits `patience` seconds for it, regardless of what was before; for a store that
+        has never answered it waits no longer than `first_contact` seconds."""
+        join_by, contact_by = later(now, patience), later(now, first_contact)
+        return replace(self, running=False, joins=False, done=False, join_by=join_by, contact_by=contact_by)
 
     def wants(self, state: State | None) -> Membership:
         """Join the next round that forms after this state."""

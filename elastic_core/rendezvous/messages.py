@@ -39,6 +39,20 @@ def no_answer(outage: Exception | None, fault: Exception | None, seconds: Durati
     )
 
 
+def no_contact(
+    outage: Exception | None, fault: Exception | None, settings: RendezvousSettings
+) -> RendezvousConnectionError:
+    """The store has never answered. `outage` and `fault`: as of `no_answer`."""
+    seconds, option = settings.first_contact
+    told = str(outage or (f"{type(fault).__name__}: {fault}" if fault else "it does not answer at all"))
+    where = f" at {settings.endpoint}" if settings.endpoint not in told else ""
+    advice = "" if "endpoint" in told else "; check --rdzv-endpoint, and that the store runs"
+    return RendezvousConnectionError(
+        f"expected a first answer of the rendezvous store{where} within {seconds:g} s (--rdzv-conf={option}), found: "
+        f"{told}{advice}"
+    )
+
+
 def no_place(state: State, status: JoinStatus, key: str, run_id: str, was_closed: bool) -> RendezvousError:
     """No round will form with the node: it is drained or refused, or the job is closed. `was_closed`: the job was
     already closed when the node first looked."""
@@ -92,7 +106,7 @@ def progress(
 ) -> str:
     """Which nodes are there and which are missing, in one line; empty if nothing is known."""
     if state is None:
-        return ""
+        return "the rendezvous store has not answered yet"
     if state.open and state.seated(key):
         return _work_left(state, roster)
     status = join_status(state, key, 0, settings.max_nodes)

@@ -137,7 +137,8 @@ class Node:
 
     def begin(self, now: Instant) -> None:
         """The agent wants a round within `join_timeout`, regardless of what was before."""
-        self.membership = self.membership.begins(now, self.settings.timeout.join.total_seconds())
+        join, (contact, _) = self.settings.timeout.join.total_seconds(), self.settings.first_contact
+        self.membership = self.membership.begins(now, join, contact)
 
     def want(self, where: RendezvousStoreInfo, unreachable: Sequence[str] = ()) -> None:
         """It wants a round newer than the last one it was in. `where`: the workers' store would be, if this node gets
@@ -681,13 +682,18 @@ class Node:
         due = self.join_deadline
         if due is None or now < due:
             return None
-        if state is None or self._waits or self.connection.outage is not None or self.fault is not None:
+        if state is None:
+            return messages.no_contact(self.connection.outage, self.fault, self.settings)
+        if self._waits or self.connection.outage is not None or self.fault is not None:
             return messages.no_answer(self.connection.outage, self.fault, self.settings.timeout.join.total_seconds())
         return messages.too_few(self.settings, self.progress())
 
     @property
     def join_deadline(self) -> Instant | None:
-        """Until when it waits for the round; None while it waits for another round to end, and the store answers."""
+        """Until when it waits for the round; None while it waits for another round to end, and the store answers. A
+        store that has never answered is given less time than nodes that may still come: the endpoint may be wrong."""
+        if self.state is None:
+            return min(self.membership.join_by, self.membership.contact_by)
         if not self._waits:
             return self.membership.join_by
         silent = self.connection.silent_since(self._asked_at)

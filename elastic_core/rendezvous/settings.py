@@ -24,6 +24,7 @@ JOIN: Duration = 600.0
 LAST_CALL: Duration = 5.0
 CLOSE: Duration = 60.0
 HEARTBEAT: Duration = 2.0
+CONNECT: Duration = 60.0
 KEEP_ALIVE_INTERVAL: Duration = 1.0
 KEEP_ALIVE_MAX_ATTEMPT = 5
 
@@ -80,6 +81,8 @@ class RendezvousSettings:
         keep_alive_max_attempt: the number of beats that may be missing before a node counts as gone; at least 2.
         lease_ttl: seconds without a beat after which the backend itself drops a node (see `RosterBackend.lease_ttl`);
             None if it does not.
+        connect_timeout: seconds for the store to answer for the first time; None: as long as a round may take to form.
+        endpoint: where the store is, for messages.
         rank_policy: the order of the nodes of a round; None: nodes keep their ranks. It never raises.
 
     Raises:
@@ -93,6 +96,8 @@ class RendezvousSettings:
     keep_alive_interval: Duration = KEEP_ALIVE_INTERVAL
     keep_alive_max_attempt: int = KEEP_ALIVE_MAX_ATTEMPT
     lease_ttl: Duration | None = None
+    connect_timeout: Duration | None = None
+    endpoint: str = ""
     rank_policy: RankPolicy | None = None
 
     def __post_init__(self) -> None:
@@ -101,6 +106,14 @@ class RendezvousSettings:
             raise ValueError(f"expected a keep_alive_interval above 0 s, found {self.keep_alive_interval}")
         if self.keep_alive_max_attempt < 2:
             raise ValueError(f"expected a keep_alive_max_attempt of 2 or more, found {self.keep_alive_max_attempt}")
+
+    @property
+    def first_contact(self) -> tuple[Duration, str]:
+        """Seconds for the store to answer for the first time, and the name of the option that says so."""
+        join = self.timeout.join.total_seconds()
+        if self.connect_timeout is None or self.connect_timeout >= join:
+            return join, "join_timeout"
+        return self.connect_timeout, "connect_timeout"
 
     @property
     def window(self) -> Duration:
@@ -116,6 +129,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("last_call_timeout", float, LAST_CALL, "wait of a new job for nodes beyond the minimum", "seconds", least=0),
     Option("close_timeout", float, CLOSE, "time for the members of an ended round to come back", "seconds", above=0),
     Option("heartbeat_timeout", float, HEARTBEAT, "silence of the store before it is logged", "seconds", above=0),
+    Option("connect_timeout", float, CONNECT, "time for the store to answer for the first time", "seconds", above=0),
     Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "time between two beats of a node", "seconds", above=0),
     Option("keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "missing beats after which a node is gone", least=2),
 )
@@ -139,6 +153,8 @@ def settings_of(params: RendezvousParameters) -> RendezvousSettings:
         timeout,
         known["keep_alive_interval"],
         known["keep_alive_max_attempt"],
+        connect_timeout=known["connect_timeout"],
+        endpoint=params.endpoint,
     )
 
 

@@ -326,4 +326,4 @@ class Stepping(FakeClock):
 
 def test_long_joins_are_told_of(make_node, said):
     make_node(succeed, clock=Stepping()).run()
-    assert 'still waiting: waiting_for="other nodes to join" seconds=4' in said()
+    assert 'still waiting: waiting_for="the round to form" seconds=4' in said()

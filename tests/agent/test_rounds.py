@@ -84,5 +84,5 @@ def test_waiting_is_told_with_those_that_are_missing(make, said):
     node.handler.missing = "1 of 2 joined, missing: node1"
     node.run()
     lines = said()
-    assert 'still waiting: waiting_for="other nodes to join" seconds=' in lines
+    assert 'still waiting: waiting_for="the round to form" seconds=' in lines
     assert 'progress="1 of 2 joined, missing: node1"' in lines

@@ -32,7 +32,7 @@ _OUT = (
     *("window", "interval", "attempts", "patience"),
 )
 _DUE = (
-    *("_beat_at", "_decide_at", "_requests_at", "retry_at", "extended", "barred_until", "join_by"),
+    *("_beat_at", "_decide_at", "_requests_at", "retry_at", "extended", "barred_until", "join_by", "contact_by"),
     "Observation.settled",
 )
 

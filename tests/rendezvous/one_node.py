@@ -26,12 +26,14 @@ class OneNode:
     rest: what `next` said last when there was nothing to do.
     """
 
-    def __init__(self, memory=None, clock=None, name="a", min_nodes=1, max_nodes=1, **timeouts):
+    def __init__(self, memory=None, clock=None, name="a", min_nodes=1, max_nodes=1, connect=None, **timeouts):
         self.memory = memory or SharedMemory()
         self.clock = clock or FakeClock()
         self.backend = MemoryBackend(self.memory)
         timeout = RendezvousTimeout(**{"last_call": 5.0, **timeouts})
-        self.settings = RendezvousSettings("job", min_nodes, max_nodes, timeout)
+        self.settings = RendezvousSettings(
+            "job", min_nodes, max_nodes, timeout, connect_timeout=connect, endpoint="here:1"
+        )
         self.key = f"{name}/1"
         self.node = Node(Entry.of(described.Node(name, max_restarts=3), self.key), self.settings)
         self.operations = Operations(self.backend)

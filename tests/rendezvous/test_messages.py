@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.errors import (
+    ExitCode,
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousGracefulExitError,
@@ -12,9 +13,10 @@ from elastic_core.errors import (
 )
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.rendezvous.membership import JoinStatus
-from elastic_core.rendezvous.messages import fenced, few, no_answer, no_place, progress, too_few
+from elastic_core.rendezvous.messages import fenced, few, no_answer, no_contact, no_place, progress, too_few
 from elastic_core.rendezvous.model import Cause, State, closed, ended, failed, refused
 from elastic_core.rendezvous.policy import Wait
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 
 def closed_for(state, was_closed):
@@ -30,6 +32,32 @@ def test_without_an_outage_the_fault_is_told():
     error = no_answer(None, ValueError("odd"), 5.0)
     assert str(error) == ("expected the rendezvous store to answer within 5 s, found that it did not: ValueError: odd")
     assert str(no_answer(None, None, 0.5)).endswith("within 0.5 s, found that it did not")
+
+
+@pytest.mark.parametrize(
+    ("outage", "fault", "expected"),
+    [
+        (
+            "connection refused",
+            None,
+            " at store:1 within 7 s (--rdzv-conf=connect_timeout), found: connection refused; check",
+        ),
+        (
+            "store:1 is down; correct the endpoint",
+            None,
+            " within 7 s (--rdzv-conf=connect_timeout), found: store:1 is down",
+        ),
+        (None, KeyError("dsn"), "found: KeyError: 'dsn'; check --rdzv-endpoint, and that the store runs"),
+        (None, None, "found: it does not answer at all; check --rdzv-endpoint"),
+    ],
+)
+def test_a_store_that_never_answered_is_told_once_with_what_to_do(outage, fault, expected):
+    settings = RendezvousSettings("job", 1, 2, RendezvousTimeout(), connect_timeout=7.0, endpoint="store:1")
+    error = no_contact(outage and RendezvousConnectionError(outage), fault, settings)
+    assert error.exit_code == ExitCode.STORE_UNREACHABLE
+    assert str(error).startswith("expected a first answer of the rendezvous store")
+    assert expected in str(error)
+    assert [str(error).count(words) for words in ("store:1", "endpoint")] == [1, 1]
 
 
 def test_a_node_that_is_drained_goes_in_peace():
@@ -102,7 +130,7 @@ def text(say):
 
 
 def test_nothing_is_known_before_the_first_answer(text):
-    assert text(None) == ""
+    assert text(None) == "the rendezvous store has not answered yet"
     assert text(State()) == ""
 
 

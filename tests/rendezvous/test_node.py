@@ -407,6 +407,40 @@ def test_without_an_answer_a_member_fences_itself_off_and_tells_why_it_wants_ano
     assert (other.state.end.cause, other.state.end.reason) == (Cause.LOST, "b was cut off from the store")
 
 
+def test_a_store_that_has_never_answered_is_given_less_time_than_other_nodes():
+    one = OneNode(min_nodes=2, max_nodes=2, join=600.0, connect=10.0)
+    one.backend.reachable = False
+    one.join()
+    one.run(9.9)
+    assert one.node.obstacle(one.clock.now()) is None
+    assert one.node.progress() == "the rendezvous store has not answered yet"
+    one.run(0.2)
+    error = one.node.obstacle(one.clock.now())
+    assert isinstance(error, RendezvousConnectionError)
+    assert "store at here:1 within 10 s (--rdzv-conf=connect_timeout), found: " in str(error)
+
+
+def test_a_store_that_has_answered_once_may_be_away_for_as_long_as_nodes_may_join():
+    one = OneNode(min_nodes=2, max_nodes=2, join=60.0, connect=10.0)
+    one.join()
+    one.backend.reachable = False
+    one.run(59.0)
+    assert one.node.obstacle(one.clock.now()) is None
+    one.run(2.0)
+    assert isinstance(one.node.obstacle(one.clock.now()), RendezvousConnectionError)
+
+
+@pytest.mark.parametrize("connect", [None, 100.0])
+def test_nothing_is_waited_for_longer_than_the_join_timeout(connect):
+    one = OneNode(min_nodes=2, max_nodes=2, join=60.0, connect=connect)
+    one.backend.reachable = False
+    one.join()
+    one.run(59.0)
+    assert one.node.obstacle(one.clock.now()) is None
+    one.run(1.1)
+    assert "within 60 s (--rdzv-conf=join_timeout)" in str(one.node.obstacle(one.clock.now()))
+
+
 def test_the_time_to_join_begins_anew_while_the_store_is_away():
     one = OneNode(min_nodes=2, max_nodes=2, join=60.0)
     leader = OneNode(one.memory, one.clock, "b", min_nodes=1, max_nodes=1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_c10d.backend import C10dRendezvousBackend
-from elastic_c10d.connector import SharedConnector
+from elastic_c10d.connector import CONNECT_TIMEOUT, SharedConnector
 from elastic_c10d.endpoint import Endpoint, parse_endpoint
 from elastic_c10d.hosting import Hosting
 from elastic_c10d.plugin import C10D
@@ -71,9 +71,9 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE) ->
     Raises:
         ConfigurationError: the endpoint or an option cannot be.
     """
-    # An error after the join timeout could not be reported: a node that gives up says only that nothing answered.
+    # An error that comes later than a first answer may come is not told: who gives up says only that none came.
     options = options_of(params, C10D)
-    half = options["join_timeout"] / 2
+    half = min(options["join_timeout"], options["connect_timeout"] or math.inf) / 2
     connector = connector_for(params, options, min(patience, half), half)
     backend = C10dRendezvousBackend(connector, params.run_id)
     return Parts(backend, C10dRoundStores(connector, params.run_id, _advertised(params, connector)))
@@ -98,7 +98,7 @@ def connector_for(
         endpoint,
         Hosting(endpoint, options["is_host"], params.max_nodes, reservation=reservation),
         patience,
-        min(options["connect_timeout"], longest),
+        min(CONNECT_TIMEOUT, longest),
         options["read_timeout"],
         grace=options["outage_grace"],
     )
@@ -160,7 +160,7 @@ def _observing(params: RendezvousParameters) -> StoreConnector:
         parse_endpoint(params.endpoint),
         None,
         patience,
-        min(options["connect_timeout"], patience),
+        min(CONNECT_TIMEOUT, patience),
         options["read_timeout"],
     )
 

@@ -25,17 +25,25 @@ _CONNECTION = (
         "seconds",
         least=0,
     ),
-    Option("connect_timeout", float, 10.0, "for a listener to answer as a TCPStore", "seconds", above=0),
     Option("read_timeout", float, 60.0, "for the store to answer an operation", "seconds", above=0),
 )
+_FIRST = Option(
+    "connect_timeout",
+    float,
+    None,
+    "for the store to answer for the first time; unset: as long as a round may take to form, since a node hosts it",
+    "seconds",
+    above=0,
+)
+_SHARED = tuple(_FIRST if option.name == _FIRST.name else option for option in SHARED)
 C10D = (
-    *SHARED,
+    *_SHARED,
     Option("store_type", str, "tcp", "tcp; or file, where the endpoint is the path of a file that all nodes share"),
     Option("is_host", bool, None, "whether this node hosts the store; unset: who can bind the endpoint does"),
     *_CONNECTION,
 )
 _STATIC = (
-    *(option for option in SHARED if option.name not in ("join_timeout", "last_call_timeout")),
+    *(option for option in _SHARED if option.name not in ("join_timeout", "last_call_timeout")),
     Option("master_addr", str, None, "address of rank 0, where nodes meet if no endpoint is given; unset: 127.0.0.1"),
     Option("master_port", int, None, "its port; unset: 29500"),
     Option("rank", int, None, "rank of this node, from 0; binding"),
@@ -48,8 +56,11 @@ def _handler(params: RendezvousParameters) -> RendezvousHandler:
     _look_for_torch()
     from elastic_c10d.create import create_parts
     from elastic_core.rendezvous import create_handler
+    from elastic_core.rendezvous.settings import options_of
 
     parts = create_parts(params)
+    if params.get("connect_timeout") is None:
+        params.config["connect_timeout"] = options_of(params, C10D)["join_timeout"]
     return create_handler(None, parts.backend, params, parts.stores, params.backend)
 
 

@@ -98,7 +98,7 @@ def _self_served(params: RendezvousParameters, stores: StoresMaker) -> RoundHand
 def _handler(
     params: RendezvousParameters, parameters: EtcdParameters, server: EtcdServer | None, stores: StoresMaker
 ) -> RoundHandler:
-    # An error that comes after the join timeout could not be told: who gives up says only that nothing answered.
+    # An error that comes later than a first answer may come is not told: who gives up says only that none came.
     backend = _backend(params, parameters, 0.5, server)
     address = partial(advertised_address, params, parameters.places)
     made = stores(_Stores(params, parameters).make, params.run_id, address)
@@ -111,9 +111,9 @@ def _backend(
     share: float = 1.0,
     server: EtcdServer | None = None,
 ) -> EtcdRendezvousBackend:
-    """`share`: how much of the join timeout a call may take at most."""
+    """`share`: how much of the time for a first answer a call may take at most."""
     options = options_of(params, ETCD)
-    longest = share * options["join_timeout"]
+    longest = share * min(options["join_timeout"], options["connect_timeout"])
     return EtcdRendezvousBackend(
         client_for(parameters, min(longest, CALL), params.node.name if params.node else ""),
         params.run_id,
