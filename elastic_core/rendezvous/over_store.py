@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ElasticError, RendezvousConnectionError, RendezvousStateError
-from elastic_core.interfaces.backend import RosterBackend
+from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend
 from elastic_core.rendezvous.roster_log import Announcer, RosterLog
 from elastic_core.rendezvous.versions import Keys, Version, Versions, add, create, peek, standing
 
@@ -167,7 +167,7 @@ class _Line:
         greet: called with the store of every new connection before it is used otherwise.
     """
 
-    def __init__(self, connector: StoreConnector, aside: bool, greet: Callable[[Store], None]) -> None:
+    def __init__(self, connector: StoreConnector, aside: bool, greet: Callable[[Store], object]) -> None:
         self._connector = connector
         self._aside = aside
         self._greet = greet
@@ -269,8 +269,9 @@ class OverStore(RosterBackend):
     """See above.
 
     It uses up to three connections, made when they are first needed: one for operations and one for each of the two
-    waits. A store that was restarted empty is noticed when a connection to it is made; everything known of the old one
-    is forgotten then, and what this node has announced is announced again.
+    waits. A store that was restarted empty is noticed when a connection to it is made or, since some clients reconnect
+    by themselves, by counters that fell; everything known of the old one is forgotten then, and what this node has
+    announced is announced again, or its next beat says that the entry was dropped.
 
     Args:
         connector: becomes this backend's.
@@ -329,12 +330,15 @@ class OverStore(RosterBackend):
         def read(store: Store, epoch: _Epoch) -> tuple[bytes, Version] | None:
             if pushed is not None and pushed.epoch is epoch and epoch.versions.adopt(pushed.number, pushed.value):
                 return epoch.versions.standing()
-            return epoch.versions.newest(store)
+            found = epoch.versions.newest(store)
+            current = self._greet(store) if epoch.versions.doubtful else epoch
+            return found if current is epoch else current.versions.newest(store)
 
         return self._use("reading the state", read)
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Version, bool] | None:
-        def write(store: Store, epoch: _Epoch) -> tuple[bytes, Version, bool] | None:
+        def write(store: Store, _: _Epoch) -> tuple[bytes, Version, bool] | None:
+            epoch = self._greet(store)  # a token of before must write nothing in a store that began anew
             if token is None or (isinstance(token, Version) and token.epoch == epoch.name):
                 return epoch.versions.write(store, state, 0 if token is None else token.number)
             standing = epoch.versions.newest(store)
@@ -353,7 +357,11 @@ class OverStore(RosterBackend):
 
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
         def write(store: Store, epoch: _Epoch) -> int | None:
-            epoch.announcer.beat(store, key)
+            try:
+                epoch.announcer.beat(store, key)
+            except EntryDroppedError:
+                self._greet(store)
+                raise
             return self._counted_lead(store, int(leading)) if leading or look else None
 
         return self._use("beating", write)
@@ -416,7 +424,8 @@ class OverStore(RosterBackend):
 
         return self._main.use(doing, with_epoch)
 
-    def _greet(self, store: Store) -> None:
+    def _greet(self, store: Store) -> _Epoch:
+        """The epoch of the store, begun anew where it is another one than before."""
         name = self._name_of_epoch(store)
         if self._epoch is None or self._epoch.name != name:
             log = RosterLog(self._keys, self._clock, self._hole_patience, self._observes)
@@ -424,6 +433,7 @@ class OverStore(RosterBackend):
             if self._epoch is not None:
                 self._epoch.announcer.move_to(announcer, store)
             self._epoch = _Epoch(name, Versions(self._keys, name, self._observes), announcer, log)
+        return self._epoch
 
     def _name_of_epoch(self, store: Store) -> str:
         if self._observes:

@@ -122,6 +122,10 @@ class Versions:
         keys: of the job.
         epoch: the store's.
         observes: it changes nothing.
+
+    Attributes:
+        doubtful: whether the head lagged behind the newest version known at the last look: its writer has died early,
+            or the store began anew.
     """
 
     def __init__(self, keys: Keys, epoch: str, observes: bool = False) -> None:
@@ -129,6 +133,7 @@ class Versions:
         self._epoch = epoch
         self._observes = observes
         self._known: tuple[int, bytes] | None = None
+        self.doubtful = False
         self._writer = secrets.token_hex(_WRITER // 2).encode()
 
     def newest(self, store: Store) -> tuple[bytes, Version] | None:
@@ -145,6 +150,7 @@ class Versions:
                 continue
             told, head = head, self._head(store) if number or head else 0
             if head <= number:
+                self.doubtful = head < number
                 return self._shown()
             if head - KEPT > number:
                 number = head - 1  # the next ones were deleted

@@ -175,9 +175,10 @@ class BackendContract(StatePromises, RosterPromises, RoundPromises):
     """See `interfaces.backend`. For pytest: inherit from it, give a fixture `backend`, a client of a new job, which
     nobody else uses, and a method `peer`, another client of that job, as another node has one.
 
-    What the backend can show, it shows with three more methods: `other_job`, a client of the same store
-    for another job; `lose`, which takes the store away; `spoil`, which writes something foreign in the state's place.
-    Their tests are skipped where they are not given.
+    What the backend can show, it shows with four more methods: `other_job`, a client of the same store
+    for another job; `lose`, which takes the store away; `forget`, after which it is empty, as one that was started
+    anew; `spoil`, which writes something foreign in the state's place. Their tests are skipped where they are not
+    given.
 
     A backend of two methods is tested as far as it goes, and then end to end: handlers over it form rounds. One that is
     a `RosterBackend` is tested for its entries, beats, waits and `close` as well.
@@ -187,4 +188,5 @@ class BackendContract(StatePromises, RosterPromises, RoundPromises):
         lease: seconds after which the entry of a node that beats no longer has been dropped, where the store does that
             (20).
         at_once: seconds within which what is to come back at once has come back, on any machine (10).
+        pushed: seconds within which a client that waits is told of a change (1).
     """

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import threading
 import unittest
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.interfaces.backend import RosterBackend
-from elastic_core.testing.state_promises import Clients, close, written
+from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend
+from elastic_core.testing.state_promises import Clients, close, once_back, written
 from elastic_core.testing.waiting import LONG, Background, raised, together
 
 if TYPE_CHECKING:
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 _CLOCK = SystemClock()
 _MOMENT: Duration = 0.1
 _NODES = 8
+_PUSHES = 5  # of which the median counts
+_TURNS = 60
+_THOUGHT: Duration = 0.005  # the longest pause before a turn
+_WAITS, _FEW = 6, 2
 
 
 def shown(backend: RosterBackend) -> list[tuple[str, bytes]]:
@@ -45,10 +51,13 @@ class RosterPromises(Clients):
         lease: seconds after which the entry of a node that beats no longer has been dropped for certain. For backends
             that show no beats.
         at_once: seconds within which what is to come back at once has come back, on any machine.
+        pushed: seconds from the begin of a change until a client that waits is told of it. For backends that ask for
+            changes now and then, because their store has no way to tell them.
     """
 
     lease: ClassVar[Duration] = 20.0
     at_once: ClassVar[Duration] = 10.0
+    pushed: ClassVar[Duration] = 1.0
 
     def _nodes(self, backend: Any, count: int) -> contextlib.AbstractContextManager[list[Any]]:
         """So many clients beside `backend`, if it has rosters."""
@@ -192,6 +201,114 @@ class RosterPromises(Clients):
             assert Background(wait).result(self.at_once) in (True, False)
             assert Background(wait).result(self.at_once) in (True, False)
 
+    def test_changes_are_pushed_and_not_asked_for_now_and_then(self, backend: Any) -> None:
+        """All jobs wait for this: a failure, a node that comes, the end."""
+        with self._nodes(backend, 1) as (other,):
+            token: Any = None
+
+            def write(turn: int) -> None:
+                nonlocal token
+                token = written(other, b"%d" % turn, token)
+
+            def state(turn: int) -> None:
+                found = backend.get_state()
+                waiting = Background(partial(self._changed, backend, None if found is None else found[1]))
+                self._timed(waiting, partial(write, turn), delays)
+
+            def roster(turn: int) -> None:
+                backend.roster()
+                waiting = Background(partial(self._roster_is, backend, [("a/1", b"%d" % turn)]))
+                self._timed(waiting, partial(other.announce, "a/1", b"%d" % turn), delays)
+
+            for what in (state, roster):
+                delays: list[float] = []
+                for turn in range(_PUSHES):
+                    what(turn)
+                median = sorted(delays)[_PUSHES // 2]
+                told = f"expected to be told of a change of the {what.__name__} within {self.pushed:g} s"
+                assert median <= self.pushed, f"{told} (pushed), found {median:.1f} s"
+
+    def test_no_change_of_the_state_is_missed_though_it_comes_while_a_wait_begins(self, backend: Any) -> None:
+        """Two take turns: what one writes comes at about the time at which the other begins to wait."""
+        with self._nodes(backend, 1) as (other,):
+            written(backend, b"0", None)
+
+            def play(client: Any, own: int) -> None:
+                pauses = random.Random(own)
+                for turn in range(1, _TURNS):
+                    if turn % 2 == own:
+                        threading.Event().wait(pauses.uniform(0, _THOUGHT))
+                        client.set_state(b"%d" % turn, client.get_state()[1])
+                    while int((found := client.get_state())[0]) < turn:
+                        told = client.wait_for_state(found[1], self.at_once)
+                        assert told, f"expected to be told of the state {turn}, found that {self.at_once:g} s ran out"
+
+            together([partial(play, backend, 0), partial(play, other, 1)])
+
+    def test_no_change_of_the_roster_is_missed_though_it_comes_while_a_wait_begins(self, backend: Any) -> None:
+        with self._nodes(backend, 1) as (other,):
+            names = ("a/1", "b/1")
+            for client, name in zip((backend, other), names, strict=True):
+                client.announce(name, b"0")
+
+            def play(client: Any, own: int) -> None:
+                pauses = random.Random(own)
+                for turn in range(1, _TURNS):
+                    if turn % 2 == own:
+                        threading.Event().wait(pauses.uniform(0, _THOUGHT))
+                        client.announce(names[own], b"%d" % turn)
+                    while int(dict(shown(client))[names[turn % 2]]) < turn:
+                        told = client.wait_for_roster(self.at_once)
+                        assert told, f"expected to be told of the entry {turn}, found that {self.at_once:g} s ran out"
+
+            together([partial(play, backend, 0), partial(play, other, 1)])
+
+    def test_waits_last_while_nothing_happens(self, backend: Any) -> None:
+        """They may be wrong now and then, each time at the cost of a look; not always."""
+        _has_rosters(backend)
+        token = written(backend, b"1", None)
+        backend.roster()
+        waits: dict[str, tuple[Callable[[], bool], Callable[[], object]]] = {
+            "state": (lambda: backend.wait_for_state(token, _MOMENT), backend.get_state),
+            "roster": (lambda: backend.wait_for_roster(_MOMENT), backend.roster),
+        }
+        for what, (wait, look) in waits.items():
+            wrong = 0
+            for _ in range(_WAITS):
+                if Background(wait).result(self.at_once):
+                    wrong += 1
+                    look()
+            told = f"expected waits for the {what} to last while nothing happens"
+            assert wrong <= _FEW, f"{told}, found that {wrong} of {_WAITS} told of a change"
+
+    def test_a_store_that_comes_back_empty_is_told_and_filled_anew(self, backend: Any) -> None:
+        """Whether a backend announces its node again by itself, or says with the next beat that the entry is gone."""
+        with self._nodes(backend, 1) as (other,):
+            entries = [("a/1", b"a"), ("b/1", b"b")]
+            clients = (backend, other)
+            token = written(backend, b"1", None)
+            for client, announced in zip(clients, entries, strict=True):
+                client.announce(*announced)
+            assert all(shown(client) == entries for client in clients)
+            assert other.get_state()[1] == token
+            self.forget(backend)
+            until = later(_CLOCK.now(), self.lease)  # a lease is not renewed with every beat
+            for client, (key, entry) in zip(clients, entries, strict=True):
+                while (key, entry) not in once_back(partial(shown, client)):
+                    assert _CLOCK.now() < until, (
+                        f"expected {key} to be announced again, or its beats to say that it is gone"
+                    )
+                    try:
+                        once_back(partial(client.beat, key, leading=False, look=False))
+                    except EntryDroppedError:
+                        once_back(partial(client.announce, key, entry))
+                    threading.Event().wait(_THOUGHT)
+                once_back(client.get_state)
+            for client in clients:
+                assert sorted(once_back(partial(shown, client))) == entries
+                waiting = Background(partial(once_back, partial(client.wait_for_state, token, LONG)))
+                assert waiting.result(self.at_once) is True
+
     def test_close_lets_waits_come_back(self, backend: Any) -> None:
         _has_rosters(backend)
         written(backend, b"1", None)
@@ -242,6 +359,14 @@ class RosterPromises(Clients):
         for wait in (lambda: backend.wait_for_state(token, _MOMENT), lambda: backend.wait_for_roster(_MOMENT)):
             error = raised(wait)
             assert error is None or isinstance(error, RendezvousConnectionError), f"found {error!r}"
+
+    @staticmethod
+    def _timed(waiting: Background[Any], change: Callable[[], object], delays: list[float]) -> None:
+        waiting.over(_MOMENT)
+        begun = _CLOCK.now()
+        change()
+        waiting.result()
+        delays.append(_CLOCK.now() - begun)
 
     @staticmethod
     def _changed(backend: RosterBackend, token: Any) -> bool:

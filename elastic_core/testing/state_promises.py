@@ -8,16 +8,21 @@ import random
 import threading
 import unittest
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
-from elastic_core.testing.waiting import Background, raised, together
+from elastic_core.interfaces.backend import EntryDroppedError
+from elastic_core.testing.waiting import LONG, Background, raised, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from elastic_core.interfaces.backend import RendezvousBackend, Token
 
+T = TypeVar("T")
+_CLOCK = SystemClock()
+_PAUSE = 0.05
 _WRITERS = 4
 _TO_COUNT = 15  # by each of them
 _CANDIDATES = 6
@@ -80,6 +85,11 @@ class Clients:
         say so in time."""
         raise unittest.SkipTest("it does not say how to take its store away (lose)")
 
+    def forget(self, backend: Any) -> None:
+        """Make the store lose all it holds, as one that was started anew at the same place. The clients stay; their
+        next calls may fail once more with RendezvousConnectionError."""
+        raise unittest.SkipTest("it does not say how to make its store lose its memory (forget)")
+
     def spoil(self, backend: Any) -> None:
         """Write something where the state belongs that this backend would never write."""
         raise unittest.SkipTest("it does not say how to spoil its state (spoil)")
@@ -101,6 +111,19 @@ def close(backend: RendezvousBackend) -> None:
     ending: Callable[[], object] | None = getattr(backend, "close", None)
     if ending is not None:
         ending()
+
+
+def once_back(call: Callable[[], T]) -> T:
+    """What the call returns once the store is back. The entry that a store has dropped does not come back by that."""
+    until = later(_CLOCK.now(), LONG)
+    while True:
+        try:
+            return call()
+        except EntryDroppedError:
+            raise
+        except RendezvousConnectionError:
+            assert _CLOCK.now() < until, f"expected the store to be back within {LONG:g} s"
+            threading.Event().wait(_PAUSE)
 
 
 class StatePromises(Clients):
@@ -281,6 +304,20 @@ class StatePromises(Clients):
             error = raised(call)
             assert isinstance(error, RendezvousConnectionError), f"expected RendezvousConnectionError, found {error!r}"
             assert str(error), "expected an error that says what cannot be reached"
+
+    def test_a_store_that_comes_back_empty_has_no_state_and_knows_no_token_of_before(self, backend: Any) -> None:
+        with self.peers(backend, 1) as (peer,):
+            old = written(backend, b"1", None)
+            assert peer.get_state() == (b"1", old)
+            self.forget(backend)
+            assert once_back(backend.get_state) is None, "expected no state in an empty store"
+            assert once_back(peer.get_state) is None, "expected no state in an empty store, for any client"
+            once_back(lambda: backend.set_state(b"2", old))
+            assert peer.get_state() is None, "expected that a token of before writes nothing, found that it did"
+            new = written(peer, b"1", None)
+            assert new != old, f"expected another token than {old!r}, which stood for a write that was lost"
+            _refused(backend, b"3", old)
+            assert backend.get_state() == (b"1", new)
 
     def test_a_foreign_value_is_told_as_that(self, backend: Any) -> None:
         self.spoil(backend)

@@ -11,13 +11,14 @@ from elastic_core.rendezvous.over_store import FactoryConnector, OverStore
 class Place:
     """Attributes:
     store: what stands there.
+    follows: whether connections lead to a store that began anew.
     away: whether nobody reaches it. Connections that stood break with that.
     connections, closed: how many were made, and how many of them were closed.
     """
 
     def __init__(self):
         self.store = MemoryStore(timedelta(seconds=30))
-        self.away = False
+        self.away = self.follows = False
         self.connections = self.closed = 0
         self._made = []
         self._traps = {}
@@ -25,6 +26,11 @@ class Place:
     def restart(self):
         """It is empty, and connections to the one before break."""
         self.store = MemoryStore(timedelta(seconds=30))
+
+    def empty(self):
+        """It is empty, and the connections stand, as those of a client that reconnects by itself."""
+        self.follows = True
+        self.restart()
 
     def before(self, operation, key, act):
         """Call `act` before the next operation of this name on this key is carried out."""
@@ -72,12 +78,14 @@ class Client:
         self._place.closed += 1
 
     def __getattr__(self, name):
-        method = getattr(self._store, name)
+        getattr(self._store, name)  # an operation that it has
 
         def call(*args):
+            if self._place.follows:
+                self._store = self._place.store
             if self._place.away or self._store is not self._place.store:
                 raise BrokenPipeError("the connection broke")
             self._place.entered(name, args)
-            return method(*args)
+            return getattr(self._store, name)(*args)
 
         return call

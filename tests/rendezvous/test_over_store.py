@@ -32,8 +32,18 @@ class TestOverStore(BackendContract):
     def lose(self, backend):
         self.place.away = True
 
+    def forget(self, backend):
+        self.place.restart()
+
     def spoil(self, backend):
         self.place.store.set(KEYS.state(1), "hello")
+
+
+class TestOverAStoreWhoseClientReconnectsByItself(TestOverStore):
+    """Nobody is told that it began anew."""
+
+    def forget(self, backend):
+        self.place.empty()
 
 
 @pytest.fixture

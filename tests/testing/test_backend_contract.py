@@ -23,6 +23,9 @@ class TestMemoryBackend(BackendContract):
     def other_job(self, backend):
         return MemoryBackend(SharedMemory())
 
+    def forget(self, backend):
+        self.memory.forget()
+
     def lose(self, backend):
         backend.reachable = False
 
@@ -64,6 +67,9 @@ class TestTwoMethods(BackendContract):
     def lose(self, backend):
         backend.whole.reachable = False
 
+    def forget(self, backend):
+        self.memory.forget()
+
 
 class TestTwoSilentMethods(TestTwoMethods):
     tells = False
@@ -80,3 +86,6 @@ class TestOverTwoMethods(BackendContract):
 
     def spoil(self, backend):
         self.memory.state = (b"hello", 1)
+
+    def forget(self, backend):
+        self.memory.forget()

@@ -159,6 +159,80 @@ class ClosesForAll(Faulty):
         self._memory.state = None
 
 
+class AsksNowAndThen(Faulty):
+    """A push that is none."""
+
+    def _asking(self, there):
+        return self._wait(lambda: False, 0.5) or there()
+
+    def wait_for_state(self, token, timeout):
+        return self._asking(lambda: super(AsksNowAndThen, self).wait_for_state(token, 0.0))
+
+    def wait_for_roster(self, timeout, more=1):
+        return self._asking(lambda: super(AsksNowAndThen, self).wait_for_roster(0.0, more))
+
+
+class BeginsToListenTooLate(Faulty):
+    """It looks, and then listens for what comes from then on: what comes in between is missed."""
+
+    def _late(self, wait, marker, timeout):
+        if wait(0.0):
+            return True
+        threading.Event().wait(0.002)
+        then = marker()
+        return self._wait(lambda: marker() != then, timeout)
+
+    def wait_for_state(self, token, timeout):
+        wait = super().wait_for_state
+        return self._late(lambda longest: wait(token, longest), lambda: self._memory.writes, timeout)
+
+    def wait_for_roster(self, timeout, more=1):
+        return self._late(super().wait_for_roster, lambda: self._memory.rosters, timeout)
+
+
+class AlwaysTellsOfAState(Faulty):
+    def wait_for_state(self, token, timeout):
+        return True
+
+
+class AlwaysTellsOfARoster(Faulty):
+    def wait_for_roster(self, timeout, more=1):
+        super().wait_for_roster(timeout, more)
+        return True
+
+
+class BeginsToCountAnew(SharedMemory):
+    def forget(self):
+        super().forget()
+        self._lost_writes = 0
+
+
+class CountsItsWrites(Faulty):
+    """In the store, which forgets that too."""
+
+    memory = BeginsToCountAnew
+
+
+class RemembersTheState(Faulty):
+    seen = None
+
+    def get_state(self):
+        self.seen = super().get_state() or self.seen
+        return self.seen
+
+
+class BeatsWithoutAnEntry(Faulty):
+    def beat(self, key, leading, look):
+        return super().beat(key, leading, look) if key in self._memory.entries else None
+
+
+class SleepsThroughTheLoss(Faulty):
+    def wait_for_state(self, token, timeout):
+        return self._wait(lambda: self._memory.token not in (None, token), timeout)
+
+
+EMPTY = "test_a_store_that_comes_back_empty_has_no_state_and_knows_no_token_of_before"
+MISSED = "is_missed_though_it_comes_while_a_wait_begins"
 FAULTS = [
     (TakesAnyToken, "test_old_tokens_never_write_however_old"),
     (TakesAnyToken, "test_of_many_that_write_at_the_same_time_one_wins"),
@@ -186,6 +260,15 @@ FAULTS = [
     (SleepsThroughTheRoster, "test_what_happened_since_the_last_look_ends_a_wait_for_the_roster"),
     (WaitsForOneMore, "test_who_waits_for_several_is_told_when_they_are_there"),
     (DoesNotWakeOnClose, "test_close_lets_waits_come_back"),
+    (AsksNowAndThen, "test_changes_are_pushed_and_not_asked_for_now_and_then"),
+    (BeginsToListenTooLate, f"test_no_change_of_the_state_{MISSED}"),
+    (BeginsToListenTooLate, f"test_no_change_of_the_roster_{MISSED}"),
+    (AlwaysTellsOfAState, "test_waits_last_while_nothing_happens"),
+    (AlwaysTellsOfARoster, "test_waits_last_while_nothing_happens"),
+    (CountsItsWrites, EMPTY),
+    (RemembersTheState, EMPTY),
+    (BeatsWithoutAnEntry, "test_a_store_that_comes_back_empty_is_told_and_filled_anew"),
+    (SleepsThroughTheLoss, "test_a_store_that_comes_back_empty_is_told_and_filled_anew"),
     (ClosesForAll, "test_one_that_closes_leaves_the_others_alone"),
 ]
 
@@ -197,10 +280,13 @@ class Contract(BackendContract):
 
     def __init__(self, kind):
         self.kind = kind
-        self.memory = SharedMemory()
+        self.memory = getattr(kind, "memory", SharedMemory)()
 
     def peer(self, backend):
         return self.kind(self.memory)
+
+    def forget(self, backend):
+        self.memory.forget()
 
     def lose(self, backend):
         backend.reachable = False
@@ -210,6 +296,7 @@ class Hurried(Contract):
     """For backends with a fault: what hangs is found out sooner."""
 
     lease = at_once = 0.3
+    pushed = 0.2
 
 
 @pytest.mark.parametrize("kind, test", FAULTS, ids=lambda value: getattr(value, "__name__", value))

@@ -35,6 +35,11 @@ class TestTCPStore(BackendContract):
     def lose(self, backend):
         self.server.stop()
 
+    def forget(self, backend):
+        self.server.stop()
+        self.server = StoreServer(Endpoint("127.0.0.1", int(self.endpoint.rpartition(":")[2])))
+        self.server.start()
+
 
 class TestFileStore(BackendContract):
     @pytest.fixture

@@ -17,10 +17,11 @@ class TestEtcd(BackendContract):
     def backend(self, request, prefix):
         """The tests that take the server away have one of their own, and clients that give up sooner."""
         name = request.node.originalname
-        gone = name.startswith("test_a_store_that_is_gone")
+        gone = name.startswith(("test_a_store_that_is_gone", "test_a_store_that_comes_back"))
         self.timeout = 4.0 if gone else LONG
         # A slow machine is not a silent node; where a lease is to end, it must outlive the look at its entry.
-        self.lease_ttl = 6.0 if name.startswith("test_without_beats") else 60.0
+        ends = name.startswith(("test_without_beats", "test_a_store_that_comes_back"))
+        self.lease_ttl = 6.0 if ends else 60.0
         self.member = request.getfixturevalue("servers").single() if gone else request.getfixturevalue("etcd")
         self.prefix = prefix.decode()
         backend = self.peer(None)
@@ -34,8 +35,17 @@ class TestEtcd(BackendContract):
     def other_job(self, backend):
         return self.peer(backend, "job/nodes")
 
+    @pytest.mark.xfail(strict=True, reason="a token is a revision, and a new cluster counts them from 1 again")
+    def test_a_store_that_comes_back_empty_has_no_state_and_knows_no_token_of_before(self, backend):
+        super().test_a_store_that_comes_back_empty_has_no_state_and_knows_no_token_of_before(backend)
+
     def lose(self, backend):
         self.member.kill()
+
+    def forget(self, backend):
+        self.member.lose_data()
+        self.member.start()
+        self.member.wait_healthy()
 
     def spoil(self, backend):
         client = EtcdClient([self.member.endpoint], timeout=LONG)
