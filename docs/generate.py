@@ -39,7 +39,8 @@ _CONFIG_FILE = """\
 
 The file is `elastic.toml`, or `pyproject.toml` with a table `[tool.elastic]`: the nearest one in the current folder or
 above it, or the one that `--config` names. A key is a flag without its leading dashes; dashes and underscores are
-equal. Lists, tables, numbers and booleans may be those of TOML:
+equal. Lists, tables, numbers and booleans may be those of TOML. [The page about it](../configuration.md) has the table
+`[rendezvous]`, too:
 
 ```toml
 backend = "c10d"

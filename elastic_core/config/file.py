@@ -1,6 +1,8 @@
 """The config file: `elastic.toml`, or the table `[tool.elastic]` of pyproject.toml.
 
-Keys are the settings' names, with dashes or underscores, and a few short ones (`backend`, `endpoint`, `run_id`).
+Keys are the settings' names, with dashes or underscores, and a few short ones (`backend`, `endpoint`, `run_id`). The
+table `[rendezvous]` has `backend`, `endpoint` and `id`, and for each backend a table of its options
+(`[rendezvous.etcd]`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.spec import Findings, Found
 from elastic_core.errors import Problem
-from elastic_core.text import nearest
+from elastic_core.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 _OWN = "elastic.toml"
 _SHARED = "pyproject.toml"
+RENDEZVOUS = "rendezvous"
+_OF_RENDEZVOUS = {"backend": "rdzv_backend", "endpoint": "rdzv_endpoint", "id": "rdzv_id"}
 
 
 class _Unreadable(Exception):
@@ -97,14 +101,43 @@ def _read(path: Path, table: Mapping[str, object], specs: Mapping[str, Spec]) ->
     for written, raw in table.items():
         key = written.replace("-", "_")
         origin = prefix + written
-        if key not in keys:
-            near = nearest(key, keys)
+        if key == RENDEZVOUS:
+            _read_rendezvous(findings, origin, raw)
+        elif key not in keys:
+            near = nearest(key, (*keys, RENDEZVOUS))
             advice = f"did you mean {near}?" if near else "elastic explain lists the settings"
             message = f"expected the name of a setting, found an unknown one; {advice}"
             findings.problems.append(Problem(origin, message))
-        elif earlier := findings.found.get(keys[key]):
-            message = f"expected each setting once, found it also as {earlier.origin}; remove one"
-            findings.problems.append(Problem(origin, message))
         else:
-            findings.found[keys[key]] = Found(raw, origin)
+            _add(findings, keys[key], Found(raw, origin))
+    flat = findings.found.get("rdzv_conf")
+    if flat is not None:
+        findings.problems += [Problem(it.origin, _once(flat)) for it in findings.by_backend.values()]
     return findings
+
+
+def _read_rendezvous(findings: Findings, origin: str, raw: object) -> None:
+    if not isinstance(raw, dict):
+        findings.problems.append(Problem(origin, f"expected a table, [{RENDEZVOUS}], found {raw!r}"))
+        return
+    for written, value in raw.items():
+        found = Found(value, f"{origin}.{written}")
+        name = _OF_RENDEZVOUS.get(written)
+        if name is not None:
+            _add(findings, name, found)
+        elif isinstance(value, dict):
+            findings.by_backend[written] = found
+        else:
+            expected = f"expected {', '.join(_OF_RENDEZVOUS)}, or a table of options with the name of a backend"
+            findings.problems.append(Problem(found.origin, f"{expected}{did_you_mean(written, _OF_RENDEZVOUS)}"))
+
+
+def _add(findings: Findings, name: str, found: Found) -> None:
+    if earlier := findings.found.get(name):
+        findings.problems.append(Problem(found.origin, _once(earlier)))
+    else:
+        findings.found[name] = found
+
+
+def _once(earlier: Found) -> str:
+    return f"expected each setting once, found it also as {earlier.origin}; remove one"

@@ -9,11 +9,11 @@ themselves, but not with a file.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.environment import fallbacks, from_environment
-from elastic_core.config.file import from_file
+from elastic_core.config.file import RENDEZVOUS, from_file
 from elastic_core.config.flags import CommandLine, scan
 from elastic_core.config.resolve import resolve
 from elastic_core.config.rules import broken_rules, script_problems
@@ -30,7 +30,14 @@ if TYPE_CHECKING:
 
 
 RESERVED: frozenset[str] = frozenset(
-    {*SPECS, *(alias for spec in SPECS.values() for alias in spec.aliases), "help", "json", "disable_plugins"}
+    {
+        *SPECS,
+        *(alias for spec in SPECS.values() for alias in spec.aliases),
+        "help",
+        "json",
+        "disable_plugins",
+        RENDEZVOUS,
+    }
 )
 """Names that no option of a plugin may have: those of our settings, keys, flags and variables."""
 
@@ -96,7 +103,14 @@ def read(
     its_own, unreadable_own = parse_found(line.found, own_specs)
     given = Settings(**{name: values[name] for name in SPECS})
     origins = {name: sources.found[name].origin if name in sources.found else DEFAULT for name in specs}
-    settings, origins = resolve(given, origins, new_run_id, environ)
+    settings, resolved = resolve(given, origins, new_run_id, environ)
+    table = sources.by_backend.get(settings.rdzv_backend)
+    if table is not None and "rdzv_conf" not in sources.found:
+        options, unreadable_options = parse_found({"rdzv_conf": table}, {"rdzv_conf": SPECS["rdzv_conf"]})
+        unreadable |= unreadable_options
+        given, origins = replace(given, **options), {**origins, "rdzv_conf": table.origin}
+        settings, resolved = resolve(given, origins, new_run_id, environ)
+    origins = resolved
     broken = broken_rules(settings, unreadable)
     problems = [*sources.problems, *unreadable.values(), *unreadable_own.values(), *broken]
     problems += scheduler_problems(given, origins, environ, broken)
@@ -122,7 +136,8 @@ def gathered(line: CommandLine, environ: Mapping[str, str], cwd: Path, specs: Ma
     environment = from_environment(environ, specs)
     file = from_file(line.found.get("config") or environment.found.get("config"), cwd, specs)
     found = {**fallbacks(environ, specs), **file.found, **environment.found, **line.found}
-    return Findings(found, [*line.problems, *environment.problems, *file.problems], file.config_file)
+    problems = [*line.problems, *environment.problems, *file.problems]
+    return Findings(found, problems, file.config_file, file.by_backend)
 
 
 def asks_for_help(argv: Sequence[str], added_options: Sequence[Option] = (), own: Sequence[Spec] = ()) -> bool:

@@ -84,11 +84,13 @@ class Found:
 
 @dataclass
 class Findings:
-    """What a source holds, by setting; the problems of the source itself; and the config file, if one was read."""
+    """What a source holds, by setting; the problems of the source itself; the config file, if one was read; and the
+    options that it has for each backend, of which those of the chosen one count."""
 
     found: dict[str, Found] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     config_file: Path | None = None
+    by_backend: dict[str, Found] = field(default_factory=dict)
 
 
 def setting(

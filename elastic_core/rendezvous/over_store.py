@@ -442,7 +442,9 @@ class OverStore(RosterBackend):
 
     def _greet_aside(self, store: Store) -> None:
         name = standing(store, self._keys.id)  # in a store that began anew there may be none
-        if self._epoch is not None and (name is None or _name(name) != self._epoch.name):
+        if (
+            self._epoch is not None and _name(name or b"") != self._epoch.name
+        ):  # who observes an empty one knows no name
             raise _Restarted
 
 

@@ -29,6 +29,7 @@ from elastic_core.config import read
 from elastic_core.hooks import spec
 from elastic_core.hooks.discovery import GROUP
 
+CONFIGURATION = "docs/configuration.md"
 OURS = {"elastic-core", *(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))}
 
 
@@ -159,13 +160,24 @@ def test_entry_points_are_of_the_group_that_is_looked_up(block):
 
 
 def test_the_config_file_of_the_page_is_read(tmp_path):
-    (block,) = (block for block in of_kind("toml") if "[project" not in block.text)
+    block = next(block for block in of_kind("toml") if block.page == "docs/reference/settings.md")
     (tmp_path / "elastic.toml").write_text(block.text)
     reading = read(["--nnodes=2", "--rdzv-id=job7"], {}, tmp_path, require_script=False)
     from_file = {origin for origin in reading.origins.values() if origin.startswith("elastic.toml: ")}
     keys = re.findall(r"^([\w-]+) =", block.text.partition("\n[")[0], re.M)
     assert from_file == {f"elastic.toml: {key}" for key in [*keys, "rdzv-conf"]}
     assert reading.settings.rdzv_conf == {"join_timeout": "900"}
+
+
+@pytest.mark.parametrize("block", [case for case in parameters("toml") if case.values[0].page == CONFIGURATION])
+def test_the_files_of_the_page_about_configuration_are_read(block, tmp_path):
+    """All of a file counts, and everything else is an error."""
+    (tmp_path / "elastic.toml").write_text(block.text)
+    reading = read(["--rdzv-id=job7"], {}, tmp_path, require_script=False)
+    chosen = reading.settings.rdzv_backend
+    assert reading.origins["rdzv_endpoint"].startswith("elastic.toml: ")
+    expected = {"etcd": {"prefix": "teams/vision"}, "c10d": {"join_timeout": "900"}}
+    assert reading.settings.rdzv_conf == expected[chosen]
 
 
 def manifest(words):

@@ -1,0 +1,76 @@
+"""The table `[rendezvous]` of the config file, with a table of options for each backend."""
+
+from __future__ import annotations
+
+import pytest
+
+TABLE = """
+[rendezvous]
+backend = "etcd"
+endpoint = "node0:2379"
+id = 7
+
+[rendezvous.etcd]
+prefix = "teams/vision"
+join_timeout = 9
+
+[rendezvous.c10d]
+is_host = "whatever"
+"""
+
+
+def test_backend_endpoint_id_and_the_options_of_the_backend(desk):
+    desk.write(TABLE)
+    reading = desk.read()
+    settings = reading.settings
+    assert (settings.rdzv_backend, settings.rdzv_endpoint, settings.rdzv_id) == ("etcd", "node0:2379", "7")
+    assert settings.rdzv_conf == {"prefix": "teams/vision", "join_timeout": "9"}
+    assert {name: reading.origins[name] for name in ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")} == {
+        "rdzv_backend": "elastic.toml: rendezvous.backend",
+        "rdzv_endpoint": "elastic.toml: rendezvous.endpoint",
+        "rdzv_id": "elastic.toml: rendezvous.id",
+        "rdzv_conf": "elastic.toml: rendezvous.etcd",
+    }
+
+
+def test_those_of_the_backend_that_is_chosen_count_whoever_chose_it(desk):
+    desk.write(TABLE)
+    assert desk.read("--rdzv-backend c10d train.py").settings.rdzv_conf == {"is_host": "whatever"}
+    assert desk.read("train.py", {"PET_RDZV_BACKEND": "other"}).settings.rdzv_conf == {}
+    standalone = desk.read("--standalone train.py")
+    assert (standalone.settings.rdzv_backend, standalone.settings.rdzv_conf) == ("local", {})
+
+
+def test_a_backend_that_nobody_named_has_its_options_too(desk):
+    desk.write("[rendezvous]\nendpoint = 'node0'\nid = 'j'\n[rendezvous.c10d]\nis_host = true")
+    assert desk.read().settings.rdzv_conf == {"is_host": "true"}
+    desk.write("nnodes = 2\n[rendezvous]\nbackend = 'static'\n[rendezvous.static]\nrank = 1")
+    assert desk.read().settings.node_rank == 1
+
+
+def test_stronger_options_replace_the_table(desk):
+    desk.write(TABLE)
+    reading = desk.read("--rdzv-conf last_call_timeout=1 train.py")
+    assert reading.settings.rdzv_conf == {"last_call_timeout": "1"}
+    assert reading.origins["rdzv_conf"] == "--rdzv-conf"
+
+
+def test_in_pyproject(desk):
+    desk.write("[tool.elastic.rendezvous]\nbackend = 'c10d'\nendpoint = 'a'\nid = 'j'", "pyproject.toml")
+    assert desk.read().origins["rdzv_backend"] == "pyproject.toml: tool.elastic.rendezvous.backend"
+
+
+@pytest.mark.parametrize(
+    ("text", "origin", "words"),
+    [
+        ("rendezvous = 'c10d'", "rendezvous", "expected a table, [rendezvous], found 'c10d'"),
+        ("[rendezvous]\nendpiont = 'a'", "rendezvous.endpiont", "did you mean 'endpoint'?"),
+        ("backend = 'c10d'\n[rendezvous]\nbackend = 'c10d'", "rendezvous.backend", "also as elastic.toml: backend"),
+        ("rdzv-conf = {a = 1}\n[rendezvous.c10d]\nb = 1", "rendezvous.c10d", "also as elastic.toml: rdzv-conf"),
+        ("[rendezvous.local]\na = [[1]]", "rendezvous.local", "expected"),
+        ("[rendezvuos]\nbackend = 'a'", "rendezvuos", "did you mean rendezvous?"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_table_and_key(desk, text, origin, words):
+    desk.write(text)
+    assert words in desk.problems()[f"elastic.toml: {origin}"]
