@@ -134,7 +134,11 @@ def _free_port() -> int:
 @dataclass(frozen=True)
 class RendezvousInfo:
     """One round, as seen by one node: the round's store, and this node's rank among `world_size` nodes. `formed` is
-    what all members agree on; None from handlers that do not provide it, such as those written for torchrun."""
+    what all members agree on; None from handlers that do not provide it, such as those written for torchrun.
+
+    The store is empty when the round forms, and of use until the next call of `next_rendezvous` or `shutdown`. From the
+    backends c10d, static and etcd it is a `torch.distributed.Store`; over etcd only if torch is imported already when
+    the round forms."""
 
     store: Store
     rank: int

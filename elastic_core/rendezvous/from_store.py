@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.records import Option, RendezvousBackendRecord
 from elastic_core.rendezvous.handler import create_handler
 from elastic_core.rendezvous.over_store import FactoryConnector, OverStore
-from elastic_core.rendezvous.round_stores import MadeStores
+from elastic_core.rendezvous.round_stores import LateStore, MadeStores
 from elastic_core.rendezvous.settings import OPTIONS, advertised_address, options_of
 from elastic_core.support.addresses import split_host_port
 
@@ -55,7 +55,7 @@ def _place(store: StoreRecord) -> tuple[str, ...] | None:
 
 def _handler(record: StoreRecord, params: RendezvousParameters) -> RendezvousHandler:
     address = partial(advertised_address, params, () if _place(record) == ("path",) else None)
-    stores = MadeStores(partial(_store, record, params), params.run_id, address)
+    stores = MadeStores(partial(_of_round, record, params), address)
     return create_handler(None, _backend(record, params), params, stores, params.backend)
 
 
@@ -69,6 +69,10 @@ def _backend(record: StoreRecord, params: RendezvousParameters, observes: bool =
 
 def _store(record: StoreRecord, params: RendezvousParameters) -> Store:
     return record.factory(_options(record, params))
+
+
+def _of_round(record: StoreRecord, params: RendezvousParameters, number: int) -> Store:
+    return cast("Store", LateStore(partial(_store, record, params), f"elastic/{params.run_id}/{number}"))
 
 
 def _options(record: StoreRecord, params: RendezvousParameters) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+import sys
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.interfaces.backend import RoundStores
 from elastic_core.interfaces.handler import RendezvousStoreInfo
@@ -55,46 +56,65 @@ class PrefixedStore:
         return self._store.num_keys()
 
 
+def prefixed(prefix: str, store: Store) -> Store:
+    """The keys of `store` that begin with `prefix`: of a torch store as a torch store. torch is not imported for that;
+    where there is a store of torch's, it has been."""
+    torch_stores: Any = sys.modules.get("torch.distributed")
+    if torch_stores is not None and isinstance(store, torch_stores.Store):
+        found: Store = torch_stores.PrefixStore(prefix, store)
+        return found
+    return PrefixedStore(prefix, store)
+
+
 class LateStore:
-    """A store that is made when it is first used, and anew after `close`. Passes all on. Used from one thread."""
+    """A store that is made when it is first used: most jobs never use that of a round. Passes all on. Used from one
+    thread.
 
-    def __init__(self, make: Callable[[], Store]) -> None:
+    Args:
+        prefix: of the keys that it sees; empty: it sees all.
+    """
+
+    def __init__(self, make: Callable[[], Store], prefix: str = "") -> None:
         self._make = make
+        self._prefix = prefix
         self._made: Store | None = None
-
-    @property
-    def made(self) -> Store:
-        """The store."""
-        if self._made is None:
-            self._made = self._make()
-        return self._made
+        self._seen: Store | None = None
 
     def close(self) -> None:
         """Let go of what was made, if anything was."""
-        made, self._made = self._made, None
-        close = getattr(made, "close", None)
-        if close is not None:
-            close()
+        close_store(self._made)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self.made, name)
+        if self._seen is None:
+            self._made = self._make()
+            self._seen = prefixed(self._prefix, self._made) if self._prefix else self._made
+        return getattr(self._seen, name)
 
 
-class PrefixedStores(RoundStores):
+def close_store(store: object) -> None:
+    """Not every store can be closed, and there may be none."""
+    close = getattr(store, "close", None)
+    if close is not None:
+        close()
+
+
+class MadeStores(RoundStores):
     """Rank 0's worker hosts the workers' store, on a port that its agent has reserved and holds.
 
     Args:
+        make: makes what the members of a round share, given the round's number. It is closed before the next round, if
+            it can be.
         address: the address that this node advertises; a function is asked when it is needed, since names may have to
             be looked up.
     """
 
-    def __init__(self, store: Store, run_id: str, address: str | Callable[[], str]) -> None:
-        self._store = store
-        self._run_id = run_id
+    def __init__(self, make: Callable[[int], Store], address: str | Callable[[], str]) -> None:
+        self._make = make
         self._address = address
         self._reservation: PortReservation | None = None
+        self._made: Store | None = None
 
     @property
     def hosted_by_agent(self) -> bool:
@@ -109,25 +129,19 @@ class PrefixedStores(RoundStores):
     def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
         if not is_host:
             self.release()
-        return PrefixedStore(f"elastic/{self._run_id}/{number}", self._store)
+        self._made = self._make(number)
+        return self._made
 
     def release(self) -> None:
         if self._reservation is not None:
             self._reservation.release()
             self._reservation = None
+        close_store(self._made)
+        self._made = None
 
 
-class MadeStores(PrefixedStores):
-    """The same over a store that is made for every round, when it is first used: most jobs never use it.
+class PrefixedStores(MadeStores):
+    """The same over one store for all rounds: each has its keys under a prefix of its own."""
 
-    Attributes:
-        late: that store.
-    """
-
-    def __init__(self, make: Callable[[], Store], run_id: str, address: str | Callable[[], str]) -> None:
-        self.late = LateStore(make)
-        super().__init__(cast("Store", self.late), run_id, address)
-
-    def release(self) -> None:
-        super().release()
-        self.late.close()
+    def __init__(self, store: Store, run_id: str, address: str | Callable[[], str]) -> None:
+        super().__init__(lambda number: prefixed(f"elastic/{run_id}/{number}", store), address)

@@ -59,6 +59,9 @@ KINDS = {
 }
 """Words of blocks that are run in a way of their own; others, by their first words."""
 
+TORCH = r"node0|torchrun|import torch"
+"""What a block has that needs torch."""
+
 NEEDS = {
     "node0": "elastic_c10d",
     "etcd": "elastic_etcd",
@@ -114,7 +117,7 @@ def parameters(kind):
     """One case for each text, with the mark of what it needs."""
     cases = {block.text: block for block in reversed(of_kind(kind))}
     return [
-        pytest.param(block, id=block.id, marks=[pytest.mark.torch] if re.search("node0|torchrun", text) else [])
+        pytest.param(block, id=block.id, marks=[pytest.mark.torch] if re.search(TORCH, text) else [])
         for text, block in cases.items()
     ]
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from elastic_core.builtin.memory_store import MemoryStore
-from elastic_core.rendezvous.round_stores import PrefixedStore, PrefixedStores
+from elastic_core.rendezvous.round_stores import LateStore, MadeStores, PrefixedStore, PrefixedStores
 
 
 @pytest.fixture
@@ -82,3 +82,42 @@ def test_a_store_is_one_of_ours():
         store.get("missing")
     with pytest.raises(TimeoutError):
         store.wait(["missing"], timedelta(seconds=0.01))
+
+
+@pytest.mark.torch
+def test_of_a_torch_store_every_round_has_a_torch_store():
+    from torch.distributed import HashStore, PrefixStore
+
+    stores = PrefixedStores(HashStore(), "job", "10.0.0.1")
+    where = stores.reserve()
+    one, two = stores.open(1, where, True), stores.open(2, where, True)
+    assert isinstance(one, PrefixStore)
+    one.multi_set(["key"], ["1"])
+    assert not two.check(["key"])
+    stores.release()
+
+
+class Closable(MemoryStore):
+    closed = 0
+
+    def close(self):
+        Closable.closed += 1
+
+
+def test_what_was_made_for_a_round_is_closed_with_it_and_made_only_if_it_was_used():
+    made = []
+
+    def make():
+        made.append(Closable())
+        return made[-1]
+
+    stores = MadeStores(lambda number: LateStore(make, f"round/{number}"), "10.0.0.1")
+    stores.open(1, stores.reserve(), True)
+    used = stores.open(2, stores.reserve(), True)
+    assert (made, Closable.closed) == ([], 0)
+    used.set("key", "value")
+    assert made[0].get("round/2/key") == b"value"
+    stores.reserve()
+    assert (len(made), Closable.closed) == (1, 1)
+    stores.release()
+    assert Closable.closed == 1

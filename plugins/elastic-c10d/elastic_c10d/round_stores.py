@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from elastic_c10d.server import start_server
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from elastic_c10d.torch_store import Store
     from elastic_core.rendezvous.over_store import StoreConnector
 
-_WAIT = timedelta(seconds=300)  # what torch's stores wait for a key unless they are told otherwise
 _NOT_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 
@@ -52,6 +50,7 @@ class C10dRoundStores(RoundStores):
         self._shared = not truth((os.environ if environ is None else environ).get(_NOT_SHARED, "0"))
         self._reserved: PortReservation | None = None
         self._server: Store | None = None
+        self._opened: Store | None = None
 
     @property
     def hosted_by_agent(self) -> bool:
@@ -74,17 +73,19 @@ class C10dRoundStores(RoundStores):
                 )
             self._server = start_server(self._reserved.take())
             self._reserved = None
-        return lazy_store(lambda: self._members_store(number))
+        self._opened = lazy_store(lambda: self._members_store(number))
+        return self._opened
 
     def release(self) -> None:
-        self._server = None
+        self._server = self._opened = None
         if self._reserved is not None:
             self._reserved.release()
             self._reserved = None
 
     def _members_store(self, number: int) -> Store:
-        connection = self._connector.connect(aside=True)
-        store: Store = distributed().PrefixStore(f"elastic/{self._run_id}/round/{number}", connection.store)
-        if getattr(connection, "pushes", False):
-            store.set_timeout(_WAIT)  # type: ignore[attr-defined]
+        torchs = distributed()
+        shared = self._connector.connect(aside=True).store
+        if isinstance(shared, torchs.FileStore):
+            shared = torchs.FileStore(shared.path, -1)  # whose timeout is the members' to set
+        store: Store = torchs.PrefixStore(f"elastic/{self._run_id}/round/{number}", shared)
         return store

@@ -6,6 +6,8 @@ come back as errors too, which we report in our own words. torch reads its log l
 
 from __future__ import annotations
 
+import functools
+import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from elastic_core.interfaces.store import Store as RoundStore
@@ -13,10 +15,11 @@ from elastic_core.quiet_import import import_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import timedelta
 
 _METHODS = (
-    "set", "get", "add", "compare_set", "wait", "check", "delete_key", "num_keys", "append", "multi_get", "multi_set",
-    "set_timeout", "has_extended_api", "list_keys",
+    "set", "get", "add", "compare_set", "wait", "check", "delete_key", "append", "multi_get", "multi_set",
+    "has_extended_api", "list_keys", "queue_push", "queue_pop", "queue_len", "clone",
 )  # fmt: skip
 
 
@@ -44,36 +47,48 @@ def innermost(store: Store) -> Store:
 
 def lazy_store(connect: Callable[[], Store]) -> Store:
     """A `torch.distributed.Store` that calls `connect` at its first use and passes everything on to what that returns:
-    most jobs never touch the store of a round, and a thousand nodes save a thousand connections. Used from one thread.
-    Raises what `connect` raises, and torch's errors."""
+    most jobs never touch the store of a round, and a thousand nodes save a thousand connections. Any thread. Raises
+    what `connect` raises, and torch's errors.
+
+    Whoever made it must hold it for as long as it may be used: a PrefixStore over it, or a process group, holds the C++
+    half alone, and fails once Python has let go of the other.
+    """
     store: Store = _class()(connect)
     return store
 
 
+@functools.cache
 def _class() -> Any:
-    """Made anew each time, since torch must not be imported before."""
+    """Made when it is needed, since torch must not be imported before."""
     base = distributed().Store
 
     class LazyStore(base):  # type: ignore[misc, valid-type]
         def __init__(self, connect: Callable[[], Store]) -> None:
             super().__init__()
             self._connect = connect
+            self._connecting = threading.Lock()
             self._target: Any = None
+            self._patience: timedelta | None = None
 
         def _passed_on(self) -> Any:
-            if self._target is None:
-                self._target = self._connect()
-            return self._target
+            with self._connecting:
+                if self._target is None:
+                    self._target = self._connect()
+                if self._patience != self.timeout:  # set by a PrefixStore it may be, of which C++ alone is told
+                    self._patience = self.timeout
+                    self._target.set_timeout(self._patience)
+                return self._target
 
-        def clone(self) -> Any:
-            return self._passed_on().clone()
+        def num_keys(self) -> int:
+            target = self._passed_on()
+            # torch counts the keys of other rounds too. Older ones cannot list keys.
+            return len(target.list_keys()) if hasattr(target, "list_keys") else int(target.num_keys())
 
-        @property
-        def timeout(self) -> Any:
-            return self._passed_on().timeout
+        getNumKeys = num_keys  # noqa: N815  # the name by which PrefixStore calls it
 
     for name in _METHODS:
         setattr(LazyStore, name, _forwarder(name))
+    LazyStore.deleteKey = LazyStore.delete_key  # the same
     return LazyStore
 
 

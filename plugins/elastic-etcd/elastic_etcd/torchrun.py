@@ -11,30 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core import errors
 from elastic_core.interfaces.handler import Outcome, RendezvousParameters
-from elastic_core.rendezvous.round_stores import MadeStores
 from elastic_etcd.backend.create import handler_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from elastic_core.interfaces.handler import RendezvousStoreInfo, RoundHandler
-    from elastic_core.interfaces.store import Store
+    from elastic_core.interfaces.handler import RoundHandler
 
 
 def handler() -> Callable[[Any], Any]:
     """What the entry point loads to: called, it returns the creator."""
     return create
-
-
-class TorchRoundStores(MadeStores):
-    """Stores of a round that torch takes for its own."""
-
-    def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
-        from torch.distributed import PrefixStore
-
-        super().open(number, host, is_host)
-        store: Store = PrefixStore(f"round/{number}", self.late.made)
-        return store
 
 
 def create(params: Any) -> Any:
@@ -51,7 +38,7 @@ def create(params: Any) -> Any:
         "etcd", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, params.local_addr, None, **config
     )
     with _torch_errors():
-        return _class()(params.backend, handler_for(own, TorchRoundStores))
+        return _class()(params.backend, handler_for(own))
 
 
 def _class() -> Any:

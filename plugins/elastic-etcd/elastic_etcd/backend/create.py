@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,25 +13,20 @@ from elastic_core.rendezvous.round_stores import MadeStores
 from elastic_core.rendezvous.settings import advertised_address, options_of, settings_of
 from elastic_etcd.backend.backend import EtcdRendezvousBackend
 from elastic_etcd.backend.keys import Keys
+from elastic_etcd.backend.round_store import round_store
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
 from elastic_etcd.parameters import SHORTEST_TTL, EtcdParameters, read_parameters
 from elastic_etcd.plugin import ETCD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from elastic_core.clock import Duration
-    from elastic_core.interfaces.backend import RoundStores
     from elastic_core.interfaces.handler import RendezvousParameters, RoundHandler
     from elastic_core.interfaces.store import Store
     from elastic_etcd.server import EtcdServer
 
-    StoresMaker = Callable[[Callable[[], Store], str, Callable[[], str]], RoundStores]
-
 CALL: Duration = 5.0  # seconds for one operation, with all its attempts on all members
 _STORE_TTL: Duration = 24 * 3600.0  # longer than members need to find each other when a round begins
-_STORE_TIMEOUT = timedelta(seconds=300)
 
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Store]:
@@ -46,21 +40,18 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
         RendezvousError: etcd cannot be reached, or refuses.
     """
     parameters = parameters_of(params)
-    return _backend(params, parameters), _Stores(params, parameters).make()
+    return _backend(params, parameters), _lasting_store(params, parameters)
 
 
-def handler_for(params: RendezvousParameters, stores: StoresMaker = MadeStores) -> RoundHandler:
+def handler_for(params: RendezvousParameters) -> RoundHandler:
     """A handler of dynamic rounds. On one node without an endpoint it starts an etcd of its own, which ends with it.
-
-    Args:
-        stores: makes the rounds' stores, given how to make a store in etcd, the run id, and this node's address.
 
     Raises:
         ConfigurationError: the endpoint or an option cannot be.
     """
     if not params.endpoint and params.max_nodes == 1:
-        return _self_served(params, stores)
-    return _handler(params, parameters_of(params), None, stores)
+        return _self_served(params)
+    return _handler(params, parameters_of(params), None)
 
 
 def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
@@ -83,26 +74,25 @@ def client_for(parameters: EtcdParameters, longest: Duration = math.inf, node: s
     return EtcdClient(turned, parameters.security(), parameters.login(), timeout=timeout)
 
 
-def _self_served(params: RendezvousParameters, stores: StoresMaker) -> RoundHandler:
+def _self_served(params: RendezvousParameters) -> RoundHandler:
     from elastic_etcd.server import EtcdServer
 
     server = EtcdServer()
     server.start()
     try:
-        return _handler(params, read_parameters(server.get_endpoint(), params.config), server, stores)
+        return _handler(params, read_parameters(server.get_endpoint(), params.config), server)
     except BaseException:
         server.stop()
         raise
 
 
-def _handler(
-    params: RendezvousParameters, parameters: EtcdParameters, server: EtcdServer | None, stores: StoresMaker
-) -> RoundHandler:
+def _handler(params: RendezvousParameters, parameters: EtcdParameters, server: EtcdServer | None) -> RoundHandler:
     # An error that comes later than a first answer may come is not told: who gives up says only that none came.
     backend = _backend(params, parameters, 0.5, server)
+    keys = Keys(parameters.prefix, params.run_id)
     address = partial(advertised_address, params, parameters.places)
-    made = stores(_Stores(params, parameters).make, params.run_id, address)
-    return create_handler(None, backend, params, made, params.backend)
+    stores = MadeStores(lambda number: round_store(lambda: client_for(parameters), keys, number), address)
+    return create_handler(None, backend, params, stores, params.backend)
 
 
 def _backend(
@@ -136,28 +126,16 @@ def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Dura
     return parameters.lease_ttl
 
 
-class _Stores:
-    """Makes the stores of a job in etcd, over one client of their own, which connects when the first is made."""
+def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> Store:
+    from elastic_etcd.store import EtcdStore
 
-    def __init__(self, params: RendezvousParameters, parameters: EtcdParameters) -> None:
-        self._prefix = Keys(parameters.prefix, params.run_id).store
-        self._parameters = parameters
-        self._client: EtcdClient | None = None
-        self._lease = 0
+    client = client_for(parameters)
+    try:
+        lease = client.grant(_STORE_TTL).id  # what is left in the end goes by itself
+    except EtcdUnreachable as error:
+        raise RendezvousConnectionError(f"making a store in etcd: {error}") from error
+    except EtcdError as error:
+        raise RendezvousError(f"making a store in etcd: {error}") from error
+    store: Store = EtcdStore(client, Keys(parameters.prefix, params.run_id).store, lease=lease, owns_client=True)
+    return store
 
-    def make(self) -> Store:
-        """Raises RendezvousError."""
-        from elastic_etcd.store import EtcdStore
-
-        if self._client is None:
-            self._client = client_for(self._parameters)
-        try:
-            if self._lease:
-                self._client.revoke(self._lease)  # of a round that is past
-            self._lease = self._client.grant(_STORE_TTL).id  # what is left in the end goes by itself
-        except EtcdUnreachable as error:
-            raise RendezvousConnectionError(f"making a store in etcd: {error}") from error
-        except EtcdError as error:
-            raise RendezvousError(f"making a store in etcd: {error}") from error
-        store: Store = EtcdStore(self._client, self._prefix, _STORE_TIMEOUT, lease=self._lease)
-        return store

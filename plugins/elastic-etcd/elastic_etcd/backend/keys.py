@@ -55,6 +55,10 @@ class Keys:
         self.nodes = _below(f"{self.base}nodes/")
         self.store = f"{self.base}store/"
 
+    def round_store(self, number: int) -> str:
+        """What the keys of this round's store begin with. Later rounds come after it in the order of keys."""
+        return f"{self.store}{number:020}/"
+
     def node(self, key: str) -> bytes:
         """Of the node with this key."""
         return self.nodes.begin + quote(key, safe="").encode()

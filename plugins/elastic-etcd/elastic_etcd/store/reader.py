@@ -46,11 +46,11 @@ class Reader:
 
     def one(self, key: bytes, deadline: Deadline) -> KeyValue | None:
         """A key; None if it does not exist. Raises EtcdError."""
-        return self._patiently(lambda: self._client.read(key), deadline).first
+        return self.patiently(lambda: self._client.read(key), deadline).first
 
     def every(self, key: bytes, end: bytes, deadline: Deadline) -> tuple[KeyValue, ...]:
         """All keys from `key` up to before `end`, without their values. Raises EtcdError."""
-        return self._patiently(lambda: self._client.read(key, end, keys_only=True), deadline).values
+        return self.patiently(lambda: self._client.read(key, end, keys_only=True), deadline).values
 
     def those(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> tuple[int, Found]:
         """Those of the keys that exist, and a revision not after the one at which they were read. Up to 120 keys are
@@ -58,7 +58,7 @@ class Reader:
         revision, found = 0, Found()
         for start in range(0, len(keys), MOST_OPERATIONS):
             gets = [Get(key, keys_only=keys_only) for key in keys[start : start + MOST_OPERATIONS]]
-            committed = self._patiently(lambda gets=gets: self._client.transact(Transaction((), gets)), deadline)  # type: ignore[misc]
+            committed = self.patiently(lambda gets=gets: self._client.transact(Transaction((), gets)), deadline)  # type: ignore[misc]
             revision = revision or committed.revision
             found |= {pair.key: pair for answer in committed.ranges for pair in answer.values}
         return revision, found
@@ -76,6 +76,16 @@ class Reader:
         if missing:
             found |= self._watched(missing, revision, deadline)
         return found
+
+    def patiently(self, ask: Callable[[], _Answer], deadline: Deadline) -> _Answer:
+        """What `ask` returns; it is asked again while no member answers, until the deadline. Raises EtcdError."""
+        while True:
+            try:
+                return ask()
+            except EtcdUnreachable:
+                if self._clock.now() >= deadline() or self._closed.is_set():
+                    raise
+                self._closed.wait(PAUSE)
 
     def close(self) -> None:
         """Let every `wait` that blocks come back with EtcdClosed. Idempotent."""
@@ -123,12 +133,3 @@ class Reader:
             finally:
                 with self._changing:
                     self._watches.discard(watch)
-
-    def _patiently(self, ask: Callable[[], _Answer], deadline: Deadline) -> _Answer:
-        while True:
-            try:
-                return ask()
-            except EtcdUnreachable:
-                if self._clock.now() >= deadline() or self._closed.is_set():
-                    raise
-                self._closed.wait(PAUSE)

@@ -57,7 +57,8 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
             or the lease ends.
         timeout: for keys to appear, and for etcd to answer. `set_timeout` changes it.
         clock: for deadlines.
-        lease: that all keys are attached to, so that they go with it; 0 for none. Whoever granted it keeps it alive.
+        lease: that all keys are attached to, so that they go with it, or a function that finds it and is called at the
+            first write; 0 for none. Whoever granted it keeps it alive.
         owns_client: the client is closed with the store.
     """
 
@@ -67,7 +68,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         prefix: str,
         timeout: timedelta = _TIMEOUT,
         clock: Clock | None = None,
-        lease: int = 0,
+        lease: int | Callable[[], int] = 0,
         owns_client: bool = False,
     ) -> None:
         super().__init__()
@@ -79,7 +80,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         base = f"/{prefix.strip('/')}/".encode() if prefix.strip("/") else b"/"
         self._data = base + b"k/"
         self._reader = Reader(client, self._clock)
-        self._writer = Writer(client, base + b"w/", lease, self._clock)
+        self._writer = Writer(client, base + b"w/", self._found_lease if lease else None, self._clock)
         self._errors = _ErrorsOfTorch()
         # What our last `add` to a key left there is the best guess at what the next one finds: a guess that is right
         # saves the reading, one that is wrong costs no more than that.
@@ -119,7 +120,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         afterwards; where there is none, and something was expected, that."""
         at, expected, desired = self._at(key), _as_bytes(expected_value), _as_bytes(desired_value)
         _expect_small(at, at, expected, desired)
-        deadline, put = self._deadline(), Put(at, desired, self._lease)
+        deadline, put = self._deadline(), Put(at, desired)
         # An empty value is expected as well as none: one is guessed, and the other tried then.
         condition = Compare(at, Field.VALUE, expected) if expected else absent(at)
         with self._errors:
@@ -233,8 +234,13 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
     def _until(self, patience: timedelta) -> Deadline:
         return Deadline(self._clock.now(), patience.total_seconds)
 
+    def _found_lease(self, deadline: Deadline) -> int:
+        if not isinstance(self._lease, int):
+            self._lease = self._reader.patiently(self._lease, deadline)
+        return self._lease
+
     def _small_put(self, key: str, value: str | bytes) -> Put:
-        put = Put(self._at(key), _as_bytes(value), self._lease)
+        put = Put(self._at(key), _as_bytes(value))
         _expect_small(put.key, put.value)
         return put
 
@@ -247,7 +253,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         for losses in itertools.count():
             value = change(known.value)
             _expect_small(at, at, value)
-            condition, put = Compare(at, Field.MODIFIED, known.revision), Put(at, value, self._lease)
+            condition, put = Compare(at, Field.MODIFIED, known.revision), Put(at, value)
             outcome = self._writer.write([condition], [put], [Get(at)], deadline)
             if not isinstance(outcome, Refusal):
                 return _Counter(outcome.revision, value)

@@ -12,8 +12,8 @@ marker*, a key that nobody else writes, on the condition that the marker is stil
 
 This costs no round trip: condition and marker travel in the transaction. A marker serves one write at a time; threads
 that write at the same time take different ones. A write that was given up with its answer outstanding takes its marker
-with it. At the end the markers are deleted, but for those whose very first write may have a copy under way: that one's
-condition is that there is no marker.
+with it. At the end the markers are deleted, unless they go with a lease, and but for those whose very first write may
+have a copy under way: that one's condition is that there is no marker.
 """
 
 from __future__ import annotations
@@ -44,14 +44,18 @@ _FENCED = b"fenced"
 
 
 class Marker:
-    """The key of a write marker and the revision of its last write; 0 before the first."""
+    """The key of a write marker, its lease, and the revision of its last write; 0 before the first."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, lease: int) -> None:
         self.key = key
+        self.lease = lease
         self.revision = 0
 
     def unchanged(self) -> Compare:
         return Compare(self.key, Field.MODIFIED, self.revision)
+
+    def put(self, value: bytes) -> Put:
+        return Put(self.key, value, self.lease)
 
 
 class Deadline:
@@ -94,10 +98,17 @@ class Writer:
 
     Args:
         prefix: of the markers.
-        lease: that the markers are attached to; 0 for none: then `forget` deletes them.
+        lease: tells, before the deadline that it is given, which lease everything written is attached to, the markers
+            too. None: there is none, and `forget` deletes the markers.
     """
 
-    def __init__(self, client: EtcdClient, prefix: bytes, lease: int = 0, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        client: EtcdClient,
+        prefix: bytes,
+        lease: Callable[[Deadline], int] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._client = client
         self._prefix = prefix + uuid.uuid4().hex.encode() + b"/"
         self._lease = lease
@@ -120,10 +131,13 @@ class Writer:
             EtcdUnreachable: it could not be done in time; with `landed`, it may have been, or be yet.
             EtcdRefused, EtcdClosed.
         """
+        lease = self._lease(deadline) if self._lease else 0
+        if lease:
+            writes = [write._replace(lease=lease) if isinstance(write, Put) else write for write in writes]
         try:
             marker = self._idle.pop()
         except IndexError:  # asking first would be too early: another thread may take the last one
-            marker = self._new_marker()
+            marker = Marker(self._prefix + b"%d" % next(self._numbers), lease)
         outcome = self._carried_out(marker, conditions, writes, instead, deadline)
         self._idle.append(marker)  # after an error it is out of use
         return outcome
@@ -133,16 +147,15 @@ class Writer:
         self._closed.wait(seconds)
 
     def forget(self) -> None:
-        """Delete the markers: nothing will be written any more."""
+        """Delete the markers, unless they have a lease: nothing will be written any more."""
         self._closed.set()
+        if self._lease or next(self._numbers) == 0:
+            return
         kept = sorted(self._kept)
         starts, ends = [self._prefix, *(key + b"\0" for key in kept)], [*kept, end_of(self._prefix)]
         deletes = [Delete(start, end) for start, end in zip(starts, ends, strict=True)]
         for first in range(0, len(deletes), MOST_OPERATIONS):
             self._client.transact(Transaction((), deletes[first : first + MOST_OPERATIONS]))
-
-    def _new_marker(self) -> Marker:
-        return Marker(self._prefix + b"%d" % next(self._numbers))
 
     def _carried_out(
         self,
@@ -153,7 +166,7 @@ class Writer:
         deadline: Deadline,
     ) -> Committed | Refusal:
         otherwise = (Get(marker.key), *instead) if conditions else ()
-        transaction = Transaction((marker.unchanged(), *conditions), (*writes, self._mark(marker, _WRITTEN)), otherwise)
+        transaction = Transaction((marker.unchanged(), *conditions), (*writes, marker.put(_WRITTEN)), otherwise)
         done, outstanding = self._answered(marker, transaction, deadline)
         if done.succeeded:
             marker.revision = done.revision
@@ -183,15 +196,12 @@ class Writer:
     def _fenced_off(self, marker: Marker, deadline: Deadline) -> Committed | None:
         """Change the marker, so that no copy of the write can be carried out from now on. What came of the write if one
         was faster; else None."""
-        fence = Transaction((marker.unchanged(),), (self._mark(marker, _FENCED),), (Get(marker.key),))
+        fence = Transaction((marker.unchanged(),), (marker.put(_FENCED),), (Get(marker.key),))
         done, _ = self._answered(marker, fence, deadline, outstanding=True)
         if done.succeeded:
             marker.revision = done.revision
             return None
         return _landed(marker, done.ranges[0].first)
-
-    def _mark(self, marker: Marker, value: bytes) -> Put:
-        return Put(marker.key, value, self._lease)
 
 
 def _landed(marker: Marker, found: KeyValue | None) -> Committed | None:

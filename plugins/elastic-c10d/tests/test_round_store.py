@@ -1,0 +1,119 @@
+"""What the members of a round share is a whole torch store, whichever way they met."""
+
+from __future__ import annotations
+
+import gc
+from datetime import timedelta
+
+import pytest
+from elastic_c10d.torch_store import distributed
+
+from elastic_core.rendezvous import get_rendezvous_handler
+from elastic_core.testing import Background, StoreContract, rendezvous_parameters
+
+LIMIT = timedelta(seconds=20)
+
+
+@pytest.fixture
+def handlers(free_port, tmp_path):
+    """Makes the two nodes of a job; shut down at the end."""
+    made = []
+
+    def make(kind):
+        endpoint = str(tmp_path / "store") if kind == "file" else f"127.0.0.1:{free_port()}"
+        options = {"store_type": "file"} if kind == "file" else {}
+        backend = "static" if kind == "static" else "c10d"
+        for rank in (0, 1):
+            own = {"rank": rank} if kind == "static" else options
+            made.append(get_rendezvous_handler(rendezvous_parameters(backend, endpoint, "job", 2, 2, **own)))
+        return made
+
+    yield make
+    for handler in reversed(made):
+        handler.shutdown()
+
+
+def stores_of(handlers):
+    """Of the next round, by rank."""
+    joining = [Background(handler.next_rendezvous) for handler in handlers]
+    found = [call.result() for call in joining]
+    for info in found:
+        info.store.set_timeout(LIMIT)
+    return [info.store for info in sorted(found, key=lambda info: info.rank)]
+
+
+class OfARound(StoreContract):
+    kind = "tcp"
+
+    @pytest.fixture(params=["as it is", "under a PrefixStore"])
+    def store(self, request, handlers):
+        stores = stores_of(handlers(self.kind))
+        assert all(isinstance(store, distributed().Store) for store in stores)
+        if request.param != "as it is":
+            stores = [distributed().PrefixStore("outer", distributed().PrefixStore("inner", store)) for store in stores]
+        store, self.other = stores
+        return store
+
+    def peer(self, store):
+        return self.other
+
+
+class TestTcp(OfARound):
+    pass
+
+
+class TestStatic(OfARound):
+    kind = "static"
+
+
+class TestFile(OfARound):
+    kind = "file"
+    tells_deletion = False
+
+
+@pytest.mark.parametrize("kind", ["tcp", "static", "file"])
+def test_the_store_of_the_next_round_is_empty(handlers, kind):
+    nodes = handlers(kind)
+    first, _ = stores_of(nodes)
+    first.set("key", "of the first round")
+    first.multi_set(["a", "b"], ["1", "2"])
+    second, other = stores_of(nodes)
+    assert not second.check(["key"])
+    assert second.num_keys() == other.num_keys() == 0
+    assert second.list_keys() == []
+
+
+@pytest.mark.parametrize("kind", ["tcp", "file"])
+def test_the_timeout_is_that_of_the_store_and_of_no_other(handlers, kind):
+    first, second = stores_of(handlers(kind))
+    distributed().PrefixStore("p", first).set_timeout(timedelta(milliseconds=200))
+    assert (first.timeout, second.timeout) == (timedelta(milliseconds=200), LIMIT)
+    with pytest.raises(RuntimeError, match=r"[Tt]imeout"):
+        first.get("never")
+
+
+def test_a_prefix_store_over_it_works_though_nobody_holds_what_is_beneath(handlers):
+    first, second = (distributed().PrefixStore("p", store) for store in stores_of(handlers("tcp")))
+    gc.collect()
+    first.set("key", "value")
+    assert second.get("key") == b"value"
+
+
+@pytest.mark.parametrize("kind", ["tcp", "file"])
+def test_a_clone_is_another_client_of_the_same_keys(handlers, kind):
+    first, second = stores_of(handlers(kind))
+    first.clone().set("key", "value")
+    assert second.clone().get("key") == b"value"
+
+
+def test_queues_are_those_of_torch_where_it_has_them(handlers):
+    first, second = stores_of(handlers("tcp"))
+    first.queue_push("queue", "one")
+    assert second.queue_len("queue") == 1
+    assert second.queue_pop("queue") == b"one"
+
+
+def test_queues_are_refused_where_torch_has_none(handlers):
+    first, _ = stores_of(handlers("file"))
+    with pytest.raises(NotImplementedError):
+        first.queue_push("queue", "one")

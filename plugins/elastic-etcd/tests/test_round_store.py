@@ -1,0 +1,162 @@
+"""What the members of a round share is a whole torch store where torch is imported, and costs nothing before it is
+used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+from cluster import LONG
+from elastic_etcd.backend.keys import Keys
+
+from elastic_core.rendezvous import get_rendezvous_handler
+from elastic_core.testing import Background, StoreContract, rendezvous_parameters
+
+
+@pytest.fixture
+def keys(prefix):
+    return Keys(prefix.decode(), "job")
+
+
+@pytest.fixture
+def stored(client, keys):
+    """What is in etcd of the rounds' stores: key and lease."""
+
+    def read():
+        pairs = client.read(keys.store.encode(), keys.store.encode() + b"\xff").values
+        return {pair.key.decode().removeprefix(keys.store): pair.lease for pair in pairs}
+
+    return read
+
+
+@pytest.fixture
+def handlers(etcd, prefix):
+    """The two nodes of a job, which may have no torch."""
+    options = {"prefix": prefix.decode(), "read_timeout": LONG, "lease_ttl": 60.0}
+    made = [get_rendezvous_handler(rendezvous_parameters("etcd", etcd.endpoint, "job", 2, 2, **options)) for _ in "ab"]
+    yield made
+    for handler in made:
+        handler.shutdown()
+
+
+@pytest.fixture
+def stores_of(handlers):
+    """Of the next round, by rank."""
+
+    def meet():
+        joining = [Background(handler.next_rendezvous) for handler in handlers]
+        found = [call.result() for call in joining]
+        return [info.store for info in sorted(found, key=lambda info: info.rank)]
+
+    return meet
+
+
+@pytest.mark.torch
+class TestOfARound(StoreContract):
+    @pytest.fixture(params=["as it is", "under a PrefixStore"])
+    def store(self, request, stores_of):
+        from torch.distributed import PrefixStore, Store
+
+        stores = stores_of()
+        for store in stores:
+            assert isinstance(store, Store)
+            store.set_timeout(timedelta(seconds=20))
+        if request.param != "as it is":
+            stores = [PrefixStore("outer", PrefixStore("inner", store)) for store in stores]
+        store, self.other = stores
+        return store
+
+    def peer(self, store):
+        return self.other
+
+
+@pytest.mark.torch
+def test_the_store_of_the_next_round_is_empty(stores_of, stored):
+    import torch.distributed  # noqa: F401
+
+    first, _ = stores_of()
+    first.set("key", "of the first round")
+    second, other = stores_of()
+    assert not second.check(["key"])
+    assert second.num_keys() == other.num_keys() == 0
+    assert second.list_keys() == []
+    other.set("key", "of the second round")
+    assert {key.partition("/")[0] for key in stored()} == {f"{2:020}"}, "what is left of the first is gone"
+
+
+@pytest.mark.torch
+def test_its_keys_live_as_long_as_the_state_of_the_job(stores_of, stored, client, keys):
+    import torch.distributed  # noqa: F401
+
+    first, second = stores_of()
+    second.add("n", 1)
+    first.add("n", 1)
+    assert set(stored().values()) == {client.read(keys.state).first.lease}
+
+
+@pytest.mark.torch
+def test_a_store_of_an_earlier_round_is_of_no_use(stores_of):
+    import torch.distributed as dist
+
+    first, _ = stores_of()
+    stores_of()
+    with pytest.raises(dist.DistStoreError, match="is closed"):
+        first.set("key", "late")
+
+
+@pytest.mark.torch
+def test_queues_are_refused_as_torch_has_none_for_such_stores(stores_of):
+    import torch.distributed  # noqa: F401
+
+    first, _ = stores_of()
+    with pytest.raises(NotImplementedError):
+        first.queue_push("queue", "one")
+
+
+def test_what_nobody_uses_leaves_nothing_in_etcd(stores_of, stored):
+    stores_of()
+    stores_of()
+    assert stored() == {}
+
+
+AGENT = """
+import sys
+from elastic_core.rendezvous import get_rendezvous_handler
+from elastic_core.testing import rendezvous_parameters
+
+endpoint, prefix, before = sys.argv[1:]
+exec(before)
+handler = get_rendezvous_handler(rendezvous_parameters("etcd", endpoint, "job", prefix=prefix))
+store = handler.next_rendezvous().store
+print(bool(sys.modules.get("torch")))
+try:
+    store.multi_set(["key"], ["value"])
+    print(store.multi_get(["key"]), store.timeout)
+except ImportError as error:
+    print(error)
+handler.shutdown()
+"""
+
+
+@pytest.fixture
+def agent(etcd, prefix):
+    """A round of one node in a process of its own; what is printed."""
+
+    def run(before):
+        command = [sys.executable, "-c", AGENT, etcd.endpoint, prefix.decode(), before]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=LONG).stdout.splitlines()
+
+    return run
+
+
+def test_an_agent_without_torch_joins(agent):
+    joined, refused = agent("sys.modules['torch'] = None")
+    assert joined == "False"
+    assert refused.startswith("No module named 'torch")
+
+
+@pytest.mark.torch
+def test_torch_is_imported_by_whom_uses_the_store_and_not_before(agent):
+    assert agent("") == ["False", "[b'value'] 0:05:00"]
