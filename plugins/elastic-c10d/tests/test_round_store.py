@@ -6,6 +6,8 @@ import gc
 from datetime import timedelta
 
 import pytest
+from elastic_c10d.create import file_connector
+from elastic_c10d.round_stores import C10dRoundStores
 from elastic_c10d.torch_store import distributed
 
 from elastic_core.rendezvous import get_rendezvous_handler
@@ -90,6 +92,17 @@ def test_the_timeout_is_that_of_the_store_and_of_no_other(handlers, kind):
     assert (first.timeout, second.timeout) == (timedelta(milliseconds=200), LIMIT)
     with pytest.raises(RuntimeError, match=r"[Tt]imeout"):
         first.get("never")
+
+
+def test_the_nodes_meet_in_the_file_with_a_timeout_of_their_own(tmp_path):
+    connector = file_connector(str(tmp_path / "store"))
+    before = connector.connect().store.timeout
+    stores = C10dRoundStores(connector, "job", lambda: "127.0.0.1", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+    store = stores.open(1, stores.reserve(), is_host=False)
+    store.set_timeout(timedelta(milliseconds=1))
+    store.set("key", "value")
+    assert connector.connect().store.timeout == before
+    stores.release()
 
 
 def test_a_prefix_store_over_it_works_though_nobody_holds_what_is_beneath(handlers):
