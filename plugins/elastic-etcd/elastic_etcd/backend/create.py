@@ -138,4 +138,3 @@ def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> 
         raise RendezvousError(f"making a store in etcd: {error}") from error
     store: Store = EtcdStore(client, Keys(parameters.prefix, params.run_id).store, lease=lease, owns_client=True)
     return store
-

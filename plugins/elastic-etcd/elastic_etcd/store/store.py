@@ -51,11 +51,11 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
     for one request of etcd (1.5 MiB).
 
     Args:
-        client: a client of this process; it must not have come here by a fork.
-        prefix: all keys of the store begin with it, slashes at its ends do not count. `k/` below it holds what users
-            see, `w/` the markers of writers. Who uses one prefix shares a store; keys stay until somebody deletes them,
-            or the lease ends.
-        timeout: for keys to appear, and for etcd to answer. `set_timeout` changes it.
+        etcd_client: a client of this process; it must not have come here by a fork.
+        etcd_store_prefix: all keys of the store begin with it, slashes at its ends do not count. `k/` below it holds
+            what users see, `w/` the markers of writers. Who uses one prefix shares a store; keys stay until somebody
+            deletes them, or the lease ends.
+        timeout: for keys to appear, and for etcd to answer; None: 300 s. `set_timeout` changes it.
         clock: for deadlines.
         lease: that all keys are attached to, so that they go with it, or a function that finds it and is called at the
             first write; 0 for none. Whoever granted it keeps it alive.
@@ -64,28 +64,28 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
 
     def __init__(
         self,
-        client: EtcdClient,
-        prefix: str,
-        timeout: timedelta = _TIMEOUT,
+        etcd_client: EtcdClient,
+        etcd_store_prefix: str,
+        timeout: timedelta | None = None,
         clock: Clock | None = None,
         lease: int | Callable[[], int] = 0,
         owns_client: bool = False,
     ) -> None:
         super().__init__()
-        self._client = client
-        self._prefix = prefix
+        self._client = etcd_client
+        self._prefix = etcd_store_prefix
         self._clock: Clock = clock or SystemClock()
         self._lease = lease
         self._owns_client = owns_client
-        base = f"/{prefix.strip('/')}/".encode() if prefix.strip("/") else b"/"
+        base = f"/{etcd_store_prefix.strip('/')}/".encode() if etcd_store_prefix.strip("/") else b"/"
         self._data = base + b"k/"
-        self._reader = Reader(client, self._clock)
-        self._writer = Writer(client, base + b"w/", self._found_lease if lease else None, self._clock)
+        self._reader = Reader(etcd_client, self._clock)
+        self._writer = Writer(etcd_client, base + b"w/", self._found_lease if lease else None, self._clock)
         self._errors = _ErrorsOfTorch()
         # What our last `add` to a key left there is the best guess at what the next one finds: a guess that is right
         # saves the reading, one that is wrong costs no more than that.
         self._counters: dict[bytes, _Counter] = {}
-        self.set_timeout(timeout)
+        self.set_timeout(timeout or _TIMEOUT)
         _open_stores.add(self)
 
     def get(self, key: str) -> bytes:
@@ -101,15 +101,15 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         with self._errors:
             self._write_all([self._small_put(key, value)], self._deadline())
 
-    def add(self, key: str, amount: int) -> int:
+    def add(self, key: str, num: int) -> int:
         """Add to a counter, held as decimal text, that starts at 0. Its new value. `add(key, 0)` to a counter that
         exists is a read."""
         at, deadline = self._at(key), self._deadline()
         with self._errors:
-            if amount == 0 and (found := self._reader.one(at, deadline)):
+            if num == 0 and (found := self._reader.one(at, deadline)):
                 return _number(key, found.value)
             known = self._counters.pop(at, _Counter())
-            left = self._change(at, known, lambda value: b"%d" % _wrapped(_number(key, value) + amount), deadline)
+            left = self._change(at, known, lambda value: b"%d" % _wrapped(_number(key, value) + num), deadline)
             if len(self._counters) >= _MOST_COUNTERS:
                 self._counters.clear()
             self._counters[at] = left
@@ -135,9 +135,9 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
                     return found.value
                 condition = Compare(at, Field.VALUE, expected) if found else absent(at)
 
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+    def wait(self, keys: Sequence[str], override_timeout: timedelta | None = None) -> None:
         """Block until all keys exist."""
-        patience = self.timeout if timeout is None else timeout
+        patience = self.timeout if override_timeout is None else override_timeout
         with _ErrorsOfWaiting(self._name, patience):
             self._reader.wait([self._at(key) for key in keys], self._until(patience), keys_only=True)
 
