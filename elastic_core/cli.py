@@ -273,6 +273,8 @@ def _configure_log(log_format: str, level: str, manager: PluginManager) -> None:
     logger = log.get_logger()
     for failure in manager.failures:  # the run may not need it
         logger.warning("plugin failed", **failure.source.as_dict(), reason=failure.reason)
+    for reason in manager.about_unknown_blocks():
+        logger.warning("plugin not blocked", reason=reason)
     for conflict in manager.option_conflicts():
         for source in conflict.losers:
             logger.warning("plugin failed", **source.as_dict(), option=conflict.name, reason=f"left out: {conflict}")
@@ -290,7 +292,8 @@ def _run_job(reading: Reading, manager: PluginManager, history: History) -> tupl
         more = {"not_used": ",".join(unused)} if unused else {}
         get_logger().info("run started", run_id=settings.rdzv_id, backend=settings.rdzv_backend, script=script, **more)
         entry = compose.script_entry(settings, script, reading.script_args, os.environ)
-        launch.run_job(settings, entry, manager, os.environ, (history,), reading.added)
+        with compose.origins_named(reading.origins):
+            launch.run_job(settings, entry, manager, os.environ, (history,), reading.added)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - shown, given its code, and put in the result file
         reason = history.finished.reason if history.finished else ""
         return _explain_failure(error, settings.rdzv_id or "", reason), error

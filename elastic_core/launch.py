@@ -30,6 +30,7 @@ from elastic_core.health.board import StatusBoard
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.hooks.selection import names_of
+from elastic_core.log import show_unless_configured
 from elastic_core.workers.numa import mode_of
 
 if TYPE_CHECKING:
@@ -265,6 +266,7 @@ class LocalElasticAgent(ProcessAgent):
         )
 
     def run(self, role: str = "default") -> RunResult:
+        show_unless_configured()
         with (
             answering(self._settings, self._manager, os.environ, self._parts.board, self._health_check_server),
             self._until_closed,
@@ -303,6 +305,7 @@ def run_job(
     Raises:
         ChildFailedError: the workers failed for good. Other errors as for `elastic_launch`.
     """
+    show_unless_configured()
     with (
         composed(settings, entry, manager, environ, observers, options, logs_specs, health_check_server) as agent,
         _signals_to(agent, settings.signals_to_handle),

@@ -50,6 +50,7 @@ EVENTS: Mapping[EventName, str] = {
     "agent finished": "the agent is done, with its final state",
     "signal received": "the agent received a signal",
     "output lost": "a worker's output could not be written or read to its end",
+    "plugin not blocked": "ELASTIC_DISABLE_PLUGINS has a name that no installed plugin has",
     "plugin missing": "a variable of torchrun's asks for what a package that is not installed brings; the run goes on",
     "plugin failed": "a plugin could not be loaded, lost an option to another, or raised when used",
     "backend deprecated": "the rendezvous backend works as before, and there is a better one",
@@ -145,7 +146,8 @@ def configure(
     clock: Clock | None = None,
     patience: Duration = _PATIENCE,
 ) -> None:
-    """Set how and where all loggers write from now on. Until the first call: the text format, level warning, stderr.
+    """Set how and where all loggers write from now on. Until the first call the lines go to Python's `logging`, under
+    the name `elastic_core`, and nowhere if the program handles none there; a job that it runs shows its warnings.
 
     Args:
         format: `human` (one line, with a traceback indented below it) or `json` (one object per line).
@@ -253,8 +255,7 @@ class _Output:
         self._clock = clock
 
     def emit(self, level: str, event: EventName, fields: dict[str, Any]) -> None:
-        if event not in EVENTS:
-            raise ValueError(f"{event!r} is not on the list of events; add it to elastic_core.log.EVENTS")
+        _check(event)
         if LEVELS[level] < self._threshold:
             return
         if dropped := self._sink.take_dropped():
@@ -292,4 +293,36 @@ def _printable(line: str) -> str:
     return line if line.isprintable() else line.expandtabs(4).encode("unicode_escape").decode("ascii")
 
 
-_output = _Output("human", LEVELS["warning"], _Sink(None, _PATIENCE), SystemClock())
+class _Handed:
+    """Before `configure`: the lines go to Python's logging, under the name `elastic_core`, where a program may want
+    them. Otherwise nothing shows them, since a library writes nothing to a console unasked."""
+
+    def __init__(self) -> None:
+        self._quiet = False
+
+    def emit(self, level: str, event: EventName, fields: dict[str, Any]) -> None:
+        _check(event)
+        import logging
+
+        logger = logging.getLogger("elastic_core")
+        if not self._quiet:
+            self._quiet = True
+            logger.addHandler(logging.NullHandler())  # else logging itself would print what nobody handles
+        if logger.isEnabledFor(LEVELS[level]):
+            error = fields.pop("exc_info", None)
+            pairs = "".join(f" {key}={_shown(value)}" for key, value in fields.items())
+            logger.log(LEVELS[level], "%s", f"{event}{':' if pairs else ''}{pairs}", exc_info=error)
+
+
+def _check(event: EventName) -> None:
+    if event not in EVENTS:
+        raise ValueError(f"{event!r} is not on the list of events; add it to elastic_core.log.EVENTS")
+
+
+def show_unless_configured() -> None:
+    """Show warnings and worse on stderr, if `configure` has not said otherwise: who runs a job wants them."""
+    if isinstance(_output, _Handed):
+        configure(level="warning")
+
+
+_output: _Output | _Handed = _Handed()

@@ -14,7 +14,7 @@ import pytest
 
 from elastic_core import compose, events, launch, log
 from elastic_core.config import settings_from
-from elastic_core.errors import ChildFailedError, ConfigurationError, PluginError
+from elastic_core.errors import ChildFailedError, ConfigurationError, PluginError, Problem
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.observer import WorkersStarted
@@ -520,3 +520,16 @@ TWO_NODES = tuple(Cpu(number, node=number // 4, socket=0, core=number // 2, cach
 )
 def test_why_a_worker_cannot_be_bound(machine, reason):
     assert compose.why_unbound(machine, 1, 2).startswith(reason)
+
+
+def test_problems_of_a_factory_name_the_place_where_the_value_stands():
+    origins = {"rdzv_conf": "elastic.toml: rendezvous.etcd", "rdzv_endpoint": "default"}
+    with pytest.raises(ConfigurationError) as caught, compose.origins_named(origins):
+        raise ConfigurationError(
+            Problem("--rdzv-conf: lease_ttl", "too short"), Problem("--rdzv-endpoint", "none"), Problem("x", "y")
+        )
+    assert [problem.origin for problem in caught.value.problems] == [
+        "elastic.toml: rendezvous.etcd: lease_ttl",
+        "--rdzv-endpoint",
+        "x",
+    ]

@@ -354,3 +354,50 @@ def test_a_pipe_whose_reader_has_gone_never_raises(output):
     log.get_logger().error("worker failed")
     with contextlib.suppress(OSError):
         stream.close()
+
+
+UNASKED = """
+import sys
+from elastic_core import log
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.rendezvous import RendezvousParameters, create_handler
+from elastic_core.testing import MemoryBackend, SharedMemory, eventually
+
+if "handled" in sys.argv:
+    import logging
+    logging.basicConfig(format="%(name)s %(levelname)s %(message)s")
+log.get_logger(node="a").warning("entry dropped", reason="a b")
+log.get_logger().error("no restart")
+log.get_logger().info("round formed")
+memory = SharedMemory()
+params = RendezvousParameters("memory", "", "job", 1, 1, keep_alive_interval=0.05)
+handler = create_handler(MemoryStore(), MemoryBackend(memory), params)
+handler.next_rendezvous()
+memory.forget()
+eventually(lambda: memory.state is not None)
+handler.shutdown()
+if "job" in sys.argv:
+    log.show_unless_configured()
+    log.get_logger().warning("store out of reach")
+"""
+
+
+def unasked(*words):
+    done = subprocess.run([sys.executable, "-c", UNASKED, *words], capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+def test_a_library_writes_nothing_unless_it_is_asked_to():
+    assert unasked() == ""
+
+
+def test_a_program_that_handles_our_lines_gets_them():
+    said = unasked("handled")
+    assert 'elastic_core WARNING entry dropped: node=a reason="a b"\n' in said
+    assert "elastic_core ERROR no restart\n" in said
+    assert "elastic_core WARNING store lost its state: round=1\n" in said
+    assert "round formed" not in said
+
+
+def test_who_runs_a_job_sees_its_warnings():
+    assert "store out of reach" in unasked("job")

@@ -31,6 +31,7 @@ from elastic_core.clock import Duration, Instant, SystemClock, later
 from elastic_core.errors import (
     ProcessFailure,
     RendezvousClosedError,
+    RendezvousConnectionError,
     RendezvousGracefulExitError,
     SignalException,
     failures_of,
@@ -158,7 +159,8 @@ class SimpleElasticAgent(ElasticAgent):
             raise
         except BaseException as error:
             # Before the workers are stopped: those of others fail when these go, and that must not count.
-            self._link.leave(f"its agent ends: {in_words(error)}")
+            if not isinstance(error, RendezvousConnectionError):  # else nobody would hear of it
+                self._link.leave(f"its agent ends: {in_words(error)}")
             if WorkerState.is_running(self._worker_group.state):
                 self._reporter.phase(AgentPhase.STOPPING, in_words(error))
             raise

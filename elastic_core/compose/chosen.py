@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from elastic_core.hooks.selection import names_of
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
@@ -43,6 +44,22 @@ def without_missing(settings: Settings, manager: PluginManager, origins: Mapping
             left_out: dict[str, Any] = {setting: None}
             settings = replace(settings, **left_out)
     return settings
+
+
+@contextlib.contextmanager
+def origins_named(origins: Mapping[str, str]) -> Iterator[None]:
+    """Problems that name a flag though the value stands elsewhere name that place: factories do not know it."""
+    try:
+        yield
+    except ConfigurationError as error:
+        flags = {SPECS[name].flag: origin for name, origin in origins.items() if name in SPECS and origin != DEFAULT}
+        error.problems = tuple(_renamed(problem, flags) for problem in error.problems)
+        raise
+
+
+def _renamed(problem: Problem, flags: Mapping[str, str]) -> Problem:
+    flag, colon, option = problem.origin.partition(":")
+    return Problem(flags.get(flag, flag) + colon + option, problem.message)
 
 
 def check_available(settings: Settings, manager: PluginManager, origins: Origins = None) -> None:

@@ -15,6 +15,7 @@ from elastic_core.hooks import selection, spec
 from elastic_core.hooks.discovery import (
     BUILTINS,
     CORE,
+    DISABLE_VARIABLE,
     GROUP,
     HANDLERS_GROUP,
     Candidate,
@@ -33,7 +34,7 @@ from elastic_core.hooks.records import KINDS, Option, Record, RendezvousBackendR
 from elastic_core.hooks.selection import Conflict, Provided
 from elastic_core.hooks.torchrun_handlers import provided_handler
 from elastic_core.hooks.validation import check_hooks, checked
-from elastic_core.text import normalised
+from elastic_core.text import did_you_mean, normalised
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -85,6 +86,7 @@ class PluginManager:
         known = {name for source in sources for name in source.names}
         self.blocked: tuple[Source, ...] = tuple(sorted(source for source in sources if source.names & unwanted))
         self.unknown_blocks: tuple[str, ...] = tuple(name for name in blocked if normalised(name) not in known)
+        self._known_names = known
         self._failures = list(failures)
         core = Source(CORE, "run", own_version())
         self._reserved = {normalised(name): core for name in reserved}
@@ -221,6 +223,14 @@ class PluginManager:
         """The one record of that name or alias, whose functions name the plugin in what they raise. Raises PluginError
         like `provided`."""
         return selection.attributed(self.provided(kind, name), kind_of(kind))
+
+    def about_unknown_blocks(self) -> list[str]:
+        """What is wrong with each of `unknown_blocks`, with the name that may have been meant."""
+        return [
+            f"expected names of plugins or distributions in {DISABLE_VARIABLE}, found {name!r}, which is not installed"
+            f"{did_you_mean(normalised(name), self._known_names)}"
+            for name in self.unknown_blocks
+        ]
 
     def to_install(self, kind: type[Record], name: str) -> str | None:
         """The distribution of ours to install for a name that no plugin provides; None if that would not help."""

@@ -97,7 +97,7 @@ def fenced(seconds: Duration, window: Duration, outage: Exception | None) -> Ver
     return Verdict(
         Outcome.FENCED,
         f"the rendezvous store was out of reach for {seconds:.1f} s; after {window:g} s without a beat other nodes "
-        f"call this node gone; {answer}",
+        f"call this node gone, if they reach the store; {answer}",
     )
 
 

@@ -441,10 +441,8 @@ class OverStore(RosterBackend):
         return _name(create(store, self._keys.id, secrets.token_hex(8).encode()))
 
     def _greet_aside(self, store: Store) -> None:
-        name = standing(store, self._keys.id)  # in a store that began anew there may be none
-        if (
-            self._epoch is not None and _name(name or b"") != self._epoch.name
-        ):  # who observes an empty one knows no name
+        name = standing(store, self._keys.id)  # none where it began anew, or is observed before it begins
+        if self._epoch is not None and _name(name or b"") != self._epoch.name:
             raise _Restarted
 
 

@@ -118,6 +118,8 @@ def test_a_blocked_plugin_is_not_even_imported(install_plugin):
     assert manager.failures == manager.plugins == ()
     assert [source.distribution for source in manager.blocked] == ["noisy"]
     assert manager.unknown_blocks == ("ghost",)
+    (told,) = manager.about_unknown_blocks()
+    assert told.startswith("expected names of plugins or distributions in ELASTIC_DISABLE_PLUGINS, found 'ghost'")
 
 
 def test_registration_hooks_are_called_once(install_plugin):

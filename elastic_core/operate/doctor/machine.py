@@ -199,7 +199,9 @@ def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
         yield warning(Check.PLUGINS, told, f"uninstall one, or block one: {conflict.remedy}")
     for source in manager.blocked:
         yield note(Check.PLUGINS, f"blocked by ELASTIC_DISABLE_PLUGINS: {source.described}")
-    if not (manager.failures or manager.conflicts() or manager.blocked):
+    for told in manager.about_unknown_blocks():
+        yield warning(Check.PLUGINS, told, "correct the variable; elastic plugins lists the names")
+    if not (manager.failures or manager.conflicts() or manager.blocked or manager.unknown_blocks):
         yield ok(Check.PLUGINS, f"{len(manager.plugins)} loaded, none failed")
 
 
