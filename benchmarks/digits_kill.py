@@ -176,9 +176,14 @@ def present(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
+def count(runs: Sequence[Run], outcome: str) -> int:
+    """How many had this outcome."""
+    return sum(run.outcome == outcome for run in runs)
+
+
 def percent(runs: Sequence[Run], outcome: str) -> float:
     """The share of this outcome. Not a count, because the launchers may have had different numbers of runs."""
-    return 100.0 * sum(run.outcome == outcome for run in runs) / len(runs)
+    return 100.0 * count(runs, outcome) / len(runs)
 
 
 def restart_rows(title: str, restarts: Mapping[str, Sequence[Restart]]) -> list[Row]:
@@ -223,7 +228,8 @@ def summarise(report: Report, digits: Mapping[str, Sequence[Run]], sleepers: Map
     """The rows, and each run for `--json`."""
     for outcome, target in (("recovered", "100"), ("failed", "0"), ("hung", "0")):
         share = {name: percent(runs, outcome) for name, runs in digits.items() if runs}
-        report.rows.append(Row(f"digits: {outcome}", "% of runs", share, target))
+        notes = {name: f"{count(runs, outcome)} of {len(runs)}" for name, runs in digits.items()}
+        report.rows.append(Row(f"digits: {outcome}", "% of runs", share, target, notes=notes))
     next_epoch = {name: present([run.restart.next_epoch_s for run in runs]) for name, runs in digits.items()}
     slowest = {name: max(seen, default=None) for name, seen in next_epoch.items()}
     report.rows += [
