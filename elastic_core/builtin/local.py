@@ -12,6 +12,7 @@ from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import ConfigurationError, Problem, RendezvousClosedError
 from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hookimpl
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from elastic_core.support.addresses import without_brackets
 from elastic_core.support.sockets import PortReservation
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def create_handler(params: RendezvousParameters) -> LocalRendezvousHandler:
     if problems:
         raise ConfigurationError(*problems)
     address = params.get("master_addr") or params.local_addr or _LOOPBACK
-    return LocalRendezvousHandler(params.run_id, address, params.get_as_int("master_port"))
+    return LocalRendezvousHandler(params.run_id, without_brackets(address), params.get_as_int("master_port"))
 
 
 def _problems(params: RendezvousParameters) -> Iterator[Problem]:

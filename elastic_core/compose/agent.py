@@ -17,7 +17,7 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.health.board import StatusBoard
 from elastic_core.health.spans import export_recoveries
 from elastic_core.hooks.calls import Notifier, contributed_environment, watchdog_notifier
-from elastic_core.interfaces.handler import RendezvousParameters, RoundHandler
+from elastic_core.interfaces.handler import RoundHandler
 from elastic_core.interfaces.node import Node
 from elastic_core.log import get_logger
 from elastic_core.observers import EventRecorder, Everyone, MetricRecorder
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from elastic_core.compose.policy import Entry
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.health import AgentView, HealthCheckServer
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
     from elastic_core.interfaces.watchdog import Watchdog
@@ -89,7 +88,7 @@ def composed(
     board = StatusBoard(settings.rdzv_id or "", node.name, settings.role, settings.max_restarts, clock)
     with contextlib.ExitStack() as stack:
         stack.enter_context(answering(settings, manager, environ, board, health_check_server))
-        handler = _handler(settings, manager, node)
+        handler = chosen.handler(settings, manager, node)
         stack.callback(_end, "plugin failed", f"rendezvous backend {settings.rdzv_backend}", handler.shutdown)
         _rank(handler, settings, manager)
         parts = stack.enter_context(
@@ -192,22 +191,6 @@ def _node(settings: Settings, local_world_size: int) -> Node:
         rank_hint=settings.node_rank,
         max_restarts=settings.max_restarts,
         stop_timeout=settings.shutdown_timeout + settings.kill_timeout,
-    )
-
-
-def _handler(settings: Settings, manager: PluginManager, node: Node) -> RendezvousHandler:
-    record, config = chosen.backend(settings, manager)
-    return record.factory(
-        RendezvousParameters(
-            backend=settings.rdzv_backend,
-            endpoint=settings.rdzv_endpoint,
-            run_id=settings.rdzv_id or "",
-            min_nodes=settings.nnodes.min,
-            max_nodes=settings.nnodes.max,
-            local_addr=settings.local_addr,
-            node=node,
-            **config,
-        )
     )
 
 

@@ -20,6 +20,7 @@ from elastic_core.hooks.records import (
     WorkerStarterRecord,
 )
 from elastic_core.hooks.selection import names_of
+from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import Record
+    from elastic_core.interfaces.handler import RendezvousHandler
+    from elastic_core.interfaces.node import Node
     from elastic_core.interfaces.workers import Starter, Work
 
     Origins = Mapping[str, str] | None
@@ -115,6 +118,23 @@ def backend(
         name: value for name, value in flags.items() if name in declared and value is not None and not given(conf, name)
     }
     return record, _typed(record, {**raw, **conf}, "rdzv_conf", origins)
+
+
+def handler(settings: Settings, manager: PluginManager, node: Node) -> RendezvousHandler:
+    """The handler of this node, which connects when it joins. Raises ConfigurationError."""
+    record, config = backend(settings, manager)
+    return record.factory(
+        RendezvousParameters(
+            backend=settings.rdzv_backend,
+            endpoint=settings.rdzv_endpoint,
+            run_id=settings.rdzv_id or "",
+            min_nodes=settings.nnodes.min,
+            max_nodes=settings.nnodes.max,
+            local_addr=settings.local_addr,
+            node=node,
+            **config,
+        )
+    )
 
 
 def unused_options(settings: Settings, manager: PluginManager) -> list[str]:

@@ -63,6 +63,7 @@ def _standalone(settings: Settings, _: Origins) -> Changes:
     if not settings.standalone:
         return {}
     values: dict[str, object] = {"rdzv_backend": "local", "rdzv_endpoint": "", "rdzv_id": None}
+    values |= {name: None for name in ("master_addr", "master_port") if getattr(settings, name) is not None}
     if settings.nnodes.min == 1 and settings.nnodes.max > 1:
         values["nnodes"] = NodeRange(1, 1)
     return {name: (value, "--standalone") for name, value in values.items()}

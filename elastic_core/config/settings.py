@@ -109,7 +109,7 @@ class Settings:
         None, parse_filled_text, "nodes", "address at which other nodes reach this one, used as it is written", "HOST"
     )
     standalone: bool = setting(
-        False, parse_boolean, "rendezvous", "a job of this node alone: overrides backend, endpoint and id"
+        False, parse_boolean, "rendezvous", "a job of this node alone: overrides backend, endpoint, id and master"
     )
     rdzv_backend: str = setting(
         "",

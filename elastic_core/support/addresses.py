@@ -56,6 +56,11 @@ def is_loopback(host: str) -> bool:
     return host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
 
+def without_brackets(host: str) -> str:
+    """An IPv6 address without the brackets in which it may be written; any other host as it is."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """`host` as an address; None if it is a name. An IPv4 address that is mapped into IPv6 becomes the IPv4 address,
     which leads to the same machine."""

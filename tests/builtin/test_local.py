@@ -74,6 +74,7 @@ def test_a_busy_port_is_a_configuration_error(create):
     [
         ({}, "127.0.0.1"),
         ({"master_addr": "10.0.0.1"}, "10.0.0.1"),
+        ({"master_addr": "[::1]"}, "::1"),
         ({"local_addr": "10.0.0.2"}, "10.0.0.2"),
         ({"master_addr": None, "local_addr": "10.0.0.2"}, "10.0.0.2"),
         ({"master_addr": "10.0.0.1", "local_addr": "10.0.0.2"}, "10.0.0.1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,21 @@ def desk(tmp_path):
     folder = tmp_path / "job"
     folder.mkdir()
     return Desk(folder)
+
+
+@pytest.fixture
+def torchrun(tmp_path):
+    from beside_torchrun import Torchrun
+
+    logging.disable(logging.CRITICAL)
+    yield Torchrun(tmp_path)
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def elastic(tmp_path, monkeypatch):
+    """In a folder of its own, because the path of a store's file may be relative."""
+    from beside_torchrun import Elastic
+
+    monkeypatch.chdir(tmp_path)
+    return Elastic(tmp_path)

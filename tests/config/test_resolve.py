@@ -35,6 +35,12 @@ def test_standalone_overrides(desk):
     assert reading.origins["rdzv_backend"] == reading.origins["nnodes"] == "--standalone"
 
 
+def test_to_standalone_the_master_is_nothing(desk):
+    reading = desk.read("--standalone train.py", {"PET_MASTER_ADDR": "head", "PET_MASTER_PORT": "29500"})
+    assert (reading.settings.master_addr, reading.settings.master_port) == (None, None)
+    assert reading.origins["master_port"] == "--standalone"
+
+
 def test_standalone_with_several_nodes_is_a_contradiction(desk):
     assert set(desk.problems("--standalone --nnodes 2 train.py")) == {"--standalone"}
 

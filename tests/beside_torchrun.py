@@ -1,0 +1,357 @@
+"""What stock torchrun and we make of a line before anything is started, and the table of what we refuse.
+
+Of torchrun its own code runs, up to the agent: only the agent is not made, and stores are not connected to. Of us the
+reading runs, and the factory of the backend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import os
+import random
+import re
+import socket
+import tempfile
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from elastic_core.compose import chosen
+from elastic_core.config import Settings, read
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.hooks.manager import PluginManager
+from elastic_core.interfaces.node import Node
+
+PAGE = " ".join((Path(__file__).parents[1] / "docs" / "migrate-from-torchrun.md").read_text().split())
+"""docs/migrate-from-torchrun.md, each run of white space as one blank."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What we refuse and torchrun takes.
+
+    Args:
+        line: an example.
+        problem: fits the messages of all such lines, `origin: message`.
+        sentence: part of the page.
+    """
+
+    line: str
+    problem: str
+    sentence: str
+
+
+REFUSED = [
+    Refusal("--stand worker.py", "expected a flag of elastic run", "Flags are written out"),
+    Refusal("-mr3 worker", "expected a flag of elastic run", "each by itself"),
+    Refusal("--rdzv-conf=colour=red worker.py", "unknown option", "It is an error that names the nearest known option"),
+    Refusal("--rdzv-conf=ssl_cert=c.pem worker.py", "unknown option", "but for those of TLS"),
+    Refusal(
+        "--rdzv-backend=static --master-port=0 worker.py",
+        "whose port is not a number from 1",
+        "and so must `static`",
+    ),
+    Refusal(
+        "--nnodes=2 --rdzv-endpoint=localhost:1234 worker.py",
+        "expected a name for a job of several nodes, found none",
+        "A job of several nodes that is not static needs an id",
+    ),
+    Refusal(
+        "--nnodes=2 --rdzv-backend=c10d --rdzv-id=job worker.py",
+        "expected a place where the 2 nodes meet, found none",
+        "several nodes must name the port",
+    ),
+    Refusal(
+        "--nnodes=2 --rdzv-endpoint=localhost:0 --rdzv-id=job worker.py",
+        "whose port is not a number from 1",
+        "several nodes must name the port",
+    ),
+    Refusal(
+        "--nnodes=2 --node-rank=1 --master-port=1234 worker.py",
+        "expected a place where the 2 nodes meet, found none|expected a name for a job of several nodes",
+        "otherwise `static` must be named",
+    ),
+    Refusal(
+        "--standalone --nnodes=2 worker.py", "expected one node, found --nnodes=2:2", "becomes 1, and `2` is an error"
+    ),
+    Refusal(
+        "--rdzv-backend=static --nnodes=1:2 worker.py",
+        "expected a fixed number of nodes with the static backend",
+        "`static` needs a fixed number of nodes (torchrun: takes MAX)",
+    ),
+    Refusal(
+        "--node-rank=1 worker.py", "expected a rank below the number of nodes", "A value that cannot be is an error"
+    ),
+    Refusal(
+        "--rdzv-backend=c10d --master-port=70000 worker.py",
+        "expected a whole number from 0 to 65535",
+        "A value that cannot be is an error",
+    ),
+    Refusal(
+        "--rdzv-backend=c10d --rdzv-conf=keep_alive_interval=0 worker.py",
+        "keep_alive_interval: expected .* found",
+        "A value that cannot be is an error",
+    ),
+    Refusal(
+        "--rdzv-backend=c10d --rdzv-conf=keep_alive_max_attempt=1 worker.py",
+        "keep_alive_max_attempt: expected .* found",
+        "A value that cannot be is an error",
+    ),
+    Refusal(
+        "--rdzv-backend=static --rdzv-conf=timeout=0 worker.py",
+        "timeout: expected seconds, a number > 0",
+        "A value that cannot be is an error",
+    ),
+    Refusal(
+        "--rdzv-backend=static --node-rank=0 --rdzv-conf=rank=1 worker.py",
+        "rank: expected|expected the rank of this node, the same as",
+        "both must agree",
+    ),
+    Refusal("--rdzv-id= worker.py", "expected a text that is not empty", "An empty value is an error"),
+    Refusal("--log-dir= worker.py", "expected a path, found ''", "An empty value is an error"),
+    Refusal("--signals-to-handle=SIGNONE worker.py", "expected the name of a signal", "an unknown name is an error"),
+    Refusal(
+        "--rdzv-backend=c10d --rdzv-endpoint=::1:29400 worker.py",
+        "which has several colons and is no IPv6 address",
+        "a port after an IPv6 address needs them",
+    ),
+    Refusal(
+        "--rdzv-backend=etcd-v2 --rdzv-endpoint=host --rdzv-conf=ssl_cert=c.pem worker.py",
+        "expected a certificate and its private key, found ssl_cert(_key)? alone",
+        "also if one file holds both",
+    ),
+    Refusal(
+        "--rdzv-backend=c10d --rdzv-conf=store_type=file worker.py",
+        "expected the path of a file that all nodes share, found none",
+        "with a path as the endpoint, which must be given",
+    ),
+    Refusal(
+        "--rdzv-backend=etcd-v2 --nnodes=2 --rdzv-id=job worker.py",
+        "expected endpoints .* found ''",
+        "several nodes must name it",
+    ),
+]
+
+
+class RefusedLine(Exception):
+    """torchrun refuses the line; with the reason."""
+
+
+class _Reached(BaseException):
+    """The agent would be made now. Not to be taken for an error."""
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """What torchrun would run.
+
+    Args:
+        args: the line, as its parser reads it.
+        config: torch's `LaunchConfig`.
+        spec: torch's `WorkerSpec`, with the handler.
+        store: the arguments of the store, or client of etcd, that it would connect; empty for `static`.
+    """
+
+    args: Any
+    config: Any
+    spec: Any
+    store: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ours:
+    """What we would run. `options` are those of the backend, typed."""
+
+    settings: Settings
+    script: str | None
+    script_args: tuple[str, ...]
+    options: dict[str, Any]
+
+
+class Torchrun:
+    """Reads lines as torchrun does. `folder` is for what it leaves behind."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.distributed import HashStore, run
+        from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend as c10d
+        from torch.distributed.elastic.rendezvous import etcd_rendezvous, etcd_rendezvous_backend
+        from torch.distributed.launcher import api
+
+        self._run = run
+        self._store: dict[str, Any] = {}
+        self._kept: dict[str, Any] = {}
+        self._patches = [
+            mock.patch.object(tempfile, "tempdir", str(folder)),
+            mock.patch.object(socket, "getfqdn", lambda *_: "this.machine"),
+            mock.patch.object(api, "LocalElasticAgent", self._agent),
+            mock.patch.object(c10d, "_matches_machine_hostname", lambda _: True),
+            mock.patch.object(c10d, "TCPStore", lambda host, port, **more: self._told(HashStore(), host, port, **more)),
+            mock.patch.object(c10d, "FileStore", lambda path: self._told(HashStore(), path, None)),
+            mock.patch.object(etcd_rendezvous, "etcd", self._etcd()),
+            mock.patch.object(etcd_rendezvous_backend, "etcd", self._etcd()),
+        ]
+
+    @property
+    def module(self) -> Any:
+        """torch.distributed.run."""
+        return self._run
+
+    def options(self, text: str) -> dict[str, str]:
+        """What it makes of `--rdzv-conf`."""
+        found: dict[str, str] = self._run._parse_rendezvous_config(text)
+        return found
+
+    def streams(self, text: str) -> Any:
+        """What it makes of `--redirects` and `--tee`."""
+        return self._run.Std.from_str(text)
+
+    def parse(self, words: list[str], environ: dict[str, str] | None = None) -> Any:
+        """Its parser's reading. Raises RefusedLine."""
+        quiet = io.StringIO()
+        with mock.patch.dict(os.environ, environ or {}), contextlib.redirect_stderr(quiet):
+            try:
+                return self._run.parse_args(words)
+            except (SystemExit, ValueError) as error:
+                raise RefusedLine(f"{error}: {quiet.getvalue()}") from error
+
+    def read(self, words: list[str], environ: dict[str, str] | None = None) -> Theirs:
+        """Raises RefusedLine."""
+        args = self.parse(words, environ)
+        config: list[Any] = []
+        real = self._run.elastic_launch
+
+        def launch(**given: Any) -> Any:
+            config.append(given["config"])
+            return real(**given)
+
+        with contextlib.ExitStack() as stack:
+            for patch in (*self._patches, mock.patch.dict(os.environ, environ or {})):
+                stack.enter_context(patch)
+            stack.enter_context(mock.patch.object(self._run, "elastic_launch", launch))
+            self._store.clear()
+            try:
+                self._run.run(copy.copy(args))
+            except _Reached:
+                return Theirs(args, config[0], self._kept["spec"], dict(self._store))
+            except Exception as error:
+                raise RefusedLine(f"{type(error).__name__}: {error}") from error
+        raise AssertionError("expected that torchrun makes an agent or raises")
+
+    def _agent(self, spec: Any, **_: Any) -> Any:
+        self._kept["spec"] = spec
+        raise _Reached
+
+    def _told(self, store: Any, host: str, port: int | None, **more: Any) -> Any:
+        self._store.update(more, host=host, port=port)
+        return store
+
+    def _etcd(self) -> Any:
+        """For the module that torch's etcd backends need, which nobody has: it speaks to servers that are gone."""
+        etcd = mock.MagicMock()
+        etcd.EtcdException = etcd.EtcdAlreadyExist = type("EtcdException", (Exception,), {})
+        etcd.Client = lambda host="localhost", port=2379, **more: self._told(mock.MagicMock(), host, port, **more)
+        return etcd
+
+
+class Elastic:
+    """Reads lines as `elastic run` does, in a folder with `worker.py`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._manager = PluginManager.load({})
+        (folder / "worker.py").write_text("")
+        (folder / "elastic.toml").write_text("")
+
+    def settings(self, words: list[str], environ: dict[str, str] | None = None) -> Settings:
+        """The settings alone: no plugin and no script is looked for. Raises ConfigurationError."""
+        return read(words, environ or {}, self._folder, require_script=False).settings
+
+    def read(self, words: list[str], environ: dict[str, str] | None = None) -> Ours:
+        """Raises ConfigurationError."""
+        reading = read(words, environ or {}, self._folder)
+        chosen.check_available(reading.settings, self._manager, reading.origins)
+        _, options = chosen.backend(reading.settings, self._manager)
+        if not (
+            reading.settings.rdzv_backend.startswith("etcd") and not reading.settings.rdzv_endpoint and alone(reading)
+        ):
+            chosen.handler(
+                reading.settings, self._manager, Node("node", rank_hint=reading.settings.node_rank)
+            ).shutdown()
+        return Ours(reading.settings, reading.script, reading.script_args, options)
+
+
+def alone(reading: Any) -> bool:
+    """Whether the job has one node. Over etcd without an endpoint its handler starts a server."""
+    return bool(reading.settings.nnodes.max == 1)
+
+
+def unexplained(error: ConfigurationError) -> list[Problem]:
+    """The problems that are not in the table of refusals."""
+    return [each for each in error.problems if not any(re.search(row.problem, str(each)) for row in REFUSED)]
+
+
+BACKENDS = ("", "static", "c10d", "etcd-v2", "etcd")
+ENDPOINTS = (
+    *("", "localhost", "localhost:{port}", "127.0.0.1:{port}", "localhost:0", "[::1]:{port}", "[::1]", "::1"),
+    *("::1:{port}", "{name}", "{name}:{port}", "nowhere.invalid:{port}", "{tmp}/store"),
+)
+NNODES = ("", "1", "1:1", "1:2", "2")
+MASTERS = (
+    *("", "--master-addr=127.0.0.1", "--master-port={port}", "--master-addr=127.0.0.1 --master-port={port}"),
+    *("--master-addr=[::1] --master-port={port}", "--master-addr=::1 --master-port={port}"),
+    *("--master-addr=[::1]", "--master-addr={name}", "--master-port=0"),
+)
+WHOLE = ("join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "read_timeout", "timeout")
+OPTIONS = {
+    **dict.fromkeys(WHOLE, ("900", "+9", "1_0", "0090")),
+    "keep_alive_interval": ("2", "+5", "0", "-1"),
+    "keep_alive_max_attempt": ("4", "+5", "1", "0"),
+    "store_type": ("tcp", "TCP", "Tcp", "file", "FILE"),
+    "is_host": (*("1", "true", "True", "T", "yes", "YES", "y"), *("0", "false", "FALSE", "f", "no", "No", "n")),
+    "rank": ("0", "1"),
+    "etcd_prefix": ("/jobs",),
+    "protocol": ("http", "HTTP", "https"),
+    **dict.fromkeys(("ssl_cert", "ssl_cert_key", "ca_cert", "cacert", "cert", "key"), ("some.pem",)),
+}
+CONF = (
+    "",
+    *(f"{name}={value}" for name, values in OPTIONS.items() for value in values),
+    *(f"{name.upper()}={values[0]}" for name, values in OPTIONS.items()),
+    *(f"{name.replace('_', '-')}={values[0]}" for name, values in OPTIONS.items()),
+    *("join_timeout=900,last_call_timeout=1", " join_timeout = 900 , is_host = true ", "read_timeout=5,store_type=tcp"),
+)
+
+
+def combinations(seed: int) -> list[tuple[str, ...]]:
+    """Lines for torchrun's rendezvous, with placeholders: every backend with every endpoint, number of nodes and
+    `--standalone`, and with every option; the rest by lot."""
+    chance = random.Random(seed)
+    fixed = [
+        *(
+            (one, where, nodes, alone, None)
+            for one, where, nodes, alone in product(BACKENDS, ENDPOINTS, NNODES, (0, 1))
+        ),
+        *((one, None, None, 0, conf) for one, conf in product(BACKENDS, CONF)),
+        *(("static", "localhost:{port}", "2", 0, f"rank={rank}") for rank in (0, 1) * 8),
+        *[("", "{name}:{port}", "2", 0, "store_type=file")] * 8,
+        *[("", "", "1", 0, "store_type=file")] * 4,
+    ]
+    return [_line(chance, *each) for each in fixed]
+
+
+def _line(
+    chance: random.Random, backend: str, endpoint: str | None, nodes: str | None, standalone: int, conf: str | None
+) -> tuple[str, ...]:
+    endpoint = chance.choice(ENDPOINTS) if endpoint is None else endpoint
+    nodes = chance.choice(NNODES) if nodes is None else nodes
+    conf = chance.choice(("", "", chance.choice(CONF))) if conf is None else conf
+    flags = {"--rdzv-backend": backend, "--rdzv-endpoint": endpoint, "--nnodes": nodes, "--rdzv-conf": conf}
+    flags |= {"--rdzv-id": chance.choice(("", "job", "job")), "--node-rank": chance.choice(("", "", "{rank}", "1"))}
+    words = [f"{flag}={value}" for flag, value in flags.items() if value]
+    words += ["--standalone"] * standalone + chance.choice(("", *MASTERS)).split()
+    chance.shuffle(words)
+    return (*words, "worker.py")
