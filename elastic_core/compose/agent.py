@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from elastic_core.compose.policy import Entry
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.health import AgentView, HealthCheckServer
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
     from elastic_core.interfaces.watchdog import Watchdog
