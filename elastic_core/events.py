@@ -208,5 +208,5 @@ def hand(event: Event | RdzvEvent, handler: EventHandler, destination: str) -> N
     """Call the handler. If it raises, that is logged, and the event is lost."""
     try:
         handler(event)
-    except Exception as error:  # noqa: BLE001 - recording must not end what is recorded
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - recording must not end what is recorded
         _log.warning("event lost", name=event.name, destination=destination, exc_info=error)

@@ -54,7 +54,9 @@ class LaunchConfig:
     For what has no field here, these variables count as for `elastic run`: watchdog
     (TORCHELASTIC_ENABLE_FILE_TIMER=1, ELASTIC_WATCHDOG, ELASTIC_WATCHDOG_CONF), health endpoint
     (TORCHELASTIC_HEALTH_CHECK_PORT, ELASTIC_HEALTH, ELASTIC_HEALTH_PORT, ELASTIC_HEALTH_CONF), hang detection
-    (ELASTIC_HANG_TIMEOUT, ELASTIC_HANG_WARMUP, ELASTIC_HANG_PROGRESS), and torchrun's
+    (ELASTIC_HANG_TIMEOUT, ELASTIC_HANG_WARMUP, ELASTIC_HANG_PROGRESS), worker starter (ELASTIC_WORKER_STARTER,
+    ELASTIC_WORKER_STARTER_CONF), rank policy (ELASTIC_RANK_POLICY, ELASTIC_RANK_POLICY_CONF), options of the event sink
+    (ELASTIC_EVENT_LOG_CONF), and torchrun's
     TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT.
 
     Args:
@@ -66,8 +68,8 @@ class LaunchConfig:
         rdzv_timeout: seconds until joining fails, for backends that have an option `join_timeout`; -1: the backend's.
         max_restarts: restarts of the workers after a failure.
         log_line_prefix_template: None: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if that is set.
-        metrics_cfg: `{"destination": "console"}` or `"null"`: where metrics go from now on (`metrics.configure`); None
-            changes nothing.
+        metrics_cfg: `{"destination": "console"}` or `"null"`: where metrics go from now on (`metrics.configure`); an
+            empty one changes nothing.
         numa_options: torch's `NumaOptions`, or a word of `--numa-binding`.
         shutdown_timeout: seconds between SIGTERM and SIGKILL; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT if that is set.
     """
@@ -86,7 +88,7 @@ class LaunchConfig:
     monitor_interval: float = 0.1
     start_method: str = "spawn"
     log_line_prefix_template: str | None = None
-    metrics_cfg: dict[str, str] | None = None
+    metrics_cfg: dict[str, str] = field(default_factory=dict)
     local_addr: str | None = None
     event_log_handler: str = "null"
     numa_options: Any = None
@@ -128,6 +130,7 @@ _UNSET_IF_EMPTY = ("rdzv_backend", "rdzv_endpoint", "local_addr", "log_dir", "re
 _WITHOUT_FIELD = (
     *("watchdog", "watchdog_conf", "health", "health_port", "health_conf"),
     *("hang_timeout", "hang_warmup", "hang_progress"),
+    *("event_log_conf", "worker_starter", "worker_starter_conf", "rank_policy", "rank_policy_conf"),
 )
 
 
@@ -167,8 +170,7 @@ def launch_agent(
     """Run the job on this node; see `elastic_launch`."""
     manager = PluginManager.load(os.environ)
     settings = _with_join_timeout(_settings(config, manager), config.rdzv_timeout, manager)
-    if config.metrics_cfg is not None:
-        metrics.initialize_metrics(metrics.MetricsConfig(config.metrics_cfg))
+    metrics.initialize_metrics(metrics.MetricsConfig(config.metrics_cfg))
     entry = _entry(settings, entrypoint, args)
     specs = None if isinstance(config.logs_specs, str) else config.logs_specs
     result = run_job(settings, entry, manager, os.environ, logs_specs=specs, health_check_server=health_check_server)
@@ -199,9 +201,9 @@ class LocalElasticAgent(ProcessAgent):
         exit_barrier_timeout: seconds that a node whose workers have succeeded waits for those of other nodes.
         log_line_prefix_template: None: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if that is set.
         shutdown_timeout: seconds between SIGTERM and SIGKILL.
-        health_check_server: started and stopped by `run`; None: as the variables say.
+        health_check_server: the program has started it, and `run` stops it; None: as the variables say.
         uninterruptible_state_timeout: seconds after SIGKILL until a process is reported as one that will not die;
-            None: TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT if that is set.
+            None, or 0 and less: TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT if that is set.
 
     Raises:
         ConfigurationError: with everything that is wrong.
@@ -257,7 +259,7 @@ class LocalElasticAgent(ProcessAgent):
             self._parts.processes,
             exit_barrier_timeout,
             shutdown_timeout,
-            kill_timeout=uninterruptible_state_timeout or settings.kill_timeout,
+            kill_timeout=max(uninterruptible_state_timeout or 0, 0) or settings.kill_timeout,
             node=node,
             clock=clock,
             observer=self._parts.observer,
@@ -268,8 +270,8 @@ class LocalElasticAgent(ProcessAgent):
     def run(self, role: str = "default") -> RunResult:
         show_unless_configured()
         with (
-            answering(self._settings, self._manager, os.environ, self._parts.board, self._health_check_server),
             self._until_closed,
+            answering(self._settings, self._manager, os.environ, self._parts.board, self._health_check_server),
             _signals_to(self, self._settings.signals_to_handle),
         ):
             self._parts.attach(self)

@@ -103,20 +103,22 @@ def getStream(group: str) -> MetricStream:  # noqa: N802 - torch's name
 
 
 class MetricsConfig:
-    """Where metrics go: `{"destination": "console"}` or `"null"`; the latter if it is not given."""
+    """Where metrics go: `{"destination": "console"}` or `"null"`; empty: where they went before."""
 
     def __init__(self, params: dict[str, str] | None = None) -> None:
         self.params = params or {}
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
-    """Send the metrics of all groups without a handler of their own where `cfg` says; None: nowhere.
+    """Send the metrics of all groups without a handler of their own where `cfg` says. None changes nothing.
 
     Raises:
         ConfigurationError: another destination.
     """
     handlers = {"null": NullMetricHandler, "console": ConsoleMetricHandler}
-    destination = (cfg or MetricsConfig()).params.get("destination", "null")
+    destination = (cfg or MetricsConfig()).params.get("destination")
+    if destination is None:
+        return
     if destination not in handlers:
         message = f"expected the destination {' or '.join(handlers)}, found {destination!r}; for another, call "
         raise ConfigurationError(Problem("metrics_cfg", message + "elastic_core.metrics.configure(handler) yourself"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.agent.event_queue import EventQueue
@@ -115,7 +115,7 @@ class PContext:
         return dict(self._pids)
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Wait until all have ended, or one has failed; the others are stopped then.
+        """Wait until all have ended, or one has failed; the others are stopped then, and everything is released.
 
         Args:
             timeout: seconds; 0 only looks, less than 0 waits for ever.
@@ -127,7 +127,7 @@ class PContext:
         while self._result is None:
             self._processes.reap()
             if self._processes.failures_so_far() or not self._processes.running():
-                self._end(signal.SIGTERM, 30)
+                self.close()
             elif until is not None and self._clock.now() >= until:
                 return None
             else:
@@ -153,10 +153,10 @@ class PContext:
 
     def _end(self, death_sig: signal.Signals, timeout: float) -> None:
         self._stop.stop(death_sig, timeout)
-        dest = self._specs.dest
-        values = self._processes.return_values()
-        failures = self._processes.failures()
-        self._result = RunProcsResult({} if failures else values, dict(failures), dest.stdouts, dest.stderrs)
+        dest, values = self._specs.dest, self._processes.return_values()
+        # Nobody but the program knows their global ranks.
+        failures = {rank: replace(failure, global_rank=-1) for rank, failure in self._processes.failures().items()}
+        self._result = RunProcsResult({} if failures else values, failures, dest.stdouts, dest.stderrs)
 
 
 def start_processes(
@@ -185,13 +185,13 @@ def start_processes(
         duplicate_stdout_filters, duplicate_stderr_filters: lines with one of these texts also go into one file.
 
     Raises:
-        ValueError: the keys of `args` or `envs` are not the local ranks.
+        RuntimeError: the keys of `args` or `envs` are not the local ranks.
         ConfigurationError: the processes cannot be started.
     """
     ranks = set(range(len(args)))
     if not args or set(args) != ranks or set(envs) != ranks:
         found = f"{sorted(args)} and {sorted(envs)}"
-        raise ValueError(f"expected args and envs for the same local ranks from 0 on, found {found}")
+        raise RuntimeError(f"expected args and envs for the same local ranks from 0 on, found {found}")
     specs = _Asked(logs_specs)
     output = OutputPolicy(
         prefix_template=log_line_prefixes or DEFAULT_PREFIX,

@@ -138,6 +138,9 @@ def test_where_metrics_go_by_name(capsys):
         metrics.put_metric("loss", 3)
         metrics.initialize_metrics()
         metrics.put_metric("loss", 4)
+        metrics.initialize_metrics(metrics.MetricsConfig({"destination": "null"}))
+        metrics.put_metric("loss", 5)
     finally:
         metrics.configure(metrics.NullMetricHandler())
-    assert capsys.readouterr().out.split()[-1] == "loss=3"
+    told = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
+    assert told == ["loss=3", "loss=4"]

@@ -53,6 +53,7 @@ def test_functions_return_by_rank(method, start):
 def test_one_that_fails_ends_the_others(start):
     context = start("sh", ("-c", "exit 3"), ("-c", "sleep 300"))
     result = context.wait()
+    assert result.failures[0].global_rank == -1
     assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: 3}
     assert result.return_values == {}
     assert not any(psutil.pid_exists(pid) for pid in context.pids().values())
@@ -65,6 +66,12 @@ def test_a_wait_may_be_short(start):
     assert context.wait(0.1) is None
     assert time.monotonic() - begun >= 0.1
     assert psutil.pid_exists(context.pids()[0])
+
+
+def test_a_wait_to_the_end_leaves_nothing(start):
+    before = set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()
+    assert start("true", ()).wait().return_values == {0: None}
+    assert (set(psutil.Process().children(recursive=True)), psutil.Process().num_fds()) == before
 
 
 def test_close_ends_what_runs_and_leaves_nothing(start, tmp_path):
@@ -92,7 +99,7 @@ def test_output_and_the_error_file_are_where_the_object_says(start, tmp_path):
 
 @pytest.mark.parametrize(("args", "envs"), [({}, {}), ({1: ()}, {1: {}}), ({0: ()}, {}), ({0: ()}, {0: {}, 1: {}})])
 def test_ranks_that_do_not_match_are_refused(args, envs):
-    with pytest.raises(ValueError, match="expected args and envs for the same local ranks"):
+    with pytest.raises(RuntimeError, match="expected args and envs for the same local ranks"):
         start_processes("job", "true", args, envs, Nowhere())
 
 

@@ -29,7 +29,7 @@ def get_args_parser() -> argparse.ArgumentParser:
             if spec.is_switch:
                 parser.add_argument(*flags, dest=spec.name, action="store_true")
             else:
-                default = None if spec.adds_up else as_word(spec.default) if spec.default else ""
+                default = None if spec.adds_up else _Default(as_word(spec.default) if spec.default else "")
                 kind = "append" if spec.adds_up else "store"
                 parser.add_argument(*flags, dest=spec.name, metavar=spec.metavar, default=default, action=kind)
     parser.add_argument("training_script")
@@ -56,17 +56,28 @@ def run(args: argparse.Namespace) -> None:
     launch.run_job(settings, entry, manager, os.environ, options=reading.added)
 
 
-def main(args: Sequence[str] | None = None) -> NoReturn:
-    """`elastic run`, with its exit codes; the console script `elastic-torchrun`."""
-    cli.entry_point(["run", *(sys.argv[1:] if args is None else args)])
+def main(args: Sequence[str] | None = None) -> None:
+    """`elastic run`; returns after success, and exits with the exit code otherwise."""
+    code = cli.main(["run", *(sys.argv[1:] if args is None else args)])
+    if code:
+        sys.exit(code)
+
+
+def torchrun() -> NoReturn:
+    """The console script `elastic-torchrun`."""
+    cli.entry_point(["run", *sys.argv[1:]])
+
+
+class _Default(str):
+    """The text of a default; a value that is equal to it and was given is another object."""
 
 
 def _words(args: argparse.Namespace) -> list[str]:
     """The command line that says what `args` say beyond the defaults."""
-    defaults, words = vars(get_args_parser().parse_args(["-"])), []
+    words = []
     for name, spec in config.SPECS.items():
         value = getattr(args, name, None)
-        if value is None or value == "" or value == defaults.get(name):
+        if value is None or value is False or value == "" or isinstance(value, _Default):
             continue
         for part in value if isinstance(value, list | tuple) and spec.adds_up else [value]:
             text = ",".join(map(str, part)) if isinstance(part, list | tuple) else str(part)

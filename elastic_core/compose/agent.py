@@ -127,12 +127,11 @@ def answering(
     board: StatusBoard,
     given: HealthCheckServer | None,
 ) -> Iterator[None]:
-    """Within the context the health endpoint answers (the one that is `given`, else the one of the settings), and spans
-    of recoveries are exported."""
+    """Within the context the health endpoint of the settings answers, and spans of recoveries are exported. A server
+    that is `given` takes the endpoint's place; the program has started it, and it is stopped at the end."""
     with contextlib.ExitStack() as stack:
         if given is not None:
             stack.callback(_end, "endpoint failed", "health check server", given.stop)
-            given.start()
         else:
             _start_health(settings, manager, board, stack)
         _export_spans(board, environ, stack)

@@ -328,15 +328,16 @@ class DynamicRendezvousHandler(RoundHandler):
 
 def _in_order(policy: RankPolicy, candidates: Sequence[described.Candidate]) -> Sequence[described.Candidate]:
     """What the policy says; the order that they have if it fails, which the log tells."""
+    given = tuple(candidates)
     try:
-        found = policy(candidates)
-        if sorted(map(id, found)) == sorted(map(id, candidates)):
+        found = list(policy(given))
+        if sorted(map(id, found)) == sorted(map(id, given)):
             return found
-        reason = f"expected the {len(candidates)} nodes in another order, found {len(found)} of them"
-    except Exception as error:  # noqa: BLE001 - it is a plugin's
+        reason = f"expected the {len(given)} nodes in another order, found {len(found)} of them"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is a plugin's
         reason = f"it broke: {type(error).__name__}: {error}"
     get_logger().warning("plugin failed", part="rank policy", reason=f"{reason}; the nodes keep their ranks")
-    return candidates
+    return given
 
 
 def _checked(entry: Entry) -> Entry:

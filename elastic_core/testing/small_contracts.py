@@ -24,9 +24,11 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
@@ -38,7 +40,6 @@ from elastic_core.testing.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from elastic_core.events import EventHandler, EventMetadataValue
     from elastic_core.interfaces.node import RankPolicy
@@ -47,9 +48,10 @@ if TYPE_CHECKING:
     StarterFor = Callable[[tuple[str, ...]], Starter]
 
 _LONG = 60.0
+_OF_THE_AGENT = "contract_of_the_agent"
 _TELLS = """
 import os, signal, sys
-print(os.getsid(0) == os.getpid(), sorted(name for name in os.environ if name.startswith("contract")))
+print(os.getsid(0) == os.getpid(), sorted(name for name in os.environ if name.startswith("contract")), os.getcwd())
 print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, os.fstat(int(os.environ["contract_mark"])).st_ino)
 print("to stderr", file=sys.stderr)
 sys.exit(7)
@@ -62,9 +64,13 @@ class StarterContract:
     makes a starter for a command line of this Python."""
 
     def test_a_worker_is_its_own_session_with_what_it_is_given(self, starter_for: StarterFor, tmp_path: Path) -> None:
-        code, out, err, mark = self._run(starter_for(self._python(_TELLS)), tmp_path)
+        os.environ[_OF_THE_AGENT] = "not for the worker"
+        try:
+            code, out, err, mark = self._run(starter_for(self._python(_TELLS)), tmp_path)
+        finally:
+            del os.environ[_OF_THE_AGENT]
         assert code == 7
-        assert out.splitlines() == [f"True {['contract', 'contract_mark']}", f"True {mark}"]
+        assert out.splitlines() == [f"True {['contract', 'contract_mark']} {Path.cwd()}", f"True {mark}"]
         assert err == "to stderr\n"
 
     def test_a_worker_that_a_signal_ends(self, starter_for: StarterFor, tmp_path: Path) -> None:
@@ -84,6 +90,26 @@ class StarterContract:
         children = [self._start(starter, tmp_path, None, None, number) for number in range(3)]
         assert len({child.pid for child in children}) == 3
         assert [self._ended(child) for child in children] == [0, 1, 2]
+
+    def test_a_descriptor_of_its_own_tells_of_the_end(self, starter_for: StarterFor, tmp_path: Path) -> None:
+        reader, writer = os.pipe()
+        child = self._start(starter_for(self._python("input()")), tmp_path, writer, None)
+        os.close(writer)
+        os.close(reader)
+        sentinel = child.own_sentinel()
+        try:
+            os.kill(child.pid, signal.SIGKILL)
+            if sentinel is not None:
+                assert select.select([sentinel], [], [], _LONG)[0]
+            assert self._ended(child) == -signal.SIGKILL or child.poll() is not None
+        finally:
+            if sentinel is not None:
+                os.close(sentinel)
+
+    def test_a_command_has_a_result_too(self, starter_for: StarterFor, tmp_path: Path) -> None:
+        starter = starter_for(self._python(""))
+        assert self._ended(self._start(starter, tmp_path, None, None)) == 0
+        starter.result(Launch(0, {}, None, None, tmp_path / "result", -1))
 
     def test_no_worker_that_has_ended_stays_behind(self, starter_for: StarterFor, tmp_path: Path) -> None:
         child = self._start(starter_for(self._python("")), tmp_path, None, None)
@@ -177,11 +203,12 @@ class RankPolicyContract:
 
     def test_the_same_nodes_keep_their_ranks(self, policy: RankPolicy) -> None:
         """Else each restart would move every rank, and with it what each worker has in its memory and on its disk."""
-        hosts = [f"node{number}" for number in range(12)]
-        random.Random(7).shuffle(hosts)
-        formed = list(policy(_candidates(hosts)))
-        again = [replace(candidate, last_rank=rank) for rank, candidate in enumerate(formed)]
-        assert [it.node.name for it in policy(again)] == [it.node.name for it in formed]
+        for number in (2, 3, 12, 100):
+            hosts = [f"node{place}" for place in range(number)]
+            random.Random(7).shuffle(hosts)
+            formed = list(policy(_candidates(hosts)))
+            again = [replace(candidate, last_rank=rank) for rank, candidate in enumerate(formed)]
+            assert [it.node.name for it in policy(again)] == [it.node.name for it in formed]
 
     def test_names_of_any_kind(self, policy: RankPolicy) -> None:
         assert len(policy(_candidates(["", "ä", "node", "9" * 40, "a" * 200, "a b"]))) == 6
@@ -202,10 +229,14 @@ class EventSinkContract:
 
     def test_every_event_is_recorded_in_its_order(self, sink: EventHandler) -> None:
         for number in range(100):
-            sink(Event(f"event {number}", EventSource.AGENT, number, {"number": number}))
-        assert len(self.recorded(sink)) == 100
+            sink(Event(f"event {number}", EventSource.AGENT, 7_000_000 + number, {"number": 8_000_000 + number}))
         told = [str(item) for item in self.recorded(sink)]
-        assert [place for place, text in enumerate(told) if f"event {place}" not in text] == []
+        assert len(told) == 100
+        for number, text in enumerate(told):
+            assert f"event {number}" in text
+            assert str(7_000_000 + number) in text, "the timestamp is lost"
+            assert str(8_000_000 + number) in text, "the metadata are lost"
+            assert "agent" in text.lower()
         self._close(sink)
 
     def test_all_kinds_of_values(self, sink: EventHandler) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core import error_file
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.workers.environment import substitute_local_rank
 from elastic_core.workers.interrupts import interrupts_let_in, raise_noted
 from elastic_core.workers.numa import bind
 from elastic_core.workers.process import reap
@@ -46,13 +47,15 @@ class FunctionStarter:
     """
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], method: str) -> None:
-        self._call = partial(function, *args) if method == "fork" else _PickledCall(function, args)
+        self._function = function
+        self._args = args
+        self._method = method
         self._context = multiprocessing.get_context(method)
 
     def start(self, launch: Launch) -> Child:
         streams = tuple(_as_connection(fd) for fd in (launch.stdout, launch.stderr))
         mark = _as_connection(launch.mark)
-        everything = (self._call, launch.environment, streams, mark, str(launch.result), launch.cpus)
+        everything = (self._call(launch.local_rank), launch.environment, streams, mark, str(launch.result), launch.cpus)
         process = self._context.Process(target=_run, args=everything)  # type: ignore[attr-defined]
         try:
             process.start()
@@ -68,6 +71,13 @@ class FunctionStarter:
             for stream in filter(None, (*streams, mark)):
                 stream.close()  # at once, for a stream ends only when nobody holds its write end
         return _FunctionChild(process, reaped_elsewhere=self._context.get_start_method() == "forkserver")
+
+    def _call(self, local_rank: int) -> partial[Any] | _PickledCall:
+        """With `${local_rank}` in texts replaced, as in the arguments of commands."""
+        args = tuple(
+            substitute_local_rank((arg,), local_rank)[0] if isinstance(arg, str) else arg for arg in self._args
+        )
+        return partial(self._function, *args) if self._method == "fork" else _PickledCall(self._function, args)
 
     def result(self, launch: Launch) -> object:
         """Raises EOFError when the child ended before its value was written."""

@@ -151,8 +151,9 @@ class DefaultLogsSpecs(LogsSpecs):
         return f"DefaultLogsSpecs({', '.join(f'{n}={v!r}' for n, v in zip(names, found, strict=True))})"
 
 
-def placer_of(specs: Any, name: str = "logs_specs") -> Placer:
-    """The placer that asks an object with torch's method `reify`, ours or torch's."""
+def placer_of(specs: Any, name: str = "") -> Placer:
+    """The placer that asks an object with torch's method `reify`, ours or torch's. `name`: of its entry point, if it
+    has one."""
     return partial(_place, name, specs)
 
 
@@ -200,9 +201,9 @@ def _as_torch(text: str) -> Any:
     return module.Std.from_str(text) if module is not None else text
 
 
-def _place(name: str, specs: Any, environments: Mapping[int, Mapping[str, str]]) -> Placement:
+def _place(name: str, specs: Any, environments: dict[int, dict[str, str]]) -> Placement:
     try:
-        found = specs.reify({rank: dict(variables) for rank, variables in environments.items()})
+        found = specs.reify(environments)  # which may add variables, as with torch
         return Placement(
             files={
                 **{(rank, Stream.OUT): path for rank, path in found.stdouts.items() if path},
@@ -224,10 +225,8 @@ def _place(name: str, specs: Any, environments: Mapping[int, Mapping[str, str]])
 
 
 def _broken(name: str, error: Exception) -> PluginError:
-    return PluginError(
-        Problem(
-            _FLAG,
-            f"expected {name!r} to say where logs go, found {type(error).__name__}: {error}; "
-            f"repair that plugin, or leave {_FLAG} out",
-        )
-    )
+    found = f"found {type(error).__name__}: {error}"
+    if not name:
+        return PluginError(Problem("logs_specs", f"expected that `reify` says where logs go, {found}"))
+    advice = f"repair that plugin, or leave {_FLAG} out"
+    return PluginError(Problem(_FLAG, f"expected {name!r} to say where logs go, {found}; {advice}"))

@@ -50,8 +50,8 @@ class Placement:
     filtered: Mapping[Stream, str] = field(default_factory=dict)
 
 
-Placer = Callable[[Mapping[int, Mapping[str, str]]], Placement]
-"""Called once per round with each worker's environment, by local rank."""
+Placer = Callable[[dict[int, dict[str, str]]], Placement]
+"""Called once per round with each worker's environment, by local rank, to which it may add."""
 
 
 def _nothing(local_rank: int) -> int:

@@ -60,6 +60,16 @@ def test_what_is_wrong_is_raised(worker):
         run.run(run.parse_args(["--nnodes=many", worker]))
 
 
+def test_a_flag_that_says_our_default_goes_before_a_variable(worker, tmp_path, monkeypatch):
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "2")
+    run.run(run.parse_args(["--standalone", "--nproc-per-node=1", worker, str(tmp_path), "0"]))
+    assert {path.name for path in tmp_path.iterdir()} == {"worker.py", "0"}
+
+
+def test_main_returns_after_success(worker, tmp_path):
+    run.main(["--standalone", worker, str(tmp_path), "0"])
+
+
 def test_main_exits_as_the_command_does(worker, tmp_path, monkeypatch):
     for argv in (["--standalone", worker, str(tmp_path), "3"], None):
         monkeypatch.setattr(sys, "argv", ["elastic-torchrun", "--standalone", worker, str(tmp_path), "3"])

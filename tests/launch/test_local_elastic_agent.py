@@ -51,16 +51,39 @@ def test_a_command_runs_with_its_arguments(handler, tmp_path):
     assert out.read_text() == "hello 7\n"
 
 
+def told(*args):
+    return args
+
+
+def test_the_local_rank_in_the_arguments_of_a_function(handler):
+    assert agent_for(handler, told, "x${local_rank}", 3).run().return_values == {0: ("x0", 3)}
+
+
+class Adding(DefaultLogsSpecs):
+    def reify(self, envs):
+        for rank, variables in envs.items():
+            variables["ADDED"] = f"for {rank}"
+        return super().reify(envs)
+
+
+def test_variables_that_the_object_for_logs_adds(handler):
+    assert agent_for(handler, os.getenv, "ADDED", specs=Adding(os.devnull)).run().return_values == {0: "for 0"}
+
+
+def test_a_check_that_is_off_ends_nothing(handler):
+    assert agent_for(handler, "false", uninterruptible_state_timeout=-1).run().is_failed()
+
+
 def test_a_health_check_server_of_the_programs_own(handler):
     pulse = Pulse()
-    agent = agent_for(handler, "true", health_check_server=pulse)
-    assert pulse.calls == []
-    agent.run()
+    pulse.start()
+    agent_for(handler, "true", health_check_server=pulse).run()
     assert pulse.calls == ["start", "stop"]
 
 
 def test_a_launch_with_such_a_server():
     pulse = Pulse()
+    pulse.start()
     assert elastic_launch(config(), "true", pulse)() == {0: None}
     assert pulse.calls == ["start", "stop"]
 

@@ -193,6 +193,7 @@ def test_what_the_flags_select():
     [
         ({"rank_policy": "hots"}, "did you mean 'host'"),
         ({"worker_starter": "spwan"}, "did you mean 'spawn'"),
+        ({"worker_starter_conf": {"x": "1"}}, "--worker-starter-conf: x: unknown option"),
         ({"event_log_handler": "fiel"}, "did you mean 'file'"),
         ({"event_log_handler": "file", "event_log_conf": {"pth": "x"}}, "--event-log-conf: pth: unknown option"),
         ({"event_log_handler": "null", "event_log_conf": {"path": "x"}}, "--event-log-conf: path: unknown option"),

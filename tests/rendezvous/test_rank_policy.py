@@ -65,7 +65,23 @@ def test_it_is_told_what_the_nodes_are(hosts_of_a_round):
     assert told == [("node3", None), ("node9", None), ("node10", None)]
 
 
-@pytest.mark.parametrize("policy", [raising, lambda candidates: candidates[1:], lambda candidates: candidates * 2])
+def leaving(candidates):
+    raise SystemExit(3)
+
+
+def taking(candidates):
+    candidates.pop()
+    return candidates
+
+
+def test_the_policy_may_return_what_can_be_read_once(hosts_of_a_round):
+    assert hosts_of_a_round(reversed) == ["node10", "node9", "node3"]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [raising, leaving, taking, lambda candidates: candidates[1:], lambda candidates: candidates * 2, lambda _: None],
+)
 def test_one_that_fails_is_told_and_the_nodes_have_their_ranks(policy, hosts_of_a_round, capsys):
     log.configure("human", "warning")
     assert hosts_of_a_round(policy) == ["node3", "node9", "node10"]

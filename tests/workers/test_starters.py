@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.workers.starters import CommandStarter, Launch
+from elastic_core.interfaces.workers import Launch
+from elastic_core.workers.starters import CommandStarter
 
 
 @pytest.fixture
