@@ -1,5 +1,5 @@
-"""For all tests: the tier of each, and that a unit test is one; Hypothesis that has patience, ports that come back, and
-the keyboard.
+"""For all tests: the tier of each, and that a unit test is one; the log; Hypothesis that has patience, ports that come
+back, and the keyboard.
 
 The tiers are three, and every test is of one: *unit* starts no process and opens no network socket (one that does
 fails), *nightly* is what says so, *integration* is the rest.
@@ -54,6 +54,15 @@ def pytest_collection_modifyitems(config, items):
         item.add_marker(tier(item))
     if not any("::" in chosen for chosen in config.args) and not getattr(config.option, "lf", False):
         STALE[:] = stale({place(item) for item in items})
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shown_warnings():
+    """On stderr, as in a program that asked for it: many tests look at what is told."""
+    if find_spec("elastic_core"):  # the tests of the tools do without
+        from elastic_core import log
+
+        log.configure(level="warning")
 
 
 STALE = []

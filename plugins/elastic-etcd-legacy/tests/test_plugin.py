@@ -99,7 +99,8 @@ def test_a_handler_is_made_without_a_server_and_names_the_better_backend():
 
 def test_people_are_told_once():
     code = """
-import warnings
+import logging, warnings
+logging.basicConfig()  # else a program's console is its own
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_etcd_legacy import create_rdzv_handler
 warnings.simplefilter("error")
