@@ -25,6 +25,7 @@ from elastic_core.config import Settings, read
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Node
+from elastic_core.support.addresses import without_brackets
 
 PAGE = " ".join((Path(__file__).parents[1] / "docs" / "migrate-from-torchrun.md").read_text().split())
 """docs/migrate-from-torchrun.md, each run of white space as one blank."""
@@ -71,7 +72,7 @@ REFUSED = [
         "several nodes must name the port",
     ),
     Refusal(
-        "--nnodes=2 --node-rank=1 --master-port=1234 worker.py",
+        "--nnodes=2 --node-rank=1 --master-port=1234 --rdzv-id=job worker.py",
         "expected a place where the 2 nodes meet, found none|expected a name for a job of several nodes",
         "otherwise `static` must be named",
     ),
@@ -275,23 +276,100 @@ class Elastic:
         reading = read(words, environ or {}, self._folder)
         chosen.check_available(reading.settings, self._manager, reading.origins)
         _, options = chosen.backend(reading.settings, self._manager)
-        if not (
-            reading.settings.rdzv_backend.startswith("etcd") and not reading.settings.rdzv_endpoint and alone(reading)
-        ):
-            chosen.handler(
-                reading.settings, self._manager, Node("node", rank_hint=reading.settings.node_rank)
-            ).shutdown()
+        if not serves_itself(reading.settings):
+            node = Node("node", rank_hint=reading.settings.node_rank)
+            with contextlib.chdir(self._folder):  # the path of a store's file may be relative
+                chosen.handler(reading.settings, self._manager, node).shutdown()
         return Ours(reading.settings, reading.script, reading.script_args, options)
 
 
-def alone(reading: Any) -> bool:
-    """Whether the job has one node. Over etcd without an endpoint its handler starts a server."""
-    return bool(reading.settings.nnodes.max == 1)
+def serves_itself(settings: Settings) -> bool:
+    """Whether the handler of these settings starts a server: that of one node over etcd, without an endpoint."""
+    return settings.rdzv_backend.startswith("etcd") and not settings.rdzv_endpoint and settings.nnodes.max == 1
 
 
 def unexplained(error: ConfigurationError) -> list[Problem]:
     """The problems that are not in the table of refusals."""
     return [each for each in error.problems if not any(re.search(row.problem, str(each)) for row in REFUSED)]
+
+
+ANYWHERE = None
+"""On one node: a port that is free."""
+
+
+def found_at(theirs: Theirs) -> object:
+    """Where the nodes meet, as torchrun has it."""
+    handler = theirs.spec.rdzv_handler
+    host, port = (
+        (theirs.store["host"], theirs.store["port"]) if theirs.store else (handler.master_addr, handler.master_port)
+    )
+    return ANYWHERE if port == 0 else (host, port)
+
+
+def meets_at(ours: Ours) -> object:
+    """Where ours meet."""
+    from elastic_c10d.endpoint import parse_endpoint
+    from elastic_etcd.parameters import parse_endpoints
+
+    settings, options = ours.settings, ours.options
+    if settings.rdzv_backend == "local":
+        host, port = without_brackets(options["master_addr"] or "127.0.0.1"), options["master_port"]
+        return (host, port) if port else ANYWHERE
+    if options.get("store_type", "tcp").lower() == "file":
+        return settings.rdzv_endpoint, None
+    if not settings.rdzv_endpoint:
+        return ANYWHERE
+    if settings.rdzv_backend.startswith("etcd"):
+        (found,) = parse_endpoints(settings.rdzv_endpoint)
+        return found.host, found.port
+    endpoint = parse_endpoint(settings.rdzv_endpoint, least_port=0)
+    return (endpoint.host, endpoint.port) if endpoint.port else ANYWHERE
+
+
+def their_options(theirs: Theirs) -> dict[str, object]:
+    """The options that count for torchrun, typed."""
+    handler, store = theirs.spec.rdzv_handler, theirs.store
+    if not store:
+        return {"timeout": handler.timeout.total_seconds()}
+    found: dict[str, object] = {}
+    if hasattr(handler, "settings"):  # a dynamic one
+        times = handler.settings.timeout
+        found = {f"{name}_timeout": getattr(times, name).total_seconds() for name in ("join", "last_call", "close")}
+        found["heartbeat_timeout"] = times.heartbeat.total_seconds()
+        found["keep_alive_interval"] = handler.settings.keep_alive_interval.total_seconds()
+        found["keep_alive_max_attempt"] = handler.settings.keep_alive_max_attempt
+    if store["port"] is None:
+        return {**found, "store_type": "file"}
+    if "is_master" in store:
+        found |= {"store_type": "tcp", "is_host": store["is_master"], "read_timeout": store["timeout"].total_seconds()}
+    else:
+        found |= {"protocol": store["protocol"], "read_timeout": store.get("read_timeout")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def compared(theirs: Theirs, ours: Ours) -> dict[str, tuple[object, object]]:
+    """Theirs and ours of everything that may differ."""
+    fixed = not theirs.store
+    nodes = (theirs.config.max_nodes if fixed else theirs.config.min_nodes, theirs.config.max_nodes)
+    found: dict[str, tuple[object, object]] = {
+        "nodes": (nodes, (ours.settings.nnodes.min, ours.settings.nnodes.max)),
+        "where": (found_at(theirs), meets_at(ours)),
+        "id": (theirs.args.rdzv_id != "none" and not theirs.args.standalone and theirs.args.rdzv_id, given_id(ours)),
+    }
+    named = {key.lower().replace("-", "_"): key for key in ours.settings.rdzv_conf}
+    for name, value in their_options(theirs).items():
+        if named.get(name) == name and name in ours.options:
+            own = ours.options[name]
+            found[f"option {name}"] = value, own.lower() if isinstance(own, str) else own
+    if ours.settings.rdzv_backend == "static":
+        found["rank"] = theirs.args.node_rank, ours.settings.node_rank
+    return found
+
+
+def given_id(ours: Ours) -> object:
+    """The id, unless it was made up."""
+    known = ours.settings.rdzv_id
+    return False if known == "none" or re.fullmatch("[0-9a-f]{16}", known or "") else known
 
 
 BACKENDS = ("", "static", "c10d", "etcd-v2", "etcd")

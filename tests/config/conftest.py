@@ -53,9 +53,7 @@ def torchrun(tmp_path):
 
 
 @pytest.fixture
-def elastic(tmp_path, monkeypatch):
-    """In a folder of its own, because the path of a store's file may be relative."""
+def elastic(tmp_path):
     from beside_torchrun import Elastic
 
-    monkeypatch.chdir(tmp_path)
     return Elastic(tmp_path)

@@ -8,15 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from beside_torchrun import PAGE, REFUSED, Ours, RefusedLine, Theirs, combinations, unexplained
+from beside_torchrun import PAGE, REFUSED, Ours, RefusedLine, Theirs, combinations, compared, unexplained
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.support.addresses import without_brackets
 
 pytestmark = pytest.mark.torch
-
-ANYWHERE = None
-"""On one node: a port that is free."""
 
 
 @dataclass(frozen=True)
@@ -26,85 +22,6 @@ class Difference:
     of: str
     among: Callable[[Theirs, Ours], bool]
     sentence: str
-
-
-def found_at(theirs: Theirs) -> object:
-    """Where the nodes meet, as torchrun has it."""
-    handler = theirs.spec.rdzv_handler
-    host, port = (
-        (theirs.store["host"], theirs.store["port"]) if theirs.store else (handler.master_addr, handler.master_port)
-    )
-    return ANYWHERE if port == 0 else (host, port)
-
-
-def meets_at(ours: Ours) -> object:
-    """Where ours meet."""
-    from elastic_c10d.endpoint import parse_endpoint
-    from elastic_etcd.parameters import parse_endpoints
-
-    settings, options = ours.settings, ours.options
-    if settings.rdzv_backend == "local":
-        host, port = without_brackets(options["master_addr"] or "127.0.0.1"), options["master_port"]
-        return (host, port) if port else ANYWHERE
-    if options.get("store_type", "tcp").lower() == "file":
-        return settings.rdzv_endpoint, None
-    if not settings.rdzv_endpoint:
-        return ANYWHERE
-    if settings.rdzv_backend.startswith("etcd"):
-        (found,) = parse_endpoints(settings.rdzv_endpoint)
-        return found.host, found.port
-    endpoint = parse_endpoint(settings.rdzv_endpoint, least_port=0)
-    return (endpoint.host, endpoint.port) if endpoint.port else ANYWHERE
-
-
-def their_options(theirs: Theirs) -> dict[str, object]:
-    """The options that count for torchrun, typed."""
-    handler, store = theirs.spec.rdzv_handler, theirs.store
-    if not store:
-        return {"timeout": handler.timeout.total_seconds()}
-    found: dict[str, object] = {}
-    if hasattr(handler, "settings"):  # a dynamic one
-        times = handler.settings.timeout
-        found = {f"{name}_timeout": getattr(times, name).total_seconds() for name in ("join", "last_call", "close")}
-        found["heartbeat_timeout"] = times.heartbeat.total_seconds()
-        found["keep_alive_interval"] = handler.settings.keep_alive_interval.total_seconds()
-        found["keep_alive_max_attempt"] = handler.settings.keep_alive_max_attempt
-    if store["port"] is None:
-        return {**found, "store_type": "file"}
-    if "is_master" in store:
-        found |= {"store_type": "tcp", "is_host": store["is_master"], "read_timeout": store["timeout"].total_seconds()}
-    else:
-        found |= {"protocol": store["protocol"], "read_timeout": store.get("read_timeout")}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def compared(theirs: Theirs, ours: Ours) -> dict[str, tuple[object, object]]:
-    """Theirs and ours of everything that may differ."""
-    fixed = not theirs.store
-    nodes = (theirs.config.max_nodes if fixed else theirs.config.min_nodes, theirs.config.max_nodes)
-    found: dict[str, tuple[object, object]] = {
-        "nodes": (nodes, (ours.settings.nnodes.min, ours.settings.nnodes.max)),
-        "where": (found_at(theirs), meets_at(ours)),
-        "id": (theirs.args.rdzv_id != "none" and not theirs.args.standalone and theirs.args.rdzv_id, given_id(ours)),
-    }
-    named = {key.lower().replace("-", "_"): key for key in ours.settings.rdzv_conf}
-    for name, value in their_options(theirs).items():
-        if named.get(name) == name and name in ours.options:
-            own = ours.options[name]
-            found[f"option {name}"] = value, own.lower() if isinstance(own, str) else own
-    if ours.settings.rdzv_backend == "static":
-        found["rank"] = theirs.args.node_rank, ours.settings.node_rank
-    return found
-
-
-def given_id(ours: Ours) -> object:
-    """The id, unless it was made up."""
-    known = ours.settings.rdzv_id
-    return False if known == "none" or re.fullmatch("[0-9a-f]{16}", known or "") else known
-
-
-def one_node(ours: Ours) -> bool:
-    return ours.settings.nnodes.max == 1
 
 
 def in_a_file(theirs: Theirs) -> bool:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+import socket
 import sys
-from pathlib import Path
 
 import pytest
+from beside_torchrun import PAGE, REFUSED, RefusedLine, combinations, compared
+from beside_torchrun import Elastic as OurReader
+from beside_torchrun import Torchrun as TheirReader
 
+from elastic_core.errors import ConfigurationError
 from elastic_core.support.sockets import PortReservation
 from elastic_core.testing import eventually
 
@@ -22,7 +28,7 @@ SAME = (
 )
 SET = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE")
 
-# {port} is free, {tmp} a folder.
+# {port} is free, {tmp} a folder, {name} this machine's.
 ALONE = [
     "worker.py",
     "--nnodes=1 worker.py",
@@ -60,6 +66,15 @@ ALONE = [
     "--run-path worker.py",
     "--run-path --no-python worker.py",
 ]
+ALONE += [
+    "--rdzv-backend=c10d --rdzv-endpoint=[::1]:{port} --nproc-per-node=2 worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint=[::1]:0 worker.py",
+    "--rdzv-backend=static --rdzv-endpoint=[::1]:{port} worker.py",
+    "--master-addr=[::1] --master-port={port} --nproc-per-node=2 worker.py",
+    "--master-addr=::1 --master-port={port} worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint={name}:{port} --nproc-per-node=2 worker.py",
+    "--master-addr={name} --master-port={port} worker.py",
+]
 VARIABLES = [
     {"PET_NPROC_PER_NODE": "2", "PET_ROLE": "trainer", "PET_MAX_RESTARTS": "2"},
     {"PET_STANDALONE": "1"},
@@ -79,16 +94,31 @@ TOGETHER = [
     "--rdzv-conf=is_host={host} worker.py",
     "--nnodes=1:2 --rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --rdzv-id=job --nproc-per-node=2 worker.py",
 ]
-# With what docs/migrate-from-torchrun.md says of it.
-REFUSED = {
-    "--nproc=2 worker.py": "Flags are written out",
-    "--rdzv-conf=colour=red worker.py": "It is an error that names the nearest known option",
-    "--rdzv-conf=ssl_cert=c.pem worker.py": "but for those of TLS",
-    "--rdzv-backend=static --master-port=0 worker.py": "and so must `static`",
-    "--nnodes=2 --rdzv-endpoint=localhost worker.py": "A job of several nodes that is not static needs an id",
-    "--nnodes=2 --rdzv-backend=c10d --rdzv-id=job worker.py": "several nodes must name the port",
-    "--nnodes=2 --rdzv-endpoint=localhost:0 --rdzv-id=job worker.py": "several nodes must name the port",
-}
+TOGETHER += [
+    "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=[::1]:{port} --rdzv-id=job worker.py",
+    "--nnodes=2 --node-rank={rank} --master-addr=[::1] --master-port={port} worker.py",
+    "--nnodes=2 --node-rank={rank} --master-addr=::1 --master-port={port} worker.py",
+    "--nnodes=2 --node-rank={rank} --rdzv-backend=static --rdzv-endpoint=[::1]:{port} worker.py",
+    "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint={name}:{port} --rdzv-id=job worker.py",
+    "--nnodes=2 --node-rank={rank} --master-addr={name} --master-port={port} worker.py",
+]
+# Nobody meets there.
+NOWHERE = [
+    "--rdzv-backend=c10d --rdzv-endpoint=nowhere.invalid:{port} --rdzv-conf=join_timeout=5,read_timeout=5 worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --rdzv-conf=is_host=no,join_timeout=5,read_timeout=5 "
+    "worker.py",
+]
+
+
+def has(host):
+    """Whether a server of this machine can be at this address or name."""
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as sock:
+            sock.bind(where)
+    except OSError:
+        return False
+    return True
 
 
 class Launcher:
@@ -100,14 +130,26 @@ class Launcher:
         self.name = name
 
     def outcome(self, line, code=0, nodes=1, **environ):
-        """Whether all nodes succeeded, and the variables of each worker by rank."""
+        """Whether all nodes succeeded, and the variables of each worker by rank. Skips a line with an address or name
+        that this machine does not have."""
+        if "::1" in line and not has("::1"):
+            pytest.skip("this machine has no [::1]")
+        if "{name}" in line and not has(socket.gethostname()):
+            pytest.skip("the name of this machine leads nowhere")
         folder = self.tmp_path / self.name
         folder.mkdir()
         held = PortReservation()
         started = []
         for rank in range(nodes):
             host = str(rank == 0).lower()
-            given = {"port": held.port, "tmp": folder, "python": sys.executable, "rank": rank, "host": host}
+            given = {
+                "name": socket.gethostname(),
+                "port": held.port,
+                "tmp": folder,
+                "python": sys.executable,
+                "rank": rank,
+                "host": host,
+            }
             words = line.format(**given).split()
             more = {name: value.format(**given) for name, value in environ.items()}
             more |= {"OUT": str(folder), "CODE": str(code), "PYTHONPATH": str(self.tmp_path)}
@@ -154,14 +196,13 @@ def test_it_runs(line, launchers):
     assert all(found[name] for found in workers.values() for name in SET)
 
 
-@pytest.mark.parametrize("line", REFUSED)
-def test_it_is_refused_as_the_page_says(line, launchers):
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.line)
+def test_it_is_refused_as_the_page_says(row, launchers):
     ours, _ = launchers
-    page = Path(__file__).parents[2] / "docs" / "migrate-from-torchrun.md"
-    assert REFUSED[line] in page.read_text()
-    assert ours.outcome(line) == (False, {})
+    assert row.sentence in PAGE
+    assert ours.outcome(row.line) == (False, {})
     assert ours.codes == [2]
-    assert "elastic: --" in ours.said()
+    assert "elastic: -" in ours.said()
 
 
 @pytest.mark.parametrize("line", TOGETHER)
@@ -190,3 +231,49 @@ def test_a_failure_is_one_as_with_torchrun(launchers):
     found = ours.outcome(line, code=3)
     assert (found[0], sorted(found[1])) == (False, [0, 1])
     assert found == theirs.outcome(line, code=3)
+
+
+@pytest.mark.parametrize("line", NOWHERE)
+def test_where_nobody_is_it_fails_as_with_torchrun(line, launchers):
+    ours, theirs = launchers
+    assert ours.outcome(line) == theirs.outcome(line) == (False, {}), f"{ours.said()}\n{theirs.said()}"
+
+
+SEED = 2940
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    """Of the generated lines, some that can run here side by side: `(line, number of nodes)`."""
+    folder = tmp_path_factory.mktemp("reading")
+    torchrun, elastic = TheirReader(folder), OurReader(folder)
+    able = {1: [], 2: []}
+    for words in combinations(SEED):
+        line = " ".join(words)
+        # A store that is nowhere; ports that others on this machine may have; times that a slow machine needs.
+        if re.search(r"nowhere|\{tmp\}|etcd|is_host=[0fFnN]|29500|_timeout=(\+9|1_0)| = ", line):
+            continue
+        known = {"port": SEED, "tmp": folder, "name": socket.gethostname(), "rank": 0}
+        try:
+            theirs, ours = (reader.read(line.format(**known).split()) for reader in (torchrun, elastic))
+        except (RefusedLine, ConfigurationError):
+            continue
+        pairs, nodes = compared(theirs, ours), theirs.config.max_nodes
+        if nodes == 2 and re.search("is_host|conf=rank", line, re.IGNORECASE):
+            continue  # not every node can have the same
+        is_told_apart = bool(theirs.store) or nodes == 1 or "--node-rank={rank}" in words
+        where = pairs["where"][1]
+        is_ours = where is None or where[1] == SEED
+        if is_told_apart and is_ours and all(mine == other for mine, other in pairs.values()):
+            able[nodes].append(line)
+    chance = random.Random(SEED)
+    return [(line, nodes) for nodes in able for line in chance.sample(able[nodes], 8)]
+
+
+@pytest.mark.parametrize("number", range(16))
+def test_a_generated_line_runs_as_with_torchrun(number, sample, launchers):
+    line, nodes = sample[number]
+    ours, theirs = launchers
+    found = ours.outcome(line, nodes=nodes)
+    assert found[0], f"{line}\n{ours.said()}"
+    assert found == theirs.outcome(line, nodes=nodes), f"{line}\n{ours.said()}\n{theirs.said()}"
