@@ -533,3 +533,38 @@ def test_problems_of_a_factory_name_the_place_where_the_value_stands():
         "--rdzv-endpoint",
         "x",
     ]
+
+
+STARTER = """
+from elastic_core.hooks import WorkerStarterRecord, hookimpl
+
+class Starter:
+    def start(self, launch):
+        raise {error}
+
+@hookimpl
+def elastic_worker_starters():
+    return [
+        WorkerStarterRecord("broken", "a test", lambda work, options: Starter()),
+        WorkerStarterRecord("nothing", "a test", lambda work, options: None),
+    ]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "told"),
+    [
+        ("broken", "RuntimeError('no place')", r"'broken' of .*, found RuntimeError: no place"),
+        ("broken", "SystemExit(3)", r"'broken' of .*, found SystemExit: 3"),
+        ("nothing", "OSError", r"'nothing' of .*expected a starter with start\(\), found an object of type NoneType"),
+    ],
+)
+def test_a_starter_that_breaks_later_is_named_too(name, error, told, plugin, tmp_path, monkeypatch):
+    (tmp_path / "starter_plugin.py").write_text(STARTER.format(error=error))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "starter_plugin", raising=False)
+    points = [EntryPoint("diary", "diary_plugin", "elastic"), EntryPoint("starter", "starter_plugin", "elastic")]
+    settings = settings_from({**ALL, "no_python": True, "worker_starter": name})
+    entry = compose.script_entry(settings, "true", (), os.environ)
+    with pytest.raises(PluginError, match=told):
+        launch.run_job(settings, entry, PluginManager.load({}, entry_points=points), os.environ)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from elastic_core import events
 from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import DEFAULT
-from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.errors import ConfigurationError, ElasticError, Problem
 from elastic_core.hooks.options import given, needed, not_needed, type_options
 from elastic_core.hooks.records import (
     EventSinkRecord,
@@ -18,20 +18,21 @@ from elastic_core.hooks.records import (
     RendezvousBackendRecord,
     WatchdogRecord,
     WorkerStarterRecord,
+    kind_of,
 )
-from elastic_core.hooks.selection import names_of
+from elastic_core.hooks.selection import attributed_call, names_of
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import Record
     from elastic_core.interfaces.handler import RendezvousHandler
     from elastic_core.interfaces.node import Node
-    from elastic_core.interfaces.workers import Starter, Work
+    from elastic_core.interfaces.workers import Child, Launch, Starter, Work
 
     Origins = Mapping[str, str] | None
 
@@ -97,7 +98,30 @@ def starter(settings: Settings, work: Work, manager: PluginManager) -> Starter:
         expected = f"expected spawn or forkserver with the rendezvous backend {settings.rdzv_backend!r}"
         why = "its client does not survive a fork of the agent's process"
         raise ConfigurationError(Problem(flag, f"{expected}, found {name}: {why}"))
-    return record.factory(work, _typed(record, settings.worker_starter_conf, "worker_starter_conf", None))
+    made = record.factory(work, _typed(record, settings.worker_starter_conf, "worker_starter_conf", None))
+    provided = manager.provided(WorkerStarterRecord, name)
+    calls = (getattr(made, call, None) or _missing(call, made) for call in ("start", "result"))
+    return _NamedStarter(
+        *(attributed_call(it, provided, kind_of(WorkerStarterRecord), passed_on=_HELPED) for it in calls)
+    )
+
+
+_HELPED = (ElasticError, OSError)  # for a limit of this machine there is advice
+
+
+def _missing(call: str, made: object) -> Callable[..., Any]:
+    def fail(launch: Launch) -> Any:
+        raise TypeError(f"expected a starter with {call}(), found an object of type {type(made).__name__}")
+
+    return fail
+
+
+@dataclass(frozen=True)
+class _NamedStarter:
+    """A starter whose errors name its plugin."""
+
+    start: Callable[[Launch], Child]
+    result: Callable[[Launch], object]
 
 
 def _worker_starter(settings: Settings, manager: PluginManager, origins: Origins) -> None:

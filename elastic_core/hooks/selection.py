@@ -118,19 +118,25 @@ def attributed(
     read as a fault of the core otherwise. Errors of ours stay."""
     record = provided.record
     calls = {field.name: getattr(record, field.name) for field in fields(record)}
-    named = {name: _attributed(call, provided, kind, errors) for name, call in calls.items() if callable(call)}
+    named = {name: attributed_call(call, provided, kind, errors) for name, call in calls.items() if callable(call)}
     changed: R = replace(record, **named)  # type: ignore[arg-type]
     return changed
 
 
-def _attributed(
-    call: Callable[..., Any], provided: Provided[Record], kind: Kind, errors: tuple[type[BaseException], ...]
+def attributed_call(
+    call: Callable[..., Any],
+    provided: Provided[Record],
+    kind: Kind,
+    errors: tuple[type[BaseException], ...] = (Exception, SystemExit),
+    passed_on: tuple[type[BaseException], ...] = (ElasticError,),
 ) -> Callable[..., Any]:
+    """The same function, which names the plugin in what it raises, see `attributed`. What is `passed_on` stays."""
+
     @functools.wraps(call)
-    def attributed_call(*args: Any, **named: Any) -> Any:
+    def named_call(*args: Any, **named: Any) -> Any:
         try:
             return call(*args, **named)
-        except ElasticError:
+        except passed_on:
             raise
         except errors as error:
             from elastic_core.log import get_logger  # only needed here
@@ -140,7 +146,7 @@ def _attributed(
             found = f"expected the {kind.noun} {name!r} of {source.described}, found {described_error(error)}"
             raise PluginError(Problem(kind.flag, f"{found}; {_advice(error, source)}")) from error
 
-    return attributed_call
+    return named_call
 
 
 def _advice(error: BaseException, source: Source) -> str:
