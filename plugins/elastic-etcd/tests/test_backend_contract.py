@@ -35,10 +35,6 @@ class TestEtcd(BackendContract):
     def other_job(self, backend):
         return self.peer(backend, "job/nodes")
 
-    @pytest.mark.xfail(strict=True, reason="a token is a revision, and a new cluster counts them from 1 again")
-    def test_a_store_that_comes_back_empty_has_no_state_and_knows_no_token_of_before(self, backend):
-        super().test_a_store_that_comes_back_empty_has_no_state_and_knows_no_token_of_before(backend)
-
     def lose(self, backend):
         self.member.kill()
 

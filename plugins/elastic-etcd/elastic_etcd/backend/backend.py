@@ -8,7 +8,7 @@ from elastic_core.clock import SystemClock
 from elastic_core.errors import RendezvousConnectionError, RendezvousError
 from elastic_core.interfaces.backend import Announced, EntryDroppedError, RosterBackend
 from elastic_etcd.backend.key_cache import NodeCache, RoundCache
-from elastic_etcd.backend.keys import Keys, StateKey
+from elastic_etcd.backend.keys import NOTHING, Keys, StateKey, StateVersion
 from elastic_etcd.client.errors import EtcdClosed, EtcdError, EtcdFull, EtcdLeaseGone, EtcdRefused, EtcdUnreachable
 from elastic_etcd.client.lease_keeper import LeaseKeeper
 from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction
@@ -26,7 +26,7 @@ T = TypeVar("T")
 LEASE_TTL: Duration = 5.0
 GRACE: Duration = 30.0
 _ATTEMPTS = 5
-_NOBODYS = -1  # no revision of a key
+_NOBODYS = StateVersion(-1, 0)  # of no state
 
 
 class EtcdRendezvousBackend(RosterBackend):
@@ -74,7 +74,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._round = RoundCache(client, self._keys, clock)
         self._nodes = NodeCache(client, self._keys.nodes, clock)
         self._state = StateKey(client, self._keys.state, clock)
-        self._token = 0
+        self._version = NOTHING
         self._announced: dict[str, int] = {}
         self._has_been_announced = False
         self._leads = False
@@ -88,23 +88,23 @@ class EtcdRendezvousBackend(RosterBackend):
     def get_state(self) -> tuple[bytes, Token] | None:
         pair = self._use("reading the state", self._round.state)
         if pair is None:
-            self._token = 0
+            self._version = NOTHING
             return None
-        state, self._token = self._state.shown(pair)
-        return state, self._token
+        state, self._version = self._state.shown(pair)
+        return state, self._version
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        fence = 0 if token is None else token if isinstance(token, int) else _NOBODYS
+        fence = NOTHING if token is None else token if isinstance(token, StateVersion) else _NOBODYS
         found, revision, written = self._use("writing the state", lambda: self._state.write(state, fence))
         if found is None and written:
-            self._token = revision
+            self._version = StateVersion(revision, self._state.lease)
             self._round.wrote(self._keys.state, self._written(state, revision), revision)
-            return state, revision, True
+            return state, self._version, True
         if found is None:
             return None
         self._round.wrote(self._keys.state, found, found.mod_revision)
-        shown, self._token = self._state.shown(found)
-        return shown, self._token, written
+        shown, self._version = self._state.shown(found)
+        return shown, self._version, written
 
     def announce(self, key: str, entry: bytes) -> int:
         return self._use("announcing this node", lambda: self._announce(key, entry))
@@ -130,11 +130,11 @@ class EtcdRendezvousBackend(RosterBackend):
         return self._leader_beats if leading or look else None
 
     def roster(self) -> tuple[Announced, ...]:
-        found = self._use("reading the roster", lambda: self._nodes.entries(self._token))
+        found = self._use("reading the roster", lambda: self._nodes.entries(self._version.revision))
         return tuple(Announced(self._keys.key_of(pair.key), pair.value, None) for pair in found)
 
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
-        return self._wait(lambda: self._round.wait(0 if token is None else int(token), timeout))
+        return self._wait(lambda: self._round.wait(NOTHING if token is None else token, timeout))
 
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
         return self._wait(lambda: self._nodes.wait(timeout, more))

@@ -6,13 +6,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from elastic_etcd.backend.keys import NOTHING
 from elastic_etcd.client.errors import EtcdUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_core.clock import Clock, Duration
-    from elastic_etcd.backend.keys import KeyRange, Keys
+    from elastic_etcd.backend.keys import KeyRange, Keys, StateVersion
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.values import KeyValue, News, Range
     from elastic_etcd.client.watch import EtcdWatch
@@ -195,19 +196,20 @@ class RoundCache(KeyCache):
         with self._lock:
             return self._is_vacant()
 
-    def wait(self, token: int, timeout: Duration) -> bool:
-        """Block until the state has another mod_revision than `token`, or whoever led has gone, or for `timeout`
+    def wait(self, token: StateVersion, timeout: Duration) -> bool:
+        """Block until the state has another version than `token`, or whoever led has gone, or for `timeout`
         seconds. Whether something did."""
         return self._wait_for(lambda: self._has_news(token), timeout)
 
     def _is_vacant(self) -> bool:
         return self._led and self._keys.lead not in self._pairs
 
-    def _has_news(self, token: int) -> bool:
+    def _has_news(self, token: StateVersion) -> bool:
         state = self._pairs.get(self._keys.state)
         vacant = self._is_vacant()
         told, self._told_vacant = self._told_vacant, vacant
-        return (0 if state is None else state.mod_revision) != token or (vacant and not told)
+        version = NOTHING if state is None else (state.mod_revision, state.lease)
+        return version != token or (vacant and not told)
 
     def _replace(self, found: Range) -> None:
         super()._replace(found)

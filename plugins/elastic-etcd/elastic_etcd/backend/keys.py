@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
 
 from elastic_core.errors import RendezvousStateError
@@ -68,6 +68,17 @@ class Keys:
         return unquote(name[len(self.nodes.begin) :].decode("utf-8", "replace"))
 
 
+class StateVersion(NamedTuple):
+    """A token: the mod_revision of the state, and its lease. A cluster that lost its data counts revisions from 1
+    again; leases have random numbers. (0, 0): nothing stands there."""
+
+    revision: int
+    lease: int
+
+
+NOTHING = StateVersion(0, 0)
+
+
 class StateKey:
     """The state of the job under one key. Used from one thread.
 
@@ -83,7 +94,7 @@ class StateKey:
         self._lease = 0
         self._renewed: Instant | None = None
 
-    def shown(self, pair: KeyValue) -> tuple[bytes, int]:
+    def shown(self, pair: KeyValue) -> tuple[bytes, StateVersion]:
         """The state in this value, and its token. Raises RendezvousStateError if it is none."""
         if pair.value[_WRITER : _WRITER + 1] != b":":
             raise RendezvousStateError(
@@ -91,10 +102,10 @@ class StateKey:
                 f"{pair.value[:60]!r}; choose another --rdzv-id, or another prefix"
             )
         self._lease = pair.lease
-        return pair.value[_WRITER + 1 :], pair.mod_revision
+        return pair.value[_WRITER + 1 :], StateVersion(pair.mod_revision, pair.lease)
 
-    def write(self, state: bytes, token: int) -> tuple[KeyValue | None, int, bool]:
-        """Write in the place of what has the mod_revision `token` (0: of nothing).
+    def write(self, state: bytes, token: StateVersion) -> tuple[KeyValue | None, int, bool]:
+        """Write in the place of what `token` stands for.
 
         Returns what stands where that was refused, the revision, and whether it was written. Each value begins with its
         writer: two nodes that write the same state do not both believe they did it, and a node whose answer was lost
@@ -121,16 +132,16 @@ class StateKey:
         """Of the key; 0 if it is not known."""
         return self._lease
 
-    def _attempt(self, value: bytes, token: int) -> tuple[KeyValue | None, int, bool]:
+    def _attempt(self, value: bytes, token: StateVersion) -> tuple[KeyValue | None, int, bool]:
         put = Put(self._key, value, self._run_lease())
-        fence = Compare(self._key, Field.MODIFIED, token)
+        fence = [Compare(self._key, Field.MODIFIED, token.revision), Compare(self._key, Field.LEASE, token.lease)]
         try:
-            done = self._client.transact(Transaction([fence], [put], [Get(self._key)]))
+            done = self._client.transact(Transaction(fence, [put], [Get(self._key)]))
         except EtcdUnreachable as error:
             if not error.landed:
                 raise
             found = self._client.read(self._key).first
-            if found is None or found.mod_revision == token:
+            if found is None or (found.mod_revision, found.lease) == token:
                 raise
             return found, found.mod_revision, found.value == value
         return (None if done.succeeded else done.ranges[0].first), done.revision, done.succeeded
