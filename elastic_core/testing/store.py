@@ -9,18 +9,19 @@ class TestMyStore(StoreContract):
 from __future__ import annotations
 
 import unittest
-from concurrent import futures
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from elastic_core.clock import SystemClock
+from elastic_core.testing.waiting import Background, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
+T = TypeVar("T")
 _SOON = timedelta(milliseconds=200)
-_LONG = 60.0
-_WOKEN = _LONG / 2  # a wait that only runs out its time and then finds the key was not woken
+_TURNS = 60
 
 
 class StoreContract:
@@ -32,12 +33,15 @@ class StoreContract:
         extended: whether it has `append`, `multi_get` and `multi_set` as well.
         tells_deletion: whether `delete_key` knows if the key was there.
         add_wakes: whether `add` wakes who waits for its key.
+        patience: seconds that waits are given for keys that will be set. They must come back in half of that: one that
+            only runs out its time and then finds the key was not woken.
     """
 
     errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, TimeoutError)
     extended: ClassVar[bool] = True
     tells_deletion: ClassVar[bool] = True
     add_wakes: ClassVar[bool] = True
+    patience: ClassVar[float] = 60.0
 
     def peer(self, store: Any) -> Any:
         """Another client of the same store, as another process has one. By default the same, for another thread."""
@@ -47,9 +51,12 @@ class StoreContract:
         store.set("text", "é")
         store.set("bytes", bytes(range(256)))
         store.set("empty", "")
-        assert store.get("text") == "é".encode()
-        assert store.get("bytes") == bytes(range(256))
-        assert store.get("empty") == b""
+        store.set("blanks", b" padded\r\n\0")
+        for client in (store, self.peer(store)):
+            assert client.get("text") == "é".encode()
+            assert client.get("bytes") == bytes(range(256))
+            assert client.get("empty") == b""
+            assert client.get("blanks") == b" padded\r\n\0"
 
     def test_set_replaces(self, store: Any) -> None:
         store.set("key", "longer than the next one")
@@ -69,41 +76,67 @@ class StoreContract:
         assert [store.get(key) for key in keys] == [str(number).encode() for number in range(len(keys))]
 
     def test_get_waits_for_the_key(self, store: Any) -> None:
-        with ThreadPoolExecutor() as pool:
-            waiting = pool.submit(self.peer(store).get, "late")
-            self._not_yet(waiting)
-            store.set("late", "value")
-            assert waiting.result(_LONG) == b"value"
+        waiting = self._begun(partial(self.peer(store).get, "late"))
+        self._not_yet(waiting)
+        store.set("late", "value")
+        assert waiting.result() == b"value"
 
-    def test_get_gives_up_after_the_timeout_of_the_store(self, store: Any) -> None:
+    def test_the_timeout_of_the_store_counts_where_none_is_given(self, store: Any) -> None:
         if not hasattr(store, "set_timeout"):
             raise unittest.SkipTest("its timeout cannot be set")
         store.set_timeout(_SOON)
         assert store.timeout == _SOON
-        with unittest.TestCase().assertRaises(self.errors):
-            store.get("never")
-        store.set_timeout(timedelta(seconds=_LONG))
+        self._gives_up(partial(store.get, "never"))
+        self._gives_up(partial(store.wait, ["never"]))
+        if self.extended:
+            self._gives_up(partial(store.multi_get, ["never"]))
+        store.set_timeout(timedelta(seconds=self.patience))
         store.set("key", "value")
         assert store.get("key") == b"value"
 
     def test_wait_returns_when_all_keys_are_there(self, store: Any) -> None:
         store.set("one", "1")
         store.wait(["one"])
-        store.wait(["one"], timedelta(seconds=_LONG))
+        store.wait(["one"], timedelta(seconds=self.patience))
         store.wait([])
-        with ThreadPoolExecutor() as pool:
-            waiting = pool.submit(self.peer(store).wait, ["one", "two", "three"], timedelta(seconds=_LONG))
-            store.set("three", "3")
-            store.set("twofold", "2")
-            self._not_yet(waiting)
-            store.add("two", 2) if self.add_wakes else store.set("two", "2")
-            assert waiting.result(_WOKEN) is None
+        waiting = self._waiting(store, ["one", "two", "three", "two"])
+        store.set("three", "3")
+        store.set("twofold", "2")
+        self._not_yet(waiting)
+        store.add("two", 2) if self.add_wakes else store.set("two", "2")
+        waiting.result()
 
     def test_wait_gives_up(self, store: Any) -> None:
         store.set("one", "1")
-        with unittest.TestCase().assertRaises(self.errors):
-            store.wait(["one", "never"], _SOON)
+        self._gives_up(partial(store.wait, ["one", "never"], _SOON))
         assert store.get("one") == b"1"
+
+    def test_a_deletion_neither_ends_a_wait_nor_keeps_it_from_ending(self, store: Any) -> None:
+        store.set("old", "1")
+        waiting = self._waiting(store, ["new"])
+        self._not_yet(waiting)
+        store.delete_key("new")
+        store.delete_key("old")
+        self._not_yet(waiting)
+        store.set("new", "2")
+        waiting.result()
+
+    def test_who_waits_is_woken_and_does_not_ask_once_in_a_while(self, store: Any) -> None:
+        """Two take turns. If each took half a second, as where stores are asked now and then, they would not end."""
+        peer = self.peer(store)
+
+        def answer() -> None:
+            for turn in range(_TURNS):
+                peer.wait([f"ask {turn}"], timedelta(seconds=self.patience))
+                peer.set(f"answer {turn}", "x")
+
+        def ask() -> None:
+            for turn in range(_TURNS):
+                store.set(f"ask {turn}", "x")
+                store.wait([f"answer {turn}"], timedelta(seconds=self.patience))
+
+        for call in (self._begun(answer), self._begun(ask)):
+            call.result()
 
     def test_whatever_writes_a_key_wakes_who_waits(self, store: Any) -> None:
         writes: dict[str, Callable[[str], object]] = {
@@ -115,12 +148,11 @@ class StoreContract:
         if self.extended:
             writes["append"] = lambda key: store.append(key, "x")
             writes["multi_set"] = lambda key: store.multi_set([key, "other"], ["x", "y"])
-        with ThreadPoolExecutor() as pool:
-            for name, write in writes.items():
-                waiting = pool.submit(self.peer(store).wait, [name], timedelta(seconds=_LONG))
-                self._not_yet(waiting)
-                write(name)
-                assert waiting.result(_WOKEN) is None
+        for name, write in writes.items():
+            waiting = self._waiting(store, [name])
+            self._not_yet(waiting)
+            write(name)
+            waiting.result()
 
     def test_check(self, store: Any) -> None:
         store.set("a", "1")
@@ -149,14 +181,35 @@ class StoreContract:
         store.delete_key("n")
         assert store.add("n", 2) == 2
 
+    def test_a_counter_is_what_others_have_made_of_it(self, store: Any) -> None:
+        peer = self.peer(store)
+        writes: list[Callable[[], object]] = [
+            lambda: peer.set("n", "10"),
+            lambda: peer.compare_set("n", "11", "20"),
+            lambda: (peer.delete_key("n"), peer.add("n", 30)),
+        ]
+        if self.extended:
+            writes.append(lambda: peer.append("n", "0"))
+        told = []
+        for write in writes:
+            write()
+            peer.check(["n"])  # it has answered: to `set` and `append` torch's TCPStore gives no answer
+            told.append(store.add("n", 1))
+        assert told == [11, 21, 31, 311][: len(writes)]
+
+    def test_what_is_no_number_is_not_added_to(self, store: Any) -> None:
+        peer = self.peer(store)
+        store.set("n", "text")
+        with unittest.TestCase().assertRaises((*self.errors, ValueError)):
+            store.add("n", 1)
+        assert peer.get("n") == b"text"
+
     def test_additions_at_the_same_time_all_count(self, store: Any) -> None:
         def count(client: Any) -> list[int]:
             return [client.add("n", 1) for _ in range(25)]
 
-        with ThreadPoolExecutor() as pool:
-            counting = [pool.submit(count, self.peer(store)) for _ in range(4)]
-            told = [number for future in counting for number in future.result(_LONG)]
-        assert sorted(told) == list(range(1, 101))
+        told = together([partial(count, self.peer(store)) for _ in range(4)])
+        assert sorted(number for numbers in told for number in numbers) == list(range(1, 101))
 
     def test_compare_set(self, store: Any) -> None:
         assert store.compare_set("k", "other", "new") == b"other"
@@ -166,6 +219,8 @@ class StoreContract:
         assert store.compare_set("k", "other", "second") == b"first"
         assert store.compare_set("k", b"first", b"\x00\xff") == b"\x00\xff"
         assert store.get("k") == b"\x00\xff"
+        assert store.compare_set("k", b"\x00\xfe", "last") == b"\x00\xff"
+        assert store.compare_set("k", b"\x00\xff", "last") == b"last"
 
     def test_compare_set_takes_an_empty_value_for_none(self, store: Any) -> None:
         store.set("k", "")
@@ -173,10 +228,23 @@ class StoreContract:
         assert store.get("k") == b"first"
 
     def test_of_several_who_compare_and_set_one_wins(self, store: Any) -> None:
-        with ThreadPoolExecutor() as pool:
-            trying = [pool.submit(self.peer(store).compare_set, "k", "", str(number)) for number in range(8)]
-            told = {future.result(_LONG) for future in trying}
-        assert told == {store.get("k")}
+        calls = [partial(self.peer(store).compare_set, "k", "", str(number)) for number in range(8)]
+        assert set(together(calls)) == {store.get("k")}
+
+    def test_compare_and_set_loses_nothing(self, store: Any) -> None:
+        """Each adds one and its name: so nobody takes what another has written for its own."""
+
+        def count(client: Any, name: str) -> None:
+            for _ in range(10):
+                found, desired = client.get("n"), b""
+                while found != desired:
+                    number = int(found.partition(b" ")[0]) + 1
+                    expected, desired = found, f"{number} {name}".encode()
+                    found = client.compare_set("n", expected, desired)
+
+        store.set("n", "0")
+        together([partial(count, self.peer(store), name) for name in "abcd"])
+        assert store.get("n").startswith(b"40 ")
 
     def test_deletion(self, store: Any) -> None:
         store.set("a", "1")
@@ -199,15 +267,12 @@ class StoreContract:
     def test_append(self, store: Any) -> None:
         self._expect_extended()
         store.append("a", "x")
-        self.peer(store).append("a", b"\x00z")
-        assert store.get("a") == b"x\x00z"
+        self.peer(store).append("a", b"\x00\xff")
+        assert store.get("a") == b"x\x00\xff"
 
     def test_appendices_at_the_same_time_are_all_there(self, store: Any) -> None:
         self._expect_extended()
-        with ThreadPoolExecutor() as pool:
-            writing = [pool.submit(self.peer(store).append, "a", letter * 3) for letter in "abcdef"]
-            for future in writing:
-                future.result(_LONG)
+        together([partial(self.peer(store).append, "a", letter * 3) for letter in "abcdef"])
         value = store.get("a").decode()
         assert sorted(value[start : start + 3] for start in range(0, len(value), 3)) == [c * 3 for c in "abcdef"]
 
@@ -230,18 +295,30 @@ class StoreContract:
     def test_multi_get_waits_for_all(self, store: Any) -> None:
         self._expect_extended()
         store.set("here", "1")
-        with ThreadPoolExecutor() as pool:
-            waiting = pool.submit(self.peer(store).multi_get, ["here", "late"])
-            self._not_yet(waiting)
-            store.set("late", "2")
-            assert waiting.result(_LONG) == [b"1", b"2"]
+        waiting = self._begun(partial(self.peer(store).multi_get, ["here", "late"]))
+        self._not_yet(waiting)
+        store.set("late", "2")
+        assert waiting.result() == [b"1", b"2"]
 
     def _expect_extended(self) -> None:
         if not self.extended:
             raise unittest.SkipTest("it has no extended operations")
 
+    def _begun(self, call: Callable[[], T]) -> Background[T]:
+        return Background(call, self.patience / 2)
+
+    def _waiting(self, store: Any, keys: list[str]) -> Background[None]:
+        return self._begun(partial(self.peer(store).wait, keys, timedelta(seconds=self.patience)))
+
     @staticmethod
-    def _not_yet(future: Future[Any]) -> None:
+    def _not_yet(call: Background[Any]) -> None:
         """It blocks. It is given a moment to do otherwise; a store that is right never fails here, slow or not."""
-        done, _ = futures.wait([future], 0.1)
-        assert not done, "expected it to wait, found it back"
+        assert not call.over(0.1), "expected it to wait, found it back"
+
+    def _gives_up(self, call: Callable[[], object]) -> None:
+        """When its time is over, and not before."""
+        clock = SystemClock()
+        begun = clock.now()
+        with unittest.TestCase().assertRaises(self.errors):
+            self._begun(call).result()
+        assert clock.now() - begun > 0.9 * _SOON.total_seconds(), "expected it to wait, found that it gave up"

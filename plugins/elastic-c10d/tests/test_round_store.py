@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from datetime import timedelta
 
 import pytest
@@ -11,9 +12,17 @@ from elastic_c10d.round_stores import C10dRoundStores
 from elastic_c10d.torch_store import distributed
 
 from elastic_core.rendezvous import get_rendezvous_handler
-from elastic_core.testing import Background, StoreContract, rendezvous_parameters
+from elastic_core.testing import Background, StoreContract, eventually, rendezvous_parameters
 
 LIMIT = timedelta(seconds=20)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nobody_connects_any_more():
+    """A constructor of torch's that was given up goes on until its timeout. If it came back while the interpreter ends,
+    that would be an abort."""
+    yield
+    eventually(lambda: "rendezvous-connect" not in {thread.name for thread in threading.enumerate()}, 60)
 
 
 @pytest.fixture
@@ -31,7 +40,7 @@ def handlers(free_port, tmp_path):
         return made
 
     yield make
-    for handler in reversed(made):
+    for handler in sorted(made, key=lambda handler: handler.hosts_store):  # the host leaves last
         handler.shutdown()
 
 
@@ -79,6 +88,7 @@ def test_the_store_of_the_next_round_is_empty(handlers, kind):
     first, _ = stores_of(nodes)
     first.set("key", "of the first round")
     first.multi_set(["a", "b"], ["1", "2"])
+    assert first.num_keys() == 3
     second, other = stores_of(nodes)
     assert not second.check(["key"])
     assert second.num_keys() == other.num_keys() == 0
@@ -122,7 +132,7 @@ def test_a_clone_is_another_client_of_the_same_keys(handlers, kind):
 def test_queues_are_those_of_torch_where_it_has_them(handlers):
     first, second = stores_of(handlers("tcp"))
     first.queue_push("queue", "one")
-    assert second.queue_len("queue") == 1
+    assert first.queue_len("queue") == second.queue_len("queue") == 1
     assert second.queue_pop("queue") == b"one"
 
 
