@@ -48,10 +48,11 @@ def living_with(mark: str) -> list[str]:
     return found
 
 
-def as_from_a_terminal() -> None:
-    """A test runner in the background, or under nohup, may have these ignored, and children inherit that."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+for signum in (signal.SIGINT, signal.SIGHUP):
+    # A test runner in the background, or under nohup, has these ignored. Children inherit that, but no handler. (Not
+    # by preexec_fn: that forks, and where this process has used gRPC, its handlers of forks may abort the child.)
+    if signal.getsignal(signum) is signal.SIG_IGN:
+        signal.signal(signum, lambda *_: None)
 
 
 class Elastic:
@@ -82,7 +83,6 @@ class Elastic:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=as_from_a_terminal,
         )
         self.started.append(process)
         return process
