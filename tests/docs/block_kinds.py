@@ -21,6 +21,8 @@ RUN_ELSEWHERE = [
     ("docs/watchdogs.md", "python", "class SilenceWatchdog", "tests/docs/test_watchdogs.py"),
     ("docs/watchdogs.md", "indented", "elastic run --watchdog=silence", "tests/docs/test_watchdogs.py"),
     ("docs/watchdogs.md", "python", "WatchdogContract)", "tests/docs/test_watchdogs.py"),
+    ("docs/backends.md", "python", "class BoardBackend", "tests/docs/test_backends.py"),
+    ("docs/backends.md", "python", "BackendContract)", "tests/docs/test_backends.py"),
     ("docs/slurm.md", "indented", "sbatch", "tests/examples/test_slurm.py"),
     ("docs/reference/commands.md", "sh", "", "tests/docs/test_commands.py"),
     ("docs/releasing.md", "indented", "tools/version.py", "tests/packaging/test_version.py"),

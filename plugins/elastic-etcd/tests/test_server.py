@@ -182,7 +182,8 @@ def test_its_death_is_told_with_its_log(server, eventually):
 
 
 WATCHED = """
-import os, signal, sys
+import logging, os, signal, sys
+logging.basicConfig()  # else a program's console is its own
 from elastic_etcd.server import EtcdServer
 with EtcdServer() as server:
     os.kill(server.pid, signal.SIGKILL)
