@@ -28,6 +28,7 @@ if torch.distributed.get_rank() == 1 and not os.path.exists("failed") and "--fai
 told = f"{torch.distributed.get_rank()} of {ones.item():g}, restarts {os.environ['TORCHELASTIC_RESTART_COUNT']}"
 open(f"told-{torch.distributed.get_rank()}", "w").write(told)
 open("launcher", "w").write(open(f"/proc/{os.getppid()}/cmdline").read())
+torch.distributed.destroy_process_group()  # else gloo's threads may abort the interpreter while it ends
 """
 NOTEBOOK = """
 from accelerate import notebook_launcher
