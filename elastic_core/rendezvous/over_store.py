@@ -279,7 +279,8 @@ class OverStore(RosterBackend):
         name: that it is selected by.
         clock: times how long a slot of the log stays unfilled.
         hole_patience: seconds after which an unfilled slot is given up.
-        observes: it only looks: it changes nothing, and does not begin the epoch of an empty store.
+        observes: it only looks, until it announces, beats or writes the state: it changes nothing, and does not begin
+            the epoch of an empty store.
 
     Every method but `close` raises:
         RendezvousConnectionError: the store cannot be reached. The next call tries again.
@@ -344,10 +345,13 @@ class OverStore(RosterBackend):
             standing = epoch.versions.newest(store)
             return None if standing is None else (*standing, False)
 
-        return self._use("writing the state", write)
+        return self._use("writing the state", write, takes_part=True)
 
     def announce(self, key: str, entry: bytes) -> int:
-        return self._use("announcing this node", lambda store, epoch: epoch.announcer.announce(store, key, entry))
+        def write(store: Store, epoch: _Epoch) -> int:
+            return epoch.announcer.announce(store, key, entry)
+
+        return self._use("announcing this node", write, takes_part=True)
 
     def withdraw(self, key: str) -> None:
         def write(store: Store, epoch: _Epoch) -> None:
@@ -364,7 +368,7 @@ class OverStore(RosterBackend):
                 raise
             return self._counted_lead(store, int(leading)) if leading or look else None
 
-        return self._use("beating", write)
+        return self._use("beating", write, takes_part=True)
 
     def roster(self) -> tuple[Announced, ...]:
         return self._use("reading the roster", lambda store, epoch: epoch.log.read(store))
@@ -417,9 +421,13 @@ class OverStore(RosterBackend):
         except _Restarted:
             return True
 
-    def _use(self, doing: str, operation: Callable[[Store, _Epoch], T]) -> T:
+    def _use(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool = False) -> T:
         def with_epoch(store: Store) -> T:
             assert self._epoch is not None  # `_greet` came first
+            if self._observes and takes_part:
+                self._observes, self._epoch = False, None  # what it has seen it looks at again
+            if self._epoch is None or not self._epoch.name:
+                return operation(store, self._greet(store))
             return operation(store, self._epoch)
 
         return self._main.use(doing, with_epoch)

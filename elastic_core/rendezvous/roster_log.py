@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.versions import Keys
 
 VOID = b"-"  # the slot was not filled in time
-SUPERSEDED = b"x"  # the writer of the slot has announced something newer since
 CHUNK = 512
 _TIDIED_AT_ONCE = 64
 _FAR_BEHIND = 256  # slots after an entry, from which on it is announced once more
@@ -57,8 +56,8 @@ class LogRecord:
 
 
 def decoded_record(value: bytes) -> LogRecord | None:
-    """The record; None for a slot that holds none any more. Raises ValueError: it is nothing that we write."""
-    if value in (VOID, SUPERSEDED):
+    """The record; None for a void slot. Raises ValueError: it is nothing that we write."""
+    if value == VOID:
         return None
     first, _, rest = value.partition(b" ")
     key, payload, entry = rest.partition(b" ")
@@ -69,12 +68,11 @@ def decoded_record(value: bytes) -> LogRecord | None:
 
 @dataclass
 class _Own:
-    """Where a key of ours stands: its first slot, the slot of what it announced last (None: not known to be written)
-    and what is written there, its entry (None: it is about to be withdrawn), and its beats."""
+    """Where a key of ours stands: its first slot, the slot of what it announced last (None: not known to be written),
+    its entry (None: it is about to be withdrawn), and its beats."""
 
     first: int
     latest: int | None = None
-    record: bytes = b""
     entry: bytes | None = None
     beats: int = 0
 
@@ -148,11 +146,9 @@ class Announcer:
 
     def _append(self, store: Store, own: _Own, record: LogRecord, slot: int | None) -> int:
         """Write the record into `slot`, or into a new one where a reader lost patience with us and voided it, or
-        something else has written. Only then is the replaced slot marked, so that a reader of the log finds the node in
-        it at every moment; by a compare_set, since a reader may have deleted it by then, for good. A slot before `base`
-        was void and deleted before it was filled: what is written there goes as well. Returns `base`."""
-        value, before, marked = record.encode(), own.latest, own.record
-        own.latest = None
+        something else has written. What it replaces stays for readers that do not come to this slot yet. A slot before
+        `base` was void and deleted before it was filled: what is written there goes as well. Returns `base`."""
+        value, own.latest = record.encode(), None
         slot = add(store, self._keys.slots, 1) if slot is None else slot
         while True:
             if create(store, self._keys.slot(slot), value) == value:
@@ -160,9 +156,7 @@ class Announcer:
                 if base <= slot or not delete(store, self._keys.slot(slot)):
                     break
             slot = add(store, self._keys.slots, 1)
-        own.latest, own.record = slot, value
-        if before is not None:
-            compare_set(store, self._keys.slot(before), marked, SUPERSEDED)
+        own.latest = slot
         return base
 
 
@@ -203,7 +197,8 @@ class RosterLog:
         """All entries, the oldest first, their beats fresh."""
         if self._base == 0:
             self._start(store)
-        self._fold(store, self._sighted_slots(store))
+        while not self._fold(store, self._sighted_slots(store)):
+            self._start(store)  # it was left behind; and what it then needs may be in slots taken since
         if not self._observes:
             self._tidy(store)
         return self._with_beats(store)
@@ -243,18 +238,23 @@ class RosterLog:
             return as_number(self._keys.slots, peek(store, self._keys.slots) or b"0")
         return add(store, self._keys.slots, 0)
 
-    def _fold(self, store: Store, taken: int) -> None:
+    def _fold(self, store: Store, taken: int) -> bool:
+        """Read on, up to the slots taken. Returns false if the log has to be read anew from `base`."""
         holes = 0
         while self.cursor < taken and holes < CHUNK:  # the rest with the next reading: this one takes its time
             found = self._filled(store, self.cursor + 1, min(taken, self.cursor + CHUNK))
             for value in found:
                 self.cursor += 1
                 self._fold_one(self.cursor, value)
-            holes += not found
-            if not found and not self._pass_hole(store):
-                break
+            if not found:
+                holes += 1
+                if self.base(store) > self.cursor + 1:
+                    return False
+                if not self._pass_hole(store):
+                    break
         self.behind = self.cursor < taken
         self._sighted = [sighting for sighting in self._sighted if sighting[0] > self.cursor]
+        return True
 
     def _filled(self, store: Store, first: int, last: int) -> list[bytes]:
         """The values of the filled slots from `first` on, up to the next hole; `multi_get` would wait for that. If it
@@ -267,9 +267,6 @@ class RosterLog:
 
     def _pass_hole(self, store: Store) -> bool:
         """Whether the log can be read on from the cursor, where there is a hole."""
-        if self.base(store) > self.cursor + 1:
-            self._start(store)
-            return True
         hole = self.cursor + 1
         since = next(instant for taken, instant in self._sighted if taken >= hole)
         if self._observes or self._clock.now() - since < self._patience:

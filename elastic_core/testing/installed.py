@@ -48,7 +48,7 @@ def installed_health_endpoint(
 
 
 def installed_backend(name: str, endpoint: str, run_id: str, **options: Any) -> RendezvousBackend:
-    """The backend of this name as `elastic status` opens it: its record's `open_backend`."""
+    """The backend of this name as `elastic status` and `elastic drain` open it: its record's `open_backend`."""
     record, _ = _chosen(RendezvousBackendRecord, name, options)
     if record.open_backend is None:
         raise TypeError(f"expected a record with open_backend, found that of {name!r} without")

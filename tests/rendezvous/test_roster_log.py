@@ -111,6 +111,40 @@ def test_a_reader_that_was_left_behind_folds_the_log_anew(place):
     assert shown(sleeper) == [("a/1", b"19")]
 
 
+def test_a_node_that_announces_again_while_the_log_is_read_is_there(place):
+    node, other = place.backend(), place.backend()
+    node.announce("a/1", b"1")
+    other.announce("b/1", b"1")
+    place.before("check", [KEYS.slot(1), KEYS.slot(2)], lambda: other.announce("b/1", b"2"))
+    newcomer = place.backend()
+    assert [key for key, _ in shown(newcomer)] == ["a/1", "b/1"]
+    assert shown(newcomer) == [("a/1", b"1"), ("b/1", b"2")]
+
+
+def test_a_node_that_announces_again_behind_a_hole_is_there(place, clock):
+    node = place.backend()
+    node.announce("a/1", b"1")
+    place.store.add(KEYS.slots, 1)  # and does not fill it
+    node.announce("a/1", b"2")
+    assert shown(place.backend(clock=clock)) == [("a/1", b"1")]
+
+
+def test_a_node_that_announces_again_while_a_reader_finds_that_it_was_left_behind_is_there(place):
+    sleeper, watcher, node = (place.backend() for _ in range(3))
+    node.announce("a/1", b"0")
+    sleeper.roster()
+    node.announce("a/1", b"1")
+    node.announce("a/1", b"2")
+    watcher.roster()
+
+    def once_more():
+        node.announce("a/1", b"3")
+        watcher.roster()
+
+    place.before("compare_set", KEYS.base, once_more)
+    assert shown(sleeper) == [("a/1", b"3")]
+
+
 def test_an_observer_folds_it_anew_as_well(place):
     observer, watcher, node = place.backend(observes=True), place.backend(), place.backend()
     node.announce("a/1", b"0")
