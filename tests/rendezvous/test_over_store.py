@@ -46,6 +46,11 @@ class TestOverAStoreWhoseClientReconnectsByItself(TestOverStore):
         self.place.empty()
 
 
+class TestObserversThatTakePartAfterAll(TestOverAStoreWhoseClientReconnectsByItself):
+    def peer(self, backend):
+        return self.place.backend(observes=True)
+
+
 @pytest.fixture
 def place():
     place = Place()
