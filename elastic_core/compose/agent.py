@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from elastic_core.log import EventName
     from elastic_core.workers.logs_specs import LogsSpecs
 
-_HEALTH_TIMEOUT = 30.0  # seconds without a turn of the agent's loop after which an endpoint may call it stuck
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -158,7 +156,7 @@ def parts_for(
             chosen.starter(settings, entry.work, manager), how, policy.inherited(settings, environ), clock
         )
         stack.callback(workers.close)
-        watchdog = _watchdog(settings, manager)
+        watchdog = chosen.made_watchdog(settings, manager)
         if watchdog is not None:
             stack.callback(_end, "plugin failed", f"watchdog {settings.watchdog}", watchdog.stop)
             observers = (*observers, watchdog_notifier(watchdog, settings.watchdog or "", workers.log_files))
@@ -214,21 +212,11 @@ def _event_recorder(settings: Settings, manager: PluginManager, stack: contextli
     return EventRecorder(sink, record.name)
 
 
-def _watchdog(settings: Settings, manager: PluginManager) -> Watchdog | None:
-    found = chosen.watchdog(settings, manager)
-    if found is None:
-        return None
-    record, options = found
-    return record.factory(settings.rdzv_id or "", options)
-
-
 def _start_health(settings: Settings, manager: PluginManager, view: AgentView, stack: contextlib.ExitStack) -> None:
     """Start the health endpoint if there is one."""
-    found = chosen.health_endpoint(settings, manager)
-    if found is None:
+    server = chosen.made_health_endpoint(settings, manager, view)
+    if server is None:
         return
-    record, options = found
-    server = record.factory(view, settings.health_port or 0, _HEALTH_TIMEOUT, options)
     stack.callback(_end, "endpoint failed", f"health endpoint {settings.health}", server.stop)
     try:
         server.start()

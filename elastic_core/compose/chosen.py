@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core import events
 from elastic_core.config.settings import SPECS
@@ -20,19 +20,21 @@ from elastic_core.hooks.records import (
     WorkerStarterRecord,
     kind_of,
 )
-from elastic_core.hooks.selection import attributed_call, names_of
+from elastic_core.hooks.selection import Named, names_of
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import Record
     from elastic_core.interfaces.handler import RendezvousHandler
+    from elastic_core.interfaces.health import AgentView, HealthCheckServer
     from elastic_core.interfaces.node import Node
-    from elastic_core.interfaces.workers import Child, Launch, Starter, Work
+    from elastic_core.interfaces.watchdog import Watchdog
+    from elastic_core.interfaces.workers import Starter, Work
 
     Origins = Mapping[str, str] | None
 
@@ -48,6 +50,9 @@ def without_missing(settings: Settings, manager: PluginManager, origins: Mapping
             left_out: dict[str, Any] = {setting: None}
             settings = replace(settings, **left_out)
     return settings
+
+
+_HEALTH_TIMEOUT = 30.0  # seconds without a turn of the agent's loop after which an endpoint may call it stuck
 
 
 @contextlib.contextmanager
@@ -99,29 +104,21 @@ def starter(settings: Settings, work: Work, manager: PluginManager) -> Starter:
         why = "its client does not survive a fork of the agent's process"
         raise ConfigurationError(Problem(flag, f"{expected}, found {name}: {why}"))
     made = record.factory(work, _typed(record, settings.worker_starter_conf, "worker_starter_conf", None))
-    provided = manager.provided(WorkerStarterRecord, name)
-    calls = (getattr(made, call, None) or _missing(call, made) for call in ("start", "result"))
-    return _NamedStarter(
-        *(attributed_call(it, provided, kind_of(WorkerStarterRecord), passed_on=_HELPED) for it in calls)
-    )
+    return cast("Starter", _named(made, ("start", "result"), manager, WorkerStarterRecord, name, _HELPED))
+
+
+def _named(
+    made: object,
+    calls: tuple[str, ...],
+    manager: PluginManager,
+    kind: type[Record],
+    name: str,
+    passed_on: tuple[type[Exception], ...] = (ElasticError,),
+) -> object:
+    return Named(made, calls, manager.provided(kind, name), kind_of(kind), passed_on)
 
 
 _HELPED = (ElasticError, OSError)  # for a limit of this machine there is advice
-
-
-def _missing(call: str, made: object) -> Callable[..., Any]:
-    def fail(launch: Launch) -> Any:
-        raise TypeError(f"expected a starter with {call}(), found an object of type {type(made).__name__}")
-
-    return fail
-
-
-@dataclass(frozen=True)
-class _NamedStarter:
-    """A starter whose errors name its plugin."""
-
-    start: Callable[[Launch], Child]
-    result: Callable[[Launch], object]
 
 
 def _worker_starter(settings: Settings, manager: PluginManager, origins: Origins) -> None:
@@ -178,6 +175,28 @@ def watchdog(
         return None
     record = manager.select(WatchdogRecord, settings.watchdog)
     return record, _typed(record, settings.watchdog_conf, "watchdog_conf", origins)
+
+
+def made_watchdog(settings: Settings, manager: PluginManager) -> Watchdog | None:
+    """The watchdog of this agent, not started; None without one."""
+    found = watchdog(settings, manager)
+    if found is None:
+        return None
+    record, options = found
+    made = record.factory(settings.rdzv_id or "", options)
+    calls = ("start", "worker_environment", "scratch")
+    return cast("Watchdog", _named(made, calls, manager, WatchdogRecord, record.name))
+
+
+def made_health_endpoint(settings: Settings, manager: PluginManager, view: AgentView) -> HealthCheckServer | None:
+    """The health endpoint of this agent, not started; None without one."""
+    found = health_endpoint(settings, manager)
+    if found is None:
+        return None
+    record, options = found
+    made = record.factory(view, settings.health_port or 0, _HEALTH_TIMEOUT, options)
+    passed_on = (ElasticError, OSError)  # which say that the port cannot be had
+    return cast("HealthCheckServer", _named(made, ("start",), manager, HealthEndpointRecord, record.name, passed_on))
 
 
 def health_endpoint(

@@ -205,11 +205,13 @@ class PluginManager:
 
     def _backends_of_stores(self) -> list[Provided[RendezvousBackendRecord]]:
         from elastic_core.rendezvous.from_store import record_of
+        from elastic_core.rendezvous.over_store import FAULTS
 
         kind = kind_of(StoreRecord)
         stores = [item for item in self.records(StoreRecord) if item.record.shared]
-        # Other errors of a store count as an outage of it, and the core tries again. A module does not come.
-        return [Provided(record_of(selection.attributed(item, kind, (ImportError,))), item.source) for item in stores]
+        # Other errors of a store count as an outage of it, and the core tries again. These would come again.
+        lasting = (ImportError, *FAULTS)
+        return [Provided(record_of(selection.attributed(item, kind, lasting)), item.source) for item in stores]
 
     def provided(self, kind: type[R], name: str) -> Provided[R]:
         """The one record of that name or alias, with the plugin that provides it.

@@ -168,12 +168,14 @@ Record = (
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of record. `flag` selects a record by its name; `homes` maps our own names to their distributions."""
+    """One kind of record. `flag` selects a record by its name; what its factory makes has the methods `made`; `homes`
+    maps our own names to their distributions."""
 
     record: type[Record]
     hook: str
     noun: str
     flag: str
+    made: tuple[str, ...] = ()
     homes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -183,6 +185,7 @@ KINDS: tuple[Kind, ...] = (
         "elastic_rendezvous_backends",
         "rendezvous backend",
         "--rdzv-backend",
+        ("next_rendezvous",),
         {
             **dict.fromkeys(("c10d", "tcp", "file", "static"), "elastic-c10d"),
             **dict.fromkeys(("etcd", "etcd-v2", "etcd-v3"), "elastic-etcd"),
@@ -194,18 +197,27 @@ KINDS: tuple[Kind, ...] = (
         "elastic_stores",
         "store",
         "store",
+        ("compare_set",),
         {**dict.fromkeys(("tcp", "file", "hash"), "elastic-c10d"), "etcd": "elastic-etcd"},
     ),
-    Kind(WatchdogRecord, "elastic_watchdogs", "watchdog", "--watchdog", {"file": "elastic-file-timer"}),
+    Kind(
+        WatchdogRecord,
+        "elastic_watchdogs",
+        "watchdog",
+        "--watchdog",
+        ("start", "stop"),
+        {"file": "elastic-file-timer"},
+    ),
     Kind(
         HealthEndpointRecord,
         "elastic_health_endpoints",
         "health endpoint",
         "--health",
+        ("start", "stop"),
         {"http": "elastic-http-health"},
     ),
-    Kind(WorkerStarterRecord, "elastic_worker_starters", "worker starter", "--worker-starter"),
-    Kind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy"),
+    Kind(WorkerStarterRecord, "elastic_worker_starters", "worker starter", "--worker-starter", ("start",)),
+    Kind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
     Kind(EventSinkRecord, "elastic_event_sinks", "event sink", "--event-log-handler"),
 )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import traceback
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -118,9 +119,40 @@ def attributed(
     read as a fault of the core otherwise. Errors of ours stay."""
     record = provided.record
     calls = {field.name: getattr(record, field.name) for field in fields(record)}
+    calls["factory"] = _expecting(calls["factory"], kind)
     named = {name: attributed_call(call, provided, kind, errors) for name, call in calls.items() if callable(call)}
     changed: R = replace(record, **named)  # type: ignore[arg-type]
     return changed
+
+
+def _expecting(factory: Callable[..., Any], kind: Kind) -> Callable[..., Any]:
+    @functools.wraps(factory)
+    def make(*args: Any, **named: Any) -> Any:
+        made = factory(*args, **named)
+        if missing := [name for name in kind.made if not hasattr(made, name)]:
+            raise TypeError(f"expected that its factory makes something with {missing[0]}(), found {made!r}")
+        return made
+
+    return make
+
+
+class Named:
+    """What a factory has made. Its methods `calls` name the plugin in what they raise, see `attributed_call`."""
+
+    def __init__(
+        self,
+        made: object,
+        calls: tuple[str, ...],
+        provided: Provided[Record],
+        kind: Kind,
+        passed_on: tuple[type[BaseException], ...] = (ElasticError,),
+    ) -> None:
+        self._made = made
+        for name in filter(partial(hasattr, made), calls):
+            setattr(self, name, attributed_call(getattr(made, name), provided, kind, passed_on=passed_on))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._made, name)
 
 
 def attributed_call(

@@ -10,7 +10,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from elastic_core.clock import SystemClock, later
-from elastic_core.errors import ElasticError, RendezvousConnectionError, RendezvousStateError
+from elastic_core.errors import (
+    ConfigurationError,
+    ElasticError,
+    Problem,
+    RendezvousConnectionError,
+    RendezvousStateError,
+)
 from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend
 from elastic_core.rendezvous.roster_log import Announcer, RosterLog
 from elastic_core.rendezvous.versions import Keys, Version, Versions, add, create, peek, standing
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 HOLE_PATIENCE: Duration = 2.0
 _PIECE: Duration = 1.0  # of a wait that cannot be interrupted
-_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
+FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
 
 
 class StoreConnection:
@@ -137,7 +143,7 @@ class FactoryConnector:
     def connect(self, aside: bool = False) -> StoreConnection:
         try:
             return StoreConnection(self._make(), self.where)
-        except ElasticError:
+        except (ElasticError, *FAULTS):
             raise
         except Exception as error:
             raise unreachable("connecting", self.where, error) from error
@@ -221,7 +227,10 @@ class _Line:
             raise  # no word of the store about its connection
         except Exception as error:
             self._drop()
-            if isinstance(error, _FAULTS):  # no word about the connection either, but a client may be broken for good
+            if isinstance(error, ImportError):  # which comes again
+                needed = f"expected a store whose client can be imported, found {type(error).__name__}: {error}"
+                raise ConfigurationError(Problem("--rdzv-backend", f"{needed}; repair what is installed")) from error
+            if isinstance(error, FAULTS):  # no word about the connection either, but a client may be broken for good
                 raise
             raise unreachable(doing, self._connector.where, error) from error
         finally:

@@ -56,7 +56,8 @@ FACTORIES = """
 
     @hookimpl
     def elastic_stores():
-        return [StoreRecord("void", "a store", lacks), StoreRecord("broken", "a store", breaks)]
+        return [StoreRecord("void", "a store", lacks), StoreRecord("broken", "a store", breaks),
+                StoreRecord("shut", "a store", refused)]
     """
 
 
@@ -80,7 +81,7 @@ def test_what_a_factory_raises_names_its_plugin(function, install_plugin):
         getattr(manager.select(RendezvousBackendRecord, "away"), function)(None)
 
 
-def test_a_store_is_away_when_its_factory_raises_but_not_when_its_library_is_missing(install_plugin):
+def test_a_store_is_away_when_its_factory_cannot_connect_but_not_when_that_would_come_again(install_plugin):
     manager = load(install_plugin("dist-a", FACTORIES))
 
     def look(name):
@@ -89,8 +90,10 @@ def test_a_store_is_away_when_its_factory_raises_but_not_when_its_library_is_mis
 
     with pytest.raises(PluginError, match=r"'void' of plugin 'dist-a' of dist-a 1\.0.* pip install dist-a"):
         look("void")
-    with pytest.raises(RendezvousConnectionError):
+    with pytest.raises(PluginError, match=r"'broken' of plugin 'dist-a' of dist-a 1\.0.* found KeyError: 'dsn'"):
         look("broken")
+    with pytest.raises(RendezvousConnectionError, match="no"):
+        look("shut")
 
 
 def test_two_providers_are_an_error_that_names_both(install_plugin, backend_source):

@@ -35,8 +35,11 @@ _CLUSTER = (
 
 
 def _handler(params: RendezvousParameters) -> RendezvousHandler:
+    from elastic_etcd.plugin import look_for_libraries
+
     from elastic_etcd_legacy.create import create_rdzv_handler
 
+    look_for_libraries()
     return create_rdzv_handler(params)
 
 

@@ -48,7 +48,7 @@ ETCD = (
 )
 
 
-def _look_for_libraries() -> None:
+def look_for_libraries() -> None:
     """At once: they are imported in another thread, which would only find that etcd cannot be reached."""
     from importlib.util import find_spec
 
@@ -58,14 +58,14 @@ def _look_for_libraries() -> None:
 
 
 def _handler(params: RendezvousParameters) -> RendezvousHandler:
-    _look_for_libraries()
+    look_for_libraries()
     from elastic_etcd.backend.create import handler_for
 
     return handler_for(params)
 
 
 def _open(params: RendezvousParameters) -> RendezvousBackend:
-    _look_for_libraries()
+    look_for_libraries()
     from elastic_etcd.backend.create import open_backend
 
     return open_backend(params)
