@@ -19,7 +19,7 @@ from elastic_core.errors import (
 )
 from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend
 from elastic_core.rendezvous.roster_log import Announcer, RosterLog
-from elastic_core.rendezvous.versions import Keys, Version, Versions, add, create, peek, standing
+from elastic_core.rendezvous.versions import Keys, Version, Versions, add, compare_set, create, peek, standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -280,7 +280,8 @@ class OverStore(RosterBackend):
     It uses up to three connections, made when they are first needed: one for operations and one for each of the two
     waits. A store that was restarted empty is noticed when a connection to it is made or, since some clients reconnect
     by themselves, by counters that fell; everything known of the old one is forgotten then, and what this node has
-    announced is announced again, or its next beat says that the entry was dropped.
+    announced is announced again, or its next beat says that the entry was dropped. The same holds for a store that came
+    back with data of an earlier time, without the newest version of the state.
 
     Args:
         connector: becomes this backend's.
@@ -341,7 +342,7 @@ class OverStore(RosterBackend):
             if pushed is not None and pushed.epoch is epoch and epoch.versions.adopt(pushed.number, pushed.value):
                 return epoch.versions.standing()
             found = epoch.versions.newest(store)
-            current = self._greet(store) if epoch.versions.doubtful else epoch
+            current = self._doubted(store, epoch) if epoch.versions.doubtful else epoch
             return found if current is epoch else current.versions.newest(store)
 
         return self._use("reading the state", read)
@@ -452,15 +453,26 @@ class OverStore(RosterBackend):
             self._epoch = _Epoch(name, Versions(self._keys, name, self._observes), announcer, log)
         return self._epoch
 
+    def _doubted(self, store: Store, epoch: _Epoch) -> _Epoch:
+        """The epoch of a store that knows less than this node does. One that came back with older data, and so with its
+        old name, begins anew here: otherwise versions would be missing between what it knows and what nodes know."""
+        if not self._observes and self._name_of_epoch(store) == epoch.name and epoch.versions.lost(store):
+            compare_set(store, self._keys.id, epoch.name.encode("latin-1"), _new_name())
+        return self._greet(store)
+
     def _name_of_epoch(self, store: Store) -> str:
         if self._observes:
             return _name(peek(store, self._keys.id) or b"")
-        return _name(create(store, self._keys.id, secrets.token_hex(8).encode()))
+        return _name(create(store, self._keys.id, _new_name()))
 
     def _greet_aside(self, store: Store) -> None:
         name = standing(store, self._keys.id)  # none where it began anew, or is observed before it begins
         if self._epoch is not None and _name(name or b"") != self._epoch.name:
             raise _Restarted
+
+
+def _new_name() -> bytes:
+    return secrets.token_hex(8).encode()
 
 
 def _name(epoch: bytes) -> str:

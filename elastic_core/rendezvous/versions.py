@@ -157,6 +157,11 @@ class Versions:
             elif told > number:  # before it was looked for; and so late a version is not deleted yet
                 raise foreign(f"the state under the key {self._keys.state(number + 1)!r}", f"none, but the head {head}")
 
+    def lost(self, store: Store) -> bool:
+        """Whether the store has lost the newest version known, as one that came back with older data: asked when the
+        head is behind it."""
+        return self._known is not None and peek(store, self._keys.state(self._known[0])) is None
+
     def adopt(self, number: int, value: bytes) -> bool:
         """Take over a version that another thread has read already. Returns whether it is the next one."""
         if number != self._number() + 1:

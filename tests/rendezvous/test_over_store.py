@@ -46,6 +46,20 @@ class TestOverAStoreWhoseClientReconnectsByItself(TestOverStore):
         self.place.empty()
 
 
+class TestOverAStoreThatComesBackWithOlderData(TestOverStore):
+    """With what stood there before anybody took part, but for the name of its epoch."""
+
+    def peer(self, backend):
+        made = self.place.backend()
+        made.connect()  # which begins the epoch
+        return made
+
+    def forget(self, backend):
+        older = self.place.store.get(KEYS.id)
+        self.place.restart()
+        self.place.store.set(KEYS.id, older)
+
+
 class TestObserversThatTakePartAfterAll(TestOverAStoreWhoseClientReconnectsByItself):
     def peer(self, backend):
         return self.place.backend(observes=True)
@@ -480,3 +494,69 @@ def test_a_store_that_cannot_delete_works_as_well(place):
     place.store.delete_key = lambda key: refuse()
     assert rounds(place, 20, lambda number, leader: None) > 40
     assert [seen.key for seen in place.backend().roster()] == ["leader/1", "member/1"]
+
+
+# -- a store that came back with data of an earlier time
+
+
+def written(backend, state, token):
+    """The token of a write that has to succeed."""
+    standing, token, wrote = backend.set_state(state, token)
+    assert wrote and standing == state
+    return token
+
+
+def as_it_is(store):
+    """What a backup of it has."""
+    names = [KEYS.id, KEYS.head, KEYS.slots, KEYS.base, KEYS.lead]
+    names += [key for number in range(1, 9) for key in (KEYS.state(number), KEYS.slot(number), KEYS.beats(number))]
+    return {name: store.get(name) for name in names if store.check([name])}
+
+
+def test_nodes_that_know_more_than_a_store_of_older_data_write_on_where_its_data_ends(place):
+    one, two = place.backend(), place.backend()
+    one.announce("a/1", b"")
+    two.announce("b/1", b"")
+    token = written(one, b"1", None)
+    older = as_it_is(place.store)
+    for state in (b"2", b"3"):
+        token = written(one, state, token)
+    assert two.get_state() == (b"3", token)
+    place.restart()
+    for key, value in older.items():
+        place.store.set(key, value)
+    assert fails(one.get_state) and fails(two.get_state)
+    found = one.get_state()
+    assert found[0] == b"1" and found[1] != token
+    newcomer = place.backend()
+    assert newcomer.get_state()[0] == b"1"
+    assert one.set_state(b"4", token)[2] is False
+    now = one.set_state(b"4", found[1])[1]
+    for node in (newcomer, two, place.backend()):
+        assert node.get_state() == (b"4", now)
+    assert {seen.key for seen in one.roster()} == {"a/1", "b/1"}
+    assert two.beat("b/1", leading=False, look=False) is None
+
+
+def test_a_head_that_lags_because_its_writer_died_is_no_older_data(place):
+    one, two = place.backend(), place.backend()
+    token = written(one, b"1", None)
+    place.lose("compare_set", KEYS.head, lands=False)
+    assert fails(lambda: one.set_state(b"2", token))
+    name = place.store.get(KEYS.id)
+    assert one.get_state()[0] == two.get_state()[0] == b"2"
+    assert place.store.get(KEYS.id) == name
+
+
+def test_an_observer_of_older_data_changes_nothing(place):
+    node, observer = place.backend(), place.backend(observes=True)
+    token = written(node, b"1", None)
+    older = as_it_is(place.store)
+    written(node, b"2", token)
+    assert observer.get_state()[0] == b"2"
+    place.restart()
+    for key, value in older.items():
+        place.store.set(key, value)
+    assert fails(observer.get_state)
+    observer.get_state()
+    assert as_it_is(place.store) == older
