@@ -107,7 +107,7 @@ def as_text(snapshot: Snapshot) -> str:
     if (end := snapshot.last_end) is not None:
         cost = "; it used a restart" if end.counted else ""
         if end.awaits_judgement and snapshot.phase is Phase.GATHERING:
-            cost = "; if a node was lost, that was the cause: the next round to form shows it"
+            cost = "; if a node was lost, that was the cause: the next round shows it, or a node that gives no beat"
         lines += ["", f"The last round that ended: {end.cause.value}: {end.reason}{cost}"]
     return "\n".join([*lines, *failure_lines(snapshot.failures)]) + "\n"
 

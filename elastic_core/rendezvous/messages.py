@@ -15,7 +15,7 @@ from elastic_core.errors import (
 )
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.rendezvous.membership import DRAINED, JoinStatus, join_status
-from elastic_core.rendezvous.model import first_failures
+from elastic_core.rendezvous.model import Cause, first_failures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,6 +120,8 @@ def progress(
     text = f"{gathering.joined} of {wanted} nodes joined"
     if gathering.missing:
         return f"{text}, missing: {few(gathering.missing)}"
+    if gathering.joined < settings.min_nodes and state.end is not None and state.end.cause is Cause.LOST:
+        return f"{text}; {state.end.reason}"
     return f"{text}, {gathering.reason.split(', ', 1)[-1]}" if gathering.joined >= settings.min_nodes else text
 
 

@@ -120,7 +120,8 @@ class End:
 
     @property
     def awaits_judgement(self) -> bool:
-        """Whether it is a failure that may have followed from the loss of a node: the next round to form shows it."""
+        """Whether it is a failure that may have followed from the loss of a node. That is known when the node has given
+        no beat for long, or the next round forms."""
         return self.cause is Cause.FAILURE and not self.counted
 
 

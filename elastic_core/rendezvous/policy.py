@@ -145,6 +145,9 @@ def _while_gathering(
     missing = _missing(roster, state)
     names = tuple(entry.node for entry in missing)
     if len(ready) < settings.min_nodes:
+        blamed = None if now < settled else _blamed(state, ready, missing, roster, settings)
+        if blamed is not None and blamed.end is not None:  # people need to know before the next round forms, if it does
+            return Write(blamed, blamed.end.reason)
         reason = f"{len(ready)} of {settings.min_nodes} nodes joined"
         return Wait(reason, None, len(ready), settings.min_nodes, names)
     until = _until(ready, missing, state, settings, now if enough_since is None else enough_since)
@@ -270,10 +273,20 @@ def _judged(
     restart. `max_restarts` is that of the round in which it happened."""
     if state.end is None or not state.end.awaits_judgement:
         return state
+    return _blamed(state, ready, missing, roster, settings) or counted_failure(state)
+
+
+def _blamed(
+    state: State, ready: list[Entry], missing: list[Entry], roster: Roster, settings: RendezvousSettings
+) -> State | None:
+    """The state in which the uncertain failure has followed from members that are gone; None if there are none, or no
+    such failure."""
+    if state.end is None or not state.end.awaits_judgement:
+        return None
     here = {entry.key for entry in (*ready, *(entry for entry in missing if entry.key not in state.gone))}
     out = [key for key in state.seats.keys if key not in here]
     if not out:
-        return counted_failure(state)
+        return None
     told = set(state.gone)
     lost = [key for key in out if key not in told]
     if not lost:

@@ -154,6 +154,12 @@ def test_after_a_round_has_ended_it_tells_who_is_not_back(text, say):
     assert text(state, Wait("1 of 2 nodes joined", None, 1, 2, ("b",))) == "1 of 2 nodes joined, missing: b"
 
 
+def test_a_node_that_was_lost_is_named_when_its_entry_is_gone_too(text, say):
+    state = ended(say.state("ab"), Cause.LOST, "b", "lost b: no beat for 5 s")
+    assert text(state, Wait("1 of 2 nodes joined", None, 1, 2)) == "1 of 2 nodes joined; lost b: no beat for 5 s"
+    assert text(state, Wait("2 nodes joined, all is well", None, 2, 4)) == "2 of 4 nodes joined, all is well"
+
+
 def test_those_outside(text, say):
     assert text(say.state("ab"), key="x") == "round 1 runs with 2 nodes; this one waits for the next"
     assert text(say.state("ab"), key="x", max_nodes=2) == "round 1 is full with 2 nodes; this one is a spare"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.clock import Instant
+from elastic_core.clock import Instant, later
 from elastic_core.rendezvous.model import Cause, Entry, State, closed, drained, ended, failed, formed, left, succeeded
 from elastic_core.rendezvous.policy import Wait, Write, decide, enough
 from elastic_core.rendezvous.roster import Seen
@@ -20,8 +20,8 @@ NOW = Instant(100.0)
 def choose(say):
     """`decide`, with bounds 2:4 unless told otherwise."""
 
-    def call(roster, state, enough_since=None, now=NOW, bounds=(2, 4)):
-        return decide(roster, state, say.settings(*bounds), now, enough_since)
+    def call(roster, state, enough_since=None, now=NOW, bounds=(2, 4), settled=Instant(0.0)):
+        return decide(roster, state, say.settings(*bounds), now, enough_since, settled)
 
     return call
 
@@ -280,6 +280,23 @@ def test_with_a_member_gone_that_was_the_cause_and_it_costs_nothing(say, choose,
     assert (end.cause, end.by, end.reason) == (cause, "b", f"{reason}; what followed: {uncertain.end.reason}")
     assert (end.counted, end.reports) == (False, uncertain.end.reports)
     assert "b" in decision.reason
+
+
+@pytest.mark.parametrize("loss", ["late", "no entry"])
+def test_a_member_that_is_gone_is_named_also_if_no_round_can_form_without_it(say, choose, uncertain, loss):
+    roster = (say.seen("a", after=1), *([say.seen("b", late=True)] if loss == "late" else []))
+    decision = choose(roster, uncertain, bounds=(2, 2))
+    assert (decision.state.open, decision.state.end.cause, decision.state.end.by) == (False, Cause.LOST, "b")
+    assert decision.reason == decision.state.end.reason
+    again = choose(roster, decision.state, bounds=(2, 2))
+    assert isinstance(again, Wait)
+
+
+@pytest.mark.parametrize("where", ["stops its workers", "has lost its entry with the store's data"])
+def test_nobody_is_named_before_it_is_known(say, choose, uncertain, where):
+    roster = (say.seen("a", after=1), *([say.seen("b")] if where == "stops its workers" else []))
+    settled = Instant(0.0) if where == "stops its workers" else later(NOW, 1.0)
+    assert isinstance(choose(roster, uncertain, bounds=(2, 2), settled=settled), Wait)
 
 
 def test_a_member_that_lives_but_is_slow_was_not_the_cause(say, choose, uncertain):
