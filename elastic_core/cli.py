@@ -107,6 +107,7 @@ def explain(argv: Sequence[str]) -> None:
     unused = compose.unused_options(reading.settings, manager)
     about = reading, manager.added_options(), manager.secret_options(), unused
     _print(_to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
+    compose.check_available(reading.settings, manager, reading.origins)  # what `run` would refuse
 
 
 def plugins(argv: Sequence[str]) -> None:

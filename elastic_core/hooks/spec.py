@@ -110,8 +110,9 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
     The factory is called for every connection to the store, in the thread that needs the connection. An agent has up to
     three connections, and only one thread at a time uses each. The factory receives the store's options, with the
     endpoint as the option `endpoint`, `url` or `path`, whichever of them the store has, or as `host` and `port`. An
-    exception of the factory counts as an outage of the store, and the core tries again; but a ConfigurationError, or a
-    module that is missing, ends the agent with exit code 2. After an error of the store the core makes a new
+    exception of the factory counts as an outage of the store, and the core tries again. But a ConfigurationError, a
+    module that cannot be imported, and an error that mostly comes from a mistake in the code (TypeError, ValueError,
+    LookupError and the like) end the agent with exit code 2. After an error of the store the core makes a new
     connection. Every operation must end by itself.
 
     A whole plugin::

@@ -240,6 +240,8 @@ class MemoryBackend(RosterBackend):
 
     def _called(self, method: str) -> None:
         self.calls[method] += 1
+        if self._closed:
+            raise RendezvousConnectionError("expected a connection to the memory, found that it was closed")
         if not self.reachable:
             raise RendezvousConnectionError("expected the memory to be in reach, found that a test took it away")
 

@@ -193,6 +193,19 @@ class RosterPromises(Clients):
                 node.announce(f"node{number}/1", b"")
             assert waiting.result(self.at_once) is True
 
+    def test_both_waits_last_side_by_side(self, backend: Any) -> None:
+        with self._nodes(backend, 1) as (other,):
+            token = written(backend, b"1", None)
+            known = backend.get_state()[1]
+            backend.roster()
+            waiting = Background(partial(self._changed, backend, known))
+            roster = Background(partial(self._roster_is, backend, [("a/1", b"")]))
+            waiting.over(_MOMENT)
+            other.announce("a/1", b"")
+            roster.result(self.at_once)
+            written(other, b"2", token)
+            assert waiting.result(self.at_once) is True
+
     def test_waits_end_in_time_when_nothing_happens(self, backend: Any) -> None:
         _has_rosters(backend)
         token = written(backend, b"1", None)
@@ -324,6 +337,8 @@ class RosterPromises(Clients):
             client.close()
             assert [wait.result(self.at_once) for wait in waits] == [False, False]
             client.close()
+            error = raised(lambda: client.announce("late/1", b""))
+            assert isinstance(error, RendezvousConnectionError), f"expected that it is closed, found {error!r}"
             assert Background(lambda: client.wait_for_state(known, LONG)).result(self.at_once) is False
             assert Background(lambda: client.wait_for_roster(LONG)).result(self.at_once) is False
 

@@ -162,7 +162,16 @@ def test_the_console_script(monkeypatch, capsys):
 @pytest.mark.parametrize("form", ["", "--json"])
 def test_explain_shows_no_token(form, capsys):
     flags = "--rdzv-backend local --rdzv-conf user=me,password=hidden --health-port 1 --health-conf token=hidden"
-    assert cli.main(["explain", *flags.split(), *form.split()]) == 0
-    shown = capsys.readouterr().out
-    assert "hidden" not in shown
+    assert cli.main(["explain", *flags.split(), *form.split()]) == 2  # they have no such options
+    shown, told = capsys.readouterr()
+    assert "hidden" not in shown + told
     assert shown.count("***") == 2
+
+
+def test_explain_tells_what_run_would_refuse(capsys):
+    flags = "--rdzv-backend local --rdzv-conf master_prot=1 --watchdog nonesuch train.py"
+    assert cli.main(["explain", *flags.split()]) == 2
+    shown, told = capsys.readouterr()
+    assert "master_prot" in shown
+    assert "--rdzv-conf: master_prot: unknown option; did you mean 'master_port'?" in told
+    assert "nonesuch" in told

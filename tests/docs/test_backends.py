@@ -38,6 +38,7 @@ FAULTS = [
     ("next(self.board.numbers)\n            self.changed", "1 + (found[1] if found else 0)\n            self.changed",
      "comes_back_empty"),
     ("raise EntryDroppedError(f", "return print(f", "comes_back_empty"),
+    ("if self.closed or not self.board", "if not self.board", "close_lets"),
     ("self.ask()\n            found = self.board.state", "found = self.board.state", "gone_is_told"),
 ]  # fmt: skip
 

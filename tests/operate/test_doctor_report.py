@@ -138,6 +138,14 @@ def test_nobody_listens(found):
         assert said["store"][0] == "warning"
         assert found(opened, DoctorOptions(expect_store=True), rdzv_endpoint=endpoint)["store"][0] == "fault"
 
+        def lacks(params):
+            raise ModuleNotFoundError("No module named 'client'", name="client")
+
+        said = found(lacks, rdzv_endpoint=endpoint)
+        assert said["backend"][0] == "fault"
+        assert said["backend"][1].endswith("found ModuleNotFoundError: No module named 'client'")
+        assert "store" not in said
+
 
 def test_doctors_that_do_not_come(found, memory_backend):
     backend = memory_backend()

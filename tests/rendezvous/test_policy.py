@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.clock import Instant, later
+from elastic_core.clock import LONG_AGO, Instant, later
 from elastic_core.rendezvous.model import Cause, Entry, State, closed, drained, ended, failed, formed, left, succeeded
 from elastic_core.rendezvous.policy import Wait, Write, decide, enough
 from elastic_core.rendezvous.roster import Seen
@@ -20,7 +20,7 @@ NOW = Instant(100.0)
 def choose(say):
     """`decide`, with bounds 2:4 unless told otherwise."""
 
-    def call(roster, state, enough_since=None, now=NOW, bounds=(2, 4), settled=Instant(0.0)):
+    def call(roster, state, enough_since=None, now=NOW, bounds=(2, 4), settled=LONG_AGO):
         return decide(roster, state, say.settings(*bounds), now, enough_since, settled)
 
     return call

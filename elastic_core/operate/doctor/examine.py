@@ -16,7 +16,6 @@ from elastic_core.clock import SystemClock
 from elastic_core.errors import (
     ConfigurationError,
     ElasticError,
-    PluginError,
     RendezvousConnectionError,
     RendezvousError,
 )
@@ -126,7 +125,7 @@ class _Examination:
             return
         if around.places and not (around.is_served or self.options.peers):
             where = self.settings.rdzv_endpoint
-            yield judged_store_absence(self.options.expect_store, where, around.is_hosted)
+            yield self._broken() or judged_store_absence(self.options.expect_store, where, around.is_hosted)
             return
         try:
             yield from self._answers(record, around, versions)
@@ -137,11 +136,8 @@ class _Examination:
             else:
                 advice = "fine if the job itself is to make the store; else correct the endpoint"
                 yield note(Check.STORE, str(error), advice)
-        except PluginError as error:
-            told, _, advice = str(error).rpartition("; ")
-            yield fault(Check.BACKEND, told, advice)
         except ConfigurationError as error:
-            yield fault(Check.BACKEND, str(error), "correct it")
+            yield _refused(error)
         except Exception as error:  # noqa: BLE001 - an error of a plugin; the other findings count
             told = str(error) if isinstance(error, ElasticError) else described_error(error)
             yield fault(Check.STORE, told, "check the endpoint; a traceback of a plugin is for its authors")
@@ -160,6 +156,16 @@ class _Examination:
             if self.options.peers:
                 with self._opened(f"{run_id}.doctor", patience) as backend:
                     yield from self._peers(backend, around, versions)
+
+    def _broken(self) -> Finding | None:
+        """What is wrong with the backend even where nobody serves its store: a library is missing, say."""
+        try:
+            with self._opened(self.settings.rdzv_id or "", self.options.timeout):
+                return None
+        except ConfigurationError as error:
+            return _refused(error)
+        except Exception:  # noqa: BLE001 - it is told where the store is asked
+            return None
 
     def _opened(self, run_id: str, patience: Duration) -> contextlib.AbstractContextManager[RosterBackend]:
         settings = self.settings
@@ -191,6 +197,12 @@ class _Examination:
             doctor = Doctor(backend, key, card, self.clock, threading.Event().wait, cannot_reach)
             met = within(patience + _FAREWELL, lambda: doctor.meet(peers, patience), self.settings.rdzv_endpoint)
         yield from judged_peers(met, doctor.card, patience)
+
+
+def _refused(error: ConfigurationError) -> Finding:
+    """The advice stands in the error."""
+    told, _, advice = str(error).partition("; ")
+    return fault(Check.BACKEND, told, advice or "correct it")
 
 
 @dataclass(frozen=True)
