@@ -80,8 +80,9 @@ def _closed(state: State, run_id: str, was_closed: bool) -> RendezvousError:
 def too_few(settings: RendezvousSettings, seen: str) -> RendezvousTimeoutError:
     """The round did not form in time. `seen` describes the nodes that were there."""
     return RendezvousTimeoutError(
-        f"expected {_bounds(settings)} within {settings.timeout.join.total_seconds():g} s (join_timeout), found: "
-        f"{seen or 'too few'}; start the missing ones, or allow more time with --rdzv-conf=join_timeout=SECONDS"
+        f"expected {_bounds(settings)} within {settings.timeout.join.total_seconds():g} s ({settings.join_option}), "
+        f"found: {seen or 'too few'}; start the missing ones, or allow more time with "
+        f"--rdzv-conf={settings.join_option}=SECONDS"
     )
 
 

@@ -83,6 +83,7 @@ class RendezvousSettings:
             None if it does not.
         connect_timeout: seconds for the store to answer for the first time; None: as long as a round may take to form.
         endpoint: where the store is, for messages.
+        join_option: the name of the option that says how long a round may take to form, for messages.
         rank_policy: the order of the nodes of a round; None: nodes keep their ranks. It never raises.
 
     Raises:
@@ -98,6 +99,7 @@ class RendezvousSettings:
     lease_ttl: Duration | None = None
     connect_timeout: Duration | None = None
     endpoint: str = ""
+    join_option: str = "join_timeout"
     rank_policy: RankPolicy | None = None
 
     def __post_init__(self) -> None:
@@ -112,7 +114,7 @@ class RendezvousSettings:
         """Seconds for the store to answer for the first time, and the name of the option that says so."""
         join = self.timeout.join.total_seconds()
         if self.connect_timeout is None or self.connect_timeout >= join:
-            return join, "join_timeout"
+            return join, self.join_option
         return self.connect_timeout, "connect_timeout"
 
     @property
@@ -155,6 +157,7 @@ def settings_of(params: RendezvousParameters) -> RendezvousSettings:
         known["keep_alive_max_attempt"],
         connect_timeout=known["connect_timeout"],
         endpoint=params.endpoint,
+        join_option="join_timeout" if params.get("timeout") is None else "timeout",
     )
 
 

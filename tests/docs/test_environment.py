@@ -39,6 +39,7 @@ OF_OTHERS = {
     "OTEL_SERVICE_NAME": "OpenTelemetry's",
     "SLURM_JOB_NODELIST": "a batch script's",
     "TORCH_ELASTIC_WORKER_IDENTICAL": "torchrun's, and not read here",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "torchrun's, and not set here",
     "USE_LIBUV": "torch's",
     "TMPDIR": "Python's",
     "NCCL_DEBUG": "NCCL's",

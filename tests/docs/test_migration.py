@@ -117,8 +117,9 @@ def test_every_variable_that_the_agent_reads_is_there_and_no_other():
 def test_every_variable_of_torchruns_workers_is_there():
     plan = RoundPlan(1, "job", "node", "role", 0, 1, 2, 2, "::1", 1, False, 0, 0, (WorkerRanks(0, 0, 0),) * 2)
     ours = worker_environment(plan, plan.ranks[0], {}, EnvironmentPolicy(), "file")
-    named = {name for cells in rows("Set for the workers") for name in words(cells[0])}
-    assert named == {*ours, "TORCHELASTIC_TIMER_FILE"}
+    named = {name: cells[1] for cells in rows("Set for the workers") for name in words(cells[0])}
+    assert {name for name, told in named.items() if "not set" not in told} == {*ours, "TORCHELASTIC_TIMER_FILE"}
+    assert "TORCHELASTIC_SIGNALS_TO_HANDLE" in named
 
 
 def public_names(module):

@@ -48,7 +48,7 @@ def nodes(request, tmp_path):
         endpoint = request.getfixturevalue("etcd_endpoint")
         yield [{"backend": "etcd", "endpoint": endpoint, "prefix": tmp_path.name}] * 2
     elif kind == "file":
-        yield [{"backend": "c10d", "endpoint": str(tmp_path / "store"), "store_type": "file"}] * 2
+        yield [{"backend": "file", "endpoint": str(tmp_path / "store")}] * 2
     else:
         held = PortReservation()
         given = {"backend": kind, "endpoint": f"127.0.0.1:{held.port}"}

@@ -27,6 +27,8 @@ SAME = (
     *("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
 )
 SET = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE")
+NOT_HERE = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
+"""What torchrun's workers have beside these and ours do not; the page says why."""
 
 # {port} is free, {tmp} a folder, {name} this machine's.
 ALONE = [
@@ -163,7 +165,9 @@ class Launcher:
 
     @staticmethod
     def _of(environ):
-        return {**{name: environ.get(name) for name in SAME}, **{name: name in environ for name in SET}}
+        assert set(SET) <= set(environ)
+        names = {name for name in environ if not name.startswith("ELASTIC")} - NOT_HERE  # ours begin like that
+        return {**{name: environ.get(name) for name in SAME}, "names": sorted(names)}
 
     def start(self, name, words, environ):
         return self.elastic.start_to_files(name, "run", *words, **environ)

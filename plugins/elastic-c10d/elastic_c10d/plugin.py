@@ -42,6 +42,7 @@ C10D = (
     Option("is_host", bool, None, "whether this node hosts the store; unset: who can bind the endpoint does"),
     *_CONNECTION,
 )
+_FILE = tuple(option for option in C10D if option.name not in ("store_type", "is_host", "read_timeout"))
 _STATIC = (
     *(option for option in _SHARED if option.name not in ("join_timeout", "last_call_timeout")),
     Option("master_addr", str, None, "address of rank 0, where nodes meet if no endpoint is given; unset: 127.0.0.1"),
@@ -68,6 +69,19 @@ def _static_handler(params: RendezvousParameters) -> RendezvousHandler:
     from elastic_c10d.static import as_dynamic
 
     return _handler(as_dynamic(params))
+
+
+def _file_handler(params: RendezvousParameters) -> RendezvousHandler:
+    return _handler(_with_a_file(params))
+
+
+def _open_file(params: RendezvousParameters) -> RendezvousBackend:
+    return _open(_with_a_file(params))
+
+
+def _with_a_file(params: RendezvousParameters) -> RendezvousParameters:
+    params.config["store_type"] = "file"
+    return params
 
 
 def _look_for_torch() -> None:
@@ -128,6 +142,13 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
         ),
         RendezvousBackendRecord(
             "static", "a fixed number of nodes with given ranks", _static_handler, _STATIC, open_backend=_open
+        ),
+        RendezvousBackendRecord(
+            "file",
+            "nodes meet at a torch store in a file on a shared disk",
+            _file_handler,
+            _FILE,
+            open_backend=_open_file,
         ),
     ]
 

@@ -30,9 +30,8 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
         name: value for name, value in params.config.items() if name not in ("rank", "master_addr", "master_port")
     }
     config["is_host"] = rank == 0
-    timeout = config.pop("timeout", None)
-    if timeout is not None:
-        config["join_timeout"] = timeout
+    if config.get("timeout") is not None:  # which stays, since messages name it
+        config["join_timeout"] = config["timeout"]
     node = params.node or Node(f"rank{rank}")
     return RendezvousParameters(
         backend=params.backend,

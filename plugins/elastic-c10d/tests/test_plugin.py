@@ -13,6 +13,7 @@ from elastic_core.errors import ConfigurationError, PluginError
 from elastic_core.hooks import RendezvousBackendRecord
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.rendezvous.settings import settings_of
 
 
 def test_loading_the_plugin_does_not_import_torch():
@@ -56,7 +57,8 @@ def test_stores_by_name(free_port, tmp_path):
         ("hash", {}),
         ("file", {"path": str(tmp_path / "store")}),
     ):
-        store = record(name).factory(defaults(name) | options)
+        (store_record,) = (record for record in plugin.elastic_stores() if record.name == name)
+        store = store_record.factory({option.name: option.default for option in store_record.options} | options)
         assert store.add("n", 2) == 2
         assert store.get("n") == b"2"
 
@@ -72,6 +74,7 @@ def test_static_is_c10d_with_rank_0_as_host():
     assert (first.get("is_host"), second.get("is_host")) == (True, False)
     assert (first.node.rank_hint, second.node.rank_hint) == (0, 1)
     assert first.get("join_timeout") == 30.0
+    assert settings_of(first).first_contact == (30.0, "timeout")
     assert as_dynamic(static(nodes=1)).endpoint == "127.0.0.1:29500"
 
 

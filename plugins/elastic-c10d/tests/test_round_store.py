@@ -37,10 +37,9 @@ def handlers(free_port, tmp_path):
 
     def make(kind):
         endpoint = str(tmp_path / "store") if kind == "file" else f"127.0.0.1:{free_port()}"
-        options = {"store_type": "file"} if kind == "file" else {}
-        backend = "static" if kind == "static" else "c10d"
+        backend = "c10d" if kind == "tcp" else kind
         for rank in (0, 1):
-            own = {"rank": rank} if kind == "static" else options
+            own = {"rank": rank} if kind == "static" else {}
             made.append(get_rendezvous_handler(rendezvous_parameters(backend, endpoint, "job", 2, 2, **own)))
         return made
 

@@ -12,6 +12,8 @@ from elastic_etcd_legacy.create import read
 from elastic_etcd_legacy.settings import LegacySettings
 
 from elastic_core import errors
+from elastic_core.hooks import RendezvousBackendRecord
+from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.rendezvous import RendezvousHandlerRegistry, get_rendezvous_handler
 
@@ -24,6 +26,14 @@ def test_loading_the_plugin_imports_neither_torch_nor_grpc_nor_etcd3():
     wanted = "{'torch', 'grpc', 'etcd3', 'google.protobuf'}"
     code = f"import sys, elastic_etcd_legacy.plugin, elastic_etcd_legacy; sys.exit(bool({wanted} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("module", ["grpc", "google.protobuf"])
+def test_without_a_library_the_error_at_once_names_it_and_the_plugin(module, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    chosen = PluginManager.load({}).select(RendezvousBackendRecord, "etcd-legacy")
+    with pytest.raises(errors.PluginError, match=f"'etcd-legacy' of elastic-etcd-legacy .*'{module}'.*install"):
+        chosen.factory(params("127.0.0.1:1"))
 
 
 def test_defaults_are_those_that_its_users_know():
