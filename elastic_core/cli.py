@@ -107,7 +107,7 @@ def explain(argv: Sequence[str]) -> None:
     unused = compose.unused_options(reading.settings, manager)
     about = reading, manager.added_options(), manager.secret_options(), unused
     _print(_to_json(config.as_dict(*about)) if reading.own["json"] else config.as_text(*about))
-    compose.check_available(reading.settings, manager, reading.origins)  # what `run` would refuse
+    compose.check_available(reading.settings, manager, reading.origins, reading.tables)  # what `run` would refuse
 
 
 def plugins(argv: Sequence[str]) -> None:
@@ -288,7 +288,7 @@ def _run_job(reading: Reading, manager: PluginManager, history: History) -> tupl
 
     settings, script = compose.without_missing(reading.settings, manager, reading.origins), reading.script or ""
     try:
-        compose.check_available(settings, manager, reading.origins)
+        compose.check_available(settings, manager, reading.origins, reading.tables)
         unused = compose.unused_options(settings, manager)
         more = {"not_used": ",".join(unused)} if unused else {}
         get_logger().info("run started", run_id=settings.rdzv_id, backend=settings.rdzv_backend, script=script, **more)

@@ -23,6 +23,7 @@ from elastic_core.hooks.records import (
 from elastic_core.hooks.selection import Named, names_of
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.log import get_logger
+from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -71,8 +72,10 @@ def _renamed(problem: Problem, flags: Mapping[str, str]) -> Problem:
     return Problem(flags.get(flag, flag) + colon + option, problem.message)
 
 
-def check_available(settings: Settings, manager: PluginManager, origins: Origins = None) -> None:
-    """Look up everything that the settings name, before anything is built.
+def check_available(
+    settings: Settings, manager: PluginManager, origins: Origins = None, tables: Mapping[str, str] | None = None
+) -> None:
+    """Look up everything that the settings name, before anything is built. `tables`: see `Reading`.
 
     Raises:
         ConfigurationError: with all that is wrong.
@@ -83,10 +86,21 @@ def check_available(settings: Settings, manager: PluginManager, origins: Origins
             check(settings, manager, origins)
         except ConfigurationError as error:
             errors.append(error)
+    if misspelt := list(_misspelt(tables or {}, manager)):
+        errors.append(ConfigurationError(*misspelt))
     if len(errors) == 1:
         raise errors[0]
     if errors:
         raise ConfigurationError(*(problem for error in errors for problem in error.problems))
+
+
+def _misspelt(tables: Mapping[str, str], manager: PluginManager) -> Iterator[Problem]:
+    """A table may be for a backend that is not installed here; but not for one whose name is nearly that of another."""
+    kind = kind_of(RendezvousBackendRecord)
+    known = {name for item in manager.records(RendezvousBackendRecord) for name in names_of(item.record)}
+    for name, origin in tables.items():
+        if name not in known and name not in kind.homes and (advice := did_you_mean(name, known | set(kind.homes))):
+            yield Problem(origin, f"expected the name of a rendezvous backend, found {name!r}{advice}")
 
 
 def starter(settings: Settings, work: Work, manager: PluginManager) -> Starter:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _OWN = "elastic.toml"
 _SHARED = "pyproject.toml"
 RENDEZVOUS = "rendezvous"
+_OF_NO_BACKEND = ("conf", "options", "rdzv-conf", "rdzv_conf")  # what people try first
 _OF_RENDEZVOUS = {"backend": "rdzv_backend", "endpoint": "rdzv_endpoint", "id": "rdzv_id"}
 
 
@@ -125,10 +126,11 @@ def _read_rendezvous(findings: Findings, origin: str, raw: object) -> None:
         name = _OF_RENDEZVOUS.get(written)
         if name is not None:
             _add(findings, name, found)
-        elif isinstance(value, dict):
+        elif isinstance(value, dict) and written not in _OF_NO_BACKEND:
             findings.by_backend[written] = found
         else:
-            expected = f"expected {', '.join(_OF_RENDEZVOUS)}, or a table of options with the name of a backend"
+            table = "a table of options with the name of a backend, as [rendezvous.c10d]"
+            expected = f"expected {', '.join(_OF_RENDEZVOUS)}, or {table}"
             findings.problems.append(Problem(found.origin, f"{expected}{did_you_mean(written, _OF_RENDEZVOUS)}"))
 
 

@@ -54,6 +54,7 @@ class Reading:
         config_file: the file that was read, if there was one.
         added: values of the options that plugins added, by declared name, typed, defaults filled in.
         own: values of the flags that a command has beside those of `run`, by name, defaults filled in.
+        tables: the names of backends for which the file has options, with the place of each.
     """
 
     settings: Settings
@@ -63,6 +64,7 @@ class Reading:
     config_file: Path | None
     added: Mapping[str, object]
     own: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
 
 
 def random_run_id() -> str:
@@ -128,6 +130,7 @@ def read(
         config_file=sources.config_file,
         added=added,
         own=its_own,
+        tables={name: found.origin for name, found in sources.by_backend.items()},
     )
 
 

@@ -168,6 +168,18 @@ def test_explain_shows_no_token(form, capsys):
     assert shown.count("***") == 2
 
 
+def test_a_table_of_a_misspelt_backend_is_told(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "elastic.toml").write_text("[rendezvous.locla]\nmaster_port = 7\n[rendezvous.consul]\nkey = 1\n")
+    for command in ("explain", "run"):
+        assert cli.main([command, "--rdzv-backend", "local", "train.py"]) == 2
+        told = capsys.readouterr().err
+        assert "elastic.toml: rendezvous.locla: expected the name of a rendezvous backend" in told
+        assert "did you mean 'local'?" in told
+        assert "consul" not in told
+
+
 def test_explain_tells_what_run_would_refuse(capsys):
     flags = "--rdzv-backend local --rdzv-conf master_prot=1 --watchdog nonesuch train.py"
     assert cli.main(["explain", *flags.split()]) == 2

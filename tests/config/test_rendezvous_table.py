@@ -64,6 +64,11 @@ def test_in_pyproject(desk):
     ("text", "origin", "words"),
     [
         ("rendezvous = 'c10d'", "rendezvous", "expected a table, [rendezvous], found 'c10d'"),
+        (
+            "[rendezvous]\nconf = {join_timeout = 3}",
+            "rendezvous.conf",
+            "with the name of a backend, as [rendezvous.c10d]",
+        ),
         ("[rendezvous]\nendpiont = 'a'", "rendezvous.endpiont", "did you mean 'endpoint'?"),
         ("backend = 'c10d'\n[rendezvous]\nbackend = 'c10d'", "rendezvous.backend", "also as elastic.toml: backend"),
         ("rdzv-conf = {a = 1}\n[rendezvous.c10d]\nb = 1", "rendezvous.c10d", "also as elastic.toml: rdzv-conf"),
