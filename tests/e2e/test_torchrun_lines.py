@@ -165,9 +165,9 @@ class Launcher:
 
     @staticmethod
     def _of(environ):
-        assert set(SET) <= set(environ)
         names = {name for name in environ if not name.startswith("ELASTIC")} - NOT_HERE  # ours begin like that
-        return {**{name: environ.get(name) for name in SAME}, "names": sorted(names)}
+        found = {**{name: environ.get(name) for name in SAME}, **{name: name in environ for name in SET}}
+        return {**found, "names": sorted(names)}
 
     def start(self, name, words, environ):
         return self.elastic.start_to_files(name, "run", *words, **environ)
