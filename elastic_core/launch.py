@@ -55,7 +55,8 @@ class LaunchConfig:
     (TORCHELASTIC_ENABLE_FILE_TIMER=1, ELASTIC_WATCHDOG, ELASTIC_WATCHDOG_CONF), health endpoint
     (TORCHELASTIC_HEALTH_CHECK_PORT, ELASTIC_HEALTH, ELASTIC_HEALTH_PORT, ELASTIC_HEALTH_CONF), hang detection
     (ELASTIC_HANG_TIMEOUT, ELASTIC_HANG_WARMUP, ELASTIC_HANG_PROGRESS), worker starter (ELASTIC_WORKER_STARTER,
-    ELASTIC_WORKER_STARTER_CONF), rank policy (ELASTIC_RANK_POLICY, ELASTIC_RANK_POLICY_CONF), options of the event sink
+    ELASTIC_WORKER_STARTER_CONF), warm start (ELASTIC_WARM_START, ELASTIC_WARM_START_CACHE, ELASTIC_WARM_START_EXCLUDE),
+    rank policy (ELASTIC_RANK_POLICY, ELASTIC_RANK_POLICY_CONF), options of the event sink
     (ELASTIC_EVENT_LOG_CONF), and torchrun's
     TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT.
 
@@ -72,6 +73,7 @@ class LaunchConfig:
             empty one changes nothing.
         numa_options: torch's `NumaOptions`, or a word of `--numa-binding`.
         shutdown_timeout: seconds between SIGTERM and SIGKILL; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT if that is set.
+        warm_start: start workers from a process that has imported what they import; false: ELASTIC_WARM_START.
     """
 
     min_nodes: int
@@ -100,6 +102,7 @@ class LaunchConfig:
     log_dir: str | None = None
     redirects: str | None = None
     tee: str | None = None
+    warm_start: bool = False
 
     def settings(self, environ: Mapping[str, str] | None = None) -> Settings:
         """The settings of this launch; `rdzv_timeout` and `metrics_cfg` are none. `environ` is read for fields that are
@@ -126,11 +129,12 @@ def _variables(environ: Mapping[str, str]) -> dict[str, Found]:
     return {**from_torchrun(environ, SPECS), **own.found}
 
 
-_UNSET_IF_EMPTY = ("rdzv_backend", "rdzv_endpoint", "local_addr", "log_dir", "redirects", "tee")
+_UNSET_IF_EMPTY = ("rdzv_backend", "rdzv_endpoint", "local_addr", "log_dir", "redirects", "tee", "warm_start")
 _WITHOUT_FIELD = (
     *("watchdog", "watchdog_conf", "health", "health_port", "health_conf"),
     *("hang_timeout", "hang_warmup", "hang_progress"),
     *("event_log_conf", "worker_starter", "worker_starter_conf", "rank_policy", "rank_policy_conf"),
+    *("warm_start", "warm_start_cache", "warm_start_exclude"),
 )
 
 

@@ -30,6 +30,9 @@ EventName = str
 EVENTS: Mapping[EventName, str] = {
     "run started": "the agent begins, with the configuration that matters",
     "round formed": "this node is a member of a new round",
+    "template ready": "workers start warm from now on; says what is left to them, and why",
+    "template lost": "the process that workers are forked from has ended; they start cold until there is another one",
+    "warm start unavailable": "workers start cold, for the reason given",
     "workers started": "all workers of this node run",
     "worker exited": "the process of a worker has ended, with success or not",
     "worker failed": "a worker of this node failed; logged after the group has stopped",

@@ -110,14 +110,14 @@ def starter(settings: Settings, work: Work, manager: PluginManager) -> Starter:
         ConfigurationError: there is none of that name, it does not run such work, or it would fork a process that must
             not be forked.
     """
-    name = settings.worker_starter or (settings.start_method if work.function else "subprocess")
+    name = _starter_name(settings) or (settings.start_method if work.function else "subprocess")
     record = manager.select(WorkerStarterRecord, name)
     if record.forks and not manager.select(RendezvousBackendRecord, settings.rdzv_backend).forkable:
         flag = SPECS["worker_starter" if settings.worker_starter else "start_method"].flag
         expected = f"expected spawn or forkserver with the rendezvous backend {settings.rdzv_backend!r}"
         why = "its client does not survive a fork of the agent's process"
         raise ConfigurationError(Problem(flag, f"{expected}, found {name}: {why}"))
-    made = record.factory(work, _typed(record, settings.worker_starter_conf, "worker_starter_conf", None))
+    made = record.factory(work, _typed(record, _starter_conf(settings), "worker_starter_conf", None))
     return cast("Starter", _named(made, ("start", "result"), manager, WorkerStarterRecord, name, _HELPED))
 
 
@@ -136,9 +136,20 @@ _HELPED = (ElasticError, OSError)  # for a limit of this machine there is advice
 
 
 def _worker_starter(settings: Settings, manager: PluginManager, origins: Origins) -> None:
-    if settings.worker_starter is not None:
-        record = manager.select(WorkerStarterRecord, settings.worker_starter)
-        _typed(record, settings.worker_starter_conf, "worker_starter_conf", origins)
+    if name := _starter_name(settings):
+        _typed(manager.select(WorkerStarterRecord, name), _starter_conf(settings), "worker_starter_conf", origins)
+
+
+def _starter_name(settings: Settings) -> str | None:
+    return "warm" if settings.warm_start else settings.worker_starter
+
+
+def _starter_conf(settings: Settings) -> dict[str, str]:
+    """The options of the starter; those of the warm one have flags of their own."""
+    if _starter_name(settings) != "warm":
+        return dict(settings.worker_starter_conf)
+    flags = {"cache": str(settings.warm_start_cache or ""), "exclude": " ".join(settings.warm_start_exclude)}
+    return {**{name: value for name, value in flags.items() if value}, **settings.worker_starter_conf}
 
 
 def backend(

@@ -37,6 +37,12 @@ def _rules(settings: Settings) -> Iterator[tuple[str, set[str], bool, str]]:
         "expected --module or --no-python, found both; a module needs an interpreter, drop one of them",
     )
     yield (
+        "--warm-start",
+        {"warm_start", "worker_starter"},
+        not settings.warm_start or settings.worker_starter in (None, "warm"),
+        f"expected the worker starter warm, found --worker-starter={settings.worker_starter}; drop one of the two",
+    )
+    yield (
         "--standalone",
         {"standalone", "nnodes"},
         not (settings.standalone and several),

@@ -162,6 +162,24 @@ class Settings:
         "bind workers to the cores near their device; a warning says where that is impossible",
         "node|socket|exclusive|core-complex",
     )
+    warm_start: bool = setting(
+        False,
+        parse_boolean,
+        "workers",
+        "start workers from a process that has imported what they import; the same as --worker-starter=warm",
+        torchrun=False,
+    )
+    warm_start_cache: Path | None = setting(
+        None,
+        parse_path,
+        "workers",
+        "folder where what the workers import is kept, so that the first start of the next run is warm",
+        "DIR",
+        torchrun=False,
+    )
+    warm_start_exclude: tuple[str, ...] = setting(
+        (), parse_texts, "workers", "modules and packages that only workers import", "MODULES", torchrun=False
+    )
     virtual_local_rank: bool = setting(
         False, parse_boolean, "workers", "every worker sees LOCAL_RANK=0 and only its own device"
     )

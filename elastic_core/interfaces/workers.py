@@ -133,7 +133,8 @@ class Child(Protocol):
 
 
 class Starter(Protocol):
-    """Starts workers, one at a time, from one thread."""
+    """Starts workers, one at a time, from one thread. If it has a `close`, that is called at the end, once no worker
+    runs; it ends what the starter keeps, within a bound."""
 
     def start(self, launch: Launch) -> Child:
         """Start one worker in a session of its own (`setsid`), with the default handlers of signals. It holds the

@@ -12,9 +12,12 @@ import sys
 import traceback
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.context import set_spawning_popen
+from multiprocessing.popen_forkserver import _DupFd
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.spawn import get_preparation_data
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core import error_file
 from elastic_core.errors import ConfigurationError, Problem
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 _ERRORS = "backslashreplace"  # a character that the locale lacks must not end a worker
 _STDERR = 2
+_UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 _STREAM_NAMES = {1: "stdout", 2: "stderr"}
 
 
@@ -55,34 +59,80 @@ class FunctionStarter:
     def start(self, launch: Launch) -> Child:
         streams = tuple(_as_connection(fd) for fd in (launch.stdout, launch.stderr))
         mark = _as_connection(launch.mark)
-        everything = (self._call(launch.local_rank), launch.environment, streams, mark, str(launch.result), launch.cpus)
+        call = _call(self._function, self._args, launch.local_rank, self._method)
+        everything = (call, launch.environment, streams, mark, str(launch.result), launch.cpus)
         process = self._context.Process(target=_run, args=everything)  # type: ignore[attr-defined]
         try:
             process.start()
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise ConfigurationError(
-                Problem(
-                    "entry point",
-                    f"expected a function and arguments that can be pickled, found: {error}; define the function at "
-                    "the top level of a module, or use the start method fork",
-                )
-            ) from error
+        except _UNPICKLABLE as error:
+            raise _not_pickled(error) from error
         finally:
             for stream in filter(None, (*streams, mark)):
                 stream.close()  # at once, for a stream ends only when nobody holds its write end
         return _FunctionChild(process, reaped_elsewhere=self._context.get_start_method() == "forkserver")
 
-    def _call(self, local_rank: int) -> partial[Any] | _PickledCall:
-        """With `${local_rank}` in texts replaced, as in the arguments of commands."""
-        args = tuple(
-            substitute_local_rank((arg,), local_rank)[0] if isinstance(arg, str) else arg for arg in self._args
-        )
-        return partial(self._function, *args) if self._method == "fork" else _PickledCall(self._function, args)
-
     def result(self, launch: Launch) -> object:
-        """Raises EOFError when the child ended before its value was written."""
-        with launch.result.open("rb") as file:
-            return pickle.load(file)
+        return read_result(launch)
+
+
+def _call(
+    function: Callable[..., Any], args: tuple[Any, ...], local_rank: int, method: str
+) -> partial[Any] | _PickledCall:
+    """With `${local_rank}` in texts replaced, as in the arguments of commands."""
+    args = tuple(substitute_local_rank((arg,), local_rank)[0] if isinstance(arg, str) else arg for arg in args)
+    return partial(function, *args) if method == "fork" else _PickledCall(function, args)
+
+
+def read_result(launch: Launch) -> object:
+    """What the function returned. Raises EOFError when the child ended before its value was written."""
+    with launch.result.open("rb") as file:
+        return pickle.load(file)
+
+
+def _not_pickled(error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        Problem(
+            "entry point",
+            f"expected a function and arguments that can be pickled, found: {error}; define the function at "
+            "the top level of a module, or use the start method fork",
+        )
+    )
+
+
+def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch: Launch) -> tuple[bytes, list[int]]:
+    """A process of `multiprocessing` for the function, as one that is spawned reads it from its parent; and the
+    descriptors that it refers to by their places, see `multiprocessing.forkserver`. Its streams and variables are the
+    worker's when it is read."""
+    spawn = multiprocessing.get_context("spawn")
+    process = spawn.Process(
+        target=_finish, args=(_call(function, args, launch.local_rank, "spawn"), str(launch.result))
+    )
+    shared = _Shared()
+    content = io.BytesIO()
+    preparation = get_preparation_data(process.name)
+    preparation["authkey"] = bytes(preparation["authkey"])
+    set_spawning_popen(cast("Any", shared))
+    try:
+        for what in (preparation, process):
+            ForkingPickler(content, pickle.HIGHEST_PROTOCOL).dump(what)
+    except _UNPICKLABLE as error:
+        raise _not_pickled(error) from error
+    finally:
+        set_spawning_popen(None)
+    return content.getvalue(), shared.fds
+
+
+class _Shared:
+    """What `multiprocessing` asks for while it pickles a process: a place for each descriptor."""
+
+    DupFd = _DupFd
+
+    def __init__(self) -> None:
+        self.fds: list[int] = []
+
+    def duplicate_for_child(self, fd: int) -> int:
+        self.fds.append(fd)
+        return len(self.fds) - 1
 
 
 @dataclass(frozen=True)
@@ -152,6 +202,10 @@ def _run(
     if environment.get("PYTHONFAULTHANDLER"):  # read by the interpreter when it starts, and it runs already
         faulthandler.enable(file=_STDERR)
     bind(cpus)
+    _finish(call, result)
+
+
+def _finish(call: Callable[[], Any], result: str) -> None:
     try:
         _store(call(), result)
     except Exception as error:

@@ -259,6 +259,8 @@ class LocalWorkers:
         return self._values
 
     def close(self) -> None:
+        if (end := getattr(self._starter, "close", None)) is not None:
+            end()
         if self._guardian is not None:
             self._guardian.close()
             self._guardian = None

@@ -36,17 +36,22 @@ class CommandStarter:
                     pass_fds=(launch.mark,),
                 )
         except OSError as error:
-            raise ConfigurationError(
-                Problem(
-                    "entry point",
-                    f"expected a program that can be run, found that {command[0]!r} cannot: {error.strerror}; "
-                    f"{remedy(error) or _REMEDY}",
-                )
-            ) from error
+            raise cannot_run(command[0], error) from error
         return _CommandChild(process)
 
     def result(self, launch: Launch) -> object:
         return None
+
+
+def cannot_run(program: str, error: OSError) -> ConfigurationError:
+    """The error for a program that the system refuses to run."""
+    return ConfigurationError(
+        Problem(
+            "entry point",
+            f"expected a program that can be run, found that {program!r} cannot: {error.strerror}; "
+            f"{remedy(error) or _REMEDY}",
+        )
+    )
 
 
 class _CommandChild:

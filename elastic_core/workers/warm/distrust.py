@@ -1,0 +1,330 @@
+"""Distrust: what a module does while it is imported that must not be done once for all workers.
+
+A module is *left* to the workers when the process after its import is not what a worker's would be: it read a variable
+that differs between workers, started a thread, holds a socket or a device open, and so on. Modules that import a module
+that is left are left as well, for they would have to be given its content.
+
+Standard library only: this runs in the template, see `program`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.machinery
+import os
+import site
+import sys
+import sysconfig
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+
+class Left(BaseException):
+    """Raised where a module is imported that is left to the workers. Not an `Exception`, so that a module which can do
+    without the other one does not take it for missing."""
+
+
+class ProcessState(NamedTuple):
+    """What an import may change beyond the modules themselves. `handlers`: the kernel's masks of ignored and caught
+    signals. `output`: bytes written. `random`: the states of the random generators by name."""
+
+    threads: int
+    files: frozenset[str]
+    handlers: tuple[bytes, ...]
+    folder: str
+    children: bool
+    output: int
+    random: Mapping[str, object]
+
+
+def state_of_process() -> ProcessState:
+    """The state of this process. Its output has to go to files."""
+    with open("/proc/self/stat", "rb") as file:
+        stat = file.read()
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return ProcessState(
+        threads=int(fields[17]),
+        files=frozenset(os.listdir("/proc/self/fd")),
+        handlers=(fields[30], fields[31]),
+        folder=os.getcwd(),
+        children=_has_children(),
+        output=_written(),
+        random=dict(_generators()),
+    )
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _written() -> int:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    return sum(os.fstat(fd).st_size for fd in (1, 2))
+
+
+def _generators() -> Iterator[tuple[str, object]]:
+    if random := _complete("random"):
+        yield "random", random.getstate()
+    if numpy := _complete("numpy.random"):
+        _, keys, position, *_ = numpy.get_state()
+        yield "numpy", (keys.tobytes(), position)
+    if (torch := _complete("torch")) and _complete("numpy"):
+        yield "torch", torch.get_rng_state().numpy().tobytes()
+
+
+def _complete(name: str) -> Any:
+    """A module whose import is over; None if it is not."""
+    module = sys.modules.get(name)
+    return None if module is None or getattr(module.__spec__, "_initializing", False) else module
+
+
+def change(before: ProcessState, after: ProcessState, describe: Callable[[str], str | None]) -> str:
+    """What an import has changed that it should not, in words; empty if nothing. `describe` says what a descriptor is
+    of; None: it is closed again."""
+    if after.threads > before.threads:
+        return "starts a thread"
+    for name in sorted(after.files - before.files):
+        if (what := describe(name)) is not None:
+            return f"holds {what} open"
+    if after.handlers != before.handlers:
+        return "sets a signal handler"
+    if after.folder != before.folder:
+        return "changes the working directory"
+    if after.children and not before.children:
+        return "starts a process"
+    if after.output > before.output:
+        return "writes to its output"
+    for name in sorted(before.random.keys() & after.random.keys()):
+        if before.random[name] != after.random[name]:
+            return f"draws from the random generator of {name}, or seeds it"
+    return ""
+
+
+def described(descriptor: str) -> str | None:
+    """What a descriptor of this process is of; None if it is closed."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}").partition(":[")[0]
+    except OSError:
+        return None
+
+
+class _WatchedVariables(dict[bytes, bytes]):
+    """The variables behind `os.environ` and `os.environb`, which tells what is read."""
+
+    read: Callable[[bytes | None], None]
+
+    def __getitem__(self, name: bytes) -> bytes:
+        self.read(name)
+        return super().__getitem__(name)
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.read(None)
+        return super().__iter__()
+
+
+class Watch:
+    """Watches the imports of this process, from `begin` to `end`.
+
+    Args:
+        varies: whether a variable differs between workers.
+        installed: whether a file belongs to an installation, see `installation`.
+        look: the state of the process.
+        tell: called with the name of a module that is left, and why, once for each.
+    """
+
+    def __init__(
+        self,
+        varies: Callable[[str], bool],
+        installed: Callable[[str], bool],
+        tell: Callable[[str, str], None],
+        look: Callable[[], ProcessState] = state_of_process,
+    ) -> None:
+        self._varies = varies
+        self._installed = installed
+        self._tell = tell
+        self._look = look
+        self._left: dict[str, str] = {}
+        self._excluded: tuple[str, ...] = ()
+        self._origins: dict[str, str] = {}
+        self._missed: dict[str, tuple[str, ...]] = {}
+        self._running: list[str] = []
+        self._state: ProcessState | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._before = frozenset(sys.modules)
+        self.clean = True
+
+    def exclude(self, names: Sequence[str]) -> None:
+        """Leave these modules, and what is in these packages, to the workers."""
+        self._excluded = tuple(names)
+
+    def expect(self, origins: Mapping[str, str], left: Mapping[str, str]) -> None:
+        """The workers have imported these modules, from these files (empty: from none), and those in `left` are
+        theirs."""
+        self._origins.update(origins)
+        self._left.update(left)
+        for name in origins.keys() & self._missed.keys() - sys.modules.keys():
+            for module in self._missed.pop(name):
+                self.leave(module, f"looks for {name}, which only the workers find")
+        for name in left.keys() & sys.modules.keys() - self._before:
+            self.clean = False  # it is here already
+            self._tell(name, left[name])
+
+    def begin(self) -> None:
+        loaders: tuple[tuple[Any, tuple[str, ...]], ...] = (
+            (importlib.machinery.SourceFileLoader, ("exec_module",)),
+            (importlib.machinery.SourcelessFileLoader, ("exec_module",)),
+            (importlib.machinery.ExtensionFileLoader, ("create_module", "exec_module")),
+        )
+        for loader, methods in loaders:
+            for method in methods:
+                self._replace(loader, method)
+        finder: Any = _LastFinder(self)
+        sys.meta_path.append(finder)
+        self._undo.append(lambda: sys.meta_path.remove(finder))
+        self._watch_variables()
+
+    def end(self) -> None:
+        """In a worker: as if nothing had been watched."""
+        while self._undo:
+            self._undo.pop()()
+
+    def run(self, load: Callable[[], object]) -> None:
+        """Run one import from outside. What it raises is for the caller, but not `Left`."""
+        self._state = self._look()
+        with contextlib.suppress(Left):
+            load()
+
+    def event(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """An audit event of this process."""
+        if self._running and event in ("tempfile.mkstemp", "tempfile.mkdtemp"):
+            self.leave(self._running[-1], "makes a temporary file")
+
+    @contextlib.contextmanager
+    def _executing(self, name: str, origin: str) -> Iterator[None]:
+        if why := self._unwanted(name, origin):
+            for importer in reversed(self._running):
+                self.leave(importer, f"imports {name}")
+            if name not in self._left and self._running:
+                self.leave(name, why)
+            raise Left(name)
+        self._compare()
+        self._running.append(name)
+        try:
+            yield
+        finally:
+            self._compare()
+            self._running.pop()
+
+    def _unwanted(self, name: str, origin: str) -> str:
+        if name in self._left:
+            return self._left[name]
+        if any(name == one or name.startswith(f"{one}.") for one in self._excluded):
+            return "is excluded by --warm-start-exclude"
+        if not self._installed(origin):
+            return f"is in {origin}, which is no installation"
+        if self._origins.get(name) not in (None, "", origin):
+            return f"is another file for the workers: {self._origins[name]}"
+        return ""
+
+    def missed(self, name: str) -> None:
+        """No module of this name was found."""
+        if name in self._origins or name in self._left:
+            for importer in reversed(self._running):
+                self.leave(importer, f"looks for {name}, which only the workers find")
+            raise Left(name)
+        self._missed[name] = tuple(self._running)
+
+    def read(self, variable: bytes | None) -> None:
+        if not self._running:
+            return
+        if variable is None:
+            self.leave(self._running[-1], "reads all variables")
+        elif self._varies(name := os.fsdecode(variable)):
+            self.leave(self._running[-1], f"reads {name}")
+
+    def _compare(self) -> None:
+        """What has changed since the last time was done by the innermost module that runs."""
+        before, after = self._state, self._look()
+        if before and after.threads > before.threads:
+            _try_fork()  # pools that end themselves before a fork, such as that of OpenBLAS, do no harm
+            after = self._look()
+        if before and self._running and (what := change(before, after, described)):
+            self.leave(self._running[-1], what)
+        self._state = after
+
+    def leave(self, name: str, why: str) -> None:
+        """Leave this module, and those that import it at this moment, to the workers."""
+        self.clean = False
+        if name not in self._left:
+            self._left[name] = why
+            self._tell(name, why)
+            for importer in reversed(self._running[: self._running.index(name)] if name in self._running else ()):
+                self.leave(importer, f"imports {name}")
+
+    def _replace(self, loader: Any, method: str) -> None:
+        own, original = vars(loader).get(method), getattr(loader, method)
+        watch = self
+
+        def watched(self: Any, what: Any) -> Any:
+            spec = getattr(what, "__spec__", None) or what
+            with watch._executing(spec.name, spec.origin or ""):
+                return original(self, what)
+
+        setattr(loader, method, watched)
+        self._undo.append(lambda: setattr(loader, method, own) if own else delattr(loader, method))
+
+    def _watch_variables(self) -> None:
+        watched = [environ for environ in (os.environ, os.environb) if hasattr(environ, "_data")]
+        if not watched:
+            return
+        plain: dict[bytes, bytes] = watched[0]._data
+        variables = _WatchedVariables(plain)
+        variables.read = self.read
+
+        def put(data: dict[bytes, bytes]) -> None:
+            for environ in watched:
+                environ._data = data
+
+        put(variables)
+        self._undo.append(lambda: put(dict(dict.items(variables))))
+
+
+class _LastFinder:
+    """Stands behind all finders, and so learns of what none of them has found."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        self._watch.missed(name)
+
+
+def _try_fork() -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def installation() -> Callable[[str], bool]:
+    """Whether a file belongs to the installation of this Python: its standard library and the folders where packages
+    are installed. What is elsewhere may be edited between two rounds."""
+    paths = sysconfig.get_paths()
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders.update((*site.getsitepackages(), site.getusersitepackages(), os.path.dirname(os.__file__)))
+    roots = tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in folders)
+
+    @functools.cache
+    def within(folder: str) -> bool:
+        return f"{os.path.realpath(folder)}{os.sep}".startswith(roots)
+
+    return lambda origin: within(os.path.dirname(origin)) if os.sep in origin else True

@@ -1,0 +1,435 @@
+"""The agent's side of the template: a thread that learns what the workers import, and keeps a template that has
+imported the same. It never raises into the agent; whatever is wrong with a template costs nothing but a cold start."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.clock import SystemClock, later
+from elastic_core.log import get_logger
+from elastic_core.support.forks import drop_in_forks, forget
+from elastic_core.support.retry import Backoff
+from elastic_core.workers.warm.learned import Cached, Learned, from_json
+from elastic_core.workers.warm.program import CHILD_SUBREAPER, GO, command_line, document_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from elastic_core.clock import Duration, Instant
+
+_QUIET: Duration = 1.0  # seconds without a new module after which the template imports what there is
+_ANSWER: Duration = 2.0  # seconds for a template that is ready to fork
+_LONGEST_IMPORT: Duration = 600.0  # seconds for one module, at idle priority
+_PAUSES = Backoff(first=1.0, longest=300.0)  # before another template, after one that was lost
+_MOST_EDITIONS = 12  # templates that are given up for what they have imported, until one is as it should be
+_MOST_TOLD = 8  # reasons in one line of the log
+_CHUNK = 64 * 1024
+_GET_CHILD_SUBREAPER = 37
+
+VARYING = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"}
+)
+VARYING_HEADS = ("GROUP_", "ROLE_", "TORCHELASTIC_")
+_DEFAULTS = frozenset({"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "PYTHONFAULTHANDLER"})
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What every template of a job is like. `python`: the interpreter with its options. `arguments`: `sys.argv` of the
+    workers. `room`: see `command_line`. `exclude`: modules and packages to leave to the workers. `cache`: the file
+    where what was learned is kept. `memory`: bytes that a template may allocate."""
+
+    python: tuple[str, ...]
+    arguments: tuple[str, ...]
+    room: int
+    exclude: tuple[str, ...] = ()
+    cache: Path | None = None
+    memory: int = 0
+
+
+class _Template:
+    """One template process. `importing` is the module that it imports at the moment, since `since`."""
+
+    def __init__(self, conditions: Conditions, environment: Mapping[str, str], varying: frozenset[str]) -> None:
+        self.environment = dict(environment)
+        self.importing = ""
+        self.since: Instant | None = None
+        self.ready = False
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                self.process = subprocess.Popen(
+                    command_line(conditions.python, "template", [theirs.fileno()], conditions.room),
+                    env=self.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=(theirs.fileno(),),
+                )
+            except BaseException:
+                self.control.close()
+                raise
+        self.control.setblocking(False)
+        self.order(
+            b"prepare",
+            agent=os.getpid(),
+            argv=conditions.arguments,
+            memory=conditions.memory,
+            excluded=conditions.exclude,
+            varying_names=sorted(VARYING | varying),
+            varying_heads=VARYING_HEADS,
+        )
+
+    def order(self, verb: bytes, **content: object) -> None:
+        """Raises OSError when it has ended, or takes nothing."""
+        fd = document_of(content)
+        try:
+            socket.send_fds(self.control, [verb], [fd])
+        finally:
+            os.close(fd)
+
+    def end(self) -> str:
+        """End it at once; it has nothing to lose. Returns how it had ended before, if it had."""
+        self.process.kill()
+        self.process.wait()
+        self.control.close()
+        code = self.process.returncode
+        if code == -signal.SIGKILL:
+            return "it was killed"
+        return f"it ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
+
+
+class Keeper:
+    """Keeps the template. Call `note` before each worker is started, then `fork` for a warm one; `close` at the end."""
+
+    def __init__(self, conditions: Conditions) -> None:
+        self._conditions = conditions
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._learned = Learned()
+        self._workers = 1
+        self._environment: dict[str, str] | None = None
+        self._varying: frozenset[str] = frozenset()
+        self._template: _Template | None = None
+        self._editions = self._losses = 0
+        self._ordered = 0  # how many of the learned modules the template was told of
+        self._next: Instant | None = None  # when to look what is to be done
+        self._began = self._clock.now()
+        self._hurry: Duration = 0.0  # how long the first start may wait for a template from a cache
+        self._closing = False
+        self._rest = b""
+        self._names, self.report = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._read_cache()
+        drop_in_forks(self)
+        self._thread = threading.Thread(target=self._keep, name="elastic-template", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int | None:
+        """The template's process id."""
+        template = self._template
+        return template.process.pid if template else None
+
+    def note(self, environment: Mapping[str, str], workers: int) -> None:
+        """A worker of so many is to be started with these variables. A template with others is given up."""
+        with self._lock:
+            self._workers = workers
+            own = {name for name, value in environment.items() if os.environ.get(name) != value}
+            self._varying |= own - _DEFAULTS
+            steady = self._steady(environment)
+            if self._environment is None:
+                self._environment = steady
+            elif steady != self._environment:
+                names = {name for name, value in steady.items() if self._environment.get(name) != value}
+                self._varying |= names | (self._environment.keys() - steady.keys())
+                self._environment = self._steady(environment)
+                if self._template:
+                    self._drop()
+                    self._soon()
+
+    def fork(self, fds: Sequence[int]) -> tuple[int, socket.socket] | None:
+        """A worker's process id, and the socket that it holds the other end of, as its `talk`; None: start it cold.
+        `fds`: as `Worker` expects them; a place that is -1 is for `talk`."""
+        with self._changed:
+            if self._hurry:
+                self._changed.wait_for(lambda: not self._hurry or self._closing, self._hurry)
+                self._hurry = 0.0
+            template = self._template
+            if template is None or not template.ready:
+                return None
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                ours.settimeout(_ANSWER)
+                with theirs, adopting():
+                    given = [theirs.fileno() if fd < 0 else fd for fd in fds]
+                    socket.send_fds(template.control, [b"fork"], given)
+                    theirs.close()
+                    pid = int(ours.recv(32))
+                ours.send(GO)
+                return pid, ours
+            except (OSError, ValueError) as error:
+                ours.close()
+                late = f"did not fork within {_ANSWER:g} s" if isinstance(error, TimeoutError) else "could not fork"
+                self._lost(f"it {late}")
+                return None
+
+    def close(self) -> None:
+        """End the template and the thread. Idempotent."""
+        with self._changed:
+            if self._closing:
+                return
+            self._closing = True
+            self._changed.notify_all()
+        self._poke()
+        self._thread.join()
+        forget(self)
+        for fd in (self._names, self.report, self._woken, self._wake):
+            os.close(fd)
+
+    def drop(self) -> None:
+        """In a forked child, which must not hold what the template listens to."""
+        if self._template:
+            self._template.control.close()
+
+    def _keep(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._names, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while not self._closing:
+                with self._lock:
+                    template, due = self._template, self._next
+                if template:
+                    selector.register(template.control, selectors.EVENT_READ)
+                timeout = None if due is None else max(0.0, due - self._clock.now())
+                ready = {key.fd for key, _ in selector.select(timeout)}
+                if template:
+                    with contextlib.suppress(KeyError, ValueError):
+                        selector.unregister(template.control)
+                with self._changed:
+                    self._look(ready)
+                    self._changed.notify_all()
+        with self._lock:
+            if self._template:
+                self._drop()
+
+    def _look(self, ready: set[int]) -> None:
+        if self._woken in ready:
+            os.read(self._woken, _CHUNK)
+        if self._names in ready and self._hear():
+            self._next = later(self._clock.now(), _QUIET)
+        template = self._template
+        if template and template.control.fileno() in ready:
+            self._follow(template)
+        if self._next is not None and self._clock.now() >= self._next:
+            self._next = None
+            self._act()
+
+    def _hear(self) -> bool:
+        """Take in what workers tell. Whether there is something new."""
+        *lines, self._rest = (self._rest + os.read(self._names, _CHUNK)).split(b"\n")
+        heard = [self._learned.hear(line.decode("utf-8", "surrogateescape"), self._workers) for line in lines]
+        return any(heard)
+
+    def _follow(self, template: _Template) -> None:
+        """Take in one message of the template."""
+        try:
+            message = template.control.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if not message:
+            self._lost("")
+            return
+        told: dict[str, Any] = json.loads(message)
+        if "importing" in told:
+            template.importing, template.since = told["importing"], self._clock.now()
+            self._next = later(template.since, _LONGEST_IMPORT)
+        elif "left" in told:
+            self._learned.leave(*told["left"])
+        elif "settled" in told:
+            template.importing, template.since, self._next = "", None, None
+            self._settled(template, told["settled"], told["clean"])
+
+    def _settled(self, template: _Template, modules: int, clean: bool) -> None:
+        if not clean:
+            self._editions += 1
+            self._drop()
+            if self._editions < _MOST_EDITIONS:
+                self._act()
+            else:
+                self._unusable(f"none of {_MOST_EDITIONS} templates was as a worker would be")
+            return
+        self._editions = self._losses = 0
+        self._hurry = 0.0
+        template.ready = self._ordered == len(self._learned.modules)
+        if not template.ready:
+            self._act()
+            return
+        self._learned.seconds = self._clock.now() - self._began
+        get_logger().info(
+            "template ready",
+            pid=template.process.pid,
+            modules=modules,
+            left=len(self._learned.left),
+            **self._why_left(),
+        )
+        self._write_cache(template)
+
+    def _why_left(self) -> dict[str, object]:
+        causes = [f"{name} {why}" for name, why in self._learned.causes.items()]
+        more = [f"and {len(causes) - _MOST_TOLD} more"] if len(causes) > _MOST_TOLD else []
+        return {"reasons": "; ".join([*causes[:_MOST_TOLD], *more])} if causes else {}
+
+    def _act(self) -> None:
+        """Bring the template to what has been learned, with a new one if there is none."""
+        template, now = self._template, self._clock.now()
+        if template and template.since is not None and now >= later(template.since, _LONGEST_IMPORT):
+            self._learned.leave(template.importing, f"was not imported within {_LONGEST_IMPORT:g} s")
+            self._lost(f"it imported {template.importing} for {_LONGEST_IMPORT:g} s")
+            return
+        if self._closing or self._environment is None or not self._learned.modules:
+            return
+        if template and template.since is not None:
+            return  # when it has settled
+        try:
+            if template is None:
+                template = self._template = _Template(self._conditions, self._environment, self._varying)
+                self._ordered = 0
+                self._began = now
+            fresh = list(self._learned.modules.items())
+            template.ready = False
+            template.since = now
+            template.order(b"import", modules=fresh, left=self._learned.left, idle=not self._hurry)
+            self._ordered = len(fresh)
+        except OSError as error:
+            self._lost(f"it could not be started: {error.strerror or error}")
+
+    def _drop(self) -> str:
+        template, self._template = self._template, None
+        return template.end() if template else ""
+
+    def _lost(self, why: str) -> None:
+        """The template has ended, or is to."""
+        template = self._template
+        trying = template.importing if template else ""
+        how = self._drop()
+        if trying:
+            self._learned.leave(trying, f"ended the template: {why or how}")
+        self._losses += 1
+        self._hurry = 0.0
+        pause = _PAUSES.pause(self._losses)
+        self._next = later(self._clock.now(), pause)
+        self._poke()
+        get_logger().warning(
+            "template lost",
+            reason=why or how,
+            **({"module": trying} if trying else {}),
+            consequence=f"workers start cold until there is another one, which is tried in {pause:g} s",
+        )
+
+    def _unusable(self, reason: str) -> None:
+        self._hurry = 0.0
+        get_logger().warning("warm start unavailable", reason=reason, consequence="workers start cold")
+
+    def _soon(self) -> None:
+        self._next = self._clock.now()
+        self._poke()
+
+    def _poke(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake, b"!")
+
+    def _steady(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The variables that are the same for all workers."""
+        varying = VARYING | self._varying
+        return {
+            name: value
+            for name, value in environment.items()
+            if name not in varying and not name.startswith(VARYING_HEADS)
+        }
+
+    def _read_cache(self) -> None:
+        cached = read_cache(self._conditions.cache)
+        if cached is None:
+            return
+        self._learned, self._varying = cached.learned, cached.varying
+        environment = {**self._steady(os.environ), **cached.environment}
+        self._environment = {name: value for name, value in environment.items() if name not in cached.without}
+        self._hurry = 2 * cached.learned.seconds + 1
+        self._next = self._clock.now()
+
+    def _write_cache(self, template: _Template) -> None:
+        path = self._conditions.cache
+        if path is None:
+            return
+        own = self._steady(os.environ)
+        added = {name: value for name, value in template.environment.items() if own.get(name) != value}
+        text = self._learned.as_json(added, own.keys() - template.environment.keys(), self._varying)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            new = path.with_name(f".{path.name}.{os.getpid()}")
+            new.write_text(text, encoding="ascii")
+            new.replace(path)
+        except OSError as error:
+            get_logger().warning(
+                "warm start unavailable",
+                reason=f"{path} cannot be written: {error.strerror}",
+                consequence="the next run begins cold",
+            )
+
+
+def read_cache(path: Path | None) -> Cached | None:
+    """What an earlier run has learned; None if nothing is there, or what is there is not ours to trust: a file of
+    another user could name any module."""
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_uid not in (os.getuid(), 0):
+                return None
+            return from_json(file.read().decode("ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def adopting() -> Iterator[None]:
+    """While inside, this process becomes the parent of a grandchild whose own parent ends. Raises OSError where the
+    kernel has no such thing."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = ctypes.c_int()
+    if libc.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) or libc.prctl(CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "no process can be adopted")
+    try:
+        yield
+    finally:
+        libc.prctl(CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+def can_be_warm() -> str:
+    """Why this machine has no warm start; empty if it has."""
+    if sys.platform != "linux":
+        return f"expected Linux, found {sys.platform}"
+    try:
+        with adopting():
+            os.close(os.pidfd_open(os.getpid()))
+            os.close(os.memfd_create("elastic"))
+    except (AttributeError, OSError) as error:
+        return f"the kernel or this Python lacks what it needs: {error}"
+    return ""

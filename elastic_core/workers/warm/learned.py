@@ -1,0 +1,92 @@
+"""What is known of the imports of a job's workers, without I/O: what they import, and what of it is left to them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_FORMAT = 1
+_LARGEST = 16 * 1024 * 1024  # bytes of a cache file
+_INDIRECT = ("imports ", "looks for ")
+
+
+@dataclass
+class Learned:
+    """Grows with what workers tell, and with what is found out about modules.
+
+    Args:
+        modules: the modules that all workers of the node import, with their files (empty for none), in the order in
+            which they were first imported.
+        left: the modules that the template must not import, with the reasons.
+        seconds: how long the template took to import the rest; 0 if unknown.
+    """
+
+    modules: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    _heard: dict[str, set[int]] = field(default_factory=dict)
+
+    def hear(self, line: str, workers: int) -> bool:
+        """Take in a worker's line: its local rank, a module and its file, with tabs between them. `workers`: how many
+        run. Whether there is something new to import."""
+        rank, name, origin = line.split("\t")
+        ranks = self._heard.setdefault(name, set())
+        ranks.add(int(rank))
+        if len(ranks) < workers or name in self.modules or name.startswith("__"):
+            return False
+        self.modules[name] = origin
+        return True
+
+    def leave(self, name: str, why: str) -> None:
+        """From now on this module is the workers' own."""
+        self.left.setdefault(name, why)
+
+    @property
+    def causes(self) -> dict[str, str]:
+        """What was left for a reason of its own, and not for what it imports."""
+        return {name: why for name, why in self.left.items() if not why.startswith(_INDIRECT)}
+
+    def as_json(self, environment: Mapping[str, str], without: Iterable[str], varying: Iterable[str]) -> str:
+        """For a cache file, with what the next template is to have in its environment, see `Cached`."""
+        content = {"format": _FORMAT, "modules": self.modules, "left": self.left, "seconds": self.seconds}
+        content |= {"environment": dict(environment), "without": sorted(without), "varying": sorted(varying)}
+        return json.dumps(content, indent=1)
+
+
+@dataclass(frozen=True)
+class Cached:
+    """The content of a cache file. The template's environment is that of the agent with `environment`, and without
+    `without`. `varying`: variables that were found to differ between workers."""
+
+    learned: Learned
+    environment: dict[str, str]
+    without: frozenset[str]
+    varying: frozenset[str]
+
+
+def from_json(text: str) -> Cached | None:
+    """None for a file of another kind or edition."""
+    try:
+        content = json.loads(text)
+        if content["format"] != _FORMAT:
+            return None
+        learned = Learned(_texts(content["modules"]), _texts(content["left"]), float(content["seconds"]))
+        without, varying = frozenset(map(str, content["without"])), frozenset(map(str, content["varying"]))
+        return Cached(learned, _texts(content["environment"]), without, varying)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _texts(given: Mapping[str, str]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in given.items()}
+
+
+def cache_name(python: Sequence[str], version: str, program: str) -> str:
+    """The name of the cache file for a program (its path, module or function) that this Python runs."""
+    key = hashlib.sha256("\0".join((*python, version, program)).encode("utf-8", "surrogateescape")).hexdigest()
+    return f"warm-{key[:24]}.json"

@@ -1,0 +1,433 @@
+"""What another Python runs for the agent: the template, and a worker up to the user's first line.
+
+The template imports what it is told to, and forks workers. It imports in its main thread, because modules keep things
+for that thread, and at idle priority where it may leave that again. It has one thread when it forks. A worker is a
+child of the agent: a process in between forks it and ends, and the agent adopts it (`adopting` in `keeper`).
+
+Standard library only. The agent starts it by the line that `command_line` gives, and sends the template messages: a
+verb, and descriptors, the first of which is of a document in JSON (`document_of`).
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import gc
+import importlib
+import importlib.machinery
+import io
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import types
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.workers.warm.distrust import Watch, installation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36  # for prctl
+GO = b"go"
+MOST_DESCRIPTORS = 250  # in one message; the kernel's bound is 253
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+_LONGEST = 400  # characters of a reason
+
+
+def command_line(python: Sequence[str], role: str, descriptors: Sequence[int], room: int) -> list[str]:
+    """Runs this file as `template` or `worker`. `room`: the bytes of a worker's own command line, which takes the place
+    of this one where people look for processes."""
+    code = f"import sys; sys.path.insert(0, {_ROOT!r}); from elastic_core.workers.warm.program import main; main()"
+    line = [*python, "-c", code, role, *map(str, descriptors)]
+    return [*line, " " * max(1, room - sum(len(os.fsencode(word)) + 1 for word in line))]
+
+
+def document_of(content: Mapping[str, object]) -> int:
+    """A new descriptor of a file in memory with the document."""
+    fd = os.memfd_create("elastic-order")
+    with open(fd, "w", encoding="ascii", closefd=False) as file:
+        json.dump(content, file)  # names that are no text are escaped, and come out as they were
+    return fd
+
+
+def _read(fd: int) -> Any:
+    with open(fd, encoding="ascii") as file:
+        file.seek(0)
+        return json.load(file)
+
+
+def main() -> None:
+    """The whole program. Ends as the user's code does."""
+    role, *descriptors = sys.argv[1:-1]
+    sys.path.remove(_ROOT)
+    if sys.path and not sys.path[0]:
+        del sys.path[0]  # the one of `-c`; that of a script comes later
+    for name in [name for name in sys.modules if name.partition(".")[0] == "elastic_core"]:
+        del sys.modules[name]  # a program that imports it gets its own
+    _interpreter.main = sys.modules["__main__"]
+    sys.addaudithook(_audit)
+    control, *rest = map(int, descriptors)
+    worker = Worker(control, rest) if role == "worker" else Template(socket.socket(fileno=control)).serve()
+    if worker is not None:
+        sys.exit(worker.run())
+
+
+class _Interpreter:
+    """What belongs to the whole process. `main`: the first main module, which the interpreter still uses. `listener`
+    gets audit events."""
+
+    main: types.ModuleType
+    listener: Callable[[str, tuple[Any, ...]], None] | None = None
+
+
+_interpreter = _Interpreter()
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _interpreter.listener is not None:
+        _interpreter.listener(event, arguments)
+
+
+class Template:
+    """Follows the orders that come over `control`, one at a time, until the agent closes it."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._gc = gc.isenabled()
+        self._environment = dict(os.environ)
+        self._normal = os.sched_getscheduler(0), os.sched_getparam(0)
+        self._idle = _may_leave_idle(*self._normal)
+        self._limit = resource.getrlimit(resource.RLIMIT_DATA)
+        self._ready = False
+
+    def serve(self) -> Worker | None:
+        """Returns in a worker, as that. None in the template: the agent has gone."""
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        while True:
+            message, fds, _, _ = socket.recv_fds(self._control, 64, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+            if message == b"prepare":
+                self._prepare(_read(fds[0]))
+            elif message == b"import":
+                self._import(_read(fds[0]))
+            elif message == b"fork":
+                if (worker := self._fork(fds)) is not None:
+                    return worker
+            else:
+                return None
+
+    def _prepare(self, order: Any) -> None:
+        if os.getppid() != order["agent"]:
+            sys.exit()  # the agent ended before its death would have ended this process
+        for fd in (1, 2):  # what modules write is seen, and not shown
+            output = os.memfd_create("elastic-output")
+            os.dup2(output, fd)
+            os.close(output)
+        hard = self._limit[1]
+        data = order["memory"] if hard == resource.RLIM_INFINITY else min(order["memory"], hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (data, hard))
+        sys.argv[:] = order["argv"]
+        _new_main(order["argv"][0])
+        heads, names = tuple(order["varying_heads"]), frozenset(order["varying_names"])
+        self._watch = Watch(lambda name: name in names or name.startswith(heads), installation(), self._left)
+        self._watch.exclude(order["excluded"])
+        self._watch.begin()
+        _interpreter.listener = self._watch.event
+
+    def _left(self, name: str, why: str) -> None:
+        self._say(left=[name, why[:_LONGEST]])
+
+    def _say(self, **what: object) -> None:
+        self._control.send(json.dumps(what).encode())
+
+    def _import(self, order: Any) -> None:
+        self._ready = False
+        self._watch.expect(dict(order["modules"]), order["left"])
+        if self._idle and order["idle"]:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        gc.disable()
+        for name, _ in order["modules"]:
+            if name not in sys.modules and name not in order["left"]:
+                self._say(importing=name)
+                self._import_one(name)
+        gc.collect()
+        gc.freeze()  # a collection in a worker would copy every page
+        os.sched_setscheduler(0, *self._normal)
+        self._ready = self._watch.clean
+        self._say(settled=len(sys.modules), clean=self._watch.clean)
+
+    def _import_one(self, name: str) -> None:
+        try:
+            self._watch.run(lambda: importlib.import_module(name))
+        except ModuleNotFoundError as error:
+            if not error.name or not f"{name}.".startswith(f"{error.name}."):
+                self._watch.leave(name, f"needs {error.name}, which is not found here")
+        except BaseException as error:  # noqa: BLE001 - whatever a module raises when it is imported
+            self._watch.leave(name, f"raises {type(error).__name__}: {error}")
+
+    def _fork(self, fds: list[int]) -> Worker | None:
+        """In the template: None, and what is given is closed. Where there is no worker, the other end of its
+        conversation tells that."""
+        between = os.fork() if self._ready else -1
+        if between:
+            for fd in fds:
+                os.close(fd)
+            if between > 0:
+                os.waitpid(between, 0)
+            return None
+        me = os.getpid()
+        try:
+            worker = os.fork()
+        except OSError:
+            worker = -1
+        if worker:
+            os._exit(0)
+        _wait_for_the_end(me)
+        self._control.close()
+        self._watch.end()
+        _interpreter.listener = None
+        resource.setrlimit(resource.RLIMIT_DATA, self._limit)
+        now = dict(os.environ)
+        changed = {name: value for name, value in now.items() if self._environment.get(name) != value}
+        return Worker(fds[0], fds[1:], changed, self._environment.keys() - now.keys(), self._gc)
+
+
+def _may_leave_idle(policy: int, parameters: os.sched_param) -> bool:
+    """Whether the kernel lets this process have its priority back. A process that has none of the rights for it must
+    not give it away."""
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            os.sched_setscheduler(0, policy, parameters)
+            os._exit(0)
+        os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _wait_for_the_end(parent: int) -> None:
+    """Until the process in between has ended, and the agent is the parent: a worker may ask for its parent's."""
+    with contextlib.suppress(ProcessLookupError):
+        waiter = select.poll()
+        waiter.register(ended := os.pidfd_open(parent), select.POLLIN)
+        waiter.poll()
+        os.close(ended)
+
+
+def _new_main(script: str) -> types.ModuleType:
+    """A main module as Python makes it; modules may look at it when they are imported."""
+    module = types.ModuleType("__main__")
+    vars(module).update(__annotations__={}, __builtins__=builtins, __loader__=importlib.machinery.BuiltinImporter)
+    if script not in ("-c", "-m"):
+        module.__file__ = script
+    sys.modules["__main__"] = module
+    return module
+
+
+class Worker:
+    """This process, from now on: a worker. `order` is the descriptor of what it runs, `fds` are those that the order
+    names. `environment` and `without` are what imports have changed of the variables; `collects`: whether garbage is
+    collected by itself. The last three are of a worker that the template has forked."""
+
+    def __init__(
+        self,
+        order: int,
+        fds: list[int],
+        environment: Mapping[str, str] | None = None,
+        without: frozenset[str] | set[str] = frozenset(),
+        collects: bool = True,
+    ) -> None:
+        self._order = _read(order)
+        self._fds: dict[str, int] = dict(zip(self._order["descriptors"], fds, strict=True))
+        self._environment = environment
+        self._without = without
+        self._collects = collects
+
+    def run(self) -> int:
+        """The worker's exit code, where its code does not end the process itself."""
+        if self._environment is not None:
+            self._present(partial(self._become, self._environment))
+        if "function" not in self._fds:
+            os.close(self._fds.pop("talk"))
+        for name, fd in self._fds.items():
+            os.set_inheritable(fd, name == "mark")
+        if "report" in self._fds:
+            _interpreter.listener = listener = _Report(self._fds["report"], self._order["local_rank"])
+            os.register_at_fork(after_in_child=listener.stop)
+        command, arguments = self._order["command"], self._order["arguments"]
+        sys.orig_argv[:] = command
+        _show(command)
+        if "function" in self._fds:
+            return _run_function(self._fds)
+        sys.argv[:] = arguments
+        _new_main(arguments[0])
+        return _run_module(self._order["module"]) if self._order["module"] else _run_script(arguments[0])
+
+    def _present(self, become: Callable[[], None]) -> None:
+        """Become a worker, tell the agent, and wait for its word. Without either, the agent starts another one."""
+        with socket.socket(fileno=os.dup(self._fds["talk"])) as talk:
+            try:
+                become()
+                talk.send(str(os.getpid()).encode())
+                begins = talk.recv(len(GO)) == GO
+            except BaseException:  # noqa: BLE001 - nothing of the user's has run yet
+                begins = False
+        if not begins:
+            os._exit(0)
+
+    def _become(self, changed: Mapping[str, str]) -> None:
+        """From a copy of the template to a process as Python would have started it."""
+        os.setsid()
+        for fd, name in enumerate(("stdin", "stdout", "stderr")):
+            os.dup2(given := self._fds.pop(name), fd)
+            os.close(given)
+        if os.getcwd() != self._order["folder"]:
+            os.chdir(self._order["folder"])
+        os.environ.clear()
+        os.environ.update({**self._order["environment"], **changed})
+        for name in self._without:
+            os.environ.pop(name, None)
+        if self._order["cpus"]:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, self._order["cpus"])
+        if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.write_through:
+            sys.stdout.reconfigure(line_buffering=os.isatty(1))
+        if os.environ.get("PYTHONFAULTHANDLER"):
+            importlib.import_module("faulthandler").enable()
+        if self._collects:
+            gc.enable()
+        importlib.invalidate_caches()
+        _reseed()
+
+
+def _reseed() -> None:
+    """The generator of `random` is seeded anew after every fork, by itself. Torch's starts from the same seed in every
+    process, and has not been used."""
+    if numpy := sys.modules.get("numpy.random"):
+        numpy.seed()
+    if process := sys.modules.get("multiprocessing.process"):
+        process.current_process().authkey = os.urandom(32)
+
+
+class _Report:
+    """Tells over a pipe which modules are imported, with their files. A pipe that is full loses nothing but time: what
+    is not taken is told with the next import."""
+
+    def __init__(self, fd: int, local_rank: int) -> None:
+        self._fd = fd
+        self._head = f"{local_rank}\t"
+        self._told = set(sys.modules)
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "import":
+            return
+        try:
+            self._tell()
+        except BlockingIOError:
+            pass
+        except Exception:  # noqa: BLE001 - nobody reads, or another thread imports at this moment
+            self.stop()
+
+    def stop(self) -> None:
+        """Not for the children of a worker."""
+        if _interpreter.listener is self:
+            _interpreter.listener = None
+            os.close(self._fd)
+
+    def _tell(self) -> None:
+        fresh: list[str] = []
+        for name in reversed(sys.modules):
+            if name in self._told:
+                break
+            fresh.append(name)
+        lines, taken = b"", []
+        for name in reversed(fresh):
+            line = f"{self._head}{name}\t{_origin(name)}\n".encode("utf-8", "surrogateescape")
+            if len(lines) + len(line) > select.PIPE_BUF:
+                break
+            lines += line
+            taken.append(name)
+        if lines:
+            os.write(self._fd, lines)
+            self._told.update(taken)
+
+
+def _origin(name: str) -> str:
+    """The module's file; empty for one without. Looks at nothing that a module may have made itself."""
+    try:
+        spec = object.__getattribute__(sys.modules[name], "__dict__").get("__spec__")
+        return str(spec.origin) if spec.name == name and spec.has_location else ""
+    except (AttributeError, KeyError):
+        return ""
+
+
+def _show(command: Sequence[str]) -> None:
+    """Let the kernel show the user's command line for this process, in place of the one that it was started by. It
+    takes the text up to the first zero if the last byte of the place is none."""
+    with open("/proc/self/stat", "rb") as file:
+        stat = file.read()
+    start, end = map(int, stat[stat.rindex(b")") + 2 :].split()[45:47])
+    if 0 < start < end:
+        text = b" ".join(map(os.fsencode, command))[: end - start - 2]
+        ctypes.memmove(start, text.ljust(end - start - 1, b"\0") + b".", end - start)
+
+
+def _run_script(path: str) -> int:
+    if os.path.isdir(path) or not path.endswith(".py"):
+        importer = importlib.import_module("pkgutil").get_importer(path)
+        if importer is not None:
+            sys.path.insert(0, path)
+            return _run_module("__main__", alter_argv=False)
+    _put_first(os.path.dirname(os.path.realpath(path)))
+    del sys.modules["__main__"].__file__
+    libc, python = ctypes.CDLL(None, use_errno=True), ctypes.pythonapi
+    libc.fopen.restype = ctypes.c_void_p
+    file = libc.fopen(os.fsencode(path), b"rb")
+    if not file:
+        error = ctypes.get_errno()
+        sys.stderr.write(f"{sys.executable}: can't open file {path!r}: [Errno {error}] {os.strerror(error)}\n")
+        return 2
+    python.PyRun_AnyFileExFlags.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p)
+    return 1 if python.PyRun_AnyFileExFlags(file, os.fsencode(path), 1, None) else 0
+
+
+def _run_module(name: str, alter_argv: bool = True) -> int:
+    if alter_argv:
+        _put_first(os.getcwd())
+    runpy: Any = importlib.import_module("runpy")
+    try:
+        runpy._run_module_as_main(name, alter_argv)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        traceback = error.__traceback__.tb_next if error.__traceback__ else None
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
+        sys.excepthook(type(error), error, traceback)
+        if isinstance(error, KeyboardInterrupt):
+            sys.excepthook = lambda *_: None
+            raise  # the interpreter ends itself by the signal, and has nothing more to show
+        return 1
+    return 0
+
+
+def _put_first(folder: str) -> None:
+    if not getattr(sys.flags, "safe_path", sys.flags.isolated):
+        sys.path.insert(0, folder)
+
+
+def _run_function(fds: Mapping[str, int]) -> int:
+    """A process of `multiprocessing`, as if it had been spawned."""
+    spawn: Any = importlib.import_module("multiprocessing.spawn")
+    tracker: Any = importlib.import_module("multiprocessing.resource_tracker")
+    tracker._resource_tracker._fd = fds["tracker"]
+    shared = [fd for name, fd in fds.items() if name.startswith("shared")]
+    if shared:
+        importlib.import_module("multiprocessing.forkserver")._forkserver._inherited_fds = shared
+    os.lseek(fds["function"], 0, os.SEEK_SET)
+    exitcode: int = spawn._main(fds["function"], fds["talk"])
+    return exitcode

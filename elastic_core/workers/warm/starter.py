@@ -1,0 +1,208 @@
+"""The starter `warm`: workers are forked from a template that has imported what the workers before them imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.log import get_logger
+from elastic_core.workers.environment import substitute_local_rank
+from elastic_core.workers.numa import bound_to
+from elastic_core.workers.process import reap
+from elastic_core.workers.starters import CommandStarter, cannot_run
+from elastic_core.workers.warm.keeper import Conditions, Keeper, can_be_warm
+from elastic_core.workers.warm.learned import cache_name
+from elastic_core.workers.warm.program import command_line, document_of
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
+    from elastic_core.interfaces.workers import Child, Launch, Starter, Work
+
+_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+
+
+def warm_starter(work: Work, options: Mapping[str, Any]) -> Starter:
+    """The starter for this work; a cold one, with a log line, where there is no warm start."""
+    from elastic_core.workers.functions import FunctionStarter
+
+    why = can_be_warm()
+    program = None if why else (_Function(work) if work.function else _Command.of(work.command))
+    if program is None:
+        why = why or "expected a Python script, module or function to start"
+        get_logger().warning("warm start unavailable", reason=why, consequence="workers start cold")
+        return FunctionStarter(work.function, work.args, "spawn") if work.function else CommandStarter(work.command)
+    return WarmStarter(program, tuple(options["exclude"].split()), options["cache"] or "", options["memory"])
+
+
+class _Command:
+    """A Python command line, taken apart. `module`: of `-m`; empty for a script."""
+
+    def __init__(self, python: tuple[str, ...], module: str, arguments: tuple[str, ...]) -> None:
+        self.python = python
+        self.module = module
+        self.arguments = arguments
+        self.name = module or str(Path(arguments[0]).absolute())
+
+    @staticmethod
+    def of(command: tuple[str, ...]) -> _Command | None:
+        """None if it is another one: of another program, or with a `-c`."""
+        if not Path(command[0]).name.startswith("python"):
+            return None
+        at = 1
+        while at < len(command) and command[at].startswith("-") and command[at] not in ("-m", "-c", "-"):
+            at += 2 if command[at] in _WITH_VALUE else 1
+        rest = command[at:]
+        if not rest or rest[0] in ("-c", "-") or rest == ("-m",):
+            return None
+        if rest[0] == "-m":
+            return _Command(command[:at], rest[1], ("-m", *rest[2:]))
+        return _Command(command[:at], "", rest)
+
+    def order(self, local_rank: int) -> dict[str, object]:
+        arguments = substitute_local_rank(self.arguments, local_rank)
+        shown = [self.module, *arguments[1:]] if self.module else arguments
+        command = [*self.python, *(["-m"] if self.module else []), *shown]
+        return {"command": command, "arguments": arguments, "module": self.module}
+
+    def pickled(self, launch: Launch) -> tuple[int, ...]:
+        return ()
+
+
+class _Function:
+    """A function, which runs as a process of `multiprocessing` would that is spawned."""
+
+    def __init__(self, work: Work) -> None:
+        from multiprocessing import util
+
+        self._work = work
+        flags: list[str] = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        self.python = (sys.executable, *flags)
+        self.arguments = tuple(sys.argv) or ("",)
+        self.name = f"{work.function.__module__}.{getattr(work.function, '__qualname__', '')}"
+
+    def order(self, local_rank: int) -> dict[str, object]:
+        return {"command": [*self.python, "elastic:", self.name], "arguments": self.arguments, "module": ""}
+
+    def pickled(self, launch: Launch) -> tuple[int, ...]:
+        """The descriptor of the pickled process, that of the resource tracker, and those that were in it."""
+        from multiprocessing import resource_tracker
+
+        from elastic_core.workers.functions import pickled_process
+
+        content, shared = pickled_process(self._work.function, self._work.args, launch)  # type: ignore[arg-type]
+        fd = os.memfd_create("elastic-function")
+        with open(fd, "wb", closefd=False) as file:
+            file.write(content)
+        tracker: Any = resource_tracker
+        return fd, os.dup(tracker.getfd()), *map(os.dup, shared)
+
+
+class WarmStarter:
+    """Starts workers from a template, and cold where there is none that is ready."""
+
+    def __init__(self, program: _Command | _Function, exclude: tuple[str, ...], cache: str, memory: int) -> None:
+        self._program = program
+        room = sum(len(os.fsencode(word)) + 1 for word in (*program.python, *program.arguments, program.name)) + 64
+        version = f"{sys.version} {sys.prefix}"
+        file = Path(cache) / cache_name(program.python, version, program.name) if cache else None
+        self._conditions = Conditions(
+            program.python, program.arguments, room, exclude, file, memory or _part_of_memory()
+        )
+        self._keeper = Keeper(self._conditions)
+
+    @property
+    def template(self) -> int | None:
+        """The process id of the template; None while there is none."""
+        return self._keeper.pid
+
+    def start(self, launch: Launch) -> Child:
+        pickled = self._program.pickled(launch)
+        order = {
+            **self._program.order(launch.local_rank),
+            "environment": launch.environment,
+            "folder": str(Path.cwd()),
+            "cpus": sorted(launch.cpus),
+            "local_rank": launch.local_rank,
+        }
+        names = ["mark", "report", "talk", *("function", "tracker")[: len(pickled)]]
+        names += [f"shared{place}" for place in range(len(pickled) - 2)]
+        fds = [launch.mark, self._keeper.report, -1, *pickled]
+        try:
+            self._keeper.note(launch.environment, int(launch.environment.get("LOCAL_WORLD_SIZE", 1)))
+            return self._warm(launch, order, names, fds) or self._cold(launch, order, names, fds)
+        finally:
+            for fd in pickled:
+                os.close(fd)
+
+    def _warm(self, launch: Launch, order: dict[str, object], names: list[str], fds: list[int]) -> Child | None:
+        streams = [0, *(own if fd is None else fd for own, fd in ((1, launch.stdout), (2, launch.stderr)))]
+        document = document_of({**order, "descriptors": ["stdin", "stdout", "stderr", *names]})
+        try:
+            started = self._keeper.fork([document, *streams, *fds])
+        finally:
+            os.close(document)
+        return None if started is None else _WarmChild(*started)
+
+    def _cold(self, launch: Launch, order: dict[str, object], names: list[str], fds: list[int]) -> Child:
+        import socket
+
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        document = document_of({**order, "descriptors": names, "environment": {}})
+        given = [document, *(theirs.fileno() if fd < 0 else fd for fd in fds)]
+        try:
+            with theirs, bound_to(launch.cpus):
+                process = subprocess.Popen(
+                    command_line(self._program.python, "worker", given, self._conditions.room),
+                    env=launch.environment,
+                    stdout=launch.stdout,
+                    stderr=launch.stderr,
+                    start_new_session=True,
+                    pass_fds=given,
+                )
+        except OSError as error:
+            ours.close()
+            raise cannot_run(self._program.python[0], error) from error
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            os.close(document)
+        process.returncode = 0  # it is waited for here, see `reap`
+        return _WarmChild(process.pid, ours)
+
+    def result(self, launch: Launch) -> object:
+        from elastic_core.workers.functions import read_result
+
+        return read_result(launch) if isinstance(self._program, _Function) else None
+
+    def close(self) -> None:
+        """End the template."""
+        self._keeper.close()
+
+
+class _WarmChild:
+    """A worker's process. One that runs a function may ask whether its parent lives: as long as the socket is open."""
+
+    def __init__(self, pid: int, talk: socket.socket) -> None:
+        self.pid = pid
+        self._talk = talk
+        self._exitcode: int | None = None
+
+    def poll(self) -> int | None:
+        if self._exitcode is None and (exitcode := reap(self.pid)) is not None:
+            self._exitcode = exitcode
+            self._talk.close()
+        return self._exitcode
+
+    def own_sentinel(self) -> int | None:
+        return None
+
+
+def _part_of_memory() -> int:
+    """A quarter of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
