@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
@@ -24,8 +25,7 @@ from elastic_core.workers.warm.learned import Cached, Learned, from_json
 from elastic_core.workers.warm.program import CHILD_SUBREAPER, GO, command_line, document_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from elastic_core.clock import Duration, Instant
 
@@ -60,13 +60,15 @@ class Conditions:
 
 
 class _Template:
-    """One template process. `importing` is the module that it imports at the moment, since `since`."""
+    """One template process. `importing` is the module that it imports at the moment, since `since`. `installed`: the
+    folders where packages are installed, with the time of their last change when they were looked at."""
 
     def __init__(self, conditions: Conditions, environment: Mapping[str, str], varying: frozenset[str]) -> None:
         self.environment = dict(environment)
         self.importing = ""
         self.since: Instant | None = None
         self.ready = False
+        self.installed: dict[str, int] = {}
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -172,6 +174,10 @@ class Keeper:
             template = self._template
             if template is None or not template.ready:
                 return None
+            if template.installed != _changes(template.installed):
+                self._drop()  # a package was installed meanwhile, or removed
+                self._soon()
+                return None
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 ours.settimeout(_ANSWER)
@@ -260,6 +266,8 @@ class Keeper:
         if "importing" in told:
             template.importing, template.since = told["importing"], self._clock.now()
             self._next = later(template.since, _LONGEST_IMPORT)
+        elif "folders" in told:
+            template.installed = _changes(told["folders"])
         elif "left" in told:
             self._learned.leave(*told["left"])
         elif "settled" in told:
@@ -392,6 +400,11 @@ class Keeper:
                 reason=f"{path} cannot be written: {error.strerror}",
                 consequence="the next run begins cold",
             )
+
+
+def _changes(folders: Iterable[str]) -> dict[str, int]:
+    """When each folder was last changed; 0 for one that is not there."""
+    return {folder: path.stat().st_mtime_ns if (path := Path(folder)).is_dir() else 0 for folder in folders}
 
 
 def read_cache(path: Path | None) -> Cached | None:
