@@ -317,6 +317,18 @@ def test_a_template_that_is_lost_costs_no_round(warm_runs):
     assert len(re.findall("template lost", log.read_text())) == 1
 
 
+def test_a_template_that_does_not_answer_costs_no_round(warm_runs):
+    script = warm_runs.script("print('second')")
+    process, log = warm_runs.start(script)
+    warm_runs.until(log, "template ready", process)
+    pid = int(re.search(r"template ready: pid=(\d+)", log.read_text())[1])
+    os.kill(pid, signal.SIGSTOP)
+    warm_runs.second_begins()
+    assert process.wait(60) == 0
+    assert log.with_suffix(".out").read_text() == "second\n"
+    assert 'template lost: reason="it did not fork within 2 s"' in log.read_text()
+
+
 def cache_files(folder):
     return [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
 

@@ -27,6 +27,13 @@ def test_modules_stay_in_the_order_in_which_they_were_imported():
     assert list(learned.modules) == ["torch", "torch._C", "numpy"]
 
 
+@pytest.mark.parametrize("line", ["", "0", "0\ttorch", "x\ttorch\t", "-1\ttorch\t", "\t\t"])
+def test_another_line_is_passed_over(line):
+    learned = Learned()
+    assert not learned.hear(line, 1)
+    assert learned == Learned()
+
+
 def test_the_causes_are_those_modules_that_did_something_themselves():
     learned = Learned()
     learned.leave("rank_zero", "reads LOCAL_RANK")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _QUIET: Duration = 1.0  # seconds without a new module after which the template imports what there is
 _ANSWER: Duration = 2.0  # seconds for a template that is ready to fork
 _LONGEST_IMPORT: Duration = 600.0  # seconds for one module, at idle priority
+_ENDING: Duration = 5.0  # seconds for a killed one to be gone
 _PAUSES = Backoff(first=1.0, longest=300.0)  # before another template, after one that was lost
 _MOST_EDITIONS = 12  # templates that are given up for what they have imported, until one is as it should be
 _MOST_TOLD = 8  # reasons in one line of the log
@@ -106,9 +107,11 @@ class _Template:
     def end(self) -> str:
         """End it at once; it has nothing to lose. Returns how it had ended before, if it had."""
         self.process.kill()
-        self.process.wait()
         self.control.close()
-        code = self.process.returncode
+        try:
+            code = self.process.wait(_ENDING)
+        except subprocess.TimeoutExpired:
+            return "it would not die"
         if code == -signal.SIGKILL:
             return "it was killed"
         return f"it ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
@@ -187,6 +190,7 @@ class Keeper:
                     theirs.close()
                     pid = int(ours.recv(32))
                 ours.send(GO)
+                self._losses = 0
                 return pid, ours
             except (OSError, ValueError) as error:
                 ours.close()
@@ -213,6 +217,16 @@ class Keeper:
             self._template.control.close()
 
     def _keep(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # noqa: BLE001 - a fault in here must not cost more than warm starts
+            self._unusable(f"{type(error).__name__}: {error}")
+        with self._changed:
+            self._hurry = 0.0
+            self._drop()
+            self._changed.notify_all()
+
+    def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._names, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
@@ -229,9 +243,6 @@ class Keeper:
                 with self._changed:
                     self._look(ready)
                     self._changed.notify_all()
-        with self._lock:
-            if self._template:
-                self._drop()
 
     def _look(self, ready: set[int]) -> None:
         if self._woken in ready:
@@ -247,7 +258,8 @@ class Keeper:
 
     def _hear(self) -> bool:
         """Take in what workers tell. Whether there is something new."""
-        *lines, self._rest = (self._rest + os.read(self._names, _CHUNK)).split(b"\n")
+        *lines, rest = (self._rest + os.read(self._names, _CHUNK)).split(b"\n")
+        self._rest = rest[-_CHUNK:]
         heard = [self._learned.hear(line.decode("utf-8", "surrogateescape"), self._workers) for line in lines]
         return any(heard)
 
@@ -283,7 +295,7 @@ class Keeper:
             else:
                 self._unusable(f"none of {_MOST_EDITIONS} templates was as a worker would be")
             return
-        self._editions = self._losses = 0
+        self._editions = 0
         self._hurry = 0.0
         template.ready = self._ordered == len(self._learned.modules)
         if not template.ready:

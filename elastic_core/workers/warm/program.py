@@ -10,12 +10,10 @@ verb, and descriptors, the first of which is of a document in JSON (`document_of
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import ctypes
 import gc
 import importlib
-import importlib.machinery
 import io
 import json
 import os
@@ -135,6 +133,7 @@ class Template:
         data = order["memory"] if hard == resource.RLIM_INFINITY else min(order["memory"], hard)
         resource.setrlimit(resource.RLIMIT_DATA, (data, hard))
         sys.argv[:] = order["argv"]
+        _show(["elastic:", "template", "of", order["argv"][0]])
         _new_main(order["argv"][0])
         heads, names = tuple(order["varying_heads"]), frozenset(order["varying_names"])
         self._watch = Watch(lambda name: name in names or name.startswith(heads), installation(), self._left)
@@ -225,7 +224,10 @@ def _wait_for_the_end(parent: int) -> None:
 def _new_main(script: str) -> types.ModuleType:
     """A main module as Python makes it; modules may look at it when they are imported."""
     module = types.ModuleType("__main__")
-    vars(module).update(__annotations__={}, __builtins__=builtins, __loader__=importlib.machinery.BuiltinImporter)
+    first = vars(_interpreter.main)
+    vars(module).update({name: value for name, value in first.items() if name.startswith("__")})
+    if "__annotations__" in first:
+        module.__annotations__ = {}
     if script not in ("-c", "-m"):
         module.__file__ = script
     sys.modules["__main__"] = module
