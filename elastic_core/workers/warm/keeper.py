@@ -62,13 +62,13 @@ class Conditions:
 
 class _Template:
     """One template process. `importing` is the module that it imports at the moment, since `since`. `installed`: the
-    folders where packages are installed, with the time of their last change when they were looked at."""
+    folders where packages are installed, with the time of their last change when they were looked at. `told`: the log has said that it is ready."""
 
     def __init__(self, conditions: Conditions, environment: Mapping[str, str], varying: frozenset[str]) -> None:
         self.environment = dict(environment)
         self.importing = ""
         self.since: Instant | None = None
-        self.ready = False
+        self.ready = self.told = False
         self.installed: dict[str, int] = {}
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -302,7 +302,9 @@ class Keeper:
             self._act()
             return
         self._learned.seconds = self._clock.now() - self._began
-        get_logger().info(
+        tell = get_logger().debug if template.told else get_logger().info
+        template.told = True
+        tell(
             "template ready",
             pid=template.process.pid,
             modules=modules,
