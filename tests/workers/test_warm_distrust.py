@@ -71,7 +71,10 @@ TAINTS = {
     "import os; 'RANK' in os.environ": "reads RANK",
     "from os import getenv; getenv('MASTER_PORT')": "reads MASTER_PORT",
     "import os; os.environb.get(b'RANK')": "reads RANK",
-    "import os; dict(os.environ)": "reads all variables",
+    "import os; kept = dict(os.environ)": "copies all variables",
+    "import os; kept = {**os.environ}; ": "copies all variables",
+    "import os; kept = os.environ.copy()": "copies all variables",
+    "import os; kept = {name: value for name, value in os.environ.items()}": "copies all variables",
     "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()": "starts a thread",
     "import socket; kept = socket.socket()": "holds socket open",
     "kept = open('/dev/full', 'w')": "holds /dev/full open",
@@ -86,7 +89,9 @@ TAINTS = {
 }
 
 
-@pytest.mark.parametrize(("source", "why"), TAINTS.items(), ids=TAINTS.values())
+@pytest.mark.parametrize(
+    ("source", "why"), TAINTS.items(), ids=[f"{why}-{place}" for place, why in enumerate(TAINTS.values())]
+)
 def test_a_module_that_does_what_every_worker_must_do_itself_is_left(watched, source, why):
     seen = watched("random", "tempfile", "one", one=source)
     assert seen["left"] == {"one": why}
@@ -94,6 +99,9 @@ def test_a_module_that_does_what_every_worker_must_do_itself_is_left(watched, so
 
 
 HARMLESS = [
+    "import os; kept = {name: value for name, value in os.environ.items() if name.startswith('TQDM_')}",
+    "import os; kept = [os.environ[name] for name in os.environ if name.startswith('P')]",
+    "import os; len(os.environ); list(os.environ)",
     "import os; os.environ.get('STEADY'); os.environ['OTHER'] = '1'",
     "import socket; socket.socket().close()",
     "import threading; thread = threading.Thread(target=print, args=('',)); del thread",

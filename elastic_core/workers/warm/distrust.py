@@ -16,9 +16,11 @@ import os
 import site
 import sys
 import sysconfig
+from collections.abc import ItemsView
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
@@ -115,17 +117,33 @@ def change(before: ProcessState, after: ProcessState) -> str:
 
 
 class _WatchedVariables(dict[bytes, bytes]):
-    """The variables behind `os.environ` and `os.environb`, which tells what is read."""
+    """The variables behind `os.environ` and `os.environb`, which tells what is read: a name, or None for a copy of
+    all. To go through the items, in search of names with some head, is no copy; `walked` says that somebody did."""
 
-    read: Callable[[bytes | None], None]
+    def __init__(self, plain: dict[bytes, bytes], read: Callable[[bytes | None], None]) -> None:
+        super().__init__(plain)
+        self._read = read
+        self._ahead: list[bytes] = []
+        self.walked = False
 
     def __getitem__(self, name: bytes) -> bytes:
-        self.read(name)
+        self._read(name)
+        if self._ahead:
+            if self._ahead.pop() != name:
+                self._ahead = []  # only some of them are read
+            elif not self._ahead:
+                self._all_read(sys._getframe(2))
         return super().__getitem__(name)
 
     def __iter__(self) -> Iterator[bytes]:
-        self.read(None)
+        self._ahead = list(reversed(self.keys()))
         return super().__iter__()
+
+    def _all_read(self, reader: types.FrameType) -> None:
+        if reader.f_code is ItemsView.__iter__.__code__:
+            self.walked = True
+        else:
+            self._read(None)
 
 
 class Watch:
@@ -156,6 +174,7 @@ class Watch:
         self._running: list[str] = []
         self._state: ProcessState | None = None
         self._undo: list[Callable[[], None]] = []
+        self._variables: _WatchedVariables | None = None
         self._before = frozenset(sys.modules)
         self.clean = True
 
@@ -219,7 +238,17 @@ class Watch:
             yield
         finally:
             self._compare()
+            self._look_for_copies(name)
             self._running.pop()
+
+    def _look_for_copies(self, name: str) -> None:
+        if self._variables is None or not self._variables.walked:
+            return
+        self._variables.walked = False
+        names = {os.fsdecode(variable) for variable in dict.keys(self._variables)}
+        kept = vars(sys.modules.get(name, os)).values()
+        if any(isinstance(value, dict) and value.keys() >= names for value in kept):
+            self.leave(name, "copies all variables")
 
     def _unwanted(self, name: str, origin: str) -> str:
         if name in self._left:
@@ -244,7 +273,7 @@ class Watch:
         if not self._running:
             return
         if variable is None:
-            self.leave(self._running[-1], "reads all variables")
+            self.leave(self._running[-1], "copies all variables")
         elif self._varies(name := os.fsdecode(variable)):
             self.leave(self._running[-1], f"reads {name}")
 
@@ -284,8 +313,7 @@ class Watch:
         if not watched:
             return
         plain: dict[bytes, bytes] = watched[0]._data
-        variables = _WatchedVariables(plain)
-        variables.read = self.read
+        self._variables = variables = _WatchedVariables(plain, self.read)
 
         def put(data: dict[bytes, bytes]) -> None:
             for environ in watched:

@@ -62,7 +62,8 @@ class Conditions:
 
 class _Template:
     """One template process. `importing` is the module that it imports at the moment, since `since`. `installed`: the
-    folders where packages are installed, with the time of their last change when they were looked at. `told`: the log has said that it is ready."""
+    folders where packages are installed, with the time of their last change when they were looked at. `told`: the log
+    has said that it is ready."""
 
     def __init__(self, conditions: Conditions, environment: Mapping[str, str], varying: frozenset[str]) -> None:
         self.environment = dict(environment)
