@@ -1,7 +1,7 @@
 """The only room that knows all others: picks records, builds the objects of one agent, ends them in reverse order."""
 
 from elastic_core.compose.agent import Parts, answering, composed, parts_for
-from elastic_core.compose.chosen import check_available, origins_named, unused_options, without_missing
+from elastic_core.compose.chosen import check_available, kept_imports, origins_named, unused_options, without_missing
 from elastic_core.compose.policy import Entry, function_entry, script_entry, why_unbound
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "check_available",
     "composed",
     "function_entry",
+    "kept_imports",
     "origins_named",
     "parts_for",
     "script_entry",

@@ -54,7 +54,8 @@ class Parts:
 
     def attach(self, agent: ProcessAgent) -> None:
         """Let the watchdog and whoever looks know the agent, before it runs."""
-        self.board.follow(agent.alive_at, [self.watchdog.fault] if self.watchdog else [])
+        faults = [self.watchdog.fault] if self.watchdog else []
+        self.board.follow(agent.alive_at, faults, self.processes.template_pid)
         if self.watchdog is not None:
             self.watchdog.start(agent.timer_expired)
             self.processes.guard(self.watchdog.scratch())

@@ -152,6 +152,21 @@ def _starter_conf(settings: Settings) -> dict[str, str]:
     return {**{name: value for name, value in flags.items() if value}, **settings.worker_starter_conf}
 
 
+def kept_imports(settings: Settings, work: Work) -> dict[str, Any] | None:
+    """What earlier runs have kept about the imports of such workers, for people: the `file`, the number of `modules`,
+    and by name why modules are `left` to the workers. None where nothing is kept."""
+    folder = _starter_conf(settings).get("cache")
+    if _starter_name(settings) != "warm" or not folder:
+        return None
+    from elastic_core.workers.warm.keeper import read_cache
+    from elastic_core.workers.warm.starter import cache_file
+
+    cached = read_cache(file := cache_file(work, folder))
+    learned = cached.learned if cached else None
+    modules, left = (len(learned.modules), learned.left) if learned else (0, {})
+    return {"file": str(file), "modules": modules, "left": left}
+
+
 def backend(
     settings: Settings, manager: PluginManager, origins: Origins = None
 ) -> tuple[RendezvousBackendRecord, dict[str, Any]]:

@@ -34,7 +34,11 @@ _WIDTH = 100
 
 
 def as_dict(
-    reading: Reading, added_options: Iterable[Option], secrets: Collection[str] = (), not_used: Collection[str] = ()
+    reading: Reading,
+    added_options: Iterable[Option],
+    secrets: Collection[str] = (),
+    not_used: Collection[str] = (),
+    kept_imports: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The reading as JSON values.
 
@@ -42,7 +46,8 @@ def as_dict(
     are text as on the command line, `nnodes` is `MIN:MAX`, sets and tuples are lists, unset is null. Values of
     secret options are `***`; `secrets` are those of the records, see `PluginManager.secret_options`. The reading
     was made with the same `added_options`. `not_used`: names in `--rdzv-conf` that the backend does not need; they
-    stand beside the others' value, under `not_used`, if there are any.
+    stand beside the others' value, under `not_used`, if there are any. `kept_imports`: `file`, number of `modules` and
+    `left` (name to reason), where warm start has a cache; else null.
     """
     return {
         "version": VERSION,
@@ -54,11 +59,16 @@ def as_dict(
             for name, entry in _settings(reading, secrets, not_used).items()
         },
         "plugin_options": _plugin_options(reading, added_options),
+        "kept_imports": kept_imports,
     }
 
 
 def as_text(
-    reading: Reading, added_options: Iterable[Option], secrets: Collection[str] = (), not_used: Collection[str] = ()
+    reading: Reading,
+    added_options: Iterable[Option],
+    secrets: Collection[str] = (),
+    not_used: Collection[str] = (),
+    kept_imports: Mapping[str, Any] | None = None,
 ) -> str:
     """The reading as lines of three columns: setting, value with unit, origin. Arguments as for `as_dict`."""
     rows = []
@@ -70,7 +80,19 @@ def as_text(
     lines = [f"{name:{wide}}  {shown:{wider}}  {origin}" for name, shown, origin in rows]
     script = " ".join([reading.script or "none", *reading.script_args])
     head = [f"config file: {reading.config_file or 'none'}", f"script: {script}", ""]
-    return "\n".join([*head, *lines]) + "\n"
+    return "\n".join([*head, *lines, *_kept(kept_imports)]) + "\n"
+
+
+def _kept(imports: Mapping[str, Any] | None) -> list[str]:
+    if imports is None:
+        return []
+    if not imports["modules"]:
+        return ["", f"warm start: nothing is kept in {imports['file']} yet"]
+    left = imports["left"]
+    head = (
+        f"warm start: {imports['modules']} modules are kept in {imports['file']}, {len(left)} of them for the workers"
+    )
+    return ["", head, *(f"  {name} {why}" for name, why in left.items())]
 
 
 def _settings(reading: Reading, secrets: Collection[str], not_used: Collection[str]) -> dict[str, dict[str, Any]]:

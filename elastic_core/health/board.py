@@ -27,6 +27,7 @@ class StatusBoard:
         self._clock = clock
         self._loop_alive_at = clock.timestamp
         self._faults: Sequence[Callable[[], str]] = ()
+        self._template_pid: Callable[[], int | None] = lambda: None
         self._lock = threading.Lock()
         self._subscribers: list[Callable[[], None]] = []
         self._marks = Marks()
@@ -41,21 +42,31 @@ class StatusBoard:
             max_restarts=max_restarts,
         )
 
-    def follow(self, loop_alive_at: Callable[[], float], faults: Sequence[Callable[[], str]] = ()) -> None:
+    def follow(
+        self,
+        loop_alive_at: Callable[[], float],
+        faults: Sequence[Callable[[], str]] = (),
+        template_pid: Callable[[], int | None] = lambda: None,
+    ) -> None:
         """The agent exists now.
 
         Args:
             loop_alive_at: when its loop last turned.
             faults: of each of its watchdogs, see `interfaces.watchdog.Watchdog.fault`.
+            template_pid: of its worker starter.
         """
         self._loop_alive_at = loop_alive_at
         self._faults = faults
+        self._template_pid = template_pid
 
     def alive_at(self) -> float:
         return self._loop_alive_at()
 
     def watchdog_fault(self) -> str:
         return "; ".join(found for fault in self._faults if (found := fault()))
+
+    def template_pid(self) -> int | None:
+        return self._template_pid()
 
     def status(self) -> AgentStatus:
         return self._status

@@ -122,6 +122,9 @@ class _CallbackView:
     def watchdog_fault(self) -> str:
         return ""
 
+    def template_pid(self) -> int | None:
+        return None
+
     def status(self) -> AgentStatus:
         return self._status
 

@@ -144,6 +144,9 @@ class AgentView(Protocol):
     def watchdog_fault(self) -> str:
         """Why the configured watchdog does not watch the workers; empty if it does, or if there is none."""
 
+    def template_pid(self) -> int | None:
+        """The process from which workers are forked, with `--warm-start`; None while there is none."""
+
     def status(self) -> AgentStatus:
         """What the agent does at this moment."""
 

@@ -62,6 +62,7 @@ class FakeAgentView:
         )
         self.stuck_for = 0.0
         self.fault = ""
+        self.template: int | None = None
 
     @property
     def subscribers(self) -> int:
@@ -81,6 +82,9 @@ class FakeAgentView:
 
     def watchdog_fault(self) -> str:
         return self.fault
+
+    def template_pid(self) -> int | None:
+        return self.template
 
     def status(self) -> AgentStatus:
         return self._status

@@ -176,6 +176,10 @@ class LocalWorkers:
         """The files of a worker's output in this round, stdout before stderr; none where it goes to the console."""
         return self._round.output.files(local_rank) if self._round else ()
 
+    def template_pid(self) -> int | None:
+        """The process that the starter forks workers from; None if it has none."""
+        return getattr(self._starter, "template_pid", None)
+
     def sentinels(self) -> Collection[int]:
         return [worker.sentinel for worker in self._running_workers()]
 

@@ -29,6 +29,8 @@ NO_VARIABLES = {
     *("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION"),  # OpenSSL says so
     *("DEADLINE_EXCEEDED", "PERMISSION_DENIED"),  # gRPC's codes
     "DEFAULT_ROLE",  # a name of Python's
+    *("SC_PAGE_SIZE", "SC_PHYS_PAGES"),  # what sysconf is asked for
+    *("GROUP_", "ROLE_", "TORCHELASTIC_"),  # with which names begin
 }
 """What is written like a variable in the code and is none."""
 

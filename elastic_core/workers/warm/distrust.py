@@ -32,11 +32,12 @@ class Left(BaseException):
 
 
 class ProcessState(NamedTuple):
-    """What an import may change beyond the modules themselves. `handlers`: the kernel's masks of ignored and caught
-    signals. `output`: bytes written. `random`: the states of the random generators by name."""
+    """What an import may change beyond the modules themselves. `files`: the descriptors, and what each is of.
+    `handlers`: the kernel's masks of ignored and caught signals. `output`: bytes written. `random`: the states of the
+    random generators by name."""
 
     threads: int
-    files: frozenset[str]
+    files: frozenset[tuple[str, str]]
     handlers: tuple[bytes, ...]
     folder: str
     children: bool
@@ -51,13 +52,19 @@ def state_of_process() -> ProcessState:
     fields = stat[stat.rindex(b")") + 2 :].split()
     return ProcessState(
         threads=int(fields[17]),
-        files=frozenset(os.listdir("/proc/self/fd")),
+        files=frozenset(_open_files()),
         handlers=(fields[30], fields[31]),
         folder=os.getcwd(),
         children=_has_children(),
         output=_written(),
         random=dict(_generators()),
     )
+
+
+def _open_files() -> Iterator[tuple[str, str]]:
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one by which it was listed
+            yield name, os.readlink(f"/proc/self/fd/{name}")
 
 
 def _has_children() -> bool:
@@ -91,14 +98,12 @@ def _complete(name: str) -> Any:
     return None if module is None or getattr(module.__spec__, "_initializing", False) else module
 
 
-def change(before: ProcessState, after: ProcessState, describe: Callable[[str], str | None]) -> str:
-    """What an import has changed that it should not, in words; empty if nothing. `describe` says what a descriptor is
-    of; None: it is closed again."""
+def change(before: ProcessState, after: ProcessState) -> str:
+    """What an import has changed that it should not, in words; empty if nothing."""
     if after.threads > before.threads:
         return "starts a thread"
-    for name in sorted(after.files - before.files):
-        if (what := describe(name)) is not None:
-            return f"holds {what} open"
+    for _, what in sorted(after.files - before.files):
+        return f"holds {what.partition(':[')[0]} open"
     if after.handlers != before.handlers:
         return "sets a signal handler"
     if after.folder != before.folder:
@@ -111,14 +116,6 @@ def change(before: ProcessState, after: ProcessState, describe: Callable[[str], 
         if before.random[name] != after.random[name]:
             return f"draws from the random generator of {name}, or seeds it"
     return ""
-
-
-def described(descriptor: str) -> str | None:
-    """What a descriptor of this process is of; None if it is closed."""
-    try:
-        return os.readlink(f"/proc/self/fd/{descriptor}").partition(":[")[0]
-    except OSError:
-        return None
 
 
 class _WatchedVariables(dict[bytes, bytes]):
@@ -263,7 +260,7 @@ class Watch:
         if before and after.threads > before.threads:
             _try_fork()  # pools that end themselves before a fork, such as that of OpenBLAS, do no harm
             after = self._look()
-        if before and self._running and (what := change(before, after, described)):
+        if before and self._running and (what := change(before, after)):
             self.leave(self._running[-1], what)
         self._state = after
 
@@ -321,13 +318,17 @@ def _try_fork() -> None:
     os.waitpid(child, 0)
 
 
-def installation() -> Callable[[str], bool]:
-    """Whether a file belongs to the installation of this Python: its standard library and the folders where packages
-    are installed. What is elsewhere may be edited between two rounds."""
+def installation_folders() -> list[str]:
+    """The folders of this Python's standard library, and those where packages are installed."""
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders.update((*site.getsitepackages(), site.getusersitepackages(), os.path.dirname(os.__file__)))
-    roots = tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in folders)
+    return sorted(map(os.path.realpath, folders))
+
+
+def installation() -> Callable[[str], bool]:
+    """Whether a file belongs to the installation of this Python. What is elsewhere may be edited between two rounds."""
+    roots = tuple(f"{folder}{os.sep}" for folder in installation_folders())
 
     @functools.cache
     def within(folder: str) -> bool:

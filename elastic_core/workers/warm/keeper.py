@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
@@ -24,14 +25,14 @@ from elastic_core.workers.warm.learned import Cached, Learned, from_json
 from elastic_core.workers.warm.program import CHILD_SUBREAPER, GO, command_line, document_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from elastic_core.clock import Duration, Instant
 
 _QUIET: Duration = 1.0  # seconds without a new module after which the template imports what there is
 _ANSWER: Duration = 2.0  # seconds for a template that is ready to fork
 _LONGEST_IMPORT: Duration = 600.0  # seconds for one module, at idle priority
+_ENDING: Duration = 5.0  # seconds for a killed one to be gone
 _PAUSES = Backoff(first=1.0, longest=300.0)  # before another template, after one that was lost
 _MOST_EDITIONS = 12  # templates that are given up for what they have imported, until one is as it should be
 _MOST_TOLD = 8  # reasons in one line of the log
@@ -60,13 +61,15 @@ class Conditions:
 
 
 class _Template:
-    """One template process. `importing` is the module that it imports at the moment, since `since`."""
+    """One template process. `importing` is the module that it imports at the moment, since `since`. `installed`: the
+    folders where packages are installed, with the time of their last change when they were looked at. `told`: the log has said that it is ready."""
 
     def __init__(self, conditions: Conditions, environment: Mapping[str, str], varying: frozenset[str]) -> None:
         self.environment = dict(environment)
         self.importing = ""
         self.since: Instant | None = None
-        self.ready = False
+        self.ready = self.told = False
+        self.installed: dict[str, int] = {}
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -104,9 +107,11 @@ class _Template:
     def end(self) -> str:
         """End it at once; it has nothing to lose. Returns how it had ended before, if it had."""
         self.process.kill()
-        self.process.wait()
         self.control.close()
-        code = self.process.returncode
+        try:
+            code = self.process.wait(_ENDING)
+        except subprocess.TimeoutExpired:
+            return "it would not die"
         if code == -signal.SIGKILL:
             return "it was killed"
         return f"it ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
@@ -172,6 +177,10 @@ class Keeper:
             template = self._template
             if template is None or not template.ready:
                 return None
+            if template.installed != _changes(template.installed):
+                self._drop()  # a package was installed meanwhile, or removed
+                self._soon()
+                return None
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 ours.settimeout(_ANSWER)
@@ -181,6 +190,7 @@ class Keeper:
                     theirs.close()
                     pid = int(ours.recv(32))
                 ours.send(GO)
+                self._losses = 0
                 return pid, ours
             except (OSError, ValueError) as error:
                 ours.close()
@@ -207,6 +217,16 @@ class Keeper:
             self._template.control.close()
 
     def _keep(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # noqa: BLE001 - a fault in here must not cost more than warm starts
+            self._unusable(f"{type(error).__name__}: {error}")
+        with self._changed:
+            self._hurry = 0.0
+            self._drop()
+            self._changed.notify_all()
+
+    def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._names, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
@@ -223,9 +243,6 @@ class Keeper:
                 with self._changed:
                     self._look(ready)
                     self._changed.notify_all()
-        with self._lock:
-            if self._template:
-                self._drop()
 
     def _look(self, ready: set[int]) -> None:
         if self._woken in ready:
@@ -241,7 +258,8 @@ class Keeper:
 
     def _hear(self) -> bool:
         """Take in what workers tell. Whether there is something new."""
-        *lines, self._rest = (self._rest + os.read(self._names, _CHUNK)).split(b"\n")
+        *lines, rest = (self._rest + os.read(self._names, _CHUNK)).split(b"\n")
+        self._rest = rest[-_CHUNK:]
         heard = [self._learned.hear(line.decode("utf-8", "surrogateescape"), self._workers) for line in lines]
         return any(heard)
 
@@ -260,6 +278,8 @@ class Keeper:
         if "importing" in told:
             template.importing, template.since = told["importing"], self._clock.now()
             self._next = later(template.since, _LONGEST_IMPORT)
+        elif "folders" in told:
+            template.installed = _changes(told["folders"])
         elif "left" in told:
             self._learned.leave(*told["left"])
         elif "settled" in told:
@@ -275,14 +295,16 @@ class Keeper:
             else:
                 self._unusable(f"none of {_MOST_EDITIONS} templates was as a worker would be")
             return
-        self._editions = self._losses = 0
+        self._editions = 0
         self._hurry = 0.0
         template.ready = self._ordered == len(self._learned.modules)
         if not template.ready:
             self._act()
             return
         self._learned.seconds = self._clock.now() - self._began
-        get_logger().info(
+        tell = get_logger().debug if template.told else get_logger().info
+        template.told = True
+        tell(
             "template ready",
             pid=template.process.pid,
             modules=modules,
@@ -392,6 +414,11 @@ class Keeper:
                 reason=f"{path} cannot be written: {error.strerror}",
                 consequence="the next run begins cold",
             )
+
+
+def _changes(folders: Iterable[str]) -> dict[str, int]:
+    """When each folder was last changed; 0 for one that is not there."""
+    return {folder: path.stat().st_mtime_ns if (path := Path(folder)).is_dir() else 0 for folder in folders}
 
 
 def read_cache(path: Path | None) -> Cached | None:

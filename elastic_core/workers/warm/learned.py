@@ -33,8 +33,11 @@ class Learned:
 
     def hear(self, line: str, workers: int) -> bool:
         """Take in a worker's line: its local rank, a module and its file, with tabs between them. `workers`: how many
-        run. Whether there is something new to import."""
-        rank, name, origin = line.split("\t")
+        run. Whether there is something new to import; not for a line that is no such."""
+        rank, _, told = line.partition("\t")
+        name, tab, origin = told.partition("\t")
+        if not tab or not rank.isdecimal():
+            return False
         ranks = self._heard.setdefault(name, set())
         ranks.add(int(rank))
         if len(ranks) < workers or name in self.modules or name.startswith("__"):

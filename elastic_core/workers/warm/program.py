@@ -10,12 +10,10 @@ verb, and descriptors, the first of which is of a document in JSON (`document_of
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import ctypes
 import gc
 import importlib
-import importlib.machinery
 import io
 import json
 import os
@@ -28,7 +26,7 @@ import types
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.workers.warm.distrust import Watch, installation
+from elastic_core.workers.warm.distrust import Watch, installation, installation_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -74,8 +72,10 @@ def main() -> None:
     sys.addaudithook(_audit)
     control, *rest = map(int, descriptors)
     worker = Worker(control, rest) if role == "worker" else Template(socket.socket(fileno=control)).serve()
-    if worker is not None:
-        sys.exit(worker.run())
+    code = worker.run() if worker is not None else 0
+    if code and getattr(sys, "last_type", None) is KeyboardInterrupt:
+        return  # the interpreter knows, and ends itself by the signal
+    sys.exit(code)
 
 
 class _Interpreter:
@@ -124,6 +124,7 @@ class Template:
     def _prepare(self, order: Any) -> None:
         if os.getppid() != order["agent"]:
             sys.exit()  # the agent ended before its death would have ended this process
+        self._say(folders=installation_folders())
         for fd in (1, 2):  # what modules write is seen, and not shown
             output = os.memfd_create("elastic-output")
             os.dup2(output, fd)
@@ -132,6 +133,7 @@ class Template:
         data = order["memory"] if hard == resource.RLIM_INFINITY else min(order["memory"], hard)
         resource.setrlimit(resource.RLIMIT_DATA, (data, hard))
         sys.argv[:] = order["argv"]
+        _show(["elastic:", "template", "of", order["argv"][0]])
         _new_main(order["argv"][0])
         heads, names = tuple(order["varying_heads"]), frozenset(order["varying_names"])
         self._watch = Watch(lambda name: name in names or name.startswith(heads), installation(), self._left)
@@ -222,7 +224,10 @@ def _wait_for_the_end(parent: int) -> None:
 def _new_main(script: str) -> types.ModuleType:
     """A main module as Python makes it; modules may look at it when they are imported."""
     module = types.ModuleType("__main__")
-    vars(module).update(__annotations__={}, __builtins__=builtins, __loader__=importlib.machinery.BuiltinImporter)
+    first = vars(_interpreter.main)
+    vars(module).update({name: value for name, value in first.items() if name.startswith("__")})
+    if "__annotations__" in first:
+        module.__annotations__ = {}
     if script not in ("-c", "-m"):
         module.__file__ = script
     sys.modules["__main__"] = module
@@ -266,7 +271,9 @@ class Worker:
             return _run_function(self._fds)
         sys.argv[:] = arguments
         _new_main(arguments[0])
-        return _run_module(self._order["module"]) if self._order["module"] else _run_script(arguments[0])
+        if arguments[0] == "-m":
+            return _run_module(self._order["code"])
+        return _run_code(self._order["code"]) if arguments[0] == "-c" else _run_script(arguments[0])
 
     def _present(self, become: Callable[[], None]) -> None:
         """Become a worker, tell the agent, and wait for its word. Without either, the agent starts another one."""
@@ -286,6 +293,10 @@ class Worker:
         for fd, name in enumerate(("stdin", "stdout", "stderr")):
             os.dup2(given := self._fds.pop(name), fd)
             os.close(given)
+        if not os.path.exists(f"/proc/self/fd/{self._order['mark']}"):  # where it would be if the agent had forked this
+            os.dup2(given := self._fds["mark"], self._order["mark"])
+            os.close(given)
+            self._fds["mark"] = self._order["mark"]
         if os.getcwd() != self._order["folder"]:
             os.chdir(self._order["folder"])
         os.environ.clear()
@@ -316,15 +327,16 @@ def _reseed() -> None:
 
 class _Report:
     """Tells over a pipe which modules are imported, with their files. A pipe that is full loses nothing but time: what
-    is not taken is told with the next import."""
+    is not taken is told later. Any event is an occasion, for not every way to import a module raises one."""
 
     def __init__(self, fd: int, local_rank: int) -> None:
         self._fd = fd
         self._head = f"{local_rank}\t"
         self._told = set(sys.modules)
+        self._count = len(sys.modules)
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event != "import":
+        if len(sys.modules) == self._count:
             return
         try:
             self._tell()
@@ -355,6 +367,8 @@ class _Report:
         if lines:
             os.write(self._fd, lines)
             self._told.update(taken)
+        if len(taken) == len(fresh):
+            self._count = len(sys.modules)
 
 
 def _origin(name: str) -> str:
@@ -377,7 +391,8 @@ def _show(command: Sequence[str]) -> None:
         ctypes.memmove(start, text.ljust(end - start - 1, b"\0") + b".", end - start)
 
 
-def _run_script(path: str) -> int:
+def _run_script(given: str) -> int:
+    path = os.path.join(os.getcwd(), given.removeprefix("./"))
     if os.path.isdir(path) or not path.endswith(".py"):
         importer = importlib.import_module("pkgutil").get_importer(path)
         if importer is not None:
@@ -396,6 +411,12 @@ def _run_script(path: str) -> int:
     return 1 if python.PyRun_AnyFileExFlags(file, os.fsencode(path), 1, None) else 0
 
 
+def _run_code(code: str) -> int:
+    _put_first("")
+    ctypes.pythonapi.PyRun_SimpleString.argtypes = (ctypes.c_char_p,)
+    return 1 if ctypes.pythonapi.PyRun_SimpleString(code.encode("utf-8", "surrogateescape")) else 0
+
+
 def _run_module(name: str, alter_argv: bool = True) -> int:
     if alter_argv:
         _put_first(os.getcwd())
@@ -407,7 +428,7 @@ def _run_module(name: str, alter_argv: bool = True) -> int:
     except BaseException as error:
         traceback = error.__traceback__.tb_next if error.__traceback__ else None
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
-        sys.excepthook(type(error), error, traceback)
+        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = lambda *_: None
             raise  # the interpreter ends itself by the signal, and has nothing more to show
@@ -422,6 +443,7 @@ def _put_first(folder: str) -> None:
 
 def _run_function(fds: Mapping[str, int]) -> int:
     """A process of `multiprocessing`, as if it had been spawned."""
+    _new_main("-c")
     spawn: Any = importlib.import_module("multiprocessing.spawn")
     tracker: Any = importlib.import_module("multiprocessing.resource_tracker")
     tracker._resource_tracker._fd = fds["tracker"]

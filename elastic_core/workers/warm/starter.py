@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -39,35 +40,45 @@ def warm_starter(work: Work, options: Mapping[str, Any]) -> Starter:
     return WarmStarter(program, tuple(options["exclude"].split()), options["cache"] or "", options["memory"])
 
 
-class _Command:
-    """A Python command line, taken apart. `module`: of `-m`; empty for a script."""
+def cache_file(work: Work, folder: str) -> Path | None:
+    """Where what the workers import is kept in this folder; None for work that has no warm start."""
+    program = _Function(work) if work.function else _Command.of(work.command)
+    return None if program is None else _file(program, folder)
 
-    def __init__(self, python: tuple[str, ...], module: str, arguments: tuple[str, ...]) -> None:
+
+def _file(program: _Command | _Function, folder: str) -> Path:
+    return Path(folder) / cache_name(program.python, f"{sys.version} {sys.prefix}", program.name)
+
+
+class _Command:
+    """A Python command line, taken apart. `code`: the module of `-m` or the text of `-c`; empty for a script."""
+
+    def __init__(self, python: tuple[str, ...], code: str, arguments: tuple[str, ...]) -> None:
         self.python = python
-        self.module = module
+        self.code = code
         self.arguments = arguments
-        self.name = module or str(Path(arguments[0]).absolute())
+        self.name = code or str(Path(arguments[0]).absolute())
 
     @staticmethod
     def of(command: tuple[str, ...]) -> _Command | None:
-        """None if it is another one: of another program, or with a `-c`."""
+        """None if it is a command line of another program, or of a Python that reads its code from elsewhere."""
         if not Path(command[0]).name.startswith("python"):
             return None
         at = 1
         while at < len(command) and command[at].startswith("-") and command[at] not in ("-m", "-c", "-"):
             at += 2 if command[at] in _WITH_VALUE else 1
-        rest = command[at:]
-        if not rest or rest[0] in ("-c", "-") or rest == ("-m",):
+        python, rest = command[:at], command[at:]
+        if not rest or rest[0] == "-" or (rest[0] in ("-m", "-c") and len(rest) == 1):
             return None
-        if rest[0] == "-m":
-            return _Command(command[:at], rest[1], ("-m", *rest[2:]))
-        return _Command(command[:at], "", rest)
+        return (
+            _Command(python, rest[1], (rest[0], *rest[2:])) if rest[0] in ("-m", "-c") else _Command(python, "", rest)
+        )
 
     def order(self, local_rank: int) -> dict[str, object]:
+        code = substitute_local_rank((self.code,), local_rank)
         arguments = substitute_local_rank(self.arguments, local_rank)
-        shown = [self.module, *arguments[1:]] if self.module else arguments
-        command = [*self.python, *(["-m"] if self.module else []), *shown]
-        return {"command": command, "arguments": arguments, "module": self.module}
+        line = [*self.python, *([arguments[0], *code, *arguments[1:]] if self.code else arguments)]
+        return {"command": line, "arguments": arguments, "code": code[0]}
 
     def pickled(self, launch: Launch) -> tuple[int, ...]:
         return ()
@@ -86,7 +97,7 @@ class _Function:
         self.name = f"{work.function.__module__}.{getattr(work.function, '__qualname__', '')}"
 
     def order(self, local_rank: int) -> dict[str, object]:
-        return {"command": [*self.python, "elastic:", self.name], "arguments": self.arguments, "module": ""}
+        return {"command": [*self.python, "elastic:", self.name], "arguments": self.arguments, "code": ""}
 
     def pickled(self, launch: Launch) -> tuple[int, ...]:
         """The descriptor of the pickled process, that of the resource tracker, and those that were in it."""
@@ -108,15 +119,14 @@ class WarmStarter:
     def __init__(self, program: _Command | _Function, exclude: tuple[str, ...], cache: str, memory: int) -> None:
         self._program = program
         room = sum(len(os.fsencode(word)) + 1 for word in (*program.python, *program.arguments, program.name)) + 64
-        version = f"{sys.version} {sys.prefix}"
-        file = Path(cache) / cache_name(program.python, version, program.name) if cache else None
+        file = _file(program, cache) if cache else None
         self._conditions = Conditions(
             program.python, program.arguments, room, exclude, file, memory or _part_of_memory()
         )
         self._keeper = Keeper(self._conditions)
 
     @property
-    def template(self) -> int | None:
+    def template_pid(self) -> int | None:
         """The process id of the template; None while there is none."""
         return self._keeper.pid
 
@@ -128,6 +138,7 @@ class WarmStarter:
             "folder": str(Path.cwd()),
             "cpus": sorted(launch.cpus),
             "local_rank": launch.local_rank,
+            "mark": launch.mark,
         }
         names = ["mark", "report", "talk", *("function", "tracker")[: len(pickled)]]
         names += [f"shared{place}" for place in range(len(pickled) - 2)]
@@ -204,5 +215,9 @@ class _WarmChild:
 
 
 def _part_of_memory() -> int:
-    """A quarter of the machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    """A quarter of the memory of the machine, or of the control group if that has less."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max" is none
+            whole = min(whole, int(Path(limit).read_text()))
+    return whole // 4

@@ -27,13 +27,15 @@ _PLAIN_OF_A_FAILURE = (
 
 
 class Observation(NamedTuple):
-    """What there is to see at one moment. `now`: seconds since the epoch."""
+    """What there is to see at one moment. `now`: seconds since the epoch. `template`: the process id of the one from
+    which workers are forked."""
 
     status: AgentStatus
     alive: Probe
     ready: Probe
     usage: Mapping[int, Usage]
     now: float
+    template: int | None = None
 
 
 def status_json(seen: Observation) -> bytes:
@@ -69,8 +71,16 @@ def _changes(seen: Observation) -> dict[str, Any]:
         "now": seen.now,
         "alive": seen.alive._asdict(),
         "ready": seen.ready._asdict(),
+        "template": _template(seen),
         "workers": [_worker(worker, seen.usage.get(worker.pid)) for worker in seen.status.workers],
     }
+
+
+def _template(seen: Observation) -> dict[str, Any] | None:
+    if seen.template is None:
+        return None
+    usage = seen.usage.get(seen.template)
+    return {"pid": seen.template, "memory_bytes": usage.memory_bytes if usage else None}
 
 
 def _worker(worker: WorkerStatus, usage: Usage | None) -> dict[str, Any]:

@@ -164,6 +164,9 @@ def _workers(seen: Observation) -> Iterator[Metric]:
     memory = ((ranks, usage.memory_bytes) for ranks, usage in used)
     text = "Resident memory of a worker and its descendants."
     yield _labelled(Gauges, "worker_memory_bytes", text, labels, memory)
+    if seen.template is not None and seen.template in seen.usage:
+        text = "Resident memory of the process from which workers are forked."
+        yield _gauge("template_memory_bytes", text, seen.usage[seen.template].memory_bytes)
 
 
 def _endpoint(counts: Counts) -> Iterator[Metric]:

@@ -145,8 +145,10 @@ class Router:
         key = (status.version, alive)
         made = self._made.get(name)
         if made is None or made.key != key or made.until <= now:
-            usage = self._usage.of(worker.pid for worker in status.workers if worker.state == "running")
-            seen = Observation(status, alive, ready(status), usage, self._clock.timestamp())
+            template = self._agent.template_pid()
+            running = [worker.pid for worker in status.workers if worker.state == "running"]
+            usage = self._usage.of([*running, *([template] if template else [])])
+            seen = Observation(status, alive, ready(status), usage, self._clock.timestamp(), template)
             made = self._made[name] = _Made(key, later(now, _FRESH), make(seen))
         return Response(200, made.body, content_type)
 

@@ -117,6 +117,19 @@ def test_what_workers_use_with_all_that_they_started(view, serve, child):
     assert 'rank="5"' not in metrics
 
 
+def test_what_the_template_uses(view, serve, child):
+    port = serve().port
+    assert ask(port, "/status").json["template"] is None
+    assert "elastic_template_memory_bytes" not in ask(port, "/metrics").text
+    view.template = child.pid
+    view.show()
+    shown = ask(port, "/status").json["template"]
+    assert shown["pid"] == child.pid
+    assert shown["memory_bytes"] > 10 << 20
+    [told] = re.findall(r"^elastic_template_memory_bytes (\S+)$", ask(port, "/metrics").text, re.MULTILINE)
+    assert float(told) > 10 << 20
+
+
 def test_workers_are_not_looked_at_more_often_than_each_second(view, serve, child):
     view.show(workers=(WorkerStatus(0, 0, child.pid, "running"),))
     port = serve().port

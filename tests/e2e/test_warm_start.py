@@ -1,0 +1,453 @@
+"""Warm start under the real command: what the workers of the second round are, beside those that start cold."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from elastic_core.testing import eventually
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux"),
+]
+
+# The first round waits until the next one will be warm, and then ends badly. {second} is what the second one does.
+SCRIPT = """
+import os, sys, time
+import colorsys, decimal  # what the template imports as well
+{imports}
+THERE = set(sys.modules)
+
+def first_round():
+    end = time.monotonic() + 60
+    while not os.path.exists("warm"):
+        assert time.monotonic() < end, "no template"
+        time.sleep(0.01)
+    os._exit(9)
+
+if __name__ == "__main__":
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        first_round()
+    {second}
+"""
+
+
+class WarmRuns:
+    """Runs a script for two rounds, the second of which is warm."""
+
+    def __init__(self, elastic):
+        elastic.through = ["env"]  # an interpreter of its own
+        self.elastic = elastic
+        self.folder = elastic.cwd
+        self.site = self.folder / f"user/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+        self.site.mkdir(parents=True)
+        self.names = iter(range(100))
+
+    def script(self, second, imports="", name="train.py"):
+        code = SCRIPT.replace("{imports}", imports).replace("{second}", second.strip().replace("\n", "\n    "))
+        return self.elastic.script(name, code)
+
+    def start(self, *words, cold=False, workers=1, restarts=1, **environment):
+        """Start; returns the process and the path of its log."""
+        name = f"agent{next(self.names)}"
+        (self.folder / "warm").unlink(missing_ok=True)
+        flags = ["--standalone", f"--nproc-per-node={workers}", f"--max-restarts={restarts}"]
+        flags += [] if cold else ["--warm-start"]
+        environment = {"PYTHONUSERBASE": str(self.folder / "user"), "PYTHONPATH": str(self.site), **environment}
+        process = self.elastic.start_to_files(name, "run", *flags, *words, **environment)
+        return process, self.folder / f"{name}.err"
+
+    def until(self, log, words, process=None):
+        eventually(lambda: re.search(words, log.read_text()) or (process and process.poll() is not None), timeout=60)
+        assert re.search(words, log.read_text()), log.read_text()
+
+    def second_begins(self):
+        (self.folder / "warm").touch()
+
+    def run(self, *words, cold=False, ready="template ready", **more):
+        """To the end. Returns the exit code, the output, and the log."""
+        process, log = self.start(*words, cold=cold, **more)
+        if not cold:
+            self.until(log, ready, process)
+        self.second_begins()
+        code = process.wait(60)
+        return code, log.with_suffix(".out").read_text(), log.read_text()
+
+
+@pytest.fixture
+def warm_runs(elastic):
+    return WarmRuns(elastic)
+
+
+STATE = """
+import ctypes, faulthandler, gc, json, locale, random, resource, signal, threading
+def prctl(what):
+    value = ctypes.c_int()
+    ctypes.CDLL(None).prctl(what, ctypes.byref(value), 0, 0, 0)
+    return value.value
+def stream(it):
+    how = [it.encoding, it.errors, it.line_buffering, it.write_through, it.mode]
+    return [*how, it.name, it.isatty(), str(type(it.buffer))]
+def of_kernel(*names):
+    with open("/proc/self/status") as file:
+        return [line.split()[:2] for line in file if line.startswith(names)]
+def files():
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            what = os.readlink(f"/proc/self/fd/{name}").split(":[")[0]
+            yield what[-4:] if "agent" in what else what, os.get_inheritable(int(name))
+        except OSError:
+            pass
+def plain(value):
+    return value if isinstance(value, (str, dict, type(None))) else str(type(value))
+main = {name: plain(value) for name, value in vars(sys.modules["__main__"]).items() if name.startswith("__")}
+main["__builtins__"] = ""
+spec = sys.modules["__main__"].__spec__
+state = {
+    "main": main, "spec": spec and [spec.name, spec.origin, spec.parent],
+    "argv": [sys.argv, sys.orig_argv], "path": sys.path, "flags": list(sys.flags), "executable": sys.executable,
+    "streams": [stream(it) for it in (sys.stdin, sys.stdout, sys.stderr)],
+    "same": [sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__, sys.excepthook is sys.__excepthook__],
+    "files": sorted(files()), "finders": [str(it).split(" at ")[0] for it in sys.meta_path],
+    "variables": [[name, value] for name, value in os.environ.items() if name not in CHANGE],
+    "of C": sorted(line for line in os.popen("env").read().splitlines() if line.split("=")[0] not in [*CHANGE, "_"]),
+    "folder": os.getcwd(), "mask": os.umask(0), "leads": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()],
+    "parent": open(f"/proc/{os.getppid()}/cmdline").read().split("\\0")[1:3],
+    "processors": sorted(os.sched_getaffinity(0)), "scheduling": [os.sched_getscheduler(0), os.nice(0)],
+    "memory": open("/proc/self/oom_score_adj").read(),
+    "limits": {it: resource.getrlimit(getattr(resource, it)) for it in dir(resource) if it.startswith("RLIMIT_")},
+    "handlers": {it.name: str(signal.getsignal(it)).split(" at ")[0] for it in signal.Signals},
+    "kernel": of_kernel("SigBlk", "SigIgn", "SigCgt", "Threads", "Seccomp", "NoNewPrivs", "CapEff"),
+    "threads": [threading.active_count(), threading.main_thread() is threading.current_thread(),
+                threading.get_native_id() == os.getpid()],
+    "interpreter": [sys.getrecursionlimit(), sys.getswitchinterval(), sys.gettrace(), locale.getlocale()],
+    "collector": [gc.isenabled(), gc.get_threshold(), faulthandler.is_enabled()],
+    "shown": [open("/proc/self/cmdline").read().replace("\\0", " ").strip(), open("/proc/self/comm").read()],
+    "process": [prctl(2), prctl(37), ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)],
+}
+json.dump(state, open(f"state-{sys.argv[1]}.json", "w"))
+print(sys.argv[1], "warm" if WARM in THERE_FIRST else "cold")
+"""
+CHANGE = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "MASTER_PORT"]
+STATE_PROGRAM = f"""
+import os, sys, time
+THERE_FIRST, WARM, CHANGE = set(sys.modules), "colorsys", {CHANGE}
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    import colorsys
+    end = time.monotonic() + 60
+    while not os.path.exists("warm"):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    os._exit(9)
+{STATE}
+"""
+
+
+@pytest.mark.parametrize("kind", ["script", "link", "module", "folder", "archive"])
+def test_a_warm_worker_is_what_python_would_have_started(warm_runs, kind):
+    """All that the program can see of its process is the same as without warm start."""
+    folder = warm_runs.folder
+    job = folder / "job"
+    job.mkdir()
+    for name in ("__main__.py", "main.py"):
+        (job / name).write_text(STATE_PROGRAM)
+    (folder / "link.py").symlink_to(job / "main.py")
+    with zipfile.ZipFile(folder / "job.zip", "w") as archive:
+        archive.write(job / "__main__.py", "__main__.py")
+    kinds = {"script": ["job/main.py"], "link": ["link.py"], "module": ["-m", "job.main"], "folder": ["job"]}
+    words = kinds.get(kind, ["job.zip"])
+    seen = []
+    for cold in (True, False):
+        code, out, log = warm_runs.run(*words, "state", "--lr=1", cold=cold)
+        assert code == 0, log
+        assert out == f"state {'cold' if cold else 'warm'}\n"
+        seen.append(json.loads((folder / "state-state.json").read_text()))
+    cold_state, warm_state = seen
+    warm_state["files"].remove(["pipe", False])  # by which it tells what else it imports
+    for name, value in cold_state.items():
+        assert warm_state[name] == value, name
+    if kind == "module":
+        assert warm_state["spec"][0] == "job.main"
+
+
+ENDS = {
+    "code": "sys.exit(3)",
+    "words": "sys.exit('no data')",
+    "success": "print('done'); sys.exit()",
+    "error": "def step():\n    raise ValueError('bad loss')\nstep()",
+    "error with a hook": "sys.excepthook = lambda *it: print('hook', it[1], file=sys.stderr); raise ValueError('bad')",
+    "interrupt": "raise KeyboardInterrupt",
+    "signal": "import signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "abort": "os.abort()",
+    "at exit": "import atexit; atexit.register(print, 'bye'); sys.exit(4)",
+    "at once": "print('unflushed', flush=True); os._exit(5)",
+    "a thread that still works": "import threading; threading.Timer(0.2, print, ['late']).start()",
+    "syntax": "open('broken.py', 'w').write('a = (\\n'); import broken",
+}
+
+
+@pytest.mark.parametrize("as_module", [False, True], ids=["script", "module"])
+def test_a_warm_worker_ends_as_a_cold_one(warm_runs, as_module):
+    """Exit code, output and traceback are the same, however it ends."""
+    cases = "\n".join(
+        f"if sys.argv[1] == {name!r}:\n    " + code.replace("\n", "\n    ") for name, code in ENDS.items()
+    )
+    warm_runs.script(cases, imports="import threading, atexit, signal, traceback")
+    words = ["-m", "train"] if as_module else ["train.py"]
+    for name in ENDS:
+        seen = []
+        for cold in (True, False):
+            logs = warm_runs.folder / f"logs-{name.replace(' ', '-')}-{cold}"
+            code, _, log = warm_runs.run("--redirects=3", f"--log-dir={logs}", *words, name, cold=cold)
+            [out], [err] = (list(logs.glob(f"[!l]*/round-2/rank-0.{kind}")) for kind in ("out", "err"))
+            failed = re.findall(r'worker failed: .*round=2 reason="([^"]*)"', log)
+            seen.append((code, out.read_text(), err.read_text(), failed))
+        assert seen[0] == seen[1], name
+
+
+USES = """
+import multiprocessing, queue
+def square(n): return n * n
+def own(q): q.put(os.getpid())
+if __name__ == "__main__" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+    for method in ("fork", "spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        with context.Pool(2) as pool:
+            print(method, pool.map(square, range(4)))
+        q = context.Queue()
+        child = context.Process(target=own, args=(q,))
+        child.start()
+        print(q.get(timeout=30) == child.pid, child.join(30), child.exitcode)
+"""
+
+
+def test_a_warm_worker_has_processes_of_its_own(warm_runs):
+    script = warm_runs.script("print('end')", imports=USES)
+    code, out, log = warm_runs.run(script)
+    assert (code, out.splitlines()) == (
+        0,
+        [line for method in ("fork", "spawn", "forkserver") for line in (f"{method} [0, 1, 4, 9]", "True None 0")]
+        + ["end"],
+    ), log
+
+
+def test_each_worker_has_its_own_variables_and_random_numbers(warm_runs):
+    (warm_runs.site / "installed_lib.py").write_text("import os\nrank = os.environ.get('LOCAL_RANK')\n")
+    (warm_runs.site / "user_of_it.py").write_text("import installed_lib\n")
+    second = "print(os.environ['RANK'], installed_lib.rank, random.random(), 'user_of_it' in THERE_BEFORE, sys.argv[1])"
+    imports = "THERE_BEFORE = set(sys.modules)\nimport random, user_of_it, installed_lib"
+    script = warm_runs.script(second, imports=imports)
+    code, out, log = warm_runs.run(script, "${local_rank}", workers=2)
+    assert code == 0, log
+    lines = sorted(line.split() for line in out.splitlines())
+    assert [[rank, own, there, word] for rank, own, _, there, word in lines] == [
+        ["0", "0", "False", "0"],
+        ["1", "1", "False", "1"],
+    ]
+    assert lines[0][2] != lines[1][2]
+    assert 'reasons="installed_lib reads LOCAL_RANK"' in log
+
+
+def test_what_lies_beside_the_script_is_read_anew(warm_runs):
+    (warm_runs.folder / "helper.py").write_text("version = 1\n")
+    script = warm_runs.script("print(helper.version)", imports="import helper")
+    process, log = warm_runs.start(script)
+    warm_runs.until(log, "template ready", process)
+    (warm_runs.folder / "helper.py").write_text("version = 22\n")
+    warm_runs.second_begins()
+    assert process.wait(60) == 0
+    assert log.with_suffix(".out").read_text() == "22\n"
+
+
+def test_a_package_that_is_installed_meanwhile_is_used(warm_runs):
+    (warm_runs.site / "lib.py").write_text("version = 1\n")
+    script = warm_runs.script("print(lib.version)", imports="import lib")
+    process, log = warm_runs.start(script)
+    warm_runs.until(log, "template ready", process)
+    (warm_runs.site / "lib.py").write_text("version = 22\n")
+    (warm_runs.site / "lib-22.dist-info").mkdir()
+    warm_runs.second_begins()
+    assert process.wait(60) == 0
+    assert log.with_suffix(".out").read_text() == "22\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("import os\nif 'template' in sys.orig_argv: os.abort()", "bad ended the template: it ended by SIGABRT"),
+        ("if 'template' in sys.orig_argv: raise OSError('no')", "bad raises OSError: no"),
+        ("if 'template' in sys.orig_argv: bytearray(1 << 33)", "bad raises MemoryError: "),
+    ],
+    ids=["dies", "fails", "grows"],
+)
+def test_a_module_that_the_template_cannot_import_is_left(warm_runs, source, told):
+    (warm_runs.site / "bad.py").write_text(f"import sys\n{source}\n")
+    script = warm_runs.script(
+        "print('bad' in BEFORE, 'decimal' in BEFORE)", imports="BEFORE = set(sys.modules)\nimport bad"
+    )
+    code, out, log = warm_runs.run("--worker-starter-conf=memory=1000000000", script)
+    assert (code, out) == (0, "False True\n"), log
+    assert told in log
+
+
+def test_a_template_that_is_lost_costs_no_round(warm_runs):
+    script = warm_runs.script("print('colorsys' in BEFORE)", imports="BEFORE = set(sys.modules)")
+    Path(script).write_text(
+        Path(script)
+        .read_text()
+        .replace("import colorsys, decimal", "BEFORE = set(sys.modules)\nimport colorsys, decimal")
+        .replace("{imports}", "")
+    )
+    process, log = warm_runs.start(script)
+    warm_runs.until(log, "template ready", process)
+    pid = int(re.search(r"template ready: pid=(\d+)", log.read_text())[1])
+    os.kill(pid, signal.SIGKILL)
+    warm_runs.until(log, "template lost.*it was killed.*tried in 1 s", process)
+    warm_runs.until(log, "template ready(.|\n)*template ready", process)
+    warm_runs.second_begins()
+    assert process.wait(60) == 0
+    assert len(re.findall("template lost", log.read_text())) == 1
+
+
+def test_a_template_that_does_not_answer_costs_no_round(warm_runs):
+    script = warm_runs.script("print('second')")
+    process, log = warm_runs.start(script)
+    warm_runs.until(log, "template ready", process)
+    pid = int(re.search(r"template ready: pid=(\d+)", log.read_text())[1])
+    os.kill(pid, signal.SIGSTOP)
+    warm_runs.second_begins()
+    assert process.wait(60) == 0
+    assert log.with_suffix(".out").read_text() == "second\n"
+    assert 'template lost: reason="it did not fork within 2 s"' in log.read_text()
+
+
+def cache_files(folder):
+    return [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
+
+
+def test_what_was_learned_makes_the_first_start_of_the_next_run_warm(warm_runs):
+    (warm_runs.site / "installed_lib.py").write_text("import os\nrank = os.environ.get('LOCAL_RANK')\n")
+    imports = "BEFORE = set(sys.modules)\nimport random, installed_lib"
+    second = "print([name in BEFORE for name in ('random', 'installed_lib')])"
+    script = warm_runs.script(second, imports=imports)
+    flags = (f"--warm-start-cache={warm_runs.folder / 'cache'}", "--max-restarts=1")
+    assert warm_runs.run(*flags, script)[0] == 0
+    [file] = cache_files(warm_runs.folder / "cache")
+    Path(script).write_text(Path(script).read_text().replace('== "0"', '== "never"'))
+    code, out, log = warm_runs.run(*flags, script)
+    assert (code, out) == (0, "[True, False]\n"), log
+    shown = warm_runs.elastic.finish(warm_runs.elastic.start("explain", "--warm-start", *flags, script)).out
+    assert "installed_lib reads LOCAL_RANK" in shown
+    assert str(file) in shown
+    file.write_text("not for us")
+    assert warm_runs.run(*flags, script, ready="workers started")[:2] == (0, "[False, False]\n")
+
+
+def test_a_module_can_be_excluded(warm_runs):
+    (warm_runs.site / "lib.py").write_text("")
+    imports = "BEFORE = set(sys.modules)\nimport random, lib"
+    script = warm_runs.script("print([name in BEFORE for name in ('random', 'lib')])", imports=imports)
+    code, out, log = warm_runs.run("--warm-start-exclude=lib,email", script)
+    assert (code, out) == (0, "[True, False]\n"), log
+
+
+def test_an_agent_that_is_killed_leaves_neither_workers_nor_template(warm_runs):
+    script = warm_runs.script("open('second', 'w').close(); time.sleep(600)")
+    process, log = warm_runs.start(script)
+    warm_runs.until(log, "template ready", process)
+    warm_runs.second_begins()
+    eventually((warm_runs.folder / "second").exists, timeout=60)
+    process.kill()
+    process.wait(60)
+    eventually(lambda: not warm_runs.elastic.living(), timeout=60)
+
+
+def test_a_worker_that_hangs_is_asked_for_its_stacks(warm_runs):
+    second = "def stuck():\n    time.sleep(600)\nstuck()"
+    script = warm_runs.script(second)
+    code, _, log = warm_runs.run("--hang-timeout=3", "--hang-warmup=0", script)
+    assert code == 1
+    assert "hang" in log
+    assert "in stuck" in log
+
+
+def test_a_worker_sees_its_own_device_as_the_first(warm_runs):
+    script = warm_runs.script("print(os.environ['LOCAL_RANK'], os.environ['CUDA_VISIBLE_DEVICES'])")
+    code, out, log = warm_runs.run("--virtual-local-rank", script, workers=2, CUDA_VISIBLE_DEVICES="4,7")
+    assert (code, sorted(out.splitlines())) == (0, ["0 4", "0 7"]), log
+
+
+def test_a_program_that_is_no_python_starts_cold_and_that_is_told(warm_runs):
+    code, out, log = warm_runs.run("--no-python", "echo", "hello", ready="warm start unavailable")
+    assert (code, out) == (0, "hello\n")
+    assert len(re.findall("warm start unavailable", log)) == 1
+
+
+PROGRAM = """
+import json, multiprocessing, os, sys, time
+from elastic_core import LaunchConfig, elastic_launch
+from elastic_core.errors import ChildFailedError
+
+def work(words, lock, queue):
+    import colorsys
+    there = "colorsys" in BEFORE
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        end = time.monotonic() + 60
+        while not os.path.exists("warm"):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        os._exit(9)
+    with lock:
+        queue.put(os.environ["RANK"])
+    parent = multiprocessing.parent_process()
+    if words == "fail":
+        raise ValueError("bad loss")
+    name = multiprocessing.current_process().name
+    return [there, words, name, parent.is_alive(), parent.pid == os.getppid(), __name__]
+
+BEFORE = set(sys.modules)
+if __name__ == "__main__":
+    config = LaunchConfig(1, 1, 2, rdzv_backend="local", max_restarts=1, warm_start=True)
+    spawn = multiprocessing.get_context("spawn")
+    queue = spawn.Queue()
+    try:
+        done = elastic_launch(config, work)(sys.argv[1], spawn.Lock(), queue)
+    except ChildFailedError as error:
+        print([failure.message for failure in error.failures.values()])
+    else:
+        print(json.dumps(done), sorted(queue.get(timeout=10) for _ in done))
+"""
+
+
+@pytest.mark.parametrize("words", ["text-${local_rank}", "fail"])
+def test_functions_are_warm_as_well(warm_runs, words):
+    program = warm_runs.elastic.script(
+        "main.py",
+        "from elastic_core import log\n"
+        + PROGRAM.replace(
+            'if __name__ == "__main__":', 'if __name__ == "__main__":\n    log.configure("human", "info")', 1
+        ),
+    )
+    process = warm_runs.elastic.start_to_files("program", program, words)
+    log = warm_runs.folder / "program.err"
+    warm_runs.until(log, "template ready", process)
+    warm_runs.second_begins()
+    assert process.wait(60) == 0, log.read_text()
+    out = log.with_suffix(".out").read_text()
+    if words == "fail":
+        assert "bad loss" in out
+        return
+    returned, ranks = json.loads(out.partition("} ")[0] + "}"), out.partition("} ")[2]
+    assert [value[:2] + value[3:] for value in returned.values()] == [
+        [True, f"text-{rank}", True, True, "__mp_main__"] for rank in range(2)
+    ]
+    assert [value[2].rstrip("0123456789") for value in returned.values()] == ["SpawnProcess-"] * 2
+    assert ranks.strip() == "['0', '1']"

@@ -1,0 +1,195 @@
+"""What a module does while it is imported, and whether it is left to the workers for it. Each case is a Python of its
+own, because a watch belongs to a whole process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from elastic_core.workers.warm.distrust import ProcessState, change
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux")
+
+PROGRAM = """
+import importlib, json, os, sys
+folder, elsewhere, result, expected, excluded, *names = sys.argv[1:]
+from elastic_core.workers.warm.distrust import Left, Watch
+sys.path[:0] = [folder, elsewhere]
+left = {}
+found = lambda origin: not origin.startswith(elsewhere)
+watch = Watch(lambda name: name in ("RANK", "MASTER_PORT"), found, left.setdefault)
+watch.exclude([excluded] if excluded else [])
+watch.expect(json.loads(expected), {})
+watch.begin()
+sys.addaudithook(watch.event)
+raised = []
+for name in names:
+    try:
+        watch.run(lambda: importlib.import_module(name))
+    except BaseException as error:
+        raised.append(f"{type(error).__name__}: {error}")
+present = [name for name in names if name in sys.modules]
+watch.end()
+again = {name: os.environ.get(name) for name in ("RANK", "STEADY")}
+json.dump({"left": left, "clean": watch.clean, "raised": raised, "present": present, "again": again,
+           "finders": [str(finder) for finder in sys.meta_path if "Last" in str(finder)],
+           "loader": "exec_module" in vars(importlib.machinery.SourceFileLoader)}, open(result, "w"))
+os._exit(0)
+"""
+
+
+@pytest.fixture
+def watched(tmp_path):
+    """A function that imports modules, given by their source, under a watch. Gives what it says of them."""
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+
+    def watched(*names, expected=None, excluded="", elsewhere=None, **sources):
+        for folder, modules in (("installed", sources), ("elsewhere", elsewhere or {})):
+            for name, source in modules.items():
+                (tmp_path / folder / f"{name}.py").write_text(textwrap.dedent(source))
+        program = tmp_path / "program.py"
+        program.write_text(PROGRAM)
+        result = tmp_path / "result.json"
+        words = [str(tmp_path / "installed"), str(tmp_path / "elsewhere"), str(result), json.dumps(expected or {})]
+        with open(tmp_path / "output", "w") as output:
+            subprocess.run(
+                [sys.executable, str(program), *words, excluded, *(names or sources)],
+                stdout=output, stderr=output, timeout=60, check=True,
+            )  # fmt: skip
+        return json.loads(result.read_text())
+
+    return watched
+
+
+TAINTS = {
+    "import os; os.environ['STEADY'] = os.environ.get('RANK', '')": "reads RANK",
+    "import os; 'RANK' in os.environ": "reads RANK",
+    "from os import getenv; getenv('MASTER_PORT')": "reads MASTER_PORT",
+    "import os; os.environb.get(b'RANK')": "reads RANK",
+    "import os; dict(os.environ)": "reads all variables",
+    "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()": "starts a thread",
+    "import socket; kept = socket.socket()": "holds socket open",
+    "kept = open('/dev/full', 'w')": "holds /dev/full open",
+    "import signal; signal.signal(signal.SIGUSR1, print)": "sets a signal handler",
+    "import faulthandler; faulthandler.enable()": "sets a signal handler",
+    "import os; os.chdir('/')": "changes the working directory",
+    "import subprocess; kept = subprocess.Popen(['sleep', '1'])": "starts a process",
+    "import sys; print('deprecated', file=sys.stderr)": "writes to its output",
+    "import os; os.write(1, b'x')": "writes to its output",
+    "import random; random.seed(1)": "draws from the random generator of random, or seeds it",
+    "import tempfile; tempfile.mkdtemp(dir=__file__.rpartition('/')[0])": "makes a temporary file",
+}
+
+
+@pytest.mark.parametrize(("source", "why"), TAINTS.items(), ids=TAINTS.values())
+def test_a_module_that_does_what_every_worker_must_do_itself_is_left(watched, source, why):
+    seen = watched("random", "tempfile", "one", one=source)
+    assert seen["left"] == {"one": why}
+    assert not seen["clean"]
+
+
+HARMLESS = [
+    "import os; os.environ.get('STEADY'); os.environ['OTHER'] = '1'",
+    "import socket; socket.socket().close()",
+    "import threading; thread = threading.Thread(target=print, args=('',)); del thread",
+    "open(__file__).close()",
+    "import subprocess; subprocess.run(['true'])",
+    "import random; random.Random(1).random()",
+    "import os, atexit; atexit.register(os.getpid)",
+]
+
+
+@pytest.mark.parametrize("source", HARMLESS)
+def test_a_module_that_leaves_the_process_as_it_was_is_kept(watched, source):
+    seen = watched("random", "one", one=source)
+    assert (seen["left"], seen["clean"], seen["present"]) == ({}, True, ["random", "one"])
+
+
+def test_those_that_import_it_are_left_as_well(watched):
+    sources = {
+        "rank": "import os; os.getenv('RANK')",
+        "user": "import rank",
+        "top": "import user",
+        "free": "import json",
+    }
+    seen = watched("top", "free", **sources)
+    assert seen["left"] == {"rank": "reads RANK", "user": "imports rank", "top": "imports user"} | {
+        "top": seen["left"]["top"]
+    }
+    assert seen["left"]["top"].startswith("imports ")
+    assert "free" not in seen["left"]
+
+
+def test_what_is_done_inside_a_function_counts_for_the_module_that_is_imported(watched):
+    helper = "import os\ndef rank(): return os.environ.get('RANK')"
+    assert watched("helper", "user", helper=helper, user="import helper; helper.rank()")["left"] == {
+        "user": "reads RANK"
+    }
+
+
+def test_a_module_that_is_no_installation_s_is_left_with_those_that_import_it(watched):
+    seen = watched("lib", lib="import mine", elsewhere={"mine": ""})
+    assert seen["left"].keys() == {"lib", "mine"}
+    assert seen["left"]["lib"] == "imports mine"
+    assert seen["left"]["mine"].endswith("elsewhere/mine.py, which is no installation")
+    assert not seen["clean"]
+
+
+def test_nobody_can_pass_over_a_module_that_is_left(watched):
+    seen = watched("lib", lib="try:\n    import mine\nexcept Exception:\n    mine = None", elsewhere={"mine": ""})
+    assert seen["left"]["lib"] == "imports mine"
+
+
+def test_what_only_workers_find_is_not_taken_for_missing(watched):
+    """As where the script's folder has a module for which a package looks."""
+    optional = "try:\n    import plugin\nexcept ImportError:\n    plugin = None"
+    assert watched("lib", lib=optional)["left"] == {}
+    assert watched("lib", lib=optional, expected={"plugin": "/job/plugin.py"})["left"] == {
+        "lib": "looks for plugin, which only the workers find"
+    }
+
+
+def test_a_module_that_is_another_file_for_the_workers(watched):
+    seen = watched("lib", lib="import same", same="", expected={"same": "/job/same.py"})
+    assert seen["left"] == {"lib": "imports same", "same": "is another file for the workers: /job/same.py"}
+
+
+def test_a_package_that_is_excluded(watched):
+    seen = watched("lib", "same", lib="import same", same="", excluded="same")
+    assert seen["left"] == {"lib": "imports same", "same": "is excluded by --warm-start-exclude"}
+    assert seen["present"] == []
+
+
+def test_what_a_module_raises_is_for_the_caller(watched):
+    seen = watched("bad", bad="raise SystemExit(3)")
+    assert seen["raised"] == ["SystemExit: 3"]
+
+
+def test_afterwards_nothing_is_watched(watched):
+    seen = watched("one", one="import os; os.environ['RANK'] = '7'")
+    assert (seen["again"]["RANK"], seen["finders"], seen["loader"]) == ("7", [], False)
+
+
+def state(**changed):
+    whole = {"threads": 1, "files": frozenset(), "handlers": (b"0", b"0"), "folder": "/", "children": False}
+    return ProcessState(**{**whole, "output": 0, "random": {}, **changed})
+
+
+def test_a_descriptor_that_is_of_something_else_by_now_counts():
+    before = state(files=frozenset({("3", "/dev/null")}))
+    assert change(before, before) == ""
+    assert change(before, state(files=frozenset({("3", "socket:[7]")}))) == "holds socket open"
+
+
+def test_less_than_before_is_no_reason():
+    assert change(state(threads=2, files=frozenset({("3", "/dev/null")}), children=True), state()) == ""
+
+
+def test_a_generator_that_has_just_come_is_no_reason():
+    assert change(state(), state(random={"numpy": 1})) == ""
+    assert change(state(random={"numpy": 1}), state(random={"numpy": 2})).startswith("draws from")

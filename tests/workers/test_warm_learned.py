@@ -1,0 +1,76 @@
+"""What is known of the imports of a job's workers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from elastic_core.workers.warm.learned import Cached, Learned, cache_name, from_json
+
+
+def test_a_module_counts_when_all_workers_have_imported_it():
+    learned = Learned()
+    assert not learned.hear("0\tnumpy\t/site/numpy/__init__.py", 2)
+    assert not learned.hear("0\twandb\t/site/wandb/__init__.py", 2)
+    assert not learned.hear("0\tnumpy\t/site/numpy/__init__.py", 2)
+    assert learned.modules == {}
+    assert learned.hear("1\tnumpy\t/site/numpy/__init__.py", 2)
+    assert not learned.hear("1\tnumpy\t/site/numpy/__init__.py", 2)
+    assert learned.modules == {"numpy": "/site/numpy/__init__.py"}
+
+
+def test_modules_stay_in_the_order_in_which_they_were_imported():
+    learned = Learned()
+    for name in ("torch", "torch._C", "numpy", "__mp_main__"):
+        learned.hear(f"0\t{name}\t", 1)
+    assert list(learned.modules) == ["torch", "torch._C", "numpy"]
+
+
+@pytest.mark.parametrize("line", ["", "0", "0\ttorch", "x\ttorch\t", "-1\ttorch\t", "\t\t"])
+def test_another_line_is_passed_over(line):
+    learned = Learned()
+    assert not learned.hear(line, 1)
+    assert learned == Learned()
+
+
+def test_the_causes_are_those_modules_that_did_something_themselves():
+    learned = Learned()
+    learned.leave("rank_zero", "reads LOCAL_RANK")
+    learned.leave("lightning", "imports rank_zero")
+    learned.leave("plugin", "looks for local_one, which only the workers find")
+    learned.leave("rank_zero", "imports something")
+    assert learned.causes == {"rank_zero": "reads LOCAL_RANK"}
+    assert len(learned.left) == 3
+
+
+def test_what_was_learned_is_kept():
+    learned = Learned({"torch": "/site/torch/__init__.py", "caf\udce9": ""}, {"a": "starts a thread"}, seconds=2.5)
+    text = learned.as_json({"OMP_NUM_THREADS": "1"}, {"B", "A"}, ["SEED"])
+    assert from_json(text) == Cached(learned, {"OMP_NUM_THREADS": "1"}, frozenset("AB"), frozenset({"SEED"}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "null", '{"format": 2}', '{"format": 1}', '{"format": 1, "modules": [], "left": {}}', "\x00"],
+)
+def test_another_file_is_none(text):
+    assert from_json(text) is None
+
+
+def test_a_file_with_a_part_missing_is_none():
+    content = json.loads(Learned({"a": "b"}).as_json({}, (), ()))
+    for name in content:
+        assert from_json(json.dumps({key: value for key, value in content.items() if key != name})) is None
+        assert from_json(json.dumps({**content, name: 7 if name != "seconds" else "soon"})) is None
+
+
+def test_each_program_of_each_python_has_a_file_of_its_own():
+    one = cache_name(("python3", "-u"), "3.11", "/a/train.py")
+    others = [
+        cache_name(("python3", "-u", "-O"), "3.11", "/a/train.py"),
+        cache_name(("python3", "-u"), "3.12", "/a/train.py"),
+        cache_name(("python3", "-u"), "3.11", "/b/train.py"),
+    ]
+    assert len({one, *others}) == 4
+    assert one == cache_name(("python3", "-u"), "3.11", "/a/train.py")
