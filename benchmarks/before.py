@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.job import ENVIRONMENT, BenchmarkError
-from benchmarks.report import Report, Row, conduct, machine_facts, median, publish
+from benchmarks.report import Report, Row, conduct, machine_facts, median, own, publish
 
 NOW, BEFORE = "elastic", "before"
 LIMIT = 1.1
@@ -40,7 +40,7 @@ def measure(arguments: argparse.Namespace) -> Report:
             for row in rows_of(*sides[name], arguments.benchmark, arguments.options):
                 is_part = row["what"].startswith("- ")
                 whole = whole if is_part else row["what"]
-                if (value := row["values"].get("elastic")) is not None:
+                if (value := own(row["values"])) is not None:
                     found[name].setdefault((row["what"], row["unit"], whole if is_part else ""), []).append(value)
     report = Report(f"before_{arguments.benchmark}", {"turns": arguments.turns, "options": " ".join(arguments.options)})
     report.rows = compared(found[NOW], found[BEFORE])

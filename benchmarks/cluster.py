@@ -23,7 +23,8 @@ STOP_TOGETHER_S = 3.0
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the optimizer: when, on which node, by which process, with which rank in which world."""
+    """A step of the optimizer: when, on which node, by which process, with which rank in which world. It is
+    `workers/steps.py` that writes it."""
 
     at: float
     node: int
@@ -31,6 +32,7 @@ class Step:
     rank: int
     world_size: int
     restart: int
+    local_rank: int = 0
 
 
 class StepFile:
@@ -78,26 +80,49 @@ class Meeting:
     port: int
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What the nodes of a job run.
+
+    Args:
+        workers: on each node.
+        restarts: how many the job may make.
+        script: one of `workers/`, which tells its steps.
+        options: more of the launcher's.
+    """
+
+    workers: int = 1
+    restarts: int = 3
+    script: str = "ddp.py"
+    options: tuple[str, ...] = ()
+
+
 class Cluster:
     """A job whose nodes are started one by one. Made by `cluster`. Unless it meets at a store that stands, node 0 hosts
-    the store of the rendezvous."""
+    the store of the rendezvous. A job of one node meets nobody."""
 
-    def __init__(self, launcher: Sequence[str], nodes: str, folder: Path, meeting: Meeting | None = None) -> None:
+    def __init__(
+        self,
+        launcher: Sequence[str],
+        nodes: str,
+        folder: Path,
+        meeting: Meeting | None = None,
+        shape: Shape = Shape(),
+    ) -> None:
         self.folder = folder
         self.agents: list[Job] = []
         meeting = meeting or Meeting("c10d", free_port())
         self._port = meeting.port
+        self._workers = shape.workers
         self._file = StepFile(folder / "steps")
         self._last: dict[int, Step] = {}
         self._command = [
             *launcher,
-            f"--nnodes={nodes}",
-            "--nproc-per-node=1",
-            "--max-restarts=3",
-            f"--rdzv-backend={meeting.backend}",
-            f"--rdzv-endpoint=127.0.0.1:{self._port}",
-            f"--rdzv-id={uuid.uuid4().hex[:12]}",
-            str(WORKERS / "ddp.py"),
+            f"--nproc-per-node={shape.workers}",
+            f"--max-restarts={shape.restarts}",
+            *(["--standalone"] if nodes == "1" else meet(meeting, nodes)),
+            *shape.options,
+            str(WORKERS / shape.script),
         ]
 
     def start_node(self) -> Job:
@@ -116,7 +141,7 @@ class Cluster:
 
     def _more(self) -> list[Step]:
         steps = self._file.more()
-        self._last.update({step.node: step for step in steps})
+        self._last.update({step.node * self._workers + step.local_rank: step for step in steps})
         return steps
 
     def wait_resumed(self, world_size: int, old: Collection[int], count: int, deadline: float) -> Resumed | None:
@@ -131,9 +156,9 @@ class Cluster:
             time.sleep(LOOK_EVERY_S)
 
     def workers(self) -> dict[int, int]:
-        """The process that made the last step of each node."""
+        """The process that made the last step in each place: the node, where each has one worker."""
         self._more()
-        return {node: step.pid for node, step in self._last.items()}
+        return {place: step.pid for place, step in self._last.items()}
 
     def tail(self) -> str:
         """What the agents said last."""
@@ -153,11 +178,26 @@ class Cluster:
             agent.wait_output_end()
 
 
+def meet(meeting: Meeting, nodes: str) -> list[str]:
+    """The options of a new job."""
+    return [
+        f"--nnodes={nodes}",
+        f"--rdzv-backend={meeting.backend}",
+        f"--rdzv-endpoint=127.0.0.1:{meeting.port}",
+        f"--rdzv-id={uuid.uuid4().hex[:12]}",
+    ]
+
+
 @contextmanager
-def cluster(launcher: Sequence[str], nodes: str, meeting: Meeting | None = None) -> Iterator[Cluster]:
+def cluster(
+    launcher: Sequence[str],
+    nodes: str,
+    meeting: Meeting | None = None,
+    shape: Shape = Shape(),
+) -> Iterator[Cluster]:
     """A job without agents yet; when the block is left, nothing of it runs any more. `nodes` is MIN:MAX or a number."""
     with tempfile.TemporaryDirectory(prefix="elastic-benchmark-") as folder:
-        made = Cluster(launcher, nodes, Path(folder), meeting)
+        made = Cluster(launcher, nodes, Path(folder), meeting, shape)
         try:
             yield made
         finally:

@@ -35,6 +35,7 @@ TITLES = {
     "hello": "The launcher: two workers that print a line",
     "many_workers": "The launcher: 64 workers on one machine",
     "digits_kill": "The launcher: a training job whose worker is killed",
+    "warm": "Warm start: a worker is killed, and other first steps",
     "etcd": "Over etcd (stock torchrun's own etcd backends cannot use an etcd of today)",
     "etcd_recovery": "Recovery over etcd",
     "endurance": "1,000 rounds with killed agents",
@@ -106,7 +107,7 @@ def line(row: Mapping[str, Any], names: Sequence[str]) -> str:
 def table(report: Mapping[str, Any]) -> str:
     """One benchmark."""
     names = sides(row["values"] for row in report["rows"])
-    head = [f"| | {' | '.join(names)} | ratio | target | met |", "|---|---|---|---|---|---|"]
+    head = [f"| | {' | '.join(names)} | ratio | target | met |", f"|{'---|' * (len(names) + 4)}"]
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report["settings"].items())
     title = TITLES.get(report["benchmark"], report["benchmark"])
     return "\n".join(

@@ -143,13 +143,14 @@ def options() -> argparse.ArgumentParser:
     return made
 
 
-def form(job: Cluster) -> float | None:
-    """Let two nodes train; seconds from the first one's start, None if they do not."""
+def form(job: Cluster, nodes: int = 2, world_size: int = 2) -> float | None:
+    """Let one or two nodes train; seconds from the first one's start, None if they do not."""
     first = job.start_node()
     deadline = first.started + FORM_LIMIT_S
-    job.wait_host(deadline)
-    job.start_node()
-    trained = job.wait_resumed(2, (), STEPS, deadline)
+    if nodes > 1:
+        job.wait_host(deadline)
+        job.start_node()
+    trained = job.wait_resumed(world_size, (), STEPS, deadline)
     return None if trained is None else trained.at - first.started
 
 

@@ -22,6 +22,9 @@ import psutil
 from benchmarks.job import LAUNCHERS, BenchmarkError
 from benchmarks.processes import adopt_orphans, end_descendants
 
+OURS = ("elastic", "warm")
+"""The names of what is measured; all others are what it is compared with."""
+
 
 @dataclass
 class Row:
@@ -29,7 +32,7 @@ class Row:
 
     Args:
         target: what it should be, in words.
-        against: torchrun's figure for the ratio, where it is not the one in `values`.
+        against: what to divide by for the ratio, where it is not torchrun's figure in `values`.
         met: whether it is what it should be; None where nothing was measured, or nothing is asked.
         notes: for each launcher, what a figure alone does not tell, such as "3 of 3 hung".
     """
@@ -44,9 +47,9 @@ class Row:
 
     def ratio(self) -> float | None:
         """elastic / torchrun, where both are there and neither is nothing at all."""
-        elastic = self.values.get("elastic")
-        torchrun = self.values.get("torchrun") if self.against is None else self.against
-        return elastic / torchrun if elastic and torchrun else None
+        ours = own(self.values)
+        other = self.values.get("torchrun") if self.against is None else self.against
+        return ours / other if ours and other else None
 
 
 @dataclass
@@ -61,13 +64,13 @@ class Report:
     def print(self) -> None:
         """A table with one line for each row."""
         print(f"\n{self.benchmark}: " + ", ".join(f"{name} {value}" for name, value in self.settings.items()))
-        ours, other = sides(row.values for row in self.rows)
-        print(f"{'':58}{ours:>10}{other:>10}{'ratio':>8}  target")
+        names = sides(row.values for row in self.rows)
+        print(f"{'':58}{''.join(f'{name:>10}' for name in names)}{'ratio':>8}  target")
         for row in self.rows:
-            cells = [number(row.values.get(name)) for name in (ours, other)]
+            cells = "".join(f"{number(row.values.get(name)):>10}" for name in names)
             ratio = row.ratio()
             print(
-                f"{f'{row.what} [{row.unit}]':58}{cells[0]:>10}{cells[1]:>10}"
+                f"{f'{row.what} [{row.unit}]':58}{cells}"
                 f"{'-' if ratio is None else f'{ratio:.2f}':>8}  {row.target}{verdict(row.met)}"
             )
             for name, note in row.notes.items():
@@ -84,11 +87,17 @@ class Report:
         }
 
 
-def sides(values: Iterable[Mapping[str, float | None]]) -> tuple[str, str]:
+def sides(values: Iterable[Mapping[str, float | None]]) -> tuple[str, ...]:
     """What is compared in these rows: elastic with torchrun, unless they say with what else."""
     names = {name: None for of_one in values for name in of_one}
-    other = next((name for name in names if name not in LAUNCHERS), "torchrun")
-    return "elastic", other
+    ours = next((name for name in OURS if name in names), OURS[0])
+    others = [name for name in names if name not in (ours, *LAUNCHERS)]
+    return ours, *others, *(["torchrun"] if "torchrun" in names or not others else [])
+
+
+def own(values: Mapping[str, float | None]) -> float | None:
+    """Our figure."""
+    return next((value for name in OURS if (value := values.get(name)) is not None), None)
 
 
 def number(value: float | None) -> str:

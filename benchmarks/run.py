@@ -25,6 +25,7 @@ from benchmarks import (
     rendezvous,
     steady,
     timer,
+    warm,
 )
 from benchmarks.job import BenchmarkError
 from benchmarks.report import conduct, machine_facts, parser, publish
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "rendezvous": rendezvous,
     "steady": steady,
     "recovery": recovery,
+    "warm": warm,
     "etcd": etcd,
     "hangs": hangs,
     "timer": timer,

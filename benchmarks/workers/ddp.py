@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 
 import torch
 import torch.distributed as dist
+from steps import telling
 from torch.nn.parallel import DistributedDataParallel
 
 # Real steps wait for data or an accelerator; ones that only compete for the processor would slow down everything else.
@@ -20,20 +19,12 @@ def main() -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(32, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    lines = os.open(os.environ["BENCHMARK_STEPS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    identity = {
-        "node": int(os.environ["BENCHMARK_NODE"]),
-        "pid": os.getpid(),
-        "rank": dist.get_rank(),
-        "world_size": dist.get_world_size(),
-        "restart": int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
-    }
+    tell = telling()
     while True:
         optimizer.zero_grad()
         model(torch.randn(16, 32)).pow(2).mean().backward()
         optimizer.step()
-        line = {"at": time.clock_gettime(time.CLOCK_BOOTTIME), **identity}
-        os.write(lines, (json.dumps(line) + "\n").encode())  # One write, so that lines of several workers stay whole.
+        tell()
         time.sleep(PAUSE_S)
 
 
