@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
-# They look through all variables for those with a head of their own, such as TQDM_.
-_LOOK_THROUGH = frozenset({"fsspec.config", "networkx.utils.backends", "tqdm.std"})
-
-
 class Left(BaseException):
     """Raised where a module is imported that is left to the workers. Not an `Exception`, so that a module which can do
     without the other one does not take it for missing."""
@@ -275,8 +271,6 @@ class Watch:
 
     def read(self, variable: bytes | None) -> None:
         if not self._running:
-            return
-        if variable is None and self._running[-1] in _LOOK_THROUGH:
             return
         if variable is None:
             self.leave(self._running[-1], "copies all variables")
