@@ -1,0 +1,231 @@
+"""Libraries under warm start: what a worker does that was forked, beside one that Python started.
+
+Each program in `warm_libraries` runs twice on two workers, cold and warm; one worker is killed once, and what the last
+round told is compared. With `WARM_TABLE=FILE` the verdicts go there as a table, a line for each program.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import signal
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_core.testing import eventually
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux"),
+]
+
+PROGRAMS = Path(__file__).parent / "warm_libraries"
+SOURCES = {path.stem: path.read_text() for path in sorted(PROGRAMS.glob("*.py")) if "import probe\n" in path.read_text()}
+LAST_IMPORT = "pydoc_data"  # as in `probe`
+PATIENCE = 300
+NEARLY_ALL = 0.95  # of the modules: more is `warm`, less is `partly`
+QUIET = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+QUIET |= {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": ""}
+
+
+@dataclass
+class Told:
+    """What one worker has told in one round, by kind and name. `lines`: the others of each stream, without what differs
+    between two runs."""
+
+    facts: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def imports(self):
+        return next(iter(self.facts["imports"].values()))
+
+
+@dataclass
+class Run:
+    """All workers' words by round and rank. `left`: modules that the template left, with the reasons. `log`: the
+    agent's."""
+
+    code: int
+    log: str
+    told: dict[tuple[int, int], Told]
+    left: dict[str, str]
+
+    @property
+    def last(self):
+        return max(number for number, _ in self.told)
+
+    def of_last(self):
+        """Of the workers of the last round, by rank."""
+        return {rank: told for (number, rank), told in sorted(self.told.items()) if number == self.last}
+
+    def seconds(self):
+        return max(told.imports["seconds"] for told in self.of_last().values())
+
+
+class Job:
+    """Runs a program, cold or warm, in a folder of its own that has the same name."""
+
+    def __init__(self, elastic, source):
+        elastic.through = ["env"]  # an interpreter of its own
+        self.elastic = elastic
+        self.program = str(PROGRAMS / f"{source}.py")
+
+    def run(self, warm):
+        base = self.elastic.cwd
+        self.elastic.cwd = folder = base / ("warm" if warm else "cold")
+        folder.mkdir()
+        try:
+            return self._run(folder, warm)
+        finally:
+            self.elastic.cwd = base
+
+    def _run(self, folder, warm):
+        words = ["--standalone", "--nproc-per-node=2", "--max-restarts=2", "--redirects=3", f"--log-dir={folder}/logs"]
+        words += ["--warm-start", f"--warm-start-cache={folder}/learned"] if warm else []
+        home = {"HOME": str(folder), "XDG_CACHE_HOME": f"{folder}/cache", "XDG_CONFIG_HOME": f"{folder}/config"}
+        process = self.elastic.start_to_files("agent", "run", *words, self.program, **QUIET, **home)
+        log = folder / "agent.err"
+        reached = [folder / f"reached-{rank}" for rank in range(2)]
+
+        def over():
+            return process.poll() is not None
+
+        def is_ready():
+            cached = self._learned(folder)
+            return LAST_IMPORT in cached.get("modules", {}) or "warm start unavailable" in log.read_text()
+
+        eventually(lambda: all(path.exists() for path in reached) or over(), timeout=PATIENCE)
+        if warm:
+            eventually(lambda: is_ready() or over(), timeout=PATIENCE)
+        if not over():
+            os.kill(int(reached[1].read_text()), signal.SIGKILL)
+        eventually(over, timeout=PATIENCE)
+        left = self._learned(folder).get("left", {})
+        return Run(process.poll(), log.read_text(), self._told(folder), left)
+
+    def _learned(self, folder):
+        for path in (folder / "learned").glob("warm-*.json"):
+            return json.loads(path.read_text())
+        return {}
+
+    def _told(self, folder):
+        found = defaultdict(Told)
+        for path in sorted(folder.glob("logs/[0-9a-f]*/round-*/rank-*.*")):
+            number, rank = re.search(r"round-(\d+)/rank-(\d+)", str(path)).groups()
+            told = found[int(number), int(rank)]
+            for line in path.read_text().replace(str(folder), "FOLDER").splitlines():
+                if line.startswith("probe "):
+                    kind, _, rest = line.removeprefix("probe ").partition(" ")
+                    name, _, value = rest.partition(": ")
+                    told.facts[kind][name] = json.loads(value)
+                else:
+                    told.lines.append(f"{path.suffix[1:]}: {re.sub('[0-9]+', '#', line)}")
+        return found
+
+
+def differences(cold, warm):
+    """What the workers of the last round told that is wrong, in words."""
+    for rank, expected in cold.of_last().items():
+        found = warm.of_last().get(rank, Told())
+        for kind in ("result", "variable", "state"):
+            yield from unlike(f"rank {rank}, {kind}", expected.facts[kind], found.facts[kind])
+        yield from unlike(f"rank {rank}", {"lines": expected.lines}, {"lines": found.lines})
+    yield from wrong_streams(cold, warm)
+
+
+def unlike(where, expected, found):
+    for name in expected.keys() | found.keys():
+        if expected.get(name) != found.get(name):
+            yield f"{where} {name}: cold {expected.get(name)}, warm {found.get(name)}"
+
+
+def wrong_streams(cold, warm):
+    """What is drawn is the same where the processes that start cold draw the same, and else like nothing before."""
+    for name in {name for told in cold.told.values() for name in told.facts["random"]}:
+        seen = {place: told.facts["random"].get(name) for place, told in cold.told.items()}
+        drawn = {place: told.facts["random"].get(name) for place, told in warm.told.items()}
+        for rank in range(2):
+            value = drawn.get((warm.last, rank))
+            before = [seen.get((number, rank)) for number in range(1, cold.last + 1)]
+            if all(one == before[0] for one in before):
+                if value != before[0]:
+                    yield f"rank {rank}, random {name}: cold {before}, warm {value}"
+                continue
+            others = [*seen.values(), *(one for place, one in drawn.items() if place != (warm.last, rank))]
+            if value is None or value in others:
+                yield f"rank {rank}, random {name}: {value} again, in {others}"
+
+
+def verdict(warm):
+    """In a word, by what was there when the workers of the last round began."""
+    imports = [told.imports for told in warm.of_last().values()]
+    there = min(1 - len(one["missing"]) / one["needed"] for one in imports)
+    if not all(one["there"] for one in imports):
+        return "cold"
+    return "warm" if there >= NEARLY_ALL else "partly"
+
+
+class Table:
+    """The verdicts, as Markdown. Written anew with every line, so that a run that is cut off leaves what it has."""
+
+    def __init__(self, path):
+        self._path = path
+        self._rows = []
+
+    def add(self, program, word, cold, warm, wrong):
+        library = program.rstrip("_").replace("_", ", ", 1)
+        imports = next(iter(warm.of_last().values()), Told())
+        there = left = seconds = ""
+        if imports.facts["imports"]:
+            missing = len(imports.imports["missing"])
+            there, left = str(imports.imports["needed"] - missing), str(missing)
+            seconds = f"{cold.seconds():.2f} → {warm.seconds():.2f}"
+        causes = [f"{name} {why}" for name, why in warm.left.items() if not why.startswith(("imports ", "looks for "))]
+        reasons = "; ".join(wrong or causes).replace("|", "\\|")
+        self._rows.append(f"| {library} | {version(program)} | {word} | {there} | {left} | {reasons} | {seconds} |")
+        if self._path:
+            head = ["| library | version | verdict | modules there | left | reasons | seconds of imports, cold → warm |"]
+            Path(self._path).write_text("\n".join([*head, "|---|---|---|---|---|---|---|", *self._rows, ""]))
+
+
+def library(program):
+    return re.search(r'probe\.imported\("(\w+)', SOURCES[program]).group(1)
+
+
+def version(program):
+    return metadata.version(distributions()[library(program)][0])
+
+
+@functools.cache
+def distributions():
+    return metadata.packages_distributions()
+
+
+@pytest.fixture(scope="module")
+def table():
+    return Table(os.environ.get("WARM_TABLE"))
+
+
+@pytest.mark.parametrize("program", SOURCES)
+def test_a_library_is_the_same_warm_and_cold(program, elastic, table):
+    if find_spec(library(program)) is None:
+        pytest.skip(f"{library(program)} is not installed: tox run -e warm")
+    job = Job(elastic, program)
+    cold, warm = job.run(warm=False), job.run(warm=True)
+    assert (cold.code, cold.last) == (0, 2), (cold.log, cold.told)
+    if warm.code:
+        wrong = [f"the job failed: {warm.log}"]
+    else:
+        wrong = list(differences(cold, warm))
+    table.add(program, "wrong" if wrong else verdict(warm), cold, warm, wrong)
+    assert not wrong, "\n".join([*wrong, warm.log])

@@ -1,0 +1,15 @@
+"""A run of wandb that stays here."""
+
+import probe
+
+import wandb
+
+probe.imported("wandb")
+run = wandb.init(project="warm", mode="offline", dir=probe.folder(), config={"rank": probe.RANK})
+for step in range(3):
+    run.log({"loss": 1 / (step + 1)})
+probe.random("id", run.id)
+probe.result("summary", dict(run.summary))
+probe.result("configuration", dict(run.config))
+run.finish()
+probe.end()
