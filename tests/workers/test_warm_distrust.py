@@ -71,10 +71,11 @@ TAINTS = {
     "import os; 'RANK' in os.environ": "reads RANK",
     "from os import getenv; getenv('MASTER_PORT')": "reads MASTER_PORT",
     "import os; os.environb.get(b'RANK')": "reads RANK",
-    "import os; kept = dict(os.environ)": "copies all variables",
-    "import os; kept = {**os.environ}; ": "copies all variables",
-    "import os; kept = os.environ.copy()": "copies all variables",
-    "import os; kept = {name: value for name, value in os.environ.items()}": "copies all variables",
+    "import os; kept = dict(os.environ)": "keeps a copy of all variables",
+    "import os; kept = {**os.environ}; ": "keeps a copy of all variables",
+    "import os\nclass A:\n  def __init__(self): self.a = dict(os.environ)\na = [A()]": "keeps a copy of all variables",
+    "import os; kept = os.environ.copy()": "keeps a copy of all variables",
+    "import os; kept = {name: value for name, value in os.environ.items()}": "keeps a copy of all variables",
     "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()": "starts a thread",
     "import socket; kept = socket.socket()": "holds socket open",
     "kept = open('/dev/full', 'w')": "holds /dev/full open",
@@ -84,7 +85,8 @@ TAINTS = {
     "import subprocess; kept = subprocess.Popen(['sleep', '1'])": "starts a process",
     "import sys; print('deprecated', file=sys.stderr)": "writes to its output",
     "import os; os.write(1, b'x')": "writes to its output",
-    "import random; random.seed(1)": "draws from the random generator of random, or seeds it",
+    "import random; random.seed(1)": "seeds the random generator of random",
+    "from random import *; seed(1); random()": "seeds the random generator of random",
     "import tempfile; tempfile.mkdtemp(dir=__file__.rpartition('/')[0])": "makes a temporary file",
 }
 
@@ -107,7 +109,8 @@ HARMLESS = [
     "import threading; thread = threading.Thread(target=print, args=('',)); del thread",
     "open(__file__).close()",
     "import subprocess; subprocess.run(['true'])",
-    "import random; random.Random(1).random()",
+    "import random; random.Random(1).random(); random.random()",
+    "import os\ndef look(): variables = dict(os.environ); variables.get('A')\nlook()",
     "import os, atexit; atexit.register(os.getpid)",
 ]
 
@@ -185,7 +188,7 @@ def test_afterwards_nothing_is_watched(watched):
 
 def state(**changed):
     whole = {"threads": 1, "files": frozenset(), "handlers": (b"0", b"0"), "folder": "/", "children": False}
-    return ProcessState(**{**whole, "output": 0, "random": {}, **changed})
+    return ProcessState(**{**whole, "output": 0, "seeds": {}, **changed})
 
 
 def test_a_descriptor_that_is_of_something_else_by_now_counts():
@@ -199,5 +202,5 @@ def test_less_than_before_is_no_reason():
 
 
 def test_a_generator_that_has_just_come_is_no_reason():
-    assert change(state(), state(random={"numpy": 1})) == ""
-    assert change(state(random={"numpy": 1}), state(random={"numpy": 2})).startswith("draws from")
+    assert change(state(), state(seeds={"numpy": 1})) == ""
+    assert change(state(seeds={"numpy": 1}), state(seeds={"numpy": 2})) == "seeds the random generator of numpy"

@@ -11,23 +11,25 @@ from elastic_core.workers.warm.learned import Cached, Learned, cache_name, from_
 
 def test_a_module_counts_when_all_workers_have_imported_it():
     learned = Learned()
-    assert not learned.hear("0\tnumpy\t/site/numpy/__init__.py", 2)
-    assert not learned.hear("0\twandb\t/site/wandb/__init__.py", 2)
-    assert not learned.hear("0\tnumpy\t/site/numpy/__init__.py", 2)
+    assert not learned.hear("0\t7\tnumpy\t/site/numpy/__init__.py", 2)
+    assert not learned.hear("0\t9\twandb\t/site/wandb/__init__.py", 2)
+    assert not learned.hear("0\t7\tnumpy\t/site/numpy/__init__.py", 2)
     assert learned.modules == {}
-    assert learned.hear("1\tnumpy\t/site/numpy/__init__.py", 2)
-    assert not learned.hear("1\tnumpy\t/site/numpy/__init__.py", 2)
+    assert learned.hear("1\t8\tnumpy\t/site/numpy/__init__.py", 2)
+    assert not learned.hear("1\t8\tnumpy\t/site/numpy/__init__.py", 2)
     assert learned.modules == {"numpy": "/site/numpy/__init__.py"}
 
 
-def test_modules_stay_in_the_order_in_which_they_were_imported():
-    learned = Learned()
-    for name in ("torch", "torch._C", "numpy", "__mp_main__"):
-        learned.hear(f"0\t{name}\t", 1)
-    assert list(learned.modules) == ["torch", "torch._C", "numpy"]
+def test_modules_are_in_the_order_in_which_their_imports_began():
+    learned = Learned({"kept": ""})
+    for line in ("0\t3\ttorch.nn\t", "0\t2\ttorch._C\t", "0\t4\t__mp_main__\t", "0\t1\ttorch\t/site/torch.py"):
+        learned.hear(line, 1)
+    assert learned.in_order() == [("kept", ""), ("torch", "/site/torch.py"), ("torch._C", ""), ("torch.nn", "")]
 
 
-@pytest.mark.parametrize("line", ["", "0", "0\ttorch", "x\ttorch\t", "-1\ttorch\t", "\t\t"])
+@pytest.mark.parametrize(
+    "line", ["", "0", "0\t1\ttorch", "x\t1\ttorch\t", "-1\t1\ttorch\t", "\t\t\t", "0\t1\t\t", "9" * 5000 + "\t1\ta\t"]
+)
 def test_another_line_is_passed_over(line):
     learned = Learned()
     assert not learned.hear(line, 1)

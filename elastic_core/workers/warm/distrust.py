@@ -16,12 +16,14 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import ItemsView
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+
+_NONE_DRAWN = 624  # the position of a generator that has just been seeded
+_MARK = b"ELASTIC_TEMPLATE"
 
 
 class Left(BaseException):
@@ -31,8 +33,8 @@ class Left(BaseException):
 
 class ProcessState(NamedTuple):
     """What an import may change beyond the modules themselves. `files`: the descriptors, and what each is of.
-    `handlers`: the kernel's masks of ignored and caught signals. `output`: bytes written. `random`: the states of the
-    random generators by name."""
+    `handlers`: the kernel's masks of ignored and caught signals. `output`: bytes written. `seeds`: of random
+    generators, by name."""
 
     threads: int
     files: frozenset[tuple[str, str]]
@@ -40,7 +42,7 @@ class ProcessState(NamedTuple):
     folder: str
     children: bool
     output: int
-    random: Mapping[str, object]
+    seeds: Mapping[str, object]
 
 
 def state_of_process() -> ProcessState:
@@ -55,7 +57,7 @@ def state_of_process() -> ProcessState:
         folder=os.getcwd(),
         children=_has_children(),
         output=_written(),
-        random=dict(_generators()),
+        seeds=dict(_seeds()),
     )
 
 
@@ -80,14 +82,17 @@ def _written() -> int:
     return sum(os.fstat(fd).st_size for fd in (1, 2))
 
 
-def _generators() -> Iterator[tuple[str, object]]:
+def _seeds() -> Iterator[tuple[str, object]]:
+    """Of the generators that are seeded anew in each worker: what changes when they are seeded, and seldom when a
+    number is drawn. Torch's begins with one seed in every process, and is as in a worker."""
     if random := _complete("random"):
-        yield "random", random.getstate()
+        if random.getstate()[1][-1] == _NONE_DRAWN:
+            random.random()
+        yield "random", random.getstate()[1][:-1]
     if numpy := _complete("numpy.random"):
-        _, keys, position, *_ = numpy.get_state()
-        yield "numpy", (keys.tobytes(), position)
-    if (torch := _complete("torch")) and _complete("numpy"):
-        yield "torch", torch.get_rng_state().numpy().tobytes()
+        if numpy.get_state()[2] == _NONE_DRAWN:
+            numpy.random_sample()
+        yield "numpy", numpy.get_state()[1].tobytes()
 
 
 def _complete(name: str) -> Any:
@@ -110,40 +115,22 @@ def change(before: ProcessState, after: ProcessState) -> str:
         return "starts a process"
     if after.output > before.output:
         return "writes to its output"
-    for name in sorted(before.random.keys() & after.random.keys()):
-        if before.random[name] != after.random[name]:
-            return f"draws from the random generator of {name}, or seeds it"
+    for name in sorted(before.seeds.keys() & after.seeds.keys()):
+        if before.seeds[name] != after.seeds[name]:
+            return f"seeds the random generator of {name}"
     return ""
 
 
 class _WatchedVariables(dict[bytes, bytes]):
-    """The variables behind `os.environ` and `os.environb`, which tells what is read: a name, or None for a copy of
-    all. To go through the items, in search of names with some head, is no copy; `walked` says that somebody did."""
+    """The variables behind `os.environ` and `os.environb`, which tells the names that are read."""
 
-    def __init__(self, plain: dict[bytes, bytes], read: Callable[[bytes | None], None]) -> None:
+    def __init__(self, plain: dict[bytes, bytes], read: Callable[[bytes], None]) -> None:
         super().__init__(plain)
         self._read = read
-        self._ahead: list[bytes] = []
-        self.walked = False
 
     def __getitem__(self, name: bytes) -> bytes:
         self._read(name)
-        if self._ahead:
-            if self._ahead.pop() != name:
-                self._ahead = []  # only some of them are read
-            elif not self._ahead:
-                self._all_read(sys._getframe(2))
         return super().__getitem__(name)
-
-    def __iter__(self) -> Iterator[bytes]:
-        self._ahead = list(reversed(self.keys()))
-        return super().__iter__()
-
-    def _all_read(self, reader: types.FrameType) -> None:
-        if reader.f_code is ItemsView.__iter__.__code__:
-            self.walked = True
-        else:
-            self._read(None)
 
 
 class Watch:
@@ -174,7 +161,9 @@ class Watch:
         self._running: list[str] = []
         self._state: ProcessState | None = None
         self._undo: list[Callable[[], None]] = []
-        self._variables: _WatchedVariables | None = None
+        self._mark = "".join(["of", " the template"])  # the value of one variable, by which copies are found
+        self._holders = sys.getrefcount(self._mark)
+        self._all_read = False
         self._before = frozenset(sys.modules)
         self.clean = True
 
@@ -238,17 +227,7 @@ class Watch:
             yield
         finally:
             self._compare()
-            self._look_for_copies(name)
             self._running.pop()
-
-    def _look_for_copies(self, name: str) -> None:
-        if self._variables is None or not self._variables.walked:
-            return
-        self._variables.walked = False
-        names = {os.fsdecode(variable) for variable in dict.keys(self._variables)}
-        kept = vars(sys.modules.get(name, os)).values()
-        if any(isinstance(value, dict) and value.keys() >= names for value in kept):
-            self.leave(name, "copies all variables")
 
     def _unwanted(self, name: str, origin: str) -> str:
         if name in self._left:
@@ -269,13 +248,20 @@ class Watch:
             raise Left(name)
         self._missed[name] = tuple(self._running)
 
-    def read(self, variable: bytes | None) -> None:
-        if not self._running:
-            return
-        if variable is None:
-            self.leave(self._running[-1], "copies all variables")
-        elif self._varies(name := os.fsdecode(variable)):
+    def _read(self, variable: bytes) -> None:
+        if variable == _MARK:
+            self._all_read = True
+        elif self._running and self._varies(name := os.fsdecode(variable)):
             self.leave(self._running[-1], f"reads {name}")
+
+    def _keeps_copy(self) -> bool:
+        """Whether somebody has read all variables since the last time, and keeps them. To look through them, for those
+        with some head, is no harm."""
+        if not self._all_read:
+            return False
+        self._all_read = False
+        before, self._holders = self._holders, sys.getrefcount(self._mark)
+        return self._holders > before
 
     def _compare(self) -> None:
         """What has changed since the last time was done by the innermost module that runs."""
@@ -285,6 +271,8 @@ class Watch:
             after = self._look()
         if before and self._running and (what := change(before, after)):
             self.leave(self._running[-1], what)
+        if self._keeps_copy() and self._running:
+            self.leave(self._running[-1], "keeps a copy of all variables")
         self._state = after
 
     def leave(self, name: str, why: str) -> None:
@@ -313,14 +301,22 @@ class Watch:
         if not watched:
             return
         plain: dict[bytes, bytes] = watched[0]._data
-        self._variables = variables = _WatchedVariables(plain, self.read)
+        data, decode = _WatchedVariables({**plain, _MARK: _MARK}, self._read), os.environ.decodevalue
 
-        def put(data: dict[bytes, bytes]) -> None:
+        def marked(value: Any) -> str:
+            return self._mark if value == _MARK else decode(value)
+
+        os.environ.decodevalue = marked
+        for environ in watched:
+            environ._data = data
+
+        def undo() -> None:
+            os.environ.decodevalue = decode
+            data.pop(_MARK, None)
             for environ in watched:
-                environ._data = data
+                environ._data = dict(data)
 
-        put(variables)
-        self._undo.append(lambda: put(dict(dict.items(variables))))
+        self._undo.append(undo)
 
 
 class _LastFinder:

@@ -335,7 +335,7 @@ class Keeper:
                 template = self._template = _Template(self._conditions, self._environment, self._varying)
                 self._ordered = 0
                 self._began = now
-            fresh = list(self._learned.modules.items())
+            fresh = self._learned.in_order()
             template.ready = False
             template.since = now
             template.order(b"import", modules=fresh, left=self._learned.left, idle=not self._hurry)

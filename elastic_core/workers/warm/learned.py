@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _FORMAT = 1
-_LARGEST = 16 * 1024 * 1024  # bytes of a cache file
+_LINE = re.compile(r"(\d{1,9})\t(\d{1,9})\t([^\t]+)\t([^\t]*)")
 _INDIRECT = ("imports ", "looks for ")
 
 
@@ -20,8 +21,7 @@ class Learned:
     """Grows with what workers tell, and with what is found out about modules.
 
     Args:
-        modules: the modules that all workers of the node import, with their files (empty for none), in the order in
-            which they were first imported.
+        modules: the modules that all workers of the node import, with their files (empty for none).
         left: the modules that the template must not import, with the reasons.
         seconds: how long the template took to import the rest; 0 if unknown.
     """
@@ -30,20 +30,31 @@ class Learned:
     left: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     _heard: dict[str, set[int]] = field(default_factory=dict)
+    _places: dict[str, int] = field(default_factory=dict)
 
     def hear(self, line: str, workers: int) -> bool:
-        """Take in a worker's line: its local rank, a module and its file, with tabs between them. `workers`: how many
-        run. Whether there is something new to import; not for a line that is no such."""
-        rank, _, told = line.partition("\t")
-        name, tab, origin = told.partition("\t")
-        if not tab or not rank.isdecimal():
+        """Take in a worker's line: its local rank, a place in the order of imports (0: the import has failed), a module
+        and its file, with tabs between them. `workers`: how many run. Whether there is something new to import; not for
+        a line that is no such."""
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return False
+        rank, place, name, origin = match.groups()
+        if place == "0":
+            self._heard.pop(name, None)
+            self.modules.pop(name, None)
             return False
         ranks = self._heard.setdefault(name, set())
         ranks.add(int(rank))
         if len(ranks) < workers or name in self.modules or name.startswith("__"):
             return False
         self.modules[name] = origin
+        self._places[name] = int(place)
         return True
+
+    def in_order(self) -> list[tuple[str, str]]:
+        """The modules with their files, in the order in which their imports began; those of earlier runs first."""
+        return sorted(self.modules.items(), key=lambda item: self._places.get(item[0], -1))
 
     def leave(self, name: str, why: str) -> None:
         """From now on this module is the workers' own."""
@@ -56,7 +67,7 @@ class Learned:
 
     def as_json(self, environment: Mapping[str, str], without: Iterable[str], varying: Iterable[str]) -> str:
         """For a cache file, with what the next template is to have in its environment, see `Cached`."""
-        content = {"format": _FORMAT, "modules": self.modules, "left": self.left, "seconds": self.seconds}
+        content = {"format": _FORMAT, "modules": dict(self.in_order()), "left": self.left, "seconds": self.seconds}
         content |= {"environment": dict(environment), "without": sorted(without), "varying": sorted(varying)}
         return json.dumps(content, indent=1)
 

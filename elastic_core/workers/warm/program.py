@@ -326,19 +326,23 @@ def _reseed() -> None:
 
 
 class _Report:
-    """Tells over a pipe which modules are imported, with their files. A pipe that is full loses nothing but time: what
-    is not taken is told later. Any event is an occasion, for not every way to import a module raises one."""
+    """Tells over a pipe which modules are imported: in which place, with which file; and which are not there after all
+    (place 0). A pipe that is full loses nothing but time: what is not taken is told later. Any event is an occasion,
+    for not every way to import a module raises one."""
 
     def __init__(self, fd: int, local_rank: int) -> None:
         self._fd = fd
-        self._head = f"{local_rank}\t"
-        self._told = set(sys.modules)
-        self._count = len(sys.modules)
+        self._local_rank = local_rank
+        self._seen = set(sys.modules)
+        self._count = self._place = len(sys.modules)
+        self._to_tell: dict[str, int] = {}
+        self._begun: list[str] = []
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if len(sys.modules) == self._count:
+        if len(sys.modules) == self._count and not self._to_tell and not self._begun:
             return
         try:
+            self._look()
             self._tell()
         except BlockingIOError:
             pass
@@ -351,33 +355,51 @@ class _Report:
             _interpreter.listener = None
             os.close(self._fd)
 
-    def _tell(self) -> None:
+    def _look(self) -> None:
+        for name in list(self._begun):
+            if not getattr(spec := _spec(name), "_initializing", False):
+                self._begun.remove(name)
+                if spec is None:
+                    self._to_tell[name] = 0
+        if len(sys.modules) == self._count:
+            return
+        self._count = len(sys.modules)
         fresh: list[str] = []
         for name in reversed(sys.modules):
-            if name in self._told:
+            if name in self._seen:
                 break
             fresh.append(name)
-        lines, taken = b"", []
+        self._seen.update(fresh)
         for name in reversed(fresh):
-            line = f"{self._head}{name}\t{_origin(name)}\n".encode("utf-8", "surrogateescape")
+            if _spec(name) is not None:
+                self._place += 1
+                self._to_tell[name] = self._place
+                self._begun.append(name)
+
+    def _tell(self) -> None:
+        lines, told = b"", []
+        for name, place in self._to_tell.items():
+            spec = _spec(name)
+            origin = spec.origin if spec and spec.has_location else ""
+            line = f"{self._local_rank}\t{place}\t{name}\t{origin}\n".encode("utf-8", "surrogateescape")
             if len(lines) + len(line) > select.PIPE_BUF:
                 break
             lines += line
-            taken.append(name)
+            told.append(name)
         if lines:
             os.write(self._fd, lines)
-            self._told.update(taken)
-        if len(taken) == len(fresh):
-            self._count = len(sys.modules)
+        for name in told:
+            del self._to_tell[name]
 
 
-def _origin(name: str) -> str:
-    """The module's file; empty for one without. Looks at nothing that a module may have made itself."""
+def _spec(name: str) -> Any:
+    """How the module was found; None for one that is gone, or has another name. Asks for nothing that a module may have
+    made itself."""
     try:
         spec = object.__getattribute__(sys.modules[name], "__dict__").get("__spec__")
-        return str(spec.origin) if spec.name == name and spec.has_location else ""
+        return spec if spec.name == name else None
     except (AttributeError, KeyError):
-        return ""
+        return None
 
 
 def _show(command: Sequence[str]) -> None:
