@@ -146,7 +146,18 @@ def differences(cold, warm):
 def unlike(where, expected, found):
     for name in expected.keys() | found.keys():
         if expected.get(name) != found.get(name):
-            yield f"{where} {name}: cold {expected.get(name)}, warm {found.get(name)}"
+            yield f"{where} {name}: {apart(expected.get(name), found.get(name))}"
+
+
+def apart(expected, found):
+    """Where two values differ, in words."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        names = [name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)]
+        return "; ".join(f"{name} {apart(expected.get(name), found.get(name))}" for name in names)
+    if isinstance(expected, list) and isinstance(found, list):
+        more, less = [one for one in found if one not in expected], [one for one in expected if one not in found]
+        return f"only cold {less}, only warm {more}" if more or less else f"cold {expected}, warm {found}"
+    return f"cold {expected}, warm {found}"
 
 
 def wrong_streams(cold, warm):

@@ -84,7 +84,7 @@ def _written() -> int:
 
 def _seeds() -> Iterator[tuple[str, object]]:
     """Of the generators that are seeded anew in each worker: what changes when they are seeded, and seldom when a
-    number is drawn. Torch's begins with one seed in every process, and is as in a worker."""
+    number is drawn."""
     if random := _complete("random"):
         if random.getstate()[1][-1] == _NONE_DRAWN:
             random.random()
@@ -93,6 +93,8 @@ def _seeds() -> Iterator[tuple[str, object]]:
         if numpy.get_state()[2] == _NONE_DRAWN:
             numpy.random_sample()
         yield "numpy", numpy.get_state()[1].tobytes()
+    if generator := getattr(_complete("torch"), "default_generator", None):
+        yield "torch", generator.initial_seed()
 
 
 def _complete(name: str) -> Any:

@@ -317,10 +317,12 @@ class Worker:
 
 
 def _reseed() -> None:
-    """The generator of `random` is seeded anew after every fork, by itself. Torch's starts from the same seed in every
-    process, and has not been used."""
+    """The generator of `random` is seeded anew after every fork, by itself. Those that torch has for devices start from
+    the same seed in every process, that for the processor does not."""
     if numpy := sys.modules.get("numpy.random"):
         numpy.seed()
+    if generator := getattr(sys.modules.get("torch"), "default_generator", None):
+        generator.seed()
     if process := sys.modules.get("multiprocessing.process"):
         process.current_process().authkey = os.urandom(32)
 

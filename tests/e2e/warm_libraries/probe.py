@@ -23,15 +23,11 @@ def tell(kind, name, value):
 
 
 def imported(library):
-    """The imports are over: how long they took, what was there before, and what the process is like now."""
+    """The imports are over: how long they took, and what was there before."""
     seconds = time.perf_counter() - BEGAN
     needed = {name for name in sys.modules if not is_own(name)}
     missing = sorted(needed - THERE)
     tell("imports", library, {"seconds": seconds, "there": library in THERE, "needed": len(needed), "missing": missing})
-    from process_state import state
-
-    for name, value in state().items():
-        tell("state", name, value)
 
 
 def is_own(name):
@@ -63,7 +59,11 @@ def folder():
 
 
 def end():
-    """The work is done. In the first round: be killed, or end with the other one."""
+    """The work is done; tell what the process has become. In the first round: be killed, or end with the other one."""
+    from process_state import state
+
+    for name, value in state().items():
+        tell("state", name, value)
     if ROUND:
         return
     __import__(LAST_IMPORT)

@@ -1,4 +1,4 @@
-"""What belongs to the whole process and may be changed by an import. Libraries are only looked at if they are there."""
+"""What belongs to the whole process and may be changed by an import."""
 
 import atexit
 import builtins
@@ -8,6 +8,7 @@ import gc
 import locale
 import logging
 import os
+import re
 import resource
 import signal
 import sys
@@ -23,9 +24,9 @@ def state():
         "environ": sorted(os.environ),
         "signals": {signal.Signals(one).name: named(signal.getsignal(one)) for one in signal.valid_signals()
                     if one < signal.SIGRTMIN and signal.getsignal(one) not in (signal.SIG_DFL, None)},
-        "of the kernel": of_kernel("SigBlk", "SigIgn", "SigCgt", "Threads", "NoNewPrivs", "Seccomp"),
+        "of the kernel": of_kernel("SigBlk", "SigIgn", "SigCgt", "NoNewPrivs"),
         "files": sorted(files()),
-        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "threads": sorted(re.sub("[0-9]+", "#", thread.name) for thread in threading.enumerate()),
         "schedule": [os.sched_getscheduler(0), os.nice(0), sorted(os.sched_getaffinity(0))],
         "limits": [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")],
         "folder": os.getcwd(),
@@ -37,7 +38,7 @@ def state():
         "finders": [[named(one) for one in sys.meta_path], len(sys.path_hooks)],
         "streams": [named(type(one)) for one in (sys.stdin, sys.stdout, sys.stderr)],
         "builtins": sorted(vars(builtins)),
-        "warnings": [str(one) for one in warnings.filters],
+        "warnings": sorted(map(str, warnings.filters)),
         "loggers": loggers(),
         "collector": [gc.isenabled(), gc.get_threshold(), gc.get_debug(), [named(one) for one in gc.callbacks]],
         "interpreter": [sys.getrecursionlimit(), sys.getswitchinterval(), str(sys.flags).replace("_", "")],
@@ -47,8 +48,8 @@ def state():
         "small numbers": [sys.float_info.min / 2 > 0],
         "main": {name: type(value).__name__ for name, value in vars(sys.modules["__main__"]).items() if name[0] == "_"},
         "numpy": [of("numpy", "geterr"), of("numpy", "get_printoptions")],
-        "torch": [of("torch", name) for name in ("initial_seed", "get_num_threads", "get_num_interop_threads",
-                                                  "get_default_dtype", "is_grad_enabled", "get_default_device")],
+        "torch": [of("torch", name) for name in ("get_num_threads", "get_num_interop_threads", "get_default_dtype",
+                                                 "is_grad_enabled", "get_default_device")],
     }  # fmt: skip
 
 
@@ -79,9 +80,12 @@ def of_kernel(*names):
 
 
 def files():
+    """What is open, but for the pipes that are this process' own: by one of them a worker tells what it imports."""
     for name in os.listdir("/proc/self/fd"):
         try:
-            yield os.readlink(f"/proc/self/fd/{name}").partition(":[")[0], os.get_inheritable(int(name))
+            what = os.readlink(f"/proc/self/fd/{name}").partition(":[")[0]
+            if what != "pipe" or os.get_inheritable(int(name)):
+                yield what
         except OSError:
             pass  # that of the folder
 
