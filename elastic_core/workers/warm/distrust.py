@@ -168,9 +168,6 @@ class Watch:
         self._all_read = False
         self._before = frozenset(sys.modules)
         self.clean = True
-        self.failed: set[str] = (
-            set()
-        )  # lacked something, as in the workers; others may do without them
 
     def exclude(self, names: Sequence[str]) -> None:
         """Leave these modules, and what is in these packages, to the workers."""
@@ -230,9 +227,6 @@ class Watch:
         self._running.append(name)
         try:
             yield
-        except ImportError:
-            self.failed.add(name)
-            raise
         finally:
             self._compare()
             self._running.pop()

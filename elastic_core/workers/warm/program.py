@@ -154,7 +154,7 @@ class Template:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         gc.disable()
         for name, _ in order["modules"]:
-            if name not in sys.modules and name not in order["left"] and name not in self._watch.failed:
+            if name not in sys.modules and name not in order["left"]:
                 self._say(importing=name)
                 self._import_one(name)
         gc.collect()
