@@ -51,7 +51,8 @@ def paths(value, prefix=""):
     return {prefix}
 
 
-def test_every_field_of_the_status_is_documented_and_no_other(view, serve):
+def test_every_field_of_the_status_is_documented_and_no_other(view, serve, child):
+    view.template = child.pid
     fill(view)
     found = ask(serve().port, "/status")
     assert (found.status, found.headers["Content-Type"]) == (200, "application/json")
@@ -64,7 +65,8 @@ def test_every_field_of_the_status_is_documented_and_no_other(view, serve):
     assert documented - {"last_failure"} == fields
 
 
-def test_every_metric_is_documented_and_no_other(view, serve):
+def test_every_metric_is_documented_and_no_other(view, serve, child):
+    view.template = child.pid
     fill(view)
     server = serve()
     ask(server.port, "/status")
