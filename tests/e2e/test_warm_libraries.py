@@ -29,7 +29,9 @@ pytestmark = [
 ]
 
 PROGRAMS = Path(__file__).parent / "warm_libraries"
-SOURCES = {path.stem: path.read_text() for path in sorted(PROGRAMS.glob("*.py")) if "import probe\n" in path.read_text()}
+SOURCES = {
+    path.stem: path.read_text() for path in sorted(PROGRAMS.glob("*.py")) if "import probe\n" in path.read_text()
+}
 LAST_IMPORT = "pydoc_data"  # as in `probe`
 PATIENCE = 300
 NEARLY_ALL = 0.95  # of the modules: more is `warm`, less is `partly`
@@ -205,7 +207,9 @@ class Table:
         reasons = "; ".join(wrong or causes).replace("|", "\\|")
         self._rows.append(f"| {library} | {version(program)} | {word} | {there} | {left} | {reasons} | {seconds} |")
         if self._path:
-            head = ["| library | version | verdict | modules there | left | reasons | seconds of imports, cold → warm |"]
+            head = [
+                "| library | version | verdict | modules there | left | reasons | seconds of imports, cold → warm |"
+            ]
             Path(self._path).write_text("\n".join([*head, "|---|---|---|---|---|---|---|", *self._rows, ""]))
 
 
@@ -234,9 +238,6 @@ def test_a_library_is_the_same_warm_and_cold(program, elastic, table):
     job = Job(elastic, program)
     cold, warm = job.run(warm=False), job.run(warm=True)
     assert (cold.code, cold.last) == (0, 2), (cold.log, cold.told)
-    if warm.code:
-        wrong = [f"the job failed: {warm.log}"]
-    else:
-        wrong = list(differences(cold, warm))
+    wrong = [f"the job failed: {warm.log}"] if warm.code else list(differences(cold, warm))
     table.add(program, "wrong" if wrong else verdict(warm), cold, warm, wrong)
     assert not wrong, "\n".join([*wrong, warm.log])

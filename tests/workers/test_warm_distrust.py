@@ -36,7 +36,7 @@ present = [name for name in names if name in sys.modules]
 watch.end()
 again = {name: os.environ.get(name) for name in ("RANK", "STEADY")}
 json.dump({"left": left, "clean": watch.clean, "raised": raised, "present": present, "again": again,
-           "finders": [str(finder) for finder in sys.meta_path if "Last" in str(finder)],
+           "finder": type(vars(importlib.machinery.PathFinder)["find_spec"]).__name__,
            "loader": "exec_module" in vars(importlib.machinery.SourceFileLoader)}, open(result, "w"))
 os._exit(0)
 """
@@ -79,6 +79,7 @@ TAINTS = {
     "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()": "starts a thread",
     "import socket; kept = socket.socket()": "holds socket open",
     "kept = open('/dev/full', 'w')": "holds /dev/full open",
+    "import os; fd = os.open('/dev/full', os.O_WRONLY); os.dup2(fd, 0); os.close(fd)": "holds /dev/full open",
     "import signal; signal.signal(signal.SIGUSR1, print)": "sets a signal handler",
     "import faulthandler; faulthandler.enable()": "sets a signal handler",
     "import os; os.chdir('/')": "changes the working directory",
@@ -112,6 +113,10 @@ HARMLESS = [
     "import random; random.Random(1).random(); random.random()",
     "import os\ndef look(): variables = dict(os.environ); variables.get('A')\nlook()",
     "import os, atexit; atexit.register(os.getpid)",
+    "with open(__file__): import colorsys",
+    "import ctypes, threading; begun = threading.Event()\ndef run():\n"
+    "  ctypes.CDLL(None).prctl(15, b'jemalloc_bg_thd', 0, 0, 0); begun.set(); threading.Event().wait()\n"
+    "threading.Thread(target=run, daemon=True).start(); begun.wait()",
 ]
 
 
@@ -183,7 +188,7 @@ def test_what_a_module_raises_is_for_the_caller(watched):
 
 def test_afterwards_nothing_is_watched(watched):
     seen = watched("one", one="import os; os.environ['RANK'] = '7'")
-    assert (seen["again"]["RANK"], seen["finders"], seen["loader"]) == ("7", [], False)
+    assert (seen["again"]["RANK"], seen["finder"], seen["loader"]) == ("7", "classmethod", False)
 
 
 def state(**changed):
@@ -191,14 +196,9 @@ def state(**changed):
     return ProcessState(**{**whole, "output": 0, "seeds": {}, **changed})
 
 
-def test_a_descriptor_that_is_of_something_else_by_now_counts():
-    before = state(files=frozenset({("3", "/dev/null")}))
-    assert change(before, before) == ""
-    assert change(before, state(files=frozenset({("3", "socket:[7]")}))) == "holds socket open"
-
-
 def test_less_than_before_is_no_reason():
-    assert change(state(threads=2, files=frozenset({("3", "/dev/null")}), children=True), state()) == ""
+    assert change(state(threads=2, children=True), state()) == ""
+    assert change(state(), state(threads=2)) == "starts a thread"
 
 
 def test_a_generator_that_has_just_come_is_no_reason():

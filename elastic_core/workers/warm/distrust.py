@@ -19,11 +19,14 @@ import sysconfig
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 _NONE_DRAWN = 624  # the position of a generator that has just been seeded
 _MARK = b"ELASTIC_TEMPLATE"
+_HARMLESS = (
+    b"jemalloc_bg_thd\n"  # gives memory back to the kernel; jemalloc takes care of forks, and starts none in a child
+)
 
 
 class Left(BaseException):
@@ -51,7 +54,7 @@ def state_of_process() -> ProcessState:
         stat = file.read()
     fields = stat[stat.rindex(b")") + 2 :].split()
     return ProcessState(
-        threads=int(fields[17]),
+        threads=_threads() if int(fields[17]) > 1 else 1,
         files=frozenset(_open_files()),
         handlers=(fields[30], fields[31]),
         folder=os.getcwd(),
@@ -59,6 +62,15 @@ def state_of_process() -> ProcessState:
         output=_written(),
         seeds=dict(_seeds()),
     )
+
+
+def _threads() -> int:
+    """Those that a fork would be without, and that somebody may miss."""
+    count = 0
+    for name in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{name}/comm", "rb") as file:
+            count += file.read() != _HARMLESS
+    return count
 
 
 def _open_files() -> Iterator[tuple[str, str]]:
@@ -104,11 +116,10 @@ def _complete(name: str) -> Any:
 
 
 def change(before: ProcessState, after: ProcessState) -> str:
-    """What an import has changed that it should not, in words; empty if nothing."""
+    """What an import has changed that it should not, in words; empty if nothing. Not its open files, which may be
+    closed when it is over."""
     if after.threads > before.threads:
         return "starts a thread"
-    for _, what in sorted(after.files - before.files):
-        return f"holds {what.partition(':[')[0]} open"
     if after.handlers != before.handlers:
         return "sets a signal handler"
     if after.folder != before.folder:
@@ -159,9 +170,11 @@ class Watch:
         self._left: dict[str, str] = {}
         self._excluded: tuple[str, ...] = ()
         self._origins: dict[str, str] = {}
+        self._sought: dict[str, tuple[str, ...]] = {}  # what was not found among the files, and who imported it
         self._missed: dict[str, tuple[str, ...]] = {}
         self._running: list[str] = []
         self._state: ProcessState | None = None
+        self._opened: dict[tuple[str, str], str] = {}  # files, and the modules that opened them
         self._undo: list[Callable[[], None]] = []
         self._mark = "".join(["of", " the template"])  # the value of one variable, by which copies are found
         self._holders = sys.getrefcount(self._mark)
@@ -178,9 +191,7 @@ class Watch:
         theirs."""
         self._origins.update(origins)
         self._left.update(left)
-        for name in origins.keys() & self._missed.keys() - sys.modules.keys():
-            for module in self._missed.pop(name):
-                self.leave(module, f"looks for {name}, which only the workers find")
+        self._leave_those_who_miss(origins.keys() & self._missed.keys() - sys.modules.keys())
         for name in left.keys() & sys.modules.keys() - self._before:
             self.clean = False  # it is here already
             self._tell(name, left[name])
@@ -194,9 +205,7 @@ class Watch:
         for loader, methods in loaders:
             for method in methods:
                 self._replace(loader, method)
-        finder: Any = _LastFinder(self)
-        sys.meta_path.append(finder)
-        self._undo.append(lambda: sys.meta_path.remove(finder))
+        self._watch_finder()
         self._watch_variables()
 
     def end(self) -> None:
@@ -208,7 +217,10 @@ class Watch:
         """Run one import from outside. What it raises is for the caller, but not `Left`."""
         self._state = self._look()
         with contextlib.suppress(Left):
-            load()
+            try:
+                load()
+            finally:
+                self._look_for_missed()
 
     def event(self, event: str, arguments: tuple[Any, ...]) -> None:
         """An audit event of this process."""
@@ -229,6 +241,7 @@ class Watch:
             yield
         finally:
             self._compare()
+            self._held_open(name)
             self._running.pop()
 
     def _unwanted(self, name: str, origin: str) -> str:
@@ -242,13 +255,17 @@ class Watch:
             return f"is another file for the workers: {self._origins[name]}"
         return ""
 
-    def missed(self, name: str) -> None:
-        """No module of this name was found."""
-        if name in self._origins or name in self._left:
-            for importer in reversed(self._running):
-                self.leave(importer, f"looks for {name}, which only the workers find")
-            raise Left(name)
-        self._missed[name] = tuple(self._running)
+    def _look_for_missed(self) -> None:
+        """What was sought, and is not here. Another finder may have found it."""
+        missed = {name: importers for name, importers in self._sought.items() if name not in sys.modules}
+        self._sought.clear()
+        self._missed.update(missed)
+        self._leave_those_who_miss(missed.keys() & (self._origins.keys() | self._left.keys()))
+
+    def _leave_those_who_miss(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            for module in reversed(self._missed.pop(name)):
+                self.leave(module, f"looks for {name}, which only the workers find")
 
     def _read(self, variable: bytes) -> None:
         if variable == _MARK:
@@ -271,11 +288,20 @@ class Watch:
         if before and after.threads > before.threads:
             _try_fork()  # pools that end themselves before a fork, such as that of OpenBLAS, do no harm
             after = self._look()
-        if before and self._running and (what := change(before, after)):
-            self.leave(self._running[-1], what)
+        if before and self._running:
+            self._opened.update(dict.fromkeys(after.files - before.files, self._running[-1]))
+            if what := change(before, after):
+                self.leave(self._running[-1], what)
         if self._keeps_copy() and self._running:
             self.leave(self._running[-1], "keeps a copy of all variables")
         self._state = after
+
+    def _held_open(self, name: str) -> None:
+        """Whether this module, which ends, leaves files open."""
+        for file in [file for file, module in self._opened.items() if module == name]:
+            del self._opened[file]
+            if self._state and file in self._state.files:
+                self.leave(name, f"holds {file[1].partition(':[')[0]} open")
 
     def leave(self, name: str, why: str) -> None:
         """Leave this module, and those that import it at this moment, to the workers."""
@@ -298,6 +324,19 @@ class Watch:
         setattr(loader, method, watched)
         self._undo.append(lambda: setattr(loader, method, own) if own else delattr(loader, method))
 
+    def _watch_finder(self) -> None:
+        finder: Any = importlib.machinery.PathFinder
+        own = vars(finder)["find_spec"]
+
+        def watched(name: str, path: Any = None, target: Any = None) -> Any:
+            spec = own.__func__(finder, name, path, target)
+            if spec is None:
+                self._sought[name] = tuple(self._running)
+            return spec
+
+        finder.find_spec = staticmethod(watched)
+        self._undo.append(lambda: setattr(finder, "find_spec", own))
+
     def _watch_variables(self) -> None:
         watched = [environ for environ in (os.environ, os.environb) if hasattr(environ, "_data")]
         if not watched:
@@ -319,16 +358,6 @@ class Watch:
                 environ._data = dict(data)
 
         self._undo.append(undo)
-
-
-class _LastFinder:
-    """Stands behind all finders, and so learns of what none of them has found."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        self._watch.missed(name)
 
 
 def _try_fork() -> None:

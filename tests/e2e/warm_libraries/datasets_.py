@@ -11,7 +11,7 @@ probe.imported("datasets")
 def main():
     datasets.disable_progress_bars()
     samples = datasets.Dataset.from_dict({"number": list(range(100))})
-    samples = samples.map(twice, num_proc=2, cache_file_name=f"{probe.folder()}/mapped")
+    samples = samples.map(twice, num_proc=2, cache_file_name=f"{probe.folder()}/mapped.arrow")
     part = split_dataset_by_node(samples.shuffle(seed=8), rank=probe.RANK, world_size=2)
     probe.result("part", part["number"][:10])
     probe.result("sum", sum(part["twice"]))

@@ -46,7 +46,8 @@ def state():
         "decimal": str(decimal.getcontext()),
         "locale": locale.setlocale(locale.LC_ALL),
         "small numbers": [sys.float_info.min / 2 > 0],
-        "main": {name: type(value).__name__ for name, value in vars(sys.modules["__main__"]).items() if name[0] == "_"},
+        "main": {name: type(value).__name__ for name, value in vars(sys.modules["__main__"]).items()
+                 if name[:2] == name[-2:] == "__"},
         "numpy": [of("numpy", "geterr"), of("numpy", "get_printoptions")],
         "torch": [of("torch", name) for name in ("get_num_threads", "get_num_interop_threads", "get_default_dtype",
                                                  "is_grad_enabled", "get_default_device")],
@@ -70,7 +71,7 @@ def environment():
     at = 0
     while pointer[at] is not None:
         name, _, value = pointer[at].decode().partition("=")
-        yield name, "of this run" if name in OF_THIS_RUN else value
+        yield name, "of this run" if name in OF_THIS_RUN else re.sub("[0-9]{3,}", "#", value)
         at += 1
 
 
@@ -85,7 +86,7 @@ def files():
         try:
             what = os.readlink(f"/proc/self/fd/{name}").partition(":[")[0]
             if what != "pipe" or os.get_inheritable(int(name)):
-                yield what
+                yield re.sub("[0-9]+", "#", what)
         except OSError:
             pass  # that of the folder
 
@@ -94,7 +95,10 @@ def loggers():
     found = {}
     for name, logger in [("root", logging.root), *sorted(logging.root.manager.loggerDict.items())]:
         if isinstance(logger, logging.Logger):
-            handlers = [f"{named(type(one))} {one.level} {getattr(one, 'stream', None) is sys.stderr}" for one in logger.handlers]
+            handlers = [
+                f"{named(type(one))} {one.level} {getattr(one, 'stream', None) is sys.stderr}"
+                for one in logger.handlers
+            ]
             if handlers or logger.level or logger.disabled or not logger.propagate:
                 found[name] = [logger.level, logger.disabled, logger.propagate, handlers]
     return found

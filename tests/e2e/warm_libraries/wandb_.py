@@ -9,7 +9,7 @@ run = wandb.init(project="warm", mode="offline", dir=probe.folder(), config={"ra
 for step in range(3):
     run.log({"loss": 1 / (step + 1)})
 probe.random("id", run.id)
-probe.result("summary", dict(run.summary))
+probe.result("summary", [run.summary["loss"], run.summary["_step"]])
 probe.result("configuration", dict(run.config))
 run.finish()
 probe.end()
