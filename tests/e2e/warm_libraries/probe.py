@@ -30,7 +30,7 @@ def imported(library):
     seconds = time.perf_counter() - BEGAN
     needed = {name for name in sys.modules if not is_own(name)}
     missing = sorted(needed - THERE)
-    tell("imports", library, {"seconds": seconds, "there": library in THERE, "needed": len(needed), "missing": missing})
+    tell("imports", library, {"seconds": seconds, "needed": len(needed), "missing": missing})
 
 
 def is_own(name):
@@ -63,8 +63,11 @@ def folder():
 
 def end():
     """The work is done; tell what the process has become. In the first round: be killed, or end with the other one."""
+    import gc
+
     from process_state import state
 
+    gc.collect()  # what is held by nobody is closed at some time
     for name, value in state().items():
         tell("state", name, value)
     if ROUND:

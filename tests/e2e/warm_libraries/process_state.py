@@ -38,7 +38,7 @@ def state():
         "finders": [[named(one) for one in sys.meta_path], len(sys.path_hooks)],
         "streams": [named(type(one)) for one in (sys.stdin, sys.stdout, sys.stderr)],
         "builtins": sorted(vars(builtins)),
-        "warnings": sorted(map(str, warnings.filters)),
+        "warnings": sorted(filters()),
         "loggers": loggers(),
         "collector": [gc.isenabled(), gc.get_threshold(), gc.get_debug(), [named(one) for one in gc.callbacks]],
         "interpreter": [sys.getrecursionlimit(), sys.getswitchinterval(), str(sys.flags).replace("_", "")],
@@ -89,6 +89,11 @@ def files():
                 yield re.sub("[0-9]+", "#", what)
         except OSError:
             pass  # that of the folder
+
+
+def filters():
+    """Whether `__main__` is a pattern or a text depends on which of two threads of scikit-learn ends first."""
+    return [re.sub(r"re\.compile\(('[^']*')\)", r"\1", str(one)) for one in warnings.filters]
 
 
 def loggers():
