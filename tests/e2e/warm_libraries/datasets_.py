@@ -5,10 +5,9 @@ import probe
 import datasets
 from datasets.distributed import split_dataset_by_node
 
-probe.imported("datasets")
-
 
 def main():
+    probe.imported("datasets")
     datasets.disable_progress_bars()
     samples = datasets.Dataset.from_dict({"number": list(range(100))})
     samples = samples.map(twice, num_proc=2, cache_file_name=f"{probe.folder()}/mapped.arrow")

@@ -7,8 +7,6 @@ import probe
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-probe.imported("torch")
-
 
 class Samples(Dataset):
     def __len__(self):
@@ -20,6 +18,7 @@ class Samples(Dataset):
 
 
 def main():
+    probe.imported("torch")
     torch.manual_seed(3)
     for method in ("fork", "spawn", "forkserver"):
         for batch in DataLoader(Samples(), batch_size=4, num_workers=2, multiprocessing_context=method, shuffle=True):
