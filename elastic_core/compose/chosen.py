@@ -161,7 +161,9 @@ def kept_imports(settings: Settings, work: Work) -> dict[str, Any] | None:
     from elastic_core.workers.warm.keeper import read_cache
     from elastic_core.workers.warm.starter import cache_file
 
-    cached = read_cache(file := cache_file(work, folder))
+    if (file := cache_file(work, folder)) is None:
+        return None
+    cached = read_cache(file)
     learned = cached.learned if cached else None
     modules, left = (len(learned.modules), learned.left) if learned else (0, {})
     return {"file": str(file), "modules": modules, "left": left}

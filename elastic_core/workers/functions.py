@@ -27,7 +27,7 @@ from elastic_core.workers.numa import bind
 from elastic_core.workers.process import reap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
@@ -104,9 +104,9 @@ def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch:
     descriptors that it refers to by their places, see `multiprocessing.forkserver`. Its streams and variables are the
     worker's when it is read."""
     spawn = multiprocessing.get_context("spawn")
-    process = spawn.Process(
-        target=_finish, args=(_call(function, args, launch.local_rank, "spawn"), str(launch.result))
-    )
+    own = [fd for fd, given in zip(_STREAM_NAMES, (launch.stdout, launch.stderr), strict=True) if given is not None]
+    call = _call(function, args, launch.local_rank, "spawn")
+    process = spawn.Process(target=_finish, args=(call, str(launch.result), own))
     shared = _Shared()
     content = io.BytesIO()
     preparation = get_preparation_data(process.name)
@@ -205,7 +205,10 @@ def _run(
     _finish(call, result)
 
 
-def _finish(call: Callable[[], Any], result: str) -> None:
+def _finish(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
+    """`own`: those of the streams that are the worker's own."""
+    for fd in own:
+        _attach(_STREAM_NAMES[fd], fd)
     try:
         _store(call(), result)
     except Exception as error:

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
+_LOADERS: tuple[Any, ...] = (
+    importlib.machinery.SourceFileLoader,
+    importlib.machinery.SourcelessFileLoader,
+    importlib.machinery.ExtensionFileLoader,
+)
 _NONE_DRAWN = 624  # the position of a generator that has just been seeded
 _MARK = b"ELASTIC_TEMPLATE"
 _HARMLESS = (
@@ -57,11 +62,19 @@ def state_of_process() -> ProcessState:
         threads=_threads() if int(fields[17]) > 1 else 1,
         files=frozenset(_open_files()),
         handlers=(fields[30], fields[31]),
-        folder=os.getcwd(),
+        folder=working_folder(),
         children=_has_children(),
         output=_written(),
         seeds=dict(_seeds()),
     )
+
+
+def working_folder() -> str:
+    """Empty for one that has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _threads() -> int:
@@ -134,16 +147,95 @@ def change(before: ProcessState, after: ProcessState) -> str:
     return ""
 
 
-class _WatchedVariables(dict[bytes, bytes]):
-    """The variables behind `os.environ` and `os.environb`, which tells the names that are read."""
+class _Name(str):
+    """The name of a variable that differs between workers, for those who go through the names of all variables, or what
+    they have made of it. Tells when it is found to be what somebody looks for; to pass it over is no harm."""
 
-    def __init__(self, plain: dict[bytes, bytes], read: Callable[[bytes], None]) -> None:
+    tell: Callable[[], None]
+
+    def __new__(cls, text: str, tell: Callable[[], None]) -> _Name:
+        name = super().__new__(cls, text)
+        name.tell = tell
+        return name
+
+    __hash__ = str.__hash__
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def encode(self, *how: Any, **more: Any) -> bytes:
+        return _EncodedName(super().encode(*how, **more))
+
+
+class _EncodedName(bytes):
+    """A `_Name` as a key of the variables: of those who go through them with their values."""
+
+
+def _telling(method: str) -> Callable[..., Any]:
+    own = getattr(str, method)
+
+    def asked(self: _Name, *what: Any) -> Any:
+        found = own(self, *what)
+        if isinstance(found, str) and method not in _TEXTS:
+            return _Name(found, self.tell)
+        if not (found is False or found is NotImplemented or found == -1):
+            self.tell()
+        return found
+
+    return asked
+
+
+_TEXTS = ("__str__", "__format__", "__add__")
+_MADE = (
+    "lower",
+    "upper",
+    "casefold",
+    "strip",
+    "lstrip",
+    "rstrip",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "__getitem__",
+)
+_ASKED = (
+    "__eq__",
+    "startswith",
+    "endswith",
+    "__contains__",
+    "find",
+    "index",
+    "split",
+    "rsplit",
+    "partition",
+    "rpartition",
+)
+for _method in (*_TEXTS, *_MADE, *_ASKED):
+    setattr(_Name, _method, _telling(_method))
+
+
+class _WatchedVariables(dict[bytes, bytes]):
+    """The variables behind `os.environ` and `os.environb`, which tells the names that are read. Who goes through all
+    finds the `varying` ones as well, without values."""
+
+    def __init__(self, plain: dict[bytes, bytes], read: Callable[[bytes], None], varying: Iterable[str]) -> None:
         super().__init__(plain)
         self._read = read
+        self._varying = tuple(_EncodedName(os.fsencode(name)) for name in varying)
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from super().__iter__()
+        yield from self._varying
 
     def __getitem__(self, name: bytes) -> bytes:
+        if isinstance(name, _EncodedName):
+            return b""
         self._read(name)
         return super().__getitem__(name)
+
+    def __setitem__(self, name: bytes, value: bytes) -> None:
+        if not isinstance(name, _EncodedName):
+            super().__setitem__(name, value)
 
 
 class Watch:
@@ -154,6 +246,7 @@ class Watch:
         installed: whether a file belongs to an installation, see `installation`.
         look: the state of the process.
         tell: called with the name of a module that is left, and why, once for each.
+        varying: names of variables that differ, and that this process does not have.
     """
 
     def __init__(
@@ -161,11 +254,13 @@ class Watch:
         varies: Callable[[str], bool],
         installed: Callable[[str], bool],
         tell: Callable[[str, str], None],
+        varying: Iterable[str] = (),
         look: Callable[[], ProcessState] = state_of_process,
     ) -> None:
         self._varies = varies
         self._installed = installed
         self._tell = tell
+        self._varying = tuple(varying)
         self._look = look
         self._left: dict[str, str] = {}
         self._excluded: tuple[str, ...] = ()
@@ -197,14 +292,9 @@ class Watch:
             self._tell(name, left[name])
 
     def begin(self) -> None:
-        loaders: tuple[tuple[Any, tuple[str, ...]], ...] = (
-            (importlib.machinery.SourceFileLoader, ("exec_module",)),
-            (importlib.machinery.SourcelessFileLoader, ("exec_module",)),
-            (importlib.machinery.ExtensionFileLoader, ("create_module", "exec_module")),
-        )
-        for loader, methods in loaders:
-            for method in methods:
-                self._replace(loader, method)
+        for loader in _LOADERS:
+            self._replace(loader, "exec_module")
+        self._replace(importlib.machinery.ExtensionFileLoader, "create_module")
         self._watch_finder()
         self._watch_variables()
 
@@ -230,11 +320,7 @@ class Watch:
     @contextlib.contextmanager
     def _executing(self, name: str, origin: str) -> Iterator[None]:
         if why := self._unwanted(name, origin):
-            for importer in reversed(self._running):
-                self.leave(importer, f"imports {name}")
-            if name not in self._left and self._running:
-                self.leave(name, why)
-            raise Left(name)
+            self._refuse(name, why)
         self._compare()
         self._running.append(name)
         try:
@@ -243,6 +329,13 @@ class Watch:
             self._compare()
             self._held_open(name)
             self._running.pop()
+
+    def _refuse(self, name: str, why: str) -> None:
+        for importer in reversed(self._running):
+            self.leave(importer, f"imports {name}")
+        if name not in self._left and self._running:
+            self.leave(name, why)
+        raise Left(name)
 
     def _unwanted(self, name: str, origin: str) -> str:
         if name in self._left:
@@ -332,6 +425,8 @@ class Watch:
             spec = own.__func__(finder, name, path, target)
             if spec is None:
                 self._sought[name] = tuple(self._running)
+            elif spec.origin and not isinstance(spec.loader, _LOADERS):
+                self._refuse(name, f"is loaded by {type(spec.loader).__name__}")
             return spec
 
         finder.find_spec = staticmethod(watched)
@@ -342,20 +437,25 @@ class Watch:
         if not watched:
             return
         plain: dict[bytes, bytes] = watched[0]._data
-        data, decode = _WatchedVariables({**plain, _MARK: _MARK}, self._read), os.environ.decodevalue
+        data = _WatchedVariables({**plain, _MARK: _MARK}, self._read, self._varying)
+        decode_name, decode = os.environ.decodekey, os.environ.decodevalue
+
+        def named(name: Any) -> str:
+            text = decode_name(name)
+            return _Name(text, functools.partial(self._read, bytes(name))) if isinstance(name, _EncodedName) else text
 
         def marked(value: Any) -> str:
             return self._mark if value == _MARK else decode(value)
 
-        os.environ.decodevalue = marked
+        os.environ.decodekey, os.environ.decodevalue = named, marked
         for environ in watched:
             environ._data = data
 
         def undo() -> None:
-            os.environ.decodevalue = decode
+            os.environ.decodekey, os.environ.decodevalue = decode_name, decode
             data.pop(_MARK, None)
             for environ in watched:
-                environ._data = dict(data)
+                environ._data = {name: data[name] for name in dict.keys(data)}
 
         self._undo.append(undo)
 

@@ -10,8 +10,10 @@ import os
 import selectors
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,18 +34,22 @@ if TYPE_CHECKING:
 _QUIET: Duration = 1.0  # seconds without a new module after which the template imports what there is
 _ANSWER: Duration = 2.0  # seconds for a template that is ready to fork
 _LONGEST_IMPORT: Duration = 600.0  # seconds for one module, at idle priority
+_LONGEST_WAIT: Duration = 30.0  # seconds for a template from a cache, before the first worker
 _ENDING: Duration = 5.0  # seconds for a killed one to be gone
 _PAUSES = Backoff(first=1.0, longest=300.0)  # before another template, after one that was lost
 _MOST_EDITIONS = 12  # templates that are given up for what they have imported, until one is as it should be
 _MOST_TOLD = 8  # reasons in one line of the log
 _CHUNK = 64 * 1024
+_LARGEST_CACHE = 16 << 20  # bytes
 _GET_CHILD_SUBREAPER = 37
 
 VARYING = frozenset(
     {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"}
 )
 VARYING_HEADS = ("GROUP_", "ROLE_", "TORCHELASTIC_")
-_DEFAULTS = frozenset({"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "PYTHONFAULTHANDLER"})
+_DEFAULTS = frozenset({"TORCH_NCCL_ASYNC_ERROR_HANDLING"})  # the agent sets it, for all workers alike
+# What counts when a process starts, and never again: the template has to have it, and the same for all workers.
+_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
 
 
 @dataclass(frozen=True)
@@ -61,13 +67,15 @@ class Conditions:
 
 
 class _Template:
-    """One template process. `importing` is the module that it imports at the moment, since `since`. `installed`: the
-    folders where packages are installed, with the time of their last change when they were looked at. `told`: the log
-    has said that it is ready."""
+    """One template process. `importing` is the module that it imports at the moment, since `since`, and `took` the
+    seconds that all orders took together. `installed`: the folders where packages are installed, with the time of their
+    last change when they were looked at. `told`: the log has said that it is ready."""
 
     def __init__(self, conditions: Conditions, environment: Mapping[str, str], varying: frozenset[str]) -> None:
         self.environment = dict(environment)
+        self.varying = varying
         self.importing = ""
+        self.took: Duration = 0.0
         self.since: Instant | None = None
         self.ready = self.told = False
         self.installed: dict[str, int] = {}
@@ -96,6 +104,11 @@ class _Template:
             varying_names=sorted(VARYING | varying),
             varying_heads=VARYING_HEADS,
         )
+
+    @property
+    def deadline(self) -> Instant | None:
+        """When it is to be given up if it says nothing more; None while nothing is to be said."""
+        return None if self.since is None else later(self.since, _LONGEST_IMPORT)
 
     def order(self, verb: bytes, **content: object) -> None:
         """Raises OSError when it has ended, or takes nothing."""
@@ -129,11 +142,13 @@ class Keeper:
         self._learned = Learned()
         self._workers = 1
         self._environment: dict[str, str] | None = None
+        self._guessed = False  # the environment is that of an earlier run
         self._varying: frozenset[str] = frozenset()
         self._template: _Template | None = None
         self._editions = self._losses = 0
         self._ordered = 0  # how many of the learned modules the template was told of
-        self._next: Instant | None = None  # when to look what is to be done
+        self._next: Instant | None = None  # when to bring the template to what has been learned
+        self._pause_until = self._clock.now()  # no other template before
         self._began = self._clock.now()
         self._hurry: Duration = 0.0  # how long the first start may wait for a template from a cache
         self._closing = False
@@ -155,16 +170,24 @@ class Keeper:
         """A worker of so many is to be started with these variables. A template with others is given up."""
         with self._lock:
             self._workers = workers
-            own = {name for name, value in environment.items() if os.environ.get(name) != value}
-            self._varying |= own - _DEFAULTS
-            steady = self._steady(environment)
-            if self._environment is None:
-                self._environment = steady
-            elif steady != self._environment:
-                names = {name for name, value in steady.items() if self._environment.get(name) != value}
-                self._varying |= names | (self._environment.keys() - steady.keys())
-                self._environment = self._steady(environment)
-                if self._template:
+            differ = {name for name, value in environment.items() if os.environ.get(name) != value} - _DEFAULTS
+            at_start: set[str] = set()
+            if self._environment is not None and not self._guessed:
+                steady = self._steady(environment)
+                names = steady.keys() | self._environment.keys()
+                changed = {name for name in names if steady.get(name) != self._environment.get(name)}
+                at_start = {name for name in changed if name.startswith(_AT_START)}
+                differ |= changed
+            self._guessed = False
+            self._varying |= {name for name in differ if not name.startswith(_AT_START)}
+            self._environment = steady = self._steady(environment)
+            template = self._template
+            if template and (template.environment != steady or not self._varying <= template.varying):
+                if at_start:
+                    self._lost(
+                        f"{', '.join(sorted(at_start))} differs between workers, and counts when a process starts"
+                    )
+                else:
                     self._drop()
                     self._soon()
 
@@ -209,7 +232,7 @@ class Keeper:
         self._poke()
         self._thread.join()
         forget(self)
-        for fd in (self._names, self.report, self._woken, self._wake):
+        for fd in (self.report, self._woken, self._wake):
             os.close(fd)
 
     def drop(self) -> None:
@@ -225,6 +248,7 @@ class Keeper:
         with self._changed:
             self._hurry = 0.0
             self._drop()
+            os.close(self._names)  # so that workers tell nothing more
             self._changed.notify_all()
 
     def _watch(self) -> None:
@@ -233,9 +257,10 @@ class Keeper:
             selector.register(self._woken, selectors.EVENT_READ)
             while not self._closing:
                 with self._lock:
-                    template, due = self._template, self._next
-                if template:
-                    selector.register(template.control, selectors.EVENT_READ)
+                    template = self._template
+                    due = (template.deadline if template else None) or self._next
+                    if template:
+                        selector.register(template.control, selectors.EVENT_READ)
                 timeout = None if due is None else max(0.0, due - self._clock.now())
                 ready = {key.fd for key, _ in selector.select(timeout)}
                 if template:
@@ -249,11 +274,16 @@ class Keeper:
         if self._woken in ready:
             os.read(self._woken, _CHUNK)
         if self._names in ready and self._hear():
-            self._next = later(self._clock.now(), _QUIET)
+            self._next = max(later(self._clock.now(), _QUIET), self._pause_until)
         template = self._template
         if template and template.control.fileno() in ready:
             self._follow(template)
-        if self._next is not None and self._clock.now() >= self._next:
+        template, now = self._template, self._clock.now()
+        if template and template.deadline is not None:
+            if now >= template.deadline:
+                trying = template.importing or "what was ordered"
+                self._lost(f"it imported {trying} for {_LONGEST_IMPORT:g} s")
+        elif self._next is not None and now >= self._next:
             self._next = None
             self._act()
 
@@ -278,13 +308,13 @@ class Keeper:
         told: dict[str, Any] = json.loads(message)
         if "importing" in told:
             template.importing, template.since = told["importing"], self._clock.now()
-            self._next = later(template.since, _LONGEST_IMPORT)
         elif "folders" in told:
             template.installed = _changes(told["folders"])
         elif "left" in told:
             self._learned.leave(*told["left"])
         elif "settled" in told:
-            template.importing, template.since, self._next = "", None, None
+            template.importing, template.since = "", None
+            template.took += self._clock.now() - self._began
             self._settled(template, told["settled"], told["clean"])
 
     def _settled(self, template: _Template, modules: int, clean: bool) -> None:
@@ -302,7 +332,7 @@ class Keeper:
         if not template.ready:
             self._act()
             return
-        self._learned.seconds = self._clock.now() - self._began
+        self._learned.seconds = template.took
         tell = get_logger().debug if template.told else get_logger().info
         template.told = True
         tell(
@@ -322,19 +352,15 @@ class Keeper:
     def _act(self) -> None:
         """Bring the template to what has been learned, with a new one if there is none."""
         template, now = self._template, self._clock.now()
-        if template and template.since is not None and now >= later(template.since, _LONGEST_IMPORT):
-            self._learned.leave(template.importing, f"was not imported within {_LONGEST_IMPORT:g} s")
-            self._lost(f"it imported {template.importing} for {_LONGEST_IMPORT:g} s")
-            return
         if self._closing or self._environment is None or not self._learned.modules:
             return
-        if template and template.since is not None:
-            return  # when it has settled
+        if template and (template.since is not None or self._ordered == len(self._learned.modules)):
+            return  # when it has settled, or never
         try:
             if template is None:
                 template = self._template = _Template(self._conditions, self._environment, self._varying)
                 self._ordered = 0
-                self._began = now
+            self._began = now
             fresh = self._learned.in_order()
             template.ready = False
             template.since = now
@@ -357,7 +383,7 @@ class Keeper:
         self._losses += 1
         self._hurry = 0.0
         pause = _PAUSES.pause(self._losses)
-        self._next = later(self._clock.now(), pause)
+        self._next = self._pause_until = later(self._clock.now(), pause)
         self._poke()
         get_logger().warning(
             "template lost",
@@ -371,7 +397,7 @@ class Keeper:
         get_logger().warning("warm start unavailable", reason=reason, consequence="workers start cold")
 
     def _soon(self) -> None:
-        self._next = self._clock.now()
+        self._next = max(self._clock.now(), self._pause_until)
         self._poke()
 
     def _poke(self) -> None:
@@ -394,7 +420,8 @@ class Keeper:
         self._learned, self._varying = cached.learned, cached.varying
         environment = {**self._steady(os.environ), **cached.environment}
         self._environment = {name: value for name, value in environment.items() if name not in cached.without}
-        self._hurry = 2 * cached.learned.seconds + 1
+        self._guessed = True
+        self._hurry = min(2 * cached.learned.seconds + 1, _LONGEST_WAIT)
         self._next = self._clock.now()
 
     def _write_cache(self, template: _Template) -> None:
@@ -406,9 +433,14 @@ class Keeper:
         text = self._learned.as_json(added, own.keys() - template.environment.keys(), self._varying)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new = path.with_name(f".{path.name}.{os.getpid()}")
-            new.write_text(text, encoding="ascii")
-            new.replace(path)
+            fd, new = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
+            try:
+                with open(fd, "w", encoding="ascii") as file:
+                    file.write(text)
+                Path(new).replace(path)
+            except BaseException:
+                Path(new).unlink()
+                raise
         except OSError as error:
             get_logger().warning(
                 "warm start unavailable",
@@ -418,20 +450,26 @@ class Keeper:
 
 
 def _changes(folders: Iterable[str]) -> dict[str, int]:
-    """When each folder was last changed; 0 for one that is not there."""
-    return {folder: path.stat().st_mtime_ns if (path := Path(folder)).is_dir() else 0 for folder in folders}
+    """When each folder was last changed; 0 for one that is not there, or cannot be looked at."""
+    found = dict.fromkeys(folders, 0)
+    for folder in found:
+        with contextlib.suppress(OSError):
+            found[folder] = Path(folder).stat().st_mtime_ns
+    return found
 
 
 def read_cache(path: Path | None) -> Cached | None:
-    """What an earlier run has learned; None if nothing is there, or what is there is not ours to trust: a file of
-    another user could name any module."""
+    """What an earlier run has learned; None if nothing is there, or what is there is not ours to trust: a file that
+    another user has written, or may write, could name any module."""
     if path is None:
         return None
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_uid not in (os.getuid(), 0):
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            found = os.fstat(file.fileno())
+            others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.getuid(), 0) or others_write:
                 return None
-            return from_json(file.read().decode("ascii"))
+            return from_json(file.read(_LARGEST_CACHE).decode("ascii"))
     except (OSError, ValueError):
         return None
 

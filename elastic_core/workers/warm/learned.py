@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -89,7 +90,10 @@ def from_json(text: str) -> Cached | None:
         content = json.loads(text)
         if content["format"] != _FORMAT:
             return None
-        learned = Learned(_texts(content["modules"]), _texts(content["left"]), float(content["seconds"]))
+        seconds = float(content["seconds"])
+        if not 0 <= seconds < math.inf:
+            return None
+        learned = Learned(_texts(content["modules"]), _texts(content["left"]), seconds)
         without, varying = frozenset(map(str, content["without"])), frozenset(map(str, content["varying"]))
         return Cached(learned, _texts(content["environment"]), without, varying)
     except (ValueError, KeyError, TypeError, AttributeError):

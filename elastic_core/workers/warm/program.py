@@ -10,10 +10,12 @@ verb, and descriptors, the first of which is of a document in JSON (`document_of
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
 import gc
 import importlib
+import importlib.machinery
 import io
 import json
 import os
@@ -26,7 +28,7 @@ import types
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.workers.warm.distrust import Watch, installation, installation_folders
+from elastic_core.workers.warm.distrust import Watch, installation, installation_folders, working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,15 +36,31 @@ if TYPE_CHECKING:
 PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36  # for prctl
 GO = b"go"
 MOST_DESCRIPTORS = 250  # in one message; the kernel's bound is 253
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGES = ("elastic_core", "elastic_core.workers", "elastic_core.workers.warm")
+# The standard library must be found as it is for a script, and so neither in the folder that `-c` puts first nor after
+# the one with our packages, where others are installed as well. So only these two files are found, and nothing else.
+_START = f"""
+import sys
+sys.path[:] = filter(None, sys.path)
+first = frozenset(sys.modules)
+for name in {_PACKAGES}:
+    sys.modules[name] = module = type(sys)(name)
+    module.__path__ = [{_HERE!r}]
+from elastic_core.workers.warm.program import main
+main(first)
+"""
+_FREQUENT = frozenset(
+    {"builtins.id", "sys._getframe", "object.__getattr__", "object.__setattr__"}
+)  # they import nothing
+_REST = 1000  # audit events
 _LONGEST = 400  # characters of a reason
 
 
 def command_line(python: Sequence[str], role: str, descriptors: Sequence[int], room: int) -> list[str]:
     """Runs this file as `template` or `worker`. `room`: the bytes of a worker's own command line, which takes the place
     of this one where people look for processes."""
-    code = f"import sys; sys.path.insert(0, {_ROOT!r}); from elastic_core.workers.warm.program import main; main()"
-    line = [*python, "-c", code, role, *map(str, descriptors)]
+    line = [*python, "-c", _START, role, *map(str, descriptors)]
     return [*line, " " * max(1, room - sum(len(os.fsencode(word)) + 1 for word in line))]
 
 
@@ -60,14 +78,12 @@ def _read(fd: int) -> Any:
         return json.load(file)
 
 
-def main() -> None:
-    """The whole program. Ends as the user's code does."""
+def main(first: frozenset[str]) -> None:
+    """The whole program. Ends as the user's code does. `first`: the modules that the interpreter started with."""
     role, *descriptors = sys.argv[1:-1]
-    sys.path.remove(_ROOT)
-    if sys.path and not sys.path[0]:
-        del sys.path[0]  # the one of `-c`; that of a script comes later
     for name in [name for name in sys.modules if name.partition(".")[0] == "elastic_core"]:
         del sys.modules[name]  # a program that imports it gets its own
+    _interpreter.ours = frozenset(sys.modules) - first
     _interpreter.main = sys.modules["__main__"]
     sys.addaudithook(_audit)
     control, *rest = map(int, descriptors)
@@ -79,10 +95,11 @@ def main() -> None:
 
 
 class _Interpreter:
-    """What belongs to the whole process. `main`: the first main module, which the interpreter still uses. `listener`
-    gets audit events."""
+    """What belongs to the whole process. `main`: the first main module, which the interpreter still uses. `ours`: the
+    modules that this program has imported for itself. `listener` gets audit events."""
 
     main: types.ModuleType
+    ours: frozenset[str] = frozenset()
     listener: Callable[[str, tuple[Any, ...]], None] | None = None
 
 
@@ -90,7 +107,7 @@ _interpreter = _Interpreter()
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if _interpreter.listener is not None:
+    if event not in _FREQUENT and _interpreter.listener is not None:
         _interpreter.listener(event, arguments)
 
 
@@ -136,7 +153,7 @@ class Template:
         _show(["elastic:", "template", "of", order["argv"][0]])
         _new_main(order["argv"][0])
         heads, names = tuple(order["varying_heads"]), frozenset(order["varying_names"])
-        self._watch = Watch(lambda name: name in names or name.startswith(heads), installation(), self._left)
+        self._watch = Watch(lambda name: name in names or name.startswith(heads), installation(), self._left, names)
         self._watch.exclude(order["excluded"])
         self._watch.begin()
         _interpreter.listener = self._watch.event
@@ -297,7 +314,7 @@ class Worker:
             os.dup2(given := self._fds["mark"], self._order["mark"])
             os.close(given)
             self._fds["mark"] = self._order["mark"]
-        if os.getcwd() != self._order["folder"]:
+        if self._order["folder"] not in ("", working_folder()):
             os.chdir(self._order["folder"])
         os.environ.clear()
         os.environ.update({**self._order["environment"], **changed})
@@ -339,23 +356,32 @@ class _Report:
         self._count = self._place = len(sys.modules)
         self._to_tell: dict[str, int] = {}
         self._begun: list[str] = []
+        self._pipe = _identity(fd)
+        self._lock = _thread.allocate_lock()
+        self._rest = 0
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if len(sys.modules) == self._count and not self._to_tell and not self._begun:
             return
-        try:
-            self._look()
-            self._tell()
-        except BlockingIOError:
-            pass
-        except Exception:  # noqa: BLE001 - nobody reads, or another thread imports at this moment
-            self.stop()
+        if self._rest:
+            self._rest -= 1
+        elif self._lock.acquire(blocking=False):
+            try:
+                self._look()
+                self._tell()
+            except BlockingIOError:
+                self._rest = _REST
+            except Exception:  # noqa: BLE001 - nobody reads, or another thread imports at this moment
+                self.stop()
+            finally:
+                self._lock.release()
 
     def stop(self) -> None:
         """Not for the children of a worker."""
         if _interpreter.listener is self:
             _interpreter.listener = None
-            os.close(self._fd)
+            if _identity(self._fd) == self._pipe:  # else the user's code has closed it, and this is another one
+                os.close(self._fd)
 
     def _look(self) -> None:
         for name in list(self._begun):
@@ -365,9 +391,10 @@ class _Report:
                     self._to_tell[name] = 0
         if len(sys.modules) == self._count:
             return
-        self._count = len(sys.modules)
+        names = list(sys.modules)
+        self._count = len(names)
         fresh: list[str] = []
-        for name in reversed(sys.modules):
+        for name in reversed(names):
             if name in self._seen:
                 break
             fresh.append(name)
@@ -389,9 +416,20 @@ class _Report:
             lines += line
             told.append(name)
         if lines:
+            if _identity(self._fd) != self._pipe:
+                raise BrokenPipeError
             os.write(self._fd, lines)
         for name in told:
             del self._to_tell[name]
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    """Of what a descriptor stands for."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return -1, -1
+    return found.st_dev, found.st_ino
 
 
 def _spec(name: str) -> Any:
@@ -416,11 +454,12 @@ def _show(command: Sequence[str]) -> None:
 
 
 def _run_script(given: str) -> int:
-    path = os.path.join(os.getcwd(), given.removeprefix("./"))
+    path = os.path.join("" if os.path.isabs(given) else os.getcwd(), given.removeprefix("./"))
     if os.path.isdir(path) or not path.endswith(".py"):
         importer = importlib.import_module("pkgutil").get_importer(path)
         if importer is not None:
             sys.path.insert(0, path)
+            _make_way(path)
             return _run_module("__main__", alter_argv=False)
     _put_first(os.path.dirname(os.path.realpath(path)))
     del sys.modules["__main__"].__file__
@@ -463,6 +502,17 @@ def _run_module(name: str, alter_argv: bool = True) -> int:
 def _put_first(folder: str) -> None:
     if not getattr(sys.flags, "safe_path", sys.flags.isolated):
         sys.path.insert(0, folder)
+        _make_way(folder)
+
+
+def _make_way(folder: str) -> None:
+    """Forget modules of ours, if this folder has others of their names: those are the ones that the user's code
+    imports."""
+    find = importlib.machinery.PathFinder.find_spec
+    for name in _interpreter.ours - {"__main__"}:
+        if "." not in name and (spec := find(name, [folder])) and spec.loader is not None:
+            for module in [one for one in sys.modules if f"{one}.".startswith(f"{name}.")]:
+                del sys.modules[module]
 
 
 def _run_function(fds: Mapping[str, int]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from elastic_core.workers.environment import substitute_local_rank
 from elastic_core.workers.numa import bound_to
 from elastic_core.workers.process import reap
 from elastic_core.workers.starters import CommandStarter, cannot_run
+from elastic_core.workers.warm.distrust import working_folder
 from elastic_core.workers.warm.keeper import Conditions, Keeper, can_be_warm
 from elastic_core.workers.warm.learned import cache_name
 from elastic_core.workers.warm.program import command_line, document_of
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
     from elastic_core.interfaces.workers import Child, Launch, Starter, Work
 
+_PYTHON = re.compile(r"python[0-9.]*t?")
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+_ALONE = re.compile(r"-(?:[bBdEIOPqRsSuv]+|[XW].+)")
 
 
 def warm_starter(work: Work, options: Mapping[str, Any]) -> Starter:
@@ -47,7 +51,7 @@ def cache_file(work: Work, folder: str) -> Path | None:
 
 
 def _file(program: _Command | _Function, folder: str) -> Path:
-    return Path(folder) / cache_name(program.python, f"{sys.version} {sys.prefix}", program.name)
+    return Path(folder) / cache_name(program.python, f"{sys.version} {sys.prefix}", program.key)
 
 
 class _Command:
@@ -58,21 +62,21 @@ class _Command:
         self.code = code
         self.arguments = arguments
         self.name = code or str(Path(arguments[0]).absolute())
+        self.key = f"{working_folder()}\0{arguments[0]}\0{code}" if code else self.name
 
     @staticmethod
     def of(command: tuple[str, ...]) -> _Command | None:
         """None if it is a command line of another program, or of a Python that reads its code from elsewhere."""
-        if not Path(command[0]).name.startswith("python"):
+        if not _PYTHON.fullmatch(Path(command[0]).name):
             return None
         at = 1
-        while at < len(command) and command[at].startswith("-") and command[at] not in ("-m", "-c", "-"):
+        while at < len(command) and (command[at] in _WITH_VALUE or _ALONE.fullmatch(command[at])):
             at += 2 if command[at] in _WITH_VALUE else 1
         python, rest = command[:at], command[at:]
-        if not rest or rest[0] == "-" or (rest[0] in ("-m", "-c") and len(rest) == 1):
+        is_code = rest[:1] in (("-m",), ("-c",))
+        if not rest or (len(rest) == 1 if is_code else rest[0].startswith("-")):
             return None
-        return (
-            _Command(python, rest[1], (rest[0], *rest[2:])) if rest[0] in ("-m", "-c") else _Command(python, "", rest)
-        )
+        return _Command(python, rest[1], (rest[0], *rest[2:])) if is_code else _Command(python, "", rest)
 
     def order(self, local_rank: int) -> dict[str, object]:
         code = substitute_local_rank((self.code,), local_rank)
@@ -90,11 +94,15 @@ class _Function:
     def __init__(self, work: Work) -> None:
         from multiprocessing import util
 
+        from elastic_core.workers.functions import run_script
+
         self._work = work
         flags: list[str] = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
         self.python = (sys.executable, *flags)
         self.arguments = tuple(sys.argv) or ("",)
         self.name = f"{work.function.__module__}.{getattr(work.function, '__qualname__', '')}"
+        script = work.args[0] if work.function is run_script else ""
+        self.key = "\0".join(map(os.path.abspath, (self.arguments[0], script))) + f"\0{self.name}"
 
     def order(self, local_rank: int) -> dict[str, object]:
         return {"command": [*self.python, "elastic:", self.name], "arguments": self.arguments, "code": ""}
@@ -135,7 +143,7 @@ class WarmStarter:
         order = {
             **self._program.order(launch.local_rank),
             "environment": launch.environment,
-            "folder": str(Path.cwd()),
+            "folder": working_folder(),
             "cpus": sorted(launch.cpus),
             "local_rank": launch.local_rank,
             "mark": launch.mark,
@@ -151,6 +159,8 @@ class WarmStarter:
                 os.close(fd)
 
     def _warm(self, launch: Launch, order: dict[str, object], names: list[str], fds: list[int]) -> Child | None:
+        if launch.cpus and "OMP_NUM_THREADS" not in launch.environment:
+            return None  # pools of threads are as large as there were processors when they were made, in the template
         streams = [0, *(own if fd is None else fd for own, fd in ((1, launch.stdout), (2, launch.stderr)))]
         document = document_of({**order, "descriptors": ["stdin", "stdout", "stderr", *names]})
         try:
