@@ -55,14 +55,15 @@ class WarmRuns:
         code = SCRIPT.replace("{imports}", imports).replace("{second}", second.strip().replace("\n", "\n    "))
         return self.elastic.script(name, code)
 
-    def start(self, *words, cold=False, workers=1, restarts=1, **environment):
+    def start(self, *words, cold=False, workers=1, restarts=1, program="", **environment):
         """Start; returns the process and the path of its log."""
         name = f"agent{next(self.names)}"
         (self.folder / "warm").unlink(missing_ok=True)
         flags = ["--standalone", f"--nproc-per-node={workers}", f"--max-restarts={restarts}"]
         flags += [] if cold else ["--warm-start"]
         environment = {"PYTHONUSERBASE": str(self.folder / "user"), "PYTHONPATH": str(self.site), **environment}
-        process = self.elastic.start_to_files(name, "run", *flags, *words, **environment)
+        command = [program, "run"] if program else ["run"]
+        process = self.elastic.start_to_files(name, *command, *flags, *words, **environment)
         return process, self.folder / f"{name}.err"
 
     def until(self, log, words, process=None):
@@ -267,6 +268,77 @@ def test_what_lies_beside_the_script_is_read_anew(warm_runs):
     assert log.with_suffix(".out").read_text() == "22\n"
 
 
+def test_nothing_is_imported_from_the_current_directory(warm_runs):
+    for name in ("job", "bin"):
+        (warm_runs.folder / name).mkdir()
+    for name in ("json", "socket", "resource", "select"):
+        (warm_runs.folder / f"{name}.py").write_text("print('planted')\n")
+    warm_runs.elastic.script(
+        "bin/elastic.py", "import sys\nfrom elastic_core.cli import main\nsys.exit(main(sys.argv[1:]))"
+    )
+    script = warm_runs.script("import socket; print('end')", name="job/train.py")
+    code, out, log = warm_runs.run(script, program="bin/elastic.py")
+    assert (code, out) == (0, "end\n"), log
+
+
+def test_a_module_beside_the_script_has_the_name_of_one_that_we_import(warm_runs):
+    (warm_runs.folder / "resource.py").write_text("own = True\n")
+    script = warm_runs.script("print('end')", imports="import resource; print(resource.own)")
+    code, out, log = warm_runs.run(script, ready="warm start unavailable")
+    assert (code, out) == (0, "True\nTrue\nend\n"), log
+    assert f"resource is another file for the workers: {warm_runs.folder / 'resource.py'}" in log
+
+
+def test_the_folder_is_removed_meanwhile(warm_runs):
+    gone = warm_runs.folder / "gone"
+    gone.mkdir()
+    second, first = "print('second round')", f"os.rmdir({str(gone)!r})\n    os._exit(9)"
+    script = warm_runs.script(second)
+    code = Path(script).read_text().replace("os._exit(9)", first)
+    Path(script).write_text(code.replace('exists("warm")', f"exists({str(warm_runs.folder / 'warm')!r})"))
+    warm_runs.elastic.through = ["sh", "-c", f'cd {gone} && exec "$@"', "sh"]
+    code, out, log = warm_runs.run(script)
+    assert (code, out) == (0, "second round\n"), log
+
+
+def test_a_worker_that_closes_all_descriptors_finds_nothing_of_ours_in_its_files(warm_runs):
+    second = """
+os.closerange(3, 256)
+files = [open(f"checkpoint{place}", "wb") for place in range(30)]
+import pyclbr, tabnanny
+print(sum(os.stat(f"checkpoint{place}").st_size for place in range(30)))
+"""
+    code, out, log = warm_runs.run(warm_runs.script(second))
+    assert (code, out) == (0, "0\n"), log
+
+
+def test_what_threads_import_is_learned(warm_runs):
+    names = ["pyclbr", "tabnanny", "wave", "sched", "cmd", "mailbox", "plistlib", "sqlite3", "tomllib", "xmlrpc.client"]
+    imports = f"""
+import importlib, threading
+threads = [threading.Thread(target=importlib.import_module, args=(name,)) for name in {names[:8]}]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+BEFORE = set(sys.modules)
+import quopri
+"""
+    cache = warm_runs.folder / "cache"
+    code, _, log = warm_runs.run(f"--warm-start-cache={cache}", warm_runs.script("pass", imports=imports))
+    assert code == 0, log
+    [file] = cache_files(cache)
+    assert {*names[:8], "quopri"} <= json.loads(file.read_text())["modules"].keys()
+
+
+def test_the_number_of_workers_changes_between_runs(warm_runs):
+    """With several of them the agent sets OMP_NUM_THREADS, which C code reads when a process starts."""
+    second = "print(b'OMP_NUM_THREADS=1' in open('/proc/self/environ', 'rb').read().split(b'\\0'))"
+    imports = "BEFORE = set(sys.modules)"
+    script, flags = warm_runs.script(second, imports=imports), [f"--warm-start-cache={warm_runs.folder / 'cache'}"]
+    for workers, expected in ((1, ["False"]), (2, ["True"] * 2), (1, ["False"])):
+        code, out, log = warm_runs.run(*flags, script, workers=workers)
+        assert (code, out.split()) == (0, expected), log
+
+
 def test_a_package_that_is_installed_meanwhile_is_used(warm_runs):
     (warm_runs.site / "lib.py").write_text("version = 1\n")
     script = warm_runs.script("print(lib.version)", imports="import lib")
@@ -391,9 +463,21 @@ def test_a_program_that_is_no_python_starts_cold_and_that_is_told(warm_runs):
     assert len(re.findall("warm start unavailable", log)) == 1
 
 
+@pytest.mark.parametrize(
+    "words", [["-um", "tool", "a"], ["-mtool", "a"], ["-Bc", "import tool", "a"], ["./python.sh", "a"]]
+)
+def test_a_command_line_of_any_kind_does_what_it_did(warm_runs, words):
+    warm_runs.elastic.script("tool.py", "import sys; print(len(sys.argv), sys.argv[1:])")
+    Path(warm_runs.elastic.script("python.sh", "#!/bin/sh\necho 2 \"['$1']\"\n")).chmod(0o755)
+    command = words if words[0].endswith(".sh") else [sys.executable, *words]
+    code, out, log = warm_runs.run("--no-python", *command, ready="warm start unavailable|run finished")
+    assert (code, out) == (0, "2 ['a']\n"), log
+
+
 PROGRAM = """
 import json, multiprocessing, os, sys, time
 from elastic_core import LaunchConfig, elastic_launch
+from elastic_core.multiprocessing import DefaultLogsSpecs, Std
 from elastic_core.errors import ChildFailedError
 
 def work(words, lock, queue):
@@ -410,12 +494,16 @@ def work(words, lock, queue):
     parent = multiprocessing.parent_process()
     if words == "fail":
         raise ValueError("bad loss")
+    if words == "killed":
+        print("the last words")
+        os.kill(os.getpid(), 9)
     name = multiprocessing.current_process().name
     return [there, words, name, parent.is_alive(), parent.pid == os.getppid(), __name__]
 
 BEFORE = set(sys.modules)
 if __name__ == "__main__":
-    config = LaunchConfig(1, 1, 2, rdzv_backend="local", max_restarts=1, warm_start=True)
+    specs = DefaultLogsSpecs("logs", Std.ALL) if sys.argv[1] == "killed" else None
+    config = LaunchConfig(1, 1, 2, rdzv_backend="local", max_restarts=1, warm_start=True, logs_specs=specs)
     spawn = multiprocessing.get_context("spawn")
     queue = spawn.Queue()
     try:
@@ -427,7 +515,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("words", ["text-${local_rank}", "fail"])
+@pytest.mark.parametrize("words", ["text-${local_rank}", "fail", "killed"])
 def test_functions_are_warm_as_well(warm_runs, words):
     program = warm_runs.elastic.script(
         "main.py",
@@ -444,6 +532,11 @@ def test_functions_are_warm_as_well(warm_runs, words):
     out = log.with_suffix(".out").read_text()
     if words == "fail":
         assert "bad loss" in out
+        return
+    if words == "killed":
+        assert "the last words\n" in [
+            path.read_text() for path in warm_runs.folder.glob("logs/*/attempt_1/*/stdout.log")
+        ]
         return
     returned, ranks = json.loads(out.partition("} ")[0] + "}"), out.partition("} ")[2]
     assert [value[:2] + value[3:] for value in returned.values()] == [

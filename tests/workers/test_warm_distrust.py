@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import zipfile
 
 import pytest
 
@@ -21,7 +22,7 @@ from elastic_core.workers.warm.distrust import Left, Watch
 sys.path[:0] = [folder, elsewhere]
 left = {}
 found = lambda origin: not origin.startswith(elsewhere)
-watch = Watch(lambda name: name in ("RANK", "MASTER_PORT"), found, left.setdefault)
+watch = Watch(lambda name: name in ("RANK", "MASTER_PORT"), found, left.setdefault, ["RANK"])
 watch.exclude([excluded] if excluded else [])
 watch.expect(json.loads(expected), {})
 watch.begin()
@@ -76,6 +77,12 @@ TAINTS = {
     "import os\nclass A:\n  def __init__(self): self.a = dict(os.environ)\na = [A()]": "keeps a copy of all variables",
     "import os; kept = os.environ.copy()": "keeps a copy of all variables",
     "import os; kept = {name: value for name, value in os.environ.items()}": "keeps a copy of all variables",
+    "import os; {name.lower(): value for name, value in os.environ.items()}.get('rank')": "reads RANK",
+    "import os; dict(os.environ).get('RANK')": "reads RANK",
+    "import os; any(name == 'RANK' for name in os.environ)": "reads RANK",
+    "import os; [value for name, value in os.environ.items() if name.startswith('RA')]": "reads RANK",
+    "import os; [name for name in os.environ if 'ANK' in name.upper()]": "reads RANK",
+    "import os; kept = [f'{name}={value}' for name, value in os.environ.items()]": "reads RANK",
     "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()": "starts a thread",
     "import socket; kept = socket.socket()": "holds socket open",
     "kept = open('/dev/full', 'w')": "holds /dev/full open",
@@ -105,6 +112,9 @@ HARMLESS = [
     "import os; kept = {name: value for name, value in os.environ.items() if name.startswith('TQDM_')}",
     "import os; kept = [os.environ[name] for name in os.environ if name.startswith('P')]",
     "import os; len(os.environ); list(os.environ)",
+    "import os; [name for name in os.environ if name.lower()[-6:] == '_proxy' or 'RANKS' in name]",
+    "import os; {**os.environ}.get('PATH'); sorted(os.environ); 'RANKS' in [*os.environ]",
+    "import os, subprocess; subprocess.run(['true'], env={**os.environ, 'LC_ALL': 'C'})",
     "import os; os.environ.get('STEADY'); os.environ['OTHER'] = '1'",
     "import socket; socket.socket().close()",
     "import threading; thread = threading.Thread(target=print, args=('',)); del thread",
@@ -124,6 +134,13 @@ HARMLESS = [
 def test_a_module_that_leaves_the_process_as_it_was_is_kept(watched, source):
     seen = watched("random", "one", one=source)
     assert (seen["left"], seen["clean"], seen["present"]) == ({}, True, ["random", "one"])
+
+
+def test_a_module_from_an_archive_is_left(watched, tmp_path):
+    with zipfile.ZipFile(tmp_path / "lib.zip", "w") as archive:
+        archive.writestr("zipped.py", "import os; rank = os.environ.get('RANK')")
+    source = f"import sys; sys.path.append({str(tmp_path / 'lib.zip')!r}); import zipped"
+    assert watched("one", one=source)["left"] == {"zipped": "is loaded by zipimporter", "one": "imports zipped"}
 
 
 def test_those_that_import_it_are_left_as_well(watched):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
+from elastic_core.workers.warm.keeper import read_cache
 from elastic_core.workers.warm.learned import Cached, Learned, cache_name, from_json
+
+ENDLESS = Learned(seconds=float("inf")).as_json({}, (), ())
 
 
 def test_a_module_counts_when_all_workers_have_imported_it():
@@ -54,7 +58,17 @@ def test_what_was_learned_is_kept():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", "null", '{"format": 2}', '{"format": 1}', '{"format": 1, "modules": [], "left": {}}', "\x00"],
+    [
+        "",
+        "[]",
+        "{}",
+        "null",
+        '{"format": 2}',
+        ENDLESS,
+        '{"format": 1}',
+        '{"format": 1, "modules": [], "left": {}}',
+        "\x00",
+    ],
 )
 def test_another_file_is_none(text):
     assert from_json(text) is None
@@ -76,3 +90,16 @@ def test_each_program_of_each_python_has_a_file_of_its_own():
     ]
     assert len({one, *others}) == 4
     assert one == cache_name(("python3", "-u"), "3.11", "/a/train.py")
+
+
+def test_only_a_file_that_nobody_else_can_write_is_read(tmp_path):
+    file, link, pipe = (tmp_path / name for name in ("cache", "link", "pipe"))
+    file.write_text(Learned({"torch": ""}).as_json({}, (), ()))
+    file.chmod(0o644)
+    assert read_cache(file).learned.modules == {"torch": ""}
+    link.symlink_to(file)
+    os.mkfifo(pipe)
+    assert [read_cache(path) for path in (link, pipe, tmp_path, tmp_path / "none", None)] == [None] * 5
+    for mode in (0o664, 0o646):
+        file.chmod(mode)
+        assert read_cache(file) is None

@@ -186,31 +186,9 @@ def _telling(method: str) -> Callable[..., Any]:
 
 
 _TEXTS = ("__str__", "__format__", "__add__")
-_MADE = (
-    "lower",
-    "upper",
-    "casefold",
-    "strip",
-    "lstrip",
-    "rstrip",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "__getitem__",
-)
-_ASKED = (
-    "__eq__",
-    "startswith",
-    "endswith",
-    "__contains__",
-    "find",
-    "index",
-    "split",
-    "rsplit",
-    "partition",
-    "rpartition",
-)
-for _method in (*_TEXTS, *_MADE, *_ASKED):
+_MADE = ("lower", "upper", "casefold", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix", "replace")
+_ASKED = ("startswith", "endswith", "find", "index", "split", "rsplit", "partition", "rpartition")
+for _method in (*_TEXTS, *_MADE, "__getitem__", *_ASKED, "__eq__", "__contains__"):
     setattr(_Name, _method, _telling(_method))
 
 
@@ -290,6 +268,11 @@ class Watch:
         for name in left.keys() & sys.modules.keys() - self._before:
             self.clean = False  # it is here already
             self._tell(name, left[name])
+        for name in origins.keys() & self._before:
+            here = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+            if here and origins[name] and origins[name] != here:
+                self.clean = False  # ours, that of the workers is another one
+                self._tell(name, f"is another file for the workers: {origins[name]}")
 
     def begin(self) -> None:
         for loader in _LOADERS:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration, Instant
 
 _QUIET: Duration = 1.0  # seconds without a new module after which the template imports what there is
+_GATHERING: Duration = 0.1  # seconds between two looks at what workers tell, who need the processor meanwhile
 _ANSWER: Duration = 2.0  # seconds for a template that is ready to fork
 _LONGEST_IMPORT: Duration = 600.0  # seconds for one module, at idle priority
 _LONGEST_WAIT: Duration = 30.0  # seconds for a template from a cache, before the first worker
@@ -252,20 +253,29 @@ class Keeper:
             self._changed.notify_all()
 
     def _watch(self) -> None:
+        resume = self._clock.now()
         with selectors.DefaultSelector() as selector:
-            selector.register(self._names, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
             while not self._closing:
+                now = self._clock.now()
                 with self._lock:
                     template = self._template
-                    due = (template.deadline if template else None) or self._next
+                    due = [(template.deadline if template else None) or self._next]
                     if template:
                         selector.register(template.control, selectors.EVENT_READ)
-                timeout = None if due is None else max(0.0, due - self._clock.now())
+                if now >= resume:
+                    selector.register(self._names, selectors.EVENT_READ)
+                else:
+                    due.append(resume)
+                timeout = min((max(0.0, instant - now) for instant in due if instant is not None), default=None)
                 ready = {key.fd for key, _ in selector.select(timeout)}
+                with contextlib.suppress(KeyError):
+                    selector.unregister(self._names)
                 if template:
                     with contextlib.suppress(KeyError, ValueError):
                         selector.unregister(template.control)
+                if self._names in ready:
+                    resume = later(self._clock.now(), _GATHERING)
                 with self._changed:
                     self._look(ready)
                     self._changed.notify_all()
@@ -324,7 +334,8 @@ class Keeper:
             if self._editions < _MOST_EDITIONS:
                 self._act()
             else:
-                self._unusable(f"none of {_MOST_EDITIONS} templates was as a worker would be")
+                reasons = self._why_left().get("reasons", "")
+                self._unusable(f"none of {_MOST_EDITIONS} templates was as a worker would be: {reasons}")
             return
         self._editions = 0
         self._hurry = 0.0
@@ -344,7 +355,7 @@ class Keeper:
         )
         self._write_cache(template)
 
-    def _why_left(self) -> dict[str, object]:
+    def _why_left(self) -> dict[str, str]:
         causes = [f"{name} {why}" for name, why in self._learned.causes.items()]
         more = [f"and {len(causes) - _MOST_TOLD} more"] if len(causes) > _MOST_TOLD else []
         return {"reasons": "; ".join([*causes[:_MOST_TOLD], *more])} if causes else {}
@@ -352,7 +363,9 @@ class Keeper:
     def _act(self) -> None:
         """Bring the template to what has been learned, with a new one if there is none."""
         template, now = self._template, self._clock.now()
-        if self._closing or self._environment is None or not self._learned.modules:
+        if self._closing or self._editions >= _MOST_EDITIONS:
+            return
+        if self._environment is None or not self._learned.modules:
             return
         if template and (template.since is not None or self._ordered == len(self._learned.modules)):
             return  # when it has settled, or never

@@ -24,6 +24,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import types
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,7 @@ main(first)
 _FREQUENT = frozenset(
     {"builtins.id", "sys._getframe", "object.__getattr__", "object.__setattr__"}
 )  # they import nothing
-_REST = 1000  # audit events
+_REST = 0.1  # seconds after the pipe was full
 _LONGEST = 400  # characters of a reason
 
 
@@ -115,6 +116,7 @@ class Template:
     """Follows the orders that come over `control`, one at a time, until the agent closes it."""
 
     def __init__(self, control: socket.socket) -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # an agent that has just begun may ignore it
         self._control = control
         self._gc = gc.isenabled()
         self._environment = dict(os.environ)
@@ -170,7 +172,7 @@ class Template:
         if self._idle and order["idle"]:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         gc.disable()
-        for name, _ in order["modules"]:
+        for name, _ in order["modules"] if self._watch.clean else ():
             if name not in sys.modules and name not in order["left"]:
                 self._say(importing=name)
                 self._import_one(name)
@@ -206,14 +208,13 @@ class Template:
             worker = -1
         if worker:
             os._exit(0)
-        _wait_for_the_end(me)
         self._control.close()
         self._watch.end()
         _interpreter.listener = None
         resource.setrlimit(resource.RLIMIT_DATA, self._limit)
         now = dict(os.environ)
         changed = {name: value for name, value in now.items() if self._environment.get(name) != value}
-        return Worker(fds[0], fds[1:], changed, self._environment.keys() - now.keys(), self._gc)
+        return Worker(fds[0], fds[1:], changed, self._environment.keys() - now.keys(), self._gc, me)
 
 
 def _may_leave_idle(policy: int, parameters: os.sched_param) -> bool:
@@ -254,7 +255,8 @@ def _new_main(script: str) -> types.ModuleType:
 class Worker:
     """This process, from now on: a worker. `order` is the descriptor of what it runs, `fds` are those that the order
     names. `environment` and `without` are what imports have changed of the variables; `collects`: whether garbage is
-    collected by itself. The last three are of a worker that the template has forked."""
+    collected by itself; `between`: the process that has forked this one. The last four are of a worker that comes from
+    a template."""
 
     def __init__(
         self,
@@ -263,12 +265,14 @@ class Worker:
         environment: Mapping[str, str] | None = None,
         without: frozenset[str] | set[str] = frozenset(),
         collects: bool = True,
+        between: int = 0,
     ) -> None:
         self._order = _read(order)
         self._fds: dict[str, int] = dict(zip(self._order["descriptors"], fds, strict=True))
         self._environment = environment
         self._without = without
         self._collects = collects
+        self._between = between
 
     def run(self) -> int:
         """The worker's exit code, where its code does not end the process itself."""
@@ -297,6 +301,7 @@ class Worker:
         with socket.socket(fileno=os.dup(self._fds["talk"])) as talk:
             try:
                 become()
+                _wait_for_the_end(self._between)
                 talk.send(str(os.getpid()).encode())
                 begins = talk.recv(len(GO)) == GO
             except BaseException:  # noqa: BLE001 - nothing of the user's has run yet
@@ -358,20 +363,20 @@ class _Report:
         self._begun: list[str] = []
         self._pipe = _identity(fd)
         self._lock = _thread.allocate_lock()
-        self._rest = 0
+        self._again = 0.0
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if len(sys.modules) == self._count and not self._to_tell and not self._begun:
             return
-        if self._rest:
-            self._rest -= 1
-        elif self._lock.acquire(blocking=False):
+        if self._lock.acquire(blocking=False):
             try:
                 self._look()
-                self._tell()
+                if self._to_tell and (not self._again or time.monotonic() >= self._again):
+                    self._again = 0.0
+                    self._tell()
             except BlockingIOError:
-                self._rest = _REST
-            except Exception:  # noqa: BLE001 - nobody reads, or another thread imports at this moment
+                self._again = time.monotonic() + _REST
+            except Exception:  # noqa: BLE001 - nobody reads any more
                 self.stop()
             finally:
                 self._lock.release()
@@ -383,12 +388,16 @@ class _Report:
             if _identity(self._fd) == self._pipe:  # else the user's code has closed it, and this is another one
                 os.close(self._fd)
 
+    def forget(self, names: Sequence[str]) -> None:
+        """These modules are here no more."""
+        self._seen.difference_update(names)
+        self._count = len(sys.modules)
+
     def _look(self) -> None:
-        for name in list(self._begun):
-            if not getattr(spec := _spec(name), "_initializing", False):
-                self._begun.remove(name)
-                if spec is None:
-                    self._to_tell[name] = 0
+        while self._begun and not getattr(spec := _spec(self._begun[-1]), "_initializing", False):
+            name = self._begun.pop()
+            if spec is None:
+                self._to_tell[name] = 0
         if len(sys.modules) == self._count:
             return
         names = list(sys.modules)
@@ -406,21 +415,21 @@ class _Report:
                 self._begun.append(name)
 
     def _tell(self) -> None:
-        lines, told = b"", []
-        for name, place in self._to_tell.items():
-            spec = _spec(name)
-            origin = spec.origin if spec and spec.has_location else ""
-            line = f"{self._local_rank}\t{place}\t{name}\t{origin}\n".encode("utf-8", "surrogateescape")
-            if len(lines) + len(line) > select.PIPE_BUF:
-                break
-            lines += line
-            told.append(name)
-        if lines:
+        while self._to_tell:
+            lines, told = b"", []
+            for name, place in self._to_tell.items():
+                spec = _spec(name)
+                origin = spec.origin if spec and spec.has_location else ""
+                line = f"{self._local_rank}\t{place}\t{name}\t{origin}\n".encode("utf-8", "surrogateescape")
+                if lines and len(lines) + len(line) > select.PIPE_BUF:
+                    break
+                lines += line
+                told.append(name)
             if _identity(self._fd) != self._pipe:
                 raise BrokenPipeError
             os.write(self._fd, lines)
-        for name in told:
-            del self._to_tell[name]
+            for name in told:
+                del self._to_tell[name]
 
 
 def _identity(fd: int) -> tuple[int, int]:
@@ -511,8 +520,11 @@ def _make_way(folder: str) -> None:
     find = importlib.machinery.PathFinder.find_spec
     for name in _interpreter.ours - {"__main__"}:
         if "." not in name and (spec := find(name, [folder])) and spec.loader is not None:
-            for module in [one for one in sys.modules if f"{one}.".startswith(f"{name}.")]:
-                del sys.modules[module]
+            names = [one for one in sys.modules if f"{one}.".startswith(f"{name}.")]
+            for one in names:
+                del sys.modules[one]
+            if isinstance(_interpreter.listener, _Report):
+                _interpreter.listener.forget(names)
 
 
 def _run_function(fds: Mapping[str, int]) -> int:
