@@ -529,6 +529,7 @@ def test_functions_are_warm_as_well(warm_runs, words):
     warm_runs.until(log, "template ready", process)
     warm_runs.second_begins()
     assert process.wait(60) == 0, log.read_text()
+    eventually(lambda: not warm_runs.elastic.living(), timeout=60)  # the resource tracker sees the end of the others
     out = log.with_suffix(".out").read_text()
     if words == "fail":
         assert "bad loss" in out
