@@ -31,6 +31,7 @@ NO_VARIABLES = {
     "DEFAULT_ROLE",  # a name of Python's
     *("SC_PAGE_SIZE", "SC_PHYS_PAGES"),  # what sysconf is asked for
     *("GROUP_", "ROLE_", "TORCHELASTIC_"),  # with which names begin
+    *("GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),  # the same
 }
 """What is written like a variable in the code and is none."""
 

@@ -26,7 +26,7 @@ def state():
                     if one < signal.SIGRTMIN and signal.getsignal(one) not in (signal.SIG_DFL, None)},
         "of the kernel": of_kernel("SigBlk", "SigIgn", "SigCgt", "NoNewPrivs"),
         "files": sorted(files()),
-        "threads": sorted(re.sub("[0-9]+", "#", thread.name) for thread in threading.enumerate()),
+        "threads": sorted({re.sub("[0-9]+", "#", thread.name) for thread in threading.enumerate()}),  # pools grow
         "schedule": [os.sched_getscheduler(0), os.nice(0), sorted(os.sched_getaffinity(0))],
         "limits": [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")],
         "folder": os.getcwd(),
@@ -81,11 +81,12 @@ def of_kernel(*names):
 
 
 def files():
-    """What is open, but for the pipes that are this process' own: by one of them a worker tells what it imports."""
+    """What is open, but for the pipes that are this process' own, by one of which a worker tells what it imports, and
+    for what threads of a library may be about to close."""
     for name in os.listdir("/proc/self/fd"):
         try:
-            what = os.readlink(f"/proc/self/fd/{name}").partition(":[")[0]
-            if what != "pipe" or os.get_inheritable(int(name)):
+            what = os.readlink(f"/proc/self/fd/{name}").partition(":[")[0].replace(os.getcwd(), "here")
+            if (what != "pipe" or os.get_inheritable(int(name))) and not what.startswith("here/files-"):
                 yield re.sub("[0-9]+", "#", what)
         except OSError:
             pass  # that of the folder
