@@ -99,9 +99,10 @@ class RendezvousError(ElasticError):
 
 
 class RendezvousClosedError(RendezvousError):
-    """The rendezvous was closed; no further round will form."""
+    """The rendezvous was closed; no further round will form. `succeeded`: as the node that closed it says."""
 
     exit_code = ExitCode.CLOSED_BY_ANOTHER_NODE
+    succeeded = False
 
 
 class RendezvousTimeoutError(RendezvousError):

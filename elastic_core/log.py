@@ -86,6 +86,11 @@ EVENTS: Mapping[EventName, str] = {
     "store served no more": "elastic serve was asked to end, and with it the store and all connections end",
     "etcd server lost": "the etcd that was started for this job has ended by itself; how, and the end of its log",
     "entry not readable": "the entry of another node cannot be read, so that node cannot take part",
+    "rendezvous not signed": "nodes of several machines meet without a secret: whoever reaches the endpoint can join",
+    "secret not read": "something is signed with another secret, and the file of the secrets cannot be read again now",
+    "not signed": "something in the rendezvous store is not signed with the job's secret, and is passed over",
+    "state spoilt": "something else has written in the place of the job's state; the nodes go on with what they know",
+    "store spoilt": "something else has written to the keys of the job, which goes on under new ones",
     "entry dropped": "the rendezvous store dropped the entry of this node, which lives and announces itself again",
     "lines dropped": "the reader of this log stalled, and this many lines were not written",
 }

@@ -22,7 +22,6 @@ from elastic_core.agent.supervise import (
     Order,
     RestartBudget,
     await_others,
-    closed,
     judged,
     supervise,
     together,
@@ -289,10 +288,11 @@ class SimpleElasticAgent(ElasticAgent):
         return None
 
     def _end_closed(self, error: RendezvousClosedError, seen: Observation) -> Ended:
-        """No round will form any more. A node with a failure of its own has failed; for others, raises `error`."""
+        """No round will form any more. A node whose workers had succeeded has succeeded if the job has; a node with a
+        failure of its own has failed; for others, raises `error`."""
         verdict = self._link.verdict(running=False)
-        if verdict and verdict.outcome is Outcome.CLOSED and verdict.succeeded:
-            return RunResult(WorkerState.SUCCEEDED, self._result.return_values), closed(verdict)
+        if error.succeeded and self._result.state is WorkerState.SUCCEEDED:
+            return RunResult(WorkerState.SUCCEEDED, self._result.return_values), str(error)
         told = failures_of(error) or (verdict.failures if verdict else {}) or seen.told
         error.failures = together(self._result.failures, told)
         if not self._result.failures:

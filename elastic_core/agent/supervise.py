@@ -229,8 +229,9 @@ def judged(decision: Decision, ended: Verdict | None) -> Decision:
 
 
 def _after_close(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:
-    badly = Order.FAIL if seen.failed else Order.YIELD
-    return Decision((*_stop(seen), Order.RETIRE if verdict.succeeded else badly), closed(verdict), budget)
+    """The workers of this node have not succeeded, so the job has not for this node, whatever the others say."""
+    but = "; the workers of this node had not succeeded" if verdict.succeeded else ""
+    return Decision((*_stop(seen), Order.FAIL if seen.failed else Order.YIELD), closed(verdict) + but, budget)
 
 
 def _after_failure(budget: RestartBudget, seen: Observation) -> Decision:

@@ -55,7 +55,9 @@ class Parts:
     def attach(self, agent: ProcessAgent) -> None:
         """Let the watchdog and whoever looks know the agent, before it runs."""
         faults = [self.watchdog.fault] if self.watchdog else []
-        self.board.follow(agent.alive_at, faults, self.processes.template_pid)
+        seal = getattr(agent.get_worker_group().spec.rdzv_handler, "seal", None)
+        not_signed = (lambda: 0) if seal is None else (lambda: int(seal.refused))
+        self.board.follow(agent.alive_at, faults, self.processes.template_pid, not_signed)
         if self.watchdog is not None:
             self.watchdog.start(agent.timer_expired)
             self.processes.guard(self.watchdog.scratch())

@@ -23,6 +23,7 @@ from elastic_core.hooks.records import (
 from elastic_core.hooks.selection import Named, names_of
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.log import get_logger
+from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def without_missing(settings: Settings, manager: PluginManager, origins: Mapping
     return settings
 
 
+SECRET = "secret_file"
+_ALONE = "local"  # a backend in which nobody else is
 _HEALTH_TIMEOUT = 30.0  # seconds without a turn of the agent's loop after which an endpoint may call it stuck
 
 
@@ -175,7 +178,16 @@ def backend(
     """The backend and its options."""
     record = manager.select(RendezvousBackendRecord, settings.rdzv_backend)
     declared = {option.name for option in record.options or ()}
-    flags = {"master_addr": settings.master_addr, "master_port": settings.master_port, "rank": settings.node_rank}
+    if record.options is None:
+        declared.add(SECRET)
+    elif settings.rdzv_secret_file and SECRET not in declared and settings.rdzv_backend != _ALONE:
+        raise _not_signing(settings.rdzv_backend)
+    flags = {
+        "master_addr": settings.master_addr,
+        "master_port": settings.master_port,
+        "rank": settings.node_rank,
+        SECRET: settings.rdzv_secret_file,
+    }
     conf = needed(record.options, settings.rdzv_conf)
     raw = {
         name: value for name, value in flags.items() if name in declared and value is not None and not given(conf, name)
@@ -186,7 +198,7 @@ def backend(
 def handler(settings: Settings, manager: PluginManager, node: Node) -> RendezvousHandler:
     """The handler of this node, which connects when it joins. Raises ConfigurationError."""
     record, config = backend(settings, manager)
-    return record.factory(
+    made = record.factory(
         RendezvousParameters(
             backend=settings.rdzv_backend,
             endpoint=settings.rdzv_endpoint,
@@ -198,6 +210,16 @@ def handler(settings: Settings, manager: PluginManager, node: Node) -> Rendezvou
             **config,
         )
     )
+    seal = getattr(made, "seal", None)
+    asked = config.get(SECRET) or (settings.rdzv_secret_file and settings.rdzv_backend != _ALONE)
+    if asked and not (isinstance(seal, HmacSeal) and seal.signs):
+        raise _not_signing(settings.rdzv_backend)
+    return made
+
+
+def _not_signing(backend: str) -> ConfigurationError:
+    expected = "expected a rendezvous backend that signs with the secret, as those over the core's handler do"
+    return ConfigurationError(Problem("--rdzv-secret-file", f"{expected}, found {backend!r}"))
 
 
 def unused_options(settings: Settings, manager: PluginManager) -> list[str]:

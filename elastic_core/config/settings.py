@@ -134,6 +134,15 @@ class Settings:
     rdzv_conf: Mapping[str, str] = setting(
         {}, parse_options, "rendezvous", "options of the backend; repeated flags add up", "K=V,..", adds_up=True
     )
+    rdzv_secret_file: str | None = setting(
+        None,
+        parse_filled_text,
+        "rendezvous",
+        "file of a secret, the same on every node, that signs what they write; a second line holds one that is accepted"
+        " as well",
+        "FILE",
+        torchrun=False,
+    )
     max_restarts: int = setting(
         0, _count, "workers", "restarts of the workers after a failure; changes of membership do not count", "N"
     )

@@ -28,6 +28,7 @@ class StatusBoard:
         self._loop_alive_at = clock.timestamp
         self._faults: Sequence[Callable[[], str]] = ()
         self._template_pid: Callable[[], int | None] = lambda: None
+        self._not_signed: Callable[[], int] = lambda: 0
         self._lock = threading.Lock()
         self._subscribers: list[Callable[[], None]] = []
         self._marks = Marks()
@@ -47,6 +48,7 @@ class StatusBoard:
         loop_alive_at: Callable[[], float],
         faults: Sequence[Callable[[], str]] = (),
         template_pid: Callable[[], int | None] = lambda: None,
+        not_signed: Callable[[], int] = lambda: 0,
     ) -> None:
         """The agent exists now.
 
@@ -54,10 +56,12 @@ class StatusBoard:
             loop_alive_at: when its loop last turned.
             faults: of each of its watchdogs, see `interfaces.watchdog.Watchdog.fault`.
             template_pid: of its worker starter.
+            not_signed: as its rendezvous counts.
         """
         self._loop_alive_at = loop_alive_at
         self._faults = faults
         self._template_pid = template_pid
+        self._not_signed = not_signed
 
     def alive_at(self) -> float:
         return self._loop_alive_at()
@@ -67,6 +71,9 @@ class StatusBoard:
 
     def template_pid(self) -> int | None:
         return self._template_pid()
+
+    def not_signed(self) -> int:
+        return self._not_signed()
 
     def status(self) -> AgentStatus:
         return self._status

@@ -125,6 +125,9 @@ class _CallbackView:
     def template_pid(self) -> int | None:
         return None
 
+    def not_signed(self) -> int:
+        return 0
+
     def status(self) -> AgentStatus:
         return self._status
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from elastic_core.errors import RendezvousConnectionError
+from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
@@ -22,12 +22,48 @@ Token = Any
 """Identifies one write of the state. Only the backend that made it looks into it."""
 
 
+class SpoiltStateError(RendezvousStateError):
+    """Something else has written in the place of the state.
+
+    Args:
+        token: of what stands there, with which it can be replaced.
+        others: it may be the state of other nodes, with another secret, say, or another version of elastic-core.
+    """
+
+    def __init__(self, message: str, token: Token, others: bool = True) -> None:
+        super().__init__(message)
+        self.token = token
+        self.others = others
+
+
+class Seal(Protocol):
+    """Signs what is written into the store. A place is the name of a value there."""
+
+    @property
+    def signs(self) -> bool:
+        """Whether the job has a secret; else all bytes pass as they are."""
+        ...
+
+    def sealed(self, place: str, data: bytes) -> bytes:
+        """The bytes with a signature, for this place only."""
+        ...
+
+    def opened(self, place: str, value: bytes) -> bytes | None:
+        """The bytes without the signature; None if they are not signed for this place."""
+        ...
+
+    def state(self, place: str, value: bytes, token: Token) -> bytes:
+        """The same for a state. Raises SpoiltStateError: it is not signed for this place."""
+        ...
+
+
 class RendezvousBackend(abc.ABC):
     """Holds the state of one job behind a compare-and-swap. The names and their meaning are torch's.
 
     Every method may raise RendezvousConnectionError (the store cannot be reached now; the call may be repeated) and
-    RendezvousStateError (the store holds something that is not ours). The methods are called from several threads, but
-    never at the same time. `elastic_core.testing.BackendContract` tests these promises.
+    RendezvousStateError (the store holds something that is not ours; a SpoiltStateError lets the nodes put that right).
+    The methods are called from several threads, but never at the same time. `elastic_core.testing.BackendContract`
+    tests these promises.
     """
 
     @property
@@ -74,6 +110,12 @@ class RosterBackend(RendezvousBackend):
     `wait_for_state` and `wait_for_roster` have a calling thread each, and all other methods share a third one. `close`
     may be called from any thread.
     """
+
+    def sign_with(self, seal: Seal) -> bool:
+        """Called once, before all other methods but `close`, where the job has a secret. A backend that signs what it
+        writes by itself, each value for the place where it stands, returns True. It passes over what is not signed; a
+        state that is not is a SpoiltStateError. For any other backend, the core signs states and entries."""
+        return False
 
     @abc.abstractmethod
     def announce(self, key: str, entry: bytes) -> int:

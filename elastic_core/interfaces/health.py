@@ -147,6 +147,9 @@ class AgentView(Protocol):
     def template_pid(self) -> int | None:
         """The process from which workers are forked, with `--warm-start`; None while there is none."""
 
+    def not_signed(self) -> int:
+        """In how many places of the rendezvous store something stood that is not signed with the job's secret."""
+
     def status(self) -> AgentStatus:
         """What the agent does at this moment."""
 

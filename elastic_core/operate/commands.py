@@ -29,6 +29,7 @@ _JOB = {
     "rdzv_endpoint": "where the nodes of the job meet; etcd takes several",
     "rdzv_id": f"name of the job; needed with any backend but static, whose job without a name is '{STATIC_RUN_ID}'",
     "rdzv_conf": "options of the backend, the same as the job's; repeated flags add up",
+    "rdzv_secret_file": "file of the job's secret, without which nothing that is signed can be read",
 }
 
 

@@ -17,6 +17,7 @@ from elastic_core.rendezvous.effects import Registration
 from elastic_core.rendezvous.model import State
 from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.roster import Seen, is_ready
+from elastic_core.rendezvous.seal import seal_of
 from elastic_core.rendezvous.settings import settings_of
 from elastic_core.support.bounded import within
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from elastic_core.operate.target import Target
     from elastic_core.rendezvous.model import Entry
     from elastic_core.rendezvous.roster import Roster
+    from elastic_core.rendezvous.seal import HmacSeal
 
 GRACE: Duration = 2.0
 """Seconds beyond a bound in which the backend may give up by itself: its own error is more precise."""
@@ -63,6 +65,7 @@ class JobObservation:
         nodes: the registrations in the store, and the counters of their beats.
         state: None where no job has written one.
         first: every counter as it was seen first.
+        not_signed: in how many places something stands that is not signed with the job's secret.
     """
 
     since: Instant
@@ -70,6 +73,7 @@ class JobObservation:
     nodes: Observation
     state: State | None = None
     first: Mapping[str, int] = field(default_factory=dict)
+    not_signed: int = 0
 
     def after_look(self, state: bytes | None, announced: Sequence[Announced], now: Instant) -> JobObservation:
         """After another look.
@@ -158,12 +162,14 @@ class Watcher:
     backend: RosterBackend
     clock: Clock
     pause: Callable[[Duration], object]
+    seal: HmacSeal | None = None
 
     def look(self, job: JobObservation) -> JobObservation:
         """One more look."""
         announced = self.backend.roster()  # before the state, which then is at least as new
         found = self.backend.get_state()
-        return job.after_look(None if found is None else found[0], announced, self.clock.now())
+        seen = job.after_look(None if found is None else found[0], announced, self.clock.now())
+        return replace(seen, not_signed=self.seal.refused if self.seal else 0)
 
     def watch(self, job: JobObservation) -> JobObservation:
         """Look until a beat of every node was seen, or the nodes without one have had their time."""
@@ -189,14 +195,16 @@ def observed(
     """
     params = parameters(target, manager, timeout)
     settings = settings_of(params)
-    with opened(params, manager) as backend:
-        watcher = Watcher(backend, clock or SystemClock(), pause or threading.Event().wait)
+    seal = seal_of(params)
+    with opened(params, manager, seal) as backend:
+        watcher = Watcher(backend, clock or SystemClock(), pause or threading.Event().wait, seal)
         begun = watcher.clock.now()
         empty = JobObservation(begun, begun, Observation.of(settings))
         job = within(timeout + GRACE, lambda: watcher.look(empty), target.endpoint)
         if job.is_empty:
+            others = f"; in {seal.refused} places stands what is not signed with this secret" if seal.refused else ""
             raise NotFoundError(
-                f"no job of the id {target.run_id!r} has met at {target.endpoint} yet; check --rdzv-id and "
-                "--rdzv-endpoint, which must be those of its nodes"
+                f"no job of the id {target.run_id!r} has met at {target.endpoint} yet{others}; check --rdzv-id, "
+                "--rdzv-endpoint and --rdzv-secret-file, which must be those of its nodes"
             )
         yield watcher, within(job.longest + timeout + GRACE, lambda: watcher.watch(job), target.endpoint)

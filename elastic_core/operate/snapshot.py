@@ -84,6 +84,7 @@ class Snapshot:
         last_end: why the last round that ended did.
         failures: of the workers in that round, by global rank, with the failure that counts as the cause first.
         unreadable: keys of entries that this version cannot read.
+        not_signed: in how many places something stands that is not signed with the job's secret.
         observed: seconds from the first look to the last.
     """
 
@@ -103,6 +104,7 @@ class Snapshot:
     failures: Mapping[int, ProcessFailure]
     closed: Closed | None
     unreadable: tuple[str, ...]
+    not_signed: int
     observed: float
 
     def standing(self, *standings: Standing) -> tuple[NodeView, ...]:
@@ -147,6 +149,7 @@ def snapshot_of(job: JobObservation, target: Target) -> Snapshot:
         failures=first_failures(state),
         closed=state.closed,
         unreadable=job.unreadable,
+        not_signed=job.not_signed,
         observed=job.now - job.since,
     )
 

@@ -61,6 +61,7 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
         "first_failure": None if first is None else first.as_dict(),
         "closed": None if closed is None else {"by": closed.by, "reason": closed.reason, "succeeded": closed.succeeded},
         "unreadable": list(snapshot.unreadable),
+        "not_signed": snapshot.not_signed,
         "observed_seconds": round(snapshot.observed, 3),
     }
 
@@ -104,6 +105,10 @@ def as_text(snapshot: Snapshot) -> str:
         lines += [f"  {view.node} is refused: {view.note}" for view in views if view.note]
     if snapshot.unreadable:
         lines.append(f"  entries of another version, or not ours: {', '.join(snapshot.unreadable)}")
+    if snapshot.not_signed:
+        lines.append(
+            f"  not signed with the job's secret, and passed over: what stands in {snapshot.not_signed} places"
+        )
     if (end := snapshot.last_end) is not None:
         cost = "; it used a restart" if end.counted else ""
         if end.awaits_judgement and snapshot.phase is Phase.GATHERING:

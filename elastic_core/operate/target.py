@@ -14,6 +14,7 @@ from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.operate.commands import DEFAULT_BACKEND
 from elastic_core.rendezvous.over_state import with_roster
+from elastic_core.rendezvous.seal import seal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.interfaces.backend import RosterBackend
+    from elastic_core.rendezvous.seal import HmacSeal
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,14 @@ def target_of(values: Mapping[str, Any]) -> Target:
     run_id = values["rdzv_id"] or (STATIC_RUN_ID if backend == "static" else "")
     if not run_id:
         raise ConfigurationError(Problem("--rdzv-id", "expected the name of the job, found none; give --rdzv-id"))
-    return Target(backend, values["rdzv_endpoint"], run_id, values["rdzv_conf"])
+    return Target(
+        backend, values["rdzv_endpoint"], run_id, with_secret(values["rdzv_conf"], values["rdzv_secret_file"])
+    )
+
+
+def with_secret(conf: Mapping[str, str], path: str | None) -> Mapping[str, str]:
+    """The options of the backend, with the file of the secret among them."""
+    return {**conf, "secret_file": path} if path else conf
 
 
 def parameters(target: Target, manager: PluginManager, patience: Duration) -> RendezvousParameters:
@@ -63,11 +72,14 @@ def parameters(target: Target, manager: PluginManager, patience: Duration) -> Re
 
 
 @contextlib.contextmanager
-def opened(params: RendezvousParameters, manager: PluginManager) -> Iterator[RosterBackend]:
-    """The job's backend, closed at the end. One with only `get_state` and `set_state` gets a roster, as for nodes."""
+def opened(
+    params: RendezvousParameters, manager: PluginManager, seal: HmacSeal | None = None
+) -> Iterator[RosterBackend]:
+    """The job's backend, closed at the end. One with only `get_state` and `set_state` gets a roster, as for nodes.
+    `seal`: the job's; unset: that of `params`."""
     record = manager.select(RendezvousBackendRecord, params.backend)
     assert record.open_backend is not None  # `parameters` saw to it
-    backend = with_roster(record.open_backend(params), SystemClock(), observes=True)
+    backend = with_roster(record.open_backend(params), SystemClock(), observes=True, seal=seal or seal_of(params))
     try:
         yield backend
     finally:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from elastic_core.errors import ProcessFailure, RendezvousStateError
 from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, State
+from elastic_core.rendezvous.seal import MARK
 from elastic_core.rendezvous.seats import NOBODY, Seats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = 2
+VERSION = 3
 LONGEST_STATE = 16 * 1024 * 1024
 LONGEST_ENTRY = 64 * 1024
 _LONGEST_NAME = 255
@@ -27,6 +28,7 @@ _MOST_FAILURES = 8
 _TAIL_LINES = 20
 _LONGEST_LINE = 400
 _ALL_FAILURES = 64 * 1024  # characters of all of them together, but for names
+_MOST_ITEMS = 2**16
 _GREATEST = 2**63
 _UNFIT = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
@@ -85,6 +87,7 @@ def encoded_state(state: State) -> bytes:
         "min_nodes": state.min_nodes,
         "max_nodes": state.max_nodes,
         "serial": state.serial,
+        "origin": state.origin,
     }
     return _dumped(document) + b"\n" + state.seats.packed
 
@@ -100,6 +103,8 @@ def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
         RendezvousStateError: they are of another version, or not ours.
     """
     _check_length(data, LONGEST_STATE, "state")
+    if data.startswith(MARK):
+        _refuse("state", "one that is signed, for nodes that have the secret (--rdzv-secret-file)", data)
     head, _, rest = data.partition(b"\n")
     document = _loaded(head, "state")
     try:
@@ -109,22 +114,23 @@ def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
             raise ValueError(f"expected {document['seats']} seats, found {len(seats)}")
         keys = list(seats.keys) if document["gone"] or document["done"] else []
         return State(
-            round=_typed(document["round"], int),
+            round=_natural(document["round"]),
             open=_typed(document["open"], bool),
             seats=seats,
-            gone=tuple(keys[_natural(rank)] for rank in document["gone"]),
-            done=tuple(keys[_natural(rank)] for rank in document["done"]),
-            draining=_texts(document["draining"]),
+            gone=tuple(keys[_natural(rank)] for rank in _items(document["gone"])),
+            done=tuple(keys[_natural(rank)] for rank in _items(document["done"])),
+            draining=_names(document["draining"]),
             end=None if end is None else _end_of(end),
-            restarts=_typed(document["restarts"], int),
-            max_restarts=_typed(document["max_restarts"], int),
+            restarts=_natural(document["restarts"]),
+            max_restarts=_natural(document["max_restarts"]),
             closed=None if closed is None else _closed_of(closed),
-            reason=_typed(document["reason"], str),
-            absent=tuple((_typed(key, str), _typed(number, int)) for key, number in document["absent"]),
-            refused=tuple((_typed(key, str), _typed(why, str)) for key, why in document["refused"]),
-            min_nodes=_typed(document["min_nodes"], int),
-            max_nodes=_typed(document["max_nodes"], int),
-            serial=_typed(document["serial"], int),
+            reason=_text(document["reason"]),
+            absent=tuple((_name(key), _natural(number)) for key, number in _items(document["absent"])),
+            refused=tuple((_name(key), _text(why)) for key, why in _items(document["refused"])),
+            min_nodes=_natural(document["min_nodes"]),
+            max_nodes=_natural(document["max_nodes"]),
+            serial=_natural(document["serial"]),
+            origin=_name(document["origin"]),
         )
     except _UNFIT as error:
         _refuse("state", f"a field that is missing or of the wrong type ({error})", data, error)
@@ -145,8 +151,8 @@ def decoded_entry(data: bytes) -> Entry:
     document = _loaded(data, "entry")
     try:
         values = {name: _typed(document[name], kind) for name, kind in _ENTRY_TYPES.items()}
-        labels = {_typed(name, str): _typed(value, str) for name, value in values.pop("labels").items()}
-        unreachable = _texts(values.pop("unreachable"))[:_MOST_UNREACHABLE]
+        labels = {_text(name): _text(value) for name, value in values.pop("labels").items()}
+        unreachable = _names(values.pop("unreachable"))[:_MOST_UNREACHABLE]
         entry = Entry(**values, labels=labels, unreachable=unreachable)
         check_entry(entry)
         return entry
@@ -162,13 +168,41 @@ def check_entry(entry: Entry) -> None:
             raise ValueError(f"expected a {name} of {_LONGEST_NAME} printable characters at most, found {text[:60]!r}")
     if not 1 <= entry.local_world_size < 2**31 or not 0 <= entry.port < 2**16:
         raise ValueError(f"expected a worker and a port, found {entry.local_world_size} and {entry.port}")
+    least = min(entry.max_restarts, entry.after, entry.done, entry.stop_timeout)
+    if least < 0:
+        raise ValueError(f"expected numbers of 0 or more, found {least}")
 
 
 def _natural(value: Any) -> int:
     number: int = _typed(value, int)
     if number < 0:
-        raise ValueError(f"expected a rank, found {number}")
+        raise ValueError(f"expected a number of 0 or more, found {number}")
     return number
+
+
+def _items(values: Any) -> list[Any]:
+    items: list[Any] = _typed(values, list)
+    if len(items) > _MOST_ITEMS:
+        raise ValueError(f"expected {_MOST_ITEMS} items at most, found {len(items)}")
+    return items
+
+
+def _name(value: Any) -> str:
+    text: str = _typed(value, str)
+    if len(text) > 2 * _LONGEST_NAME or not (text.isprintable() or not text):
+        raise ValueError(f"expected {2 * _LONGEST_NAME} printable characters at most, found {_shown(text)}")
+    return text
+
+
+def _names(values: Any) -> tuple[str, ...]:
+    return tuple(_name(value) for value in _items(values))
+
+
+def _text(value: Any, longest: int = 4 * _LONGEST_TEXT) -> str:
+    """For people: a part of a text that is too long will do. It is encoded again later, which half a character cannot
+    be."""
+    text: str = _typed(value, str)
+    return text[:longest].encode("utf-8", "replace").decode()
 
 
 def _check_length(data: bytes, longest: int, what: str) -> None:
@@ -228,7 +262,7 @@ def _shown(value: Any) -> str:
 
 
 def _texts(values: Any) -> tuple[str, ...]:
-    return tuple(_typed(value, str) for value in _typed(values, list))
+    return tuple(_text(value) for value in _items(values))
 
 
 def _end(end: End) -> dict[str, Any]:
@@ -248,14 +282,14 @@ def _told(reports: tuple[Report, ...]) -> list[Report]:
 
 
 def _end_of(item: Any) -> End:
-    reports = tuple(_report_of(report) for report in item["reports"])
-    by, reason = _typed(item["by"], str), _typed(item["reason"], str)
+    reports = tuple(_report_of(report) for report in _items(item["reports"]))
+    by, reason = _text(item["by"]), _text(item["reason"])
     return End(Cause(item["cause"]), by, reason, reports, _typed(item["counted"], bool))
 
 
 def _closed_of(item: Any) -> Closed:
     by, reason, succeeded = item
-    return Closed(_typed(by, str), _typed(reason, str), _typed(succeeded, bool))
+    return Closed(_text(by), _text(reason), _typed(succeeded, bool))
 
 
 def _reports(reports: list[Report]) -> list[Any]:
@@ -269,8 +303,8 @@ def _reports(reports: list[Report]) -> list[Any]:
 
 def _report_of(item: Any) -> Report:
     key, node, certain, failures = item
-    found = tuple(_failure_of(failure) for failure in failures)
-    return Report(_typed(key, str), _typed(node, str), found, _typed(certain, bool))
+    found = tuple(_failure_of(failure) for failure in _items(failures))
+    return Report(_name(key), _text(node), found, _typed(certain, bool))
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:
@@ -285,4 +319,5 @@ def bounded(failure: ProcessFailure) -> ProcessFailure:
 
 def _failure_of(item: Any) -> ProcessFailure:
     values = {name: _typed(item[name], kind) for name, kind in _FAILURE_TYPES.items()}
+    values = {name: _text(value) if isinstance(value, str) else value for name, value in values.items()}
     return ProcessFailure(**values, stderr_tail=_texts(item["stderr_tail"]))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_core.clock import later
 from elastic_core.errors import RendezvousError, RendezvousStateError
+from elastic_core.interfaces.backend import SpoiltStateError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.effects import (
@@ -28,6 +29,7 @@ from elastic_core.rendezvous.effects import (
     ReadState,
     Registration,
     Rest,
+    Unreadable,
     Withdraw,
     WriteState,
 )
@@ -437,13 +439,14 @@ class Operations:
 
     def perform(self, operation: Operation) -> Any:
         """The answer to the operation, as `effects` says. Raises what the backend raises, and RendezvousStateError."""
-        if isinstance(operation, ReadState):
-            return self._state_of(self._backend.get_state())
-        if isinstance(operation, WriteState):
-            found = self._backend.set_state(encoded_state(operation.state), operation.token)
-            if found is None or found[2]:
-                return found and (operation.state, found[1], True)
-            return (*self._state_of(found[:2]), False)
+        try:
+            if isinstance(operation, ReadState):
+                return self._state_of(self._backend.get_state())
+            if isinstance(operation, WriteState):
+                return self._written(operation)
+        except SpoiltStateError as error:
+            spoilt = Unreadable(str(error), error.others)
+            return (spoilt, error.token) if isinstance(operation, ReadState) else (spoilt, error.token, False)
         if isinstance(operation, ReadRoster):
             return self._roster()
         if isinstance(operation, Announce):
@@ -453,10 +456,19 @@ class Operations:
         assert isinstance(operation, Beat)
         return self._backend.beat(operation.key, operation.leading, operation.look)
 
+    def _written(self, operation: WriteState) -> Any:
+        found = self._backend.set_state(encoded_state(operation.state), operation.token)
+        if found is None or found[2]:
+            return found and (operation.state, found[1], True)
+        return (*self._state_of(found[:2]), False)
+
     def _state_of(self, found: tuple[bytes, Token] | None) -> tuple[State | None, Token | None]:
         if found is None:
             return None, None
-        state = decoded_state(found[0], self._seats)
+        try:
+            state = decoded_state(found[0], self._seats)
+        except RendezvousStateError as error:
+            raise SpoiltStateError(str(error), found[1]) from error
         self._seats = state.seats
         return state, found[1]
 

@@ -23,12 +23,21 @@ class Registration(NamedTuple):
     beats: int | None = None
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """What stands in the place of the state is none. `others`: it may be that of other nodes, with another version of
+    elastic-core, say, or another secret."""
+
+    reason: str
+    others: bool
+
+
 # -- operations: what the node asks for, one at a time; in brackets, the answer
 
 
 @dataclass(frozen=True)
 class ReadState:
-    """[a pair: the state or None, and the token of its write]"""
+    """[a pair: the state, None or what is unreadable, and the token of its write]"""
 
 
 @dataclass(frozen=True)

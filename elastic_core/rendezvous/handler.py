@@ -24,6 +24,7 @@ from elastic_core.rendezvous.model import Entry
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.rendezvous.round_stores import PrefixedStores
+from elastic_core.rendezvous.seal import HmacSeal, seal_of
 from elastic_core.rendezvous.settings import (
     KEEP_ALIVE_INTERVAL,
     KEEP_ALIVE_MAX_ATTEMPT,
@@ -33,7 +34,7 @@ from elastic_core.rendezvous.settings import (
     in_seconds,
     settings_of,
 )
-from elastic_core.support.addresses import reached_at
+from elastic_core.support.addresses import reached_at, reaches_beyond
 from elastic_core.support.sockets import unreachable
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class DynamicRendezvousHandler(RoundHandler):
         stores: gives every round its store.
         incarnation: tells this start of the agent from others of the same node.
         name: by which the backend was chosen; unset: its own.
+        seal: signs what the nodes write; unset: nothing is signed.
 
     Raises:
         ConfigurationError: the others could not read a name of the node.
@@ -78,12 +80,14 @@ class DynamicRendezvousHandler(RoundHandler):
         incarnation: str | None = None,
         patience: Patience = Patience(),
         name: str = "",
+        seal: HmacSeal | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._patience = patience
         self._stores = stores
         self._name = name or backend.name
-        self._backend = with_roster(backend, self._clock)
+        self._seal = seal or HmacSeal(settings.run_id)
+        self._backend = with_roster(backend, self._clock, seal=self._seal)
         self._settings = replace(settings, lease_ttl=self._backend.lease_ttl)
         entry = _checked(Entry.of(node, f"{node.name}/{incarnation or secrets.token_hex(4)}"))
         self._driver = Driver(Node(entry, self._settings), self._backend, self._clock, patience)
@@ -143,6 +147,11 @@ class DynamicRendezvousHandler(RoundHandler):
     @property
     def hosts_store(self) -> bool:
         return self._backend.hosts_store
+
+    @property
+    def seal(self) -> HmacSeal:
+        """What signs for this node, and counts what is not signed."""
+        return self._seal
 
     @property
     def settings(self) -> RendezvousSettings:
@@ -382,4 +391,8 @@ def create_handler(
     if stores is None and store is None:
         raise ValueError("expected a store, or an object that gives every round one, found neither")
     given = stores or PrefixedStores(cast("Store", store), params.run_id, partial(advertised_address, params))
-    return DynamicRendezvousHandler(backend, settings_of(params), node, given, name=name)
+    settings, seal = settings_of(params), seal_of(params)
+    if not seal.signs and params.max_nodes > 1 and reaches_beyond(params.endpoint):
+        advice = "whoever reaches it can join, change or end this job; give every node the same --rdzv-secret-file"
+        get_logger().warning("rendezvous not signed", endpoint=params.endpoint, advice=advice)
+    return DynamicRendezvousHandler(backend, settings, node, given, name=name, seal=seal)

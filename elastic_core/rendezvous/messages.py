@@ -53,9 +53,11 @@ def no_contact(
     )
 
 
-def no_place(state: State, status: JoinStatus, key: str, run_id: str, was_closed: bool) -> RendezvousError:
+def no_place(
+    state: State, status: JoinStatus, key: str, run_id: str, was_closed: bool, has_run: bool = False
+) -> RendezvousError:
     """No round will form with the node: it is drained or refused, or the job is closed. `was_closed`: the job was
-    already closed when the node first looked."""
+    already closed when the node first looked. `has_run`: the node was in a round, which is over."""
     if status is JoinStatus.DRAINED:
         return RendezvousGracefulExitError(DRAINED)
     if status is JoinStatus.REFUSED:
@@ -63,16 +65,19 @@ def no_place(state: State, status: JoinStatus, key: str, run_id: str, was_closed
             f"this node may not take part: {state.refusal(key)}; give every agent a name of its own with --node-id "
             "(with the backend static, a --node-rank of its own)"
         )
-    return _closed(state, run_id, was_closed)
+    return _closed(state, run_id, was_closed, has_run)
 
 
-def _closed(state: State, run_id: str, was_closed: bool) -> RendezvousError:
+def _closed(state: State, run_id: str, was_closed: bool, has_run: bool) -> RendezvousError:
     assert state.closed is not None
     told = f"the job {run_id!r} was closed by {state.closed.by}: {state.closed.reason}"
-    if state.closed.succeeded and not was_closed:
+    if state.closed.succeeded and not was_closed and not has_run:
         return RendezvousGracefulExitError(f"{told}; this node was not needed")
     advice = "; for a new job choose another --rdzv-id" if was_closed else ""
+    if has_run and state.closed.succeeded:
+        advice = "; the workers of this node, which ran before, are not among those that succeeded"
     error = RendezvousClosedError(told + advice)
+    error.succeeded = state.closed.succeeded
     error.failures = {} if state.closed.succeeded else first_failures(state)
     return error
 

@@ -154,6 +154,7 @@ class State:
         refused: keys that may not take part, and why.
         min_nodes, max_nodes: bounds of the job, as the node that formed the round was told; 0 before the first.
         serial: counted up with every change: of two states of one store, the later one has the greater.
+        origin: the key of the node that wrote the first state of the job, which tells it from an earlier job of its id.
     """
 
     round: int = 0
@@ -172,6 +173,7 @@ class State:
     min_nodes: int = 0
     max_nodes: int = 0
     serial: int = 0
+    origin: str = ""
 
     def seated(self, key: str) -> bool:
         """Whether the node is a member of the last round."""
@@ -356,9 +358,10 @@ def closed(state: State, by: str, reason: str, succeeded: bool) -> State:
 def recovered(known: State, found: State) -> State:
     """What should stand in a store in which `found` stands, for a node that has seen `known` there before: `found`
     itself, unless the store has lost its memory. Then it is the later of the two, and keeps what must never be taken
-    back: that the job is over, and the restarts that were used."""
+    back: that the job is over, and the restarts that were used. The end of another job, of an earlier one with the same
+    id, is none."""
     if found.closed:
-        return found
+        return found if known.closed or not known.round or known.origin == found.origin else known
     further = known if known.progress > found.progress else found
     if known.closed and not further.closed:
         further = replace(further, open=False, closed=known.closed)

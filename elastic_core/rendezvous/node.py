@@ -25,6 +25,7 @@ from elastic_core.errors import (
     ElasticError,
     RendezvousConnectionError,
     RendezvousGracefulExitError,
+    RendezvousStateError,
 )
 from elastic_core.interfaces.backend import EntryDroppedError
 from elastic_core.rendezvous import messages, model
@@ -41,6 +42,7 @@ from elastic_core.rendezvous.effects import (
     ReadState,
     Rest,
     Retire,
+    Unreadable,
     Withdraw,
     WriteState,
 )
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _IDLE: Duration = 5.0  # between two looks at what there is to do, of a node that wants nothing and hears no news
+_FOR_REPAIR = 5  # intervals for the leader to put a state back that something else has overwritten
 _AFTER: Duration = 0.01  # requests are tried again a little later than everything else, which they must not hold up
 
 
@@ -97,6 +100,8 @@ class Node:
         self.token: Token | None = None
         self._state_stale = True
         self._to_give_back: tuple[State, Token | None] | None = None
+        self._give_back_at = LONG_AGO
+        self._spoilt_since: Instant | None = None
         # This node's entry: what should stand (if it is to be registered), what does, and what did before an outage.
         self.entry = entry
         self._registers = False
@@ -324,11 +329,15 @@ class Node:
             self._note("warning", "rendezvous fault", trace, reason=f"{type(error).__name__}: {error}")
         self.fault = error
 
-    def _take(self, found: State | None, token: Token | None, now: Instant) -> None:
+    def _take(self, found: State | Unreadable | None, token: Token | None, now: Instant) -> None:
         """A store that knows less than this node does has lost its memory (its host was started anew): the first node
         that notices writes back what the nodes know."""
         if self.state is not None and token == self.token:
             return
+        if isinstance(found, Unreadable):
+            self._pass_over(found, token, now)
+            return
+        was_spoilt, self._spoilt_since = self._spoilt_since is not None, None
         state = found or State()
         due = state if self.state is None else model.recovered(self.state, state)
         if due is not state:
@@ -337,17 +346,36 @@ class Node:
             self.registered = None
             self._to_give_back = (due, token)
             return
-        if state == self.state and state.round:  # the same state in another write: another node gave it back
+        if state == self.state and state.round and not was_spoilt:  # another node gave it back
             self._expect_all_back(now)
             self.registered = None
         self._took(state, token, now)
+
+    def _pass_over(self, found: Unreadable, token: Token | None, now: Instant) -> None:
+        """Something else has written in the place of the state. What this node knows still holds, and who leads puts it
+        back; once in an interval, since others may not be able to read that either. A node that knows nothing waits for
+        that. If nobody has done it within some intervals, it is as if nothing stood there, unless it may be other
+        nodes'."""
+        patience = min(self.settings.window, _FOR_REPAIR * self.settings.keep_alive_interval)
+        since = self._spoilt_since = now if self._spoilt_since is None else self._spoilt_since
+        if self.state is not None:
+            if since == now:
+                self._note("warning", "state spoilt", reason=found.reason)
+            self.token, self._to_give_back = token, (self.state, token)
+        elif now - since < patience or found.others:
+            if now - since >= patience:
+                self._tell_fault(RendezvousStateError(found.reason))
+            self._state_stale = True
+            self.connection = self.connection.failed(now, None, now)
+        else:
+            self._took(State(), token, now)
 
     def _took(self, state: State, token: Token | None, now: Instant) -> None:
         """This state stands in the store. The roster has to be read again: no decision about a state uses a roster that
         was read before it, because a node that announced itself in between would be missing."""
         self._extend_join(now)
         self.state, self.token = state, token
-        self._to_give_back = None
+        self._to_give_back = self._spoilt_since = None
         self._decision = self._decide_at = None
         self._roster_stale = True
         if state.seated(self.key):
@@ -498,7 +526,7 @@ class Node:
             self._beat(now)
             or self._restore()
             or self._read()
-            or self._give_back()
+            or self._give_back(now)
             or self._serve(now)
             or self._register()
             or self._step_in()
@@ -526,8 +554,14 @@ class Node:
         self._state_stale = False
         return ReadState()
 
-    def _give_back(self) -> Operation | None:
-        return None if self._to_give_back is None else WriteState(*self._to_give_back)
+    def _give_back(self, now: Instant) -> Operation | None:
+        if self._to_give_back is None or (self._spoilt_since is not None and not self._may_repair(now)):
+            return None
+        self._give_back_at = later(now, self.settings.keep_alive_interval)
+        return WriteState(*self._to_give_back)
+
+    def _may_repair(self, now: Instant) -> bool:
+        return self.election.leading and now >= self._give_back_at
 
     def _serve(self, now: Instant) -> Operation | None:
         """The first request that is not done. A failure is reported before the node is ready for the next round:
@@ -557,7 +591,11 @@ class Node:
         if changed is state:
             self._settle()
             return None
-        return replace(changed, serial=state.serial + 1)
+        return self._counted(changed)
+
+    def _counted(self, changed: State) -> State:
+        """As it is written."""
+        return replace(changed, serial=changed.serial + 1, origin=changed.origin or self.key)
 
     def _settle(self, fault: Exception | None = None) -> None:
         request, *others = self._requests
@@ -608,8 +646,7 @@ class Node:
         if self._decide_at is not None and now >= self._decide_at:
             self._judge(now)
         if isinstance(self._decision, Write):
-            decided = self._decision.state
-            return WriteState(replace(decided, serial=decided.serial + 1), self.token)
+            return WriteState(self._counted(self._decision.state), self.token)
         dead = self.seen.dead(self.state or State(), now)
         return None if dead is None else Withdraw(dead)
 
@@ -643,6 +680,8 @@ class Node:
             times = [self._beat_at if self.registered else later(now, self.settings.keep_alive_interval)]
             if self.election.leading and self._decide_at is not None:
                 times.append(self._decide_at)
+            if self.election.leading and self._to_give_back is not None:
+                times.append(self._give_back_at)
         if self._requests:
             times.append(max(self._requests_at, self.connection.retry_at or now))
         return Rest(min(times), self.wants_roster)
@@ -678,7 +717,8 @@ class Node:
         if member.left:
             return RendezvousGracefulExitError("this node left the rendezvous while it was joining")
         if member.joins and state is not None and self.join_status.is_final:
-            return messages.no_place(state, self.join_status, self.key, self.settings.run_id, member.was_closed)
+            had, run_id = member.round > 0, self.settings.run_id
+            return messages.no_place(state, self.join_status, self.key, run_id, member.was_closed, had)
         due = self.join_deadline
         if due is None or now < due:
             return None

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import RosterBackend
+from elastic_core.log import get_logger
 from elastic_core.rendezvous.over_store import OverStore, StoreConnection
+from elastic_core.rendezvous.signed import SignedBackend
 from elastic_core.support.retry import Backoff, TooManyRefusals, swapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock, Duration
-    from elastic_core.interfaces.backend import RendezvousBackend
+    from elastic_core.interfaces.backend import RendezvousBackend, Seal
 
     Values = dict[str, bytes]
 
@@ -50,6 +52,7 @@ class StateStore:
         self._timeout = timeout
         self._clock = clock or SystemClock()
         self._changed = threading.Condition()
+        self._is_ours = False
 
     def get(self, key: str) -> bytes:
         return self._awaited([key], self._timeout)[key]
@@ -105,8 +108,21 @@ class StateStore:
 
     def _values(self) -> Values:
         with self._changed:
-            found = self._backend.get_state()
-        return {} if found is None else _decoded(found[0])
+            return self._read()[0]
+
+    def _read(self, replaces: bool = False) -> tuple[Values, object]:
+        """The values, and the token of what stands there. A write that finds something else in a place where values
+        have stood fails like every other use, and leaves an empty store for the next one."""
+        found = self._backend.get_state()
+        try:
+            values = {} if found is None else _decoded(found[0])
+        except RendezvousStateError as error:
+            if self._is_ours and replaces and found is not None:
+                get_logger().warning("store spoilt", reason=str(error))
+                self._backend.set_state(_encoded({}, secrets.token_hex(8)), found[1])
+            raise
+        self._is_ours = True
+        return values, None if found is None else found[1]
 
     def _awaited(self, keys: Sequence[str], timeout: timedelta) -> Values:
         until, looks = later(self._clock.now(), timeout.total_seconds()), 0
@@ -125,10 +141,9 @@ class StateStore:
         """The values as this call left them."""
 
         def attempt() -> Values | None:
-            found = self._backend.get_state()
-            values = {} if found is None else _decoded(found[0])
+            values, token = self._read(replaces=True)
             changed = change(values)
-            done = changed is values or self._put(changed, None if found is None else found[1])
+            done = changed is values or self._put(changed, token)
             return changed if done else None
 
         with self._changed:
@@ -204,8 +219,13 @@ class _SharedConnection(StoreConnection):
         """It is closed when all are."""
 
 
-def with_roster(backend: RendezvousBackend, clock: Clock, observes: bool = False) -> RosterBackend:
-    """The backend itself, if it keeps entries; else one over it that does. `observes`: see `OverStore`."""
-    if isinstance(backend, RosterBackend):
+def with_roster(
+    backend: RendezvousBackend, clock: Clock, observes: bool = False, seal: Seal | None = None
+) -> RosterBackend:
+    """The backend itself, if it keeps entries; else one over it that does. `observes`: see `OverStore`. `seal`: what
+    nodes write is signed with it."""
+    if not isinstance(backend, RosterBackend):
+        backend = OverStore(_StateConnector(backend, clock), "job", backend.name, clock, observes=observes)
+    if seal is None or not seal.signs or backend.sign_with(seal):
         return backend
-    return OverStore(_StateConnector(backend, clock), "job", backend.name, clock, observes=observes)
+    return SignedBackend(backend, seal)

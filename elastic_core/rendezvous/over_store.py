@@ -3,7 +3,6 @@ state, and a log of announcements. Push is the store's `wait`."""
 
 from __future__ import annotations
 
-import secrets
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,19 +17,36 @@ from elastic_core.errors import (
     RendezvousStateError,
 )
 from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend
+from elastic_core.log import get_logger
 from elastic_core.rendezvous.roster_log import Announcer, RosterLog
-from elastic_core.rendezvous.versions import Keys, Version, Versions, add, compare_set, create, peek, standing
+from elastic_core.rendezvous.seal import HmacSeal
+from elastic_core.rendezvous.versions import (
+    EpochLeft,
+    Foreign,
+    Keys,
+    Version,
+    Versions,
+    add,
+    compare_set,
+    create,
+    epoch_named,
+    foreign,
+    new_epoch,
+    peek,
+    standing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_core.clock import Clock, Duration
-    from elastic_core.interfaces.backend import Announced, Token
+    from elastic_core.interfaces.backend import Announced, Seal, Token
     from elastic_core.interfaces.store import Store
     from elastic_core.support.retry import Backoff
 
 T = TypeVar("T")
 HOLE_PATIENCE: Duration = 2.0
+_MOST_EPOCHS = 3  # that one operation begins
 _PIECE: Duration = 1.0  # of a wait that cannot be interrupted
 FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
 
@@ -159,10 +175,6 @@ def unreachable(doing: str, where: str, error: BaseException) -> RendezvousConne
     return RendezvousConnectionError(f"{doing} at {where} failed: {said}")
 
 
-class _Restarted(Exception):
-    """A line that waits found a store that began anew."""
-
-
 class _Line:
     """One thread's line to the store: connects when it is first used and after every fault, and can be cut from
     outside.
@@ -223,7 +235,7 @@ class _Line:
     def _tried(self, doing: str, operation: Callable[[StoreConnection], T]) -> T:
         try:
             return operation(self._connected())
-        except (ElasticError, _Restarted):
+        except (ElasticError, EpochLeft):
             raise  # no word of the store about its connection
         except Exception as error:
             self._drop()
@@ -259,12 +271,17 @@ class _Line:
 
 @dataclass
 class _Epoch:
-    """What is known of one epoch of the store: of the time since it was last empty."""
+    """What is known of one epoch of the store: of the time since it was last empty, or something else has spoilt what
+    stood there."""
 
-    name: str
+    keys: Keys
     versions: Versions
     announcer: Announcer
     log: RosterLog
+
+    @property
+    def name(self) -> str:
+        return self.keys.epoch
 
 
 @dataclass(frozen=True)
@@ -281,7 +298,8 @@ class OverStore(RosterBackend):
     waits. A store that was restarted empty is noticed when a connection to it is made or, since some clients reconnect
     by themselves, by counters that fell; everything known of the old one is forgotten then, and what this node has
     announced is announced again, or its next beat says that the entry was dropped. The same holds for a store that came
-    back with data of an earlier time, without the newest version of the state.
+    back with data of an earlier time, without the newest version of the state; and for one in which something else has
+    written, so that what stands there cannot be: the nodes leave that behind and begin a new epoch beside it.
 
     Args:
         connector: becomes this backend's.
@@ -294,7 +312,8 @@ class OverStore(RosterBackend):
 
     Every method but `close` raises:
         RendezvousConnectionError: the store cannot be reached. The next call tries again.
-        RendezvousStateError: something else writes to our keys.
+        RendezvousStateError: something else writes to our keys, again and again; an observer changes nothing there, and
+            raises it at once.
     """
 
     def __init__(
@@ -306,7 +325,8 @@ class OverStore(RosterBackend):
         hole_patience: Duration = HOLE_PATIENCE,
         observes: bool = False,
     ) -> None:
-        self._keys = Keys(run_id)
+        self._run_id = run_id
+        self._seal: Seal = HmacSeal(run_id)
         self._name = name
         self._clock = clock or SystemClock()
         self._hole_patience = hole_patience
@@ -329,6 +349,10 @@ class OverStore(RosterBackend):
     @property
     def grace(self) -> Duration:
         return self._connector.grace
+
+    def sign_with(self, seal: Seal) -> bool:
+        self._seal = seal
+        return True
 
     def connect(self) -> None:
         """Connect now rather than at the first use. Takes as long as the connector's patience at most, and comes back
@@ -376,7 +400,7 @@ class OverStore(RosterBackend):
             except EntryDroppedError:
                 self._greet(store)
                 raise
-            return self._counted_lead(store, int(leading)) if leading or look else None
+            return self._counted_lead(store, epoch.keys.lead, int(leading)) if leading or look else None
 
         return self._use("beating", write, takes_part=True)
 
@@ -389,21 +413,25 @@ class OverStore(RosterBackend):
             return True
         number = 1 if token is None else token.number + 1
         try:
-            value = self._state_line.fetch(self._keys.state(number), timeout)
-        except _Restarted:
+            if epoch is None or not epoch.name:
+                return self._state_line.fetch(Keys(self._run_id).id, timeout) is not None
+            value = self._state_line.fetch(epoch.keys.state(number), timeout)
+        except EpochLeft:
             return True
         if value is None:
-            return epoch is not None and self._has_passed(epoch, number - 1)
-        if epoch is not None:
-            self._pushed = _Pushed(epoch, number, value)  # what was waited for came with the news
+            return self._has_passed(epoch, number - 1)
+        self._pushed = _Pushed(epoch, number, value)  # what was waited for came with the news
         return True
 
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
-        log = self._epoch.log if self._epoch is not None else None
-        if log is not None and log.behind:  # the next look fills the hole; until then there is nothing else to see
+        epoch = self._epoch
+        if epoch is None or not epoch.name:
+            return self._is_filled(Keys(self._run_id).id, timeout)
+        log = epoch.log
+        if log.behind:  # the next look fills the hole; until then there is nothing else to see
             patience = min(timeout, self._hole_patience)
-            return self._is_filled(log.cursor + 1, patience) or timeout >= self._hole_patience
-        return self._is_filled((log.cursor if log else 0) + more, timeout)
+            return self._is_filled(epoch.keys.slot(log.cursor + 1), patience) or timeout >= self._hole_patience
+        return self._is_filled(epoch.keys.slot(log.cursor + more), timeout)
 
     def close(self) -> None:
         """Every blocked call comes back at once: waits with False, others with RendezvousConnectionError. Where the
@@ -412,23 +440,23 @@ class OverStore(RosterBackend):
             line.close()  # before connecting is given up, which is no fault of the store then
         self._connector.close()
 
-    def _counted_lead(self, store: Store, amount: int) -> int:
+    def _counted_lead(self, store: Store, key: str, amount: int) -> int:
         """What counts is that it moves: if something else has written to it, the leader begins anew."""
         try:
-            return add(store, self._keys.lead, amount)
+            return add(store, key, amount)
         except RendezvousStateError:
             if amount:
-                store.set(self._keys.lead, b"%d" % amount)
+                store.set(key, b"%d" % amount)
             return amount
 
     def _has_passed(self, epoch: _Epoch, number: int) -> bool:
         """Whether the version that was waited for has long come and gone: the waiting thread may have slept before."""
         return bool(self._state_line.look(lambda store: epoch.versions.passed(store, number)))
 
-    def _is_filled(self, slot: int, timeout: Duration) -> bool:
+    def _is_filled(self, slot: str, timeout: Duration) -> bool:
         try:
-            return self._roster_line.fetch(self._keys.slot(slot), timeout) is not None
-        except _Restarted:
+            return self._roster_line.fetch(slot, timeout) is not None
+        except EpochLeft:
             return True
 
     def _use(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool = False) -> T:
@@ -436,45 +464,71 @@ class OverStore(RosterBackend):
             assert self._epoch is not None  # `_greet` came first
             if self._observes and takes_part:
                 self._observes, self._epoch = False, None  # what it has seen it looks at again
-            if self._epoch is None or not self._epoch.name:
-                return operation(store, self._greet(store))
-            return operation(store, self._epoch)
+            epoch = self._greet(store) if self._epoch is None or not self._epoch.name else self._epoch
+            for _ in range(_MOST_EPOCHS):
+                try:
+                    return operation(store, epoch)
+                except EpochLeft:
+                    if self._greet(store) is epoch:
+                        self._leave(store, epoch, "a marker of another epoch")
+                except Foreign as error:
+                    if self._observes and self._greet(store) is epoch:
+                        raise
+                    self._leave(store, epoch, str(error))
+                epoch = self._greet(store)
+            raise foreign("the keys of a job", "that something else writes to them all the time")
 
         return self._main.use(doing, with_epoch)
 
     def _greet(self, store: Store) -> _Epoch:
         """The epoch of the store, begun anew where it is another one than before."""
         name = self._name_of_epoch(store)
-        if self._epoch is None or self._epoch.name != name:
-            log = RosterLog(self._keys, self._clock, self._hole_patience, self._observes)
-            announcer = Announcer(self._keys)
-            if self._epoch is not None:
-                self._epoch.announcer.move_to(announcer, store)
-            self._epoch = _Epoch(name, Versions(self._keys, name, self._observes), announcer, log)
+        before = self._epoch
+        if before is None or before.name != name:
+            epoch = self._known_as(name)
+            if before is not None:
+                try:
+                    before.announcer.move_to(epoch.announcer, store)
+                except Foreign:
+                    self._begin_epoch(store, epoch)
+                    raise
+            self._epoch = epoch
+            if before is not None:
+                before.versions.leave(store)
+        assert self._epoch is not None
         return self._epoch
+
+    def _known_as(self, name: str) -> _Epoch:
+        keys = Keys(self._run_id, name)
+        log = RosterLog(keys, self._seal, self._clock, self._hole_patience, self._observes)
+        return _Epoch(keys, Versions(keys, self._seal, self._observes), Announcer(keys, self._seal), log)
+
+    def _leave(self, store: Store, epoch: _Epoch, found: str) -> None:
+        """All nodes are to leave the epoch."""
+        if not self._observes:
+            get_logger().warning("store spoilt", reason=found)
+            self._begin_epoch(store, epoch)
+
+    def _begin_epoch(self, store: Store, after: _Epoch) -> None:
+        """Unless another node has done so already."""
+        standing = peek(store, after.keys.id)
+        if standing is not None and epoch_named(standing) == after.name:
+            compare_set(store, after.keys.id, standing, new_epoch())
 
     def _doubted(self, store: Store, epoch: _Epoch) -> _Epoch:
         """The epoch of a store that knows less than this node does. One that came back with older data, and so with its
         old name, begins anew here: otherwise versions would be missing between what it knows and what nodes know."""
-        if not self._observes and self._name_of_epoch(store) == epoch.name and epoch.versions.lost(store):
-            compare_set(store, self._keys.id, epoch.name.encode("latin-1"), _new_name())
+        if not self._observes and epoch.versions.lost(store):
+            self._begin_epoch(store, epoch)
         return self._greet(store)
 
     def _name_of_epoch(self, store: Store) -> str:
+        key = Keys(self._run_id).id
         if self._observes:
-            return _name(peek(store, self._keys.id) or b"")
-        return _name(create(store, self._keys.id, _new_name()))
+            return epoch_named(peek(store, key) or b"")
+        return epoch_named(create(store, key, new_epoch()))
 
     def _greet_aside(self, store: Store) -> None:
-        name = standing(store, self._keys.id)  # none where it began anew, or is observed before it begins
-        if self._epoch is not None and _name(name or b"") != self._epoch.name:
-            raise _Restarted
-
-
-def _new_name() -> bytes:
-    return secrets.token_hex(8).encode()
-
-
-def _name(epoch: bytes) -> str:
-    """Any bytes will do: they only distinguish epochs."""
-    return epoch.decode("latin-1")
+        name = standing(store, Keys(self._run_id).id)  # none where it began anew, or is observed before it begins
+        if self._epoch is not None and epoch_named(name or b"") != self._epoch.name:
+            raise EpochLeft

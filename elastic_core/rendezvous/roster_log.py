@@ -12,7 +12,9 @@ stopped the last time, so that joining costs a node a handful of operations and 
   deletes. A reader that finds its next slot empty and `base` beyond it was left behind, and folds the log anew from
   there: everything alive is at or after `base`. A node whose entry is far behind the others announces it once more, so
   that it does not hold up `base`.
+- Every record is signed for its slot, where the job has a secret; what is not is passed over as a void slot is.
 - An entry may be withdrawn by another node. Its counter then begins anew, which tells the entry's node, if it lives.
+  Now and then the node looks by itself whether its record still stands.
 """
 
 from __future__ import annotations
@@ -24,22 +26,37 @@ from urllib.parse import quote, unquote
 from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces.backend import Announced, EntryDroppedError
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.versions import add, as_number, compare_set, create, delete, foreign, peek
+from elastic_core.rendezvous.versions import (
+    EpochLeft,
+    add,
+    as_number,
+    compare_set,
+    create,
+    delete,
+    epoch_named,
+    foreign,
+    peek,
+    standing,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.interfaces.backend import Seal
     from elastic_core.interfaces.store import Store
     from elastic_core.rendezvous.versions import Keys
 
 VOID = b"-"  # the slot was not filled in time
 CHUNK = 512
+_MOST_AT_ONCE = 4096  # small values in one operation
 _TIDIED_AT_ONCE = 64
+_MOST_TRIES = 256  # slots that somebody else may have filled, or passed over, before one is ours
 _FAR_BEHIND = 256  # slots after an entry, from which on it is announced once more
 _BEATS_PER_LOOK = 64
 _MOST_DIGITS = 18
-_MOST_UNREAD = 1_000_000  # slots; more cannot have been taken since `base`, even if the counter says so
+_LONGEST_KEY = 4096
+_MOST_UNREAD = 131_072  # slots; more cannot have been taken since the last look, even if the counter says so
 
 
 @dataclass(frozen=True)
@@ -55,13 +72,11 @@ class LogRecord:
         return head if self.entry is None else head + b" " + self.entry
 
 
-def decoded_record(value: bytes) -> LogRecord | None:
-    """The record; None for a void slot. Raises ValueError: it is nothing that we write."""
-    if value == VOID:
-        return None
+def decoded_record(value: bytes) -> LogRecord:
+    """The record. Raises ValueError: it is nothing that we write."""
     first, _, rest = value.partition(b" ")
     key, payload, entry = rest.partition(b" ")
-    if not first.isdigit() or len(first) > _MOST_DIGITS or not key or not key.isascii():
+    if not first.isdigit() or len(first) > _MOST_DIGITS or not 0 < len(key) <= _LONGEST_KEY or not key.isascii():
         raise ValueError(f"expected an announcement, found {value[:60]!r}")
     return LogRecord(unquote(key.decode()), int(first), entry if payload else None)
 
@@ -69,10 +84,11 @@ def decoded_record(value: bytes) -> LogRecord | None:
 @dataclass
 class _Own:
     """Where a key of ours stands: its first slot, the slot of what it announced last (None: not known to be written),
-    its entry (None: it is about to be withdrawn), and its beats."""
+    what stands there, its entry (None: it is about to be withdrawn), and its beats."""
 
     first: int
     latest: int | None = None
+    written: bytes = b""
     entry: bytes | None = None
     beats: int = 0
 
@@ -81,11 +97,13 @@ class Announcer:
     """Writes the announcements of one node in one epoch of the store. Used from one thread at a time.
 
     Args:
-        keys: of the job.
+        keys: of the job, in this epoch.
+        seal: signs the records.
     """
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, seal: Seal) -> None:
         self._keys = keys
+        self._seal = seal
         self._own: dict[str, _Own] = {}
 
     def announce(self, store: Store, key: str, entry: bytes) -> int:
@@ -132,10 +150,15 @@ class Announcer:
                 "expected the entry of this node to stand, found that another node has withdrawn it because it gave no "
                 "beat for long; the node announces itself again"
             )
-        if own.beats % _BEATS_PER_LOOK == 0 and own.latest is not None and own.entry is not None:
-            behind = add(store, self._keys.slots, 0) - own.latest
-            if behind > _FAR_BEHIND:
-                self.announce(store, key, own.entry)
+        if own.latest is not None and own.entry is not None and not self._is_in_place(store, own, own.latest):
+            self.announce(store, key, own.entry)
+
+    def _is_in_place(self, store: Store, own: _Own, slot: int) -> bool:
+        """Asked in turn, now and then: whether the record in this slot is not far behind, and whether it stands."""
+        if own.beats % _BEATS_PER_LOOK == 0:
+            return 0 <= add(store, self._keys.slots, 0) - slot <= _FAR_BEHIND
+        due = own.beats % _BEATS_PER_LOOK == _BEATS_PER_LOOK // 2
+        return not due or standing(store, self._keys.slot(slot)) == own.written
 
     def _counted(self, store: Store, own: _Own) -> int:
         """One more beat. 0 where something else has written to the counter: the node gets another one then."""
@@ -148,15 +171,18 @@ class Announcer:
         """Write the record into `slot`, or into a new one where a reader lost patience with us and voided it, or
         something else has written. What it replaces stays for readers that do not come to this slot yet. A slot before
         `base` was void and deleted before it was filled: what is written there goes as well. Returns `base`."""
-        value, own.latest = record.encode(), None
+        own.latest = None
         slot = add(store, self._keys.slots, 1) if slot is None else slot
-        while True:
+        for _ in range(_MOST_TRIES):
+            value = self._seal.sealed(self._keys.slot(slot), record.encode())
             if create(store, self._keys.slot(slot), value) == value:
                 base = as_number(self._keys.base, create(store, self._keys.base, b"1"))
                 if base <= slot or not delete(store, self._keys.slot(slot)):
                     break
             slot = add(store, self._keys.slots, 1)
-        own.latest = slot
+        else:
+            raise foreign(f"a slot at {self._keys.slots!r} that is free, and after {self._keys.base!r}", f"{slot}")
+        own.latest, own.written = slot, value
         return base
 
 
@@ -170,8 +196,11 @@ class _Live:
 class RosterLog:
     """Reads the log in one epoch of the store. Used from one thread at a time.
 
+    Every method raises Foreign where the keys contradict each other, and EpochLeft where the nodes have left the epoch.
+
     Args:
-        keys: of the job.
+        keys: of the job, in this epoch.
+        seal: knows which records are signed.
         clock: times holes.
         patience: seconds after which a hole is voided.
         observes: it changes nothing.
@@ -181,8 +210,9 @@ class RosterLog:
         behind: whether slots beyond it were taken but not filled yet.
     """
 
-    def __init__(self, keys: Keys, clock: Clock, patience: Duration, observes: bool = False) -> None:
+    def __init__(self, keys: Keys, seal: Seal, clock: Clock, patience: Duration, observes: bool = False) -> None:
         self._keys = keys
+        self._seal = seal
         self._clock = clock
         self._patience = patience
         self._observes = observes
@@ -194,14 +224,18 @@ class RosterLog:
         self.behind = False
 
     def read(self, store: Store) -> tuple[Announced, ...]:
-        """All entries, the oldest first, their beats fresh."""
+        """All entries, the oldest first, their beats fresh. Two store operations when nothing has changed."""
         if self._base == 0:
             self._start(store)
-        while not self._fold(store, self._sighted_slots(store)):
+        taken, beats = self._look(store)
+        while not self._fold(store, taken):
             self._start(store)  # it was left behind; and what it then needs may be in slots taken since
+            taken, beats = self._look(store)
         if not self._observes:
             self._tidy(store)
-        return self._with_beats(store)
+        live = sorted(self._live.items(), key=lambda item: item[1].first)
+        beats |= self._beats(store, [entry.first for _, entry in live if entry.first not in beats])
+        return tuple(Announced(key, entry.entry, beats[entry.first]) for key, entry in live)
 
     def first_slot(self, key: str) -> int | None:
         """The first slot of a key that was live at the last reading."""
@@ -218,25 +252,28 @@ class RosterLog:
         self._live, self._withdrawn = {}, {}
         self.cursor = self._base - 1
 
-    def _sighted_slots(self, store: Store) -> int:
-        """How many slots were taken, and are known to be from now on. Where that does not go with what was read, the
-        log is read anew from `base`; and where it does not go with that, something else has written one of the two."""
-        taken = self._taken(store)
+    def _look(self, store: Store) -> tuple[int, dict[int, int]]:
+        """What changes all the time, in one go: how many slots were taken, and the beats of what is live, by first
+        slot. And whether this is still the epoch of the nodes."""
+        firsts = [live.first for live in self._live.values()]
+        values = values_there(store, [self._keys.id, self._keys.slots, *map(self._keys.beats, firsts)])
+        if epoch_named(values.get(self._keys.id, b"")) != self._keys.epoch:
+            raise EpochLeft
+        taken = as_number(self._keys.slots, values.get(self._keys.slots) or b"0")
+        return self._sighted_slots(store, taken), self._counted(store, firsts, values)
+
+    def _sighted_slots(self, store: Store, taken: int) -> int:
+        """So many slots are known to be taken from now on. Where that does not go with what was read, the log is read
+        anew from `base`; and where it does not go with that, something else has written one of the two."""
         if not 0 <= taken - self.cursor <= _MOST_UNREAD:
             self._start(store)
             self._sighted = []
-            taken = self._taken(store)
         if not 0 <= taken - self.cursor <= _MOST_UNREAD:
             both = f"{self._keys.base!r} and {self._keys.slots!r}"
             raise foreign(f"numbers under the keys {both} that belong together", f"{self._base} and {taken}")
         if taken > (self._sighted[-1][0] if self._sighted else self.cursor):
             self._sighted.append((taken, self._clock.now()))
         return taken
-
-    def _taken(self, store: Store) -> int:
-        if self._observes:
-            return as_number(self._keys.slots, peek(store, self._keys.slots) or b"0")
-        return add(store, self._keys.slots, 0)
 
     def _fold(self, store: Store, taken: int) -> bool:
         """Read on, up to the slots taken. Returns false if the log has to be read anew from `base`."""
@@ -267,16 +304,19 @@ class RosterLog:
 
     def _pass_hole(self, store: Store) -> bool:
         """Whether the log can be read on from the cursor, where there is a hole."""
-        hole = self.cursor + 1
-        since = next(instant for taken, instant in self._sighted if taken >= hole)
-        if self._observes or self._clock.now() - since < self._patience:
+        hole, now = self.cursor + 1, self._clock.now()
+        late = [taken for taken, since in self._sighted if taken >= hole and now - since >= self._patience]
+        if self._observes or not late:
             return False
+        some = (hole, (hole + late[-1]) // 2, late[-1])
+        if late[-1] - hole > CHUNK and not any(store.check([self._keys.slot(slot)]) for slot in some):
+            raise foreign(f"the slots before {late[-1]} to be filled", f"that nobody has filled those after {hole - 1}")
         create(store, self._keys.slot(hole), VOID)
         return True
 
     def _fold_one(self, slot: int, value: bytes) -> None:
         try:
-            record = decoded_record(value)
+            record = self._record(slot, value)
         except ValueError as error:
             get_logger().warning("entry not readable", node=self._keys.slot(slot), reason=str(error))
             return
@@ -288,6 +328,11 @@ class RosterLog:
             self._withdrawn[slot] = record.first
         else:
             self._live[record.key] = _Live(record.first, slot, record.entry)
+
+    def _record(self, slot: int, value: bytes) -> LogRecord | None:
+        """What is written there; None for a void slot, and for a record that is not signed. Raises ValueError."""
+        opened = None if value == VOID else self._seal.opened(self._keys.slot(slot), value)
+        return None if opened is None else decoded_record(opened)
 
     def _tidy(self, store: Store) -> None:
         """Move `base` past dead slots. Only the reader that moved it deletes them, so none deletes behind another's
@@ -308,7 +353,7 @@ class RosterLog:
     def _delete_left(self, store: Store, slot: int, counted: set[int]) -> None:
         """This slot and those before it, as long as there is one: a reader that moved `base` and died has left them."""
         while slot > 0 and (value := peek(store, self._keys.slot(slot))) is not None:
-            if not self._delete(store, slot, _withdrawn_in(value), counted):
+            if not self._delete(store, slot, self._withdrawn_in(slot, value), counted):
                 return  # the store cannot
             slot -= 1
 
@@ -318,29 +363,45 @@ class RosterLog:
             delete(store, self._keys.beats(withdrawn))
         return delete(store, self._keys.slot(slot))
 
-    def _with_beats(self, store: Store) -> tuple[Announced, ...]:
-        live = sorted(self._live.items(), key=lambda item: item[1].first)
-        beats = self._beats(store, [entry.first for _, entry in live])
-        return tuple(Announced(key, entry.entry, count) for (key, entry), count in zip(live, beats, strict=True))
+    def _withdrawn_in(self, slot: int, value: bytes) -> int | None:
+        """The first slot of the key that is withdrawn there, if one is."""
+        try:
+            record = self._record(slot, value)
+        except ValueError:
+            return None
+        return record.first if record is not None and record.entry is None else None
 
-    def _beats(self, store: Store, firsts: list[int]) -> Iterator[int]:
-        for start in range(0, len(firsts), CHUNK):
-            names = [self._keys.beats(first) for first in firsts[start : start + CHUNK]]
-            yield from (_count(value) for value in values_of(store, names))
+    def _beats(self, store: Store, firsts: list[int]) -> dict[int, int]:
+        return self._counted(store, firsts, values_there(store, [self._keys.beats(first) for first in firsts]))
+
+    def _counted(self, store: Store, firsts: list[int], values: Mapping[str, bytes]) -> dict[int, int]:
+        """The beats by first slot. A counter that something else has written to, or taken away, is 0; its node is told,
+        and takes another one."""
+        beats = {}
+        for first in firsts:
+            value = values.get(self._keys.beats(first), b"")
+            beats[first] = int(value) if value.isdigit() and len(value) <= _MOST_DIGITS else 0
+            if value and not beats[first] and value != b"0" and not self._observes:
+                store.set(self._keys.beats(first), b"0")
+        return beats
 
 
-def _withdrawn_in(value: bytes) -> int | None:
-    """The first slot of the key that is withdrawn there, if one is."""
-    try:
-        record = decoded_record(value)
-    except ValueError:
-        return None
-    return record.first if record is not None and record.entry is None else None
+def values_there(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
+    """The values of those keys that exist; two operations where all do, and the store can."""
+    there = _there(store, list(keys))
+    found: dict[str, bytes] = {}
+    for start in range(0, len(there), _MOST_AT_ONCE):
+        some = there[start : start + _MOST_AT_ONCE]
+        found.update(zip(some, values_of(store, some), strict=True))
+    return found
 
 
-def _count(value: bytes) -> int:
-    """0 for what is not a number: this reader ignores a counter that something else has written to."""
-    return int(value) if value.isdigit() and len(value) <= _MOST_DIGITS else 0
+def _there(store: Store, keys: list[str]) -> list[str]:
+    """A store tells only whether all keys exist."""
+    if not keys or store.check(keys):
+        return keys
+    half = len(keys) // 2
+    return _there(store, keys[:half]) + _there(store, keys[half:]) if half else []
 
 
 def values_of(store: Store, keys: Sequence[str]) -> list[bytes]:

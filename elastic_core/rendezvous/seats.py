@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 T = TypeVar("T")
-_KEYS = re.compile(r"\n([^\t\n]*)(?:\t[^\t\n]*){4}\t[0-9]{1,5}\t[1-9][0-9]{0,9}(?=\n|\Z)")
+_PORT = "(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_KEYS = re.compile(r"\n([^\t\n]{0,510})(?:\t[^\t\n]{0,255}){4}\t" + _PORT + r"\t[1-9][0-9]{0,8}(?=\n|\Z)")
+_SEPARATORS = dict.fromkeys(map(ord, "\t\n"))
 
 
 class Seat(NamedTuple):
@@ -98,6 +100,8 @@ class Seats(_Lazy[Seat]):
         keys = _KEYS.findall(text)
         if len(keys) != text.count("\n") or text[:1] not in ("", "\n"):
             raise ValueError("a line is not one of a member")
+        if not text.translate(_SEPARATORS).isprintable():
+            raise ValueError("a line has characters that no name has")
         ranks = {key: rank for rank, key in enumerate(keys)}
         if len(ranks) != len(keys):
             raise ValueError("a member has two seats")

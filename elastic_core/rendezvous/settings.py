@@ -134,6 +134,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("connect_timeout", float, CONNECT, "time for the store to answer for the first time", "seconds", above=0),
     Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "time between two beats of a node", "seconds", above=0),
     Option("keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "missing beats after which a node is gone", least=2),
+    Option("secret_file", str, None, "file of the secret that signs what nodes write; the same as --rdzv-secret-file"),
 )
 """The options that every backend of dynamic rounds takes."""
 

@@ -4,29 +4,49 @@ Version v lives under a key of its own, made by `compare_set(key, "", value)`. T
 it fails for all but the first writer, and the push, because nodes that have seen v - 1 wait for that key. `head` names
 the newest version. It only grows, may lag behind, and old versions are deleted far behind it: a writer that slept finds
 the key of its version absent, and learns from `head` that it is one of the past.
+
+Where something else has written to these keys so that they contradict each other, all nodes leave them behind and begin
+another epoch, as in a store that lost its memory. A marker in the place of the next version wakes who waits for that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import re
 import secrets
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
 from elastic_core.errors import RendezvousStateError
+from elastic_core.interfaces.backend import SpoiltStateError
 
 if TYPE_CHECKING:
+    from elastic_core.interfaces.backend import Seal
     from elastic_core.interfaces.store import Store
 
 KEPT = 64  # versions: a writer that falls behind by so many learns that it has not written, even if it has
 _WRITER = 8
 _MOST_DIGITS = 18
+_MOST_READ = 4 * KEPT  # versions in one look: so many cannot be ahead of the head
 _NEVER = b"(nobody writes this)"
+_LEFT = b"(left for another epoch)"
+_EPOCH = re.compile(r"[0-9a-f]{16}")
+
+
+class Foreign(RendezvousStateError):
+    """Something else has written to our keys."""
+
+
+class EpochLeft(Exception):
+    """The nodes have left the epoch of the store in which this was read."""
 
 
 class Keys:
-    """The keys of one job in a store.
+    """The keys of one job in a store: `id`, and in each epoch of the store all others.
 
-    id        names the epoch of the store: one that was restarted empty gets another
+    id        names the epoch: a store that was restarted empty gets another one, and so does one whose keys something
+              else has spoilt
     s/<v>     version v of the state
     head      the newest version as a hint: it may lag
     slots     how many slots of the log of announcements were taken
@@ -36,9 +56,11 @@ class Keys:
     lead      the leaders' beats
     """
 
-    def __init__(self, run_id: str) -> None:
-        self._prefix = f"elastic/{run_id}/"
-        self.id = self._prefix + "id"
+    def __init__(self, run_id: str, epoch: str = "") -> None:
+        job = f"elastic/{quote(run_id, safe='')}/"
+        self.id = job + "id"
+        self.epoch = epoch
+        self._prefix = f"{job}{epoch}/"
         self.head = self._prefix + "head"
         self.slots = self._prefix + "slots"
         self.base = self._prefix + "base"
@@ -94,11 +116,24 @@ def add(store: Store, key: str, amount: int) -> int:
     return as_number(key, found)
 
 
-def foreign(expected: str, found: str) -> RendezvousStateError:
+def new_epoch() -> bytes:
+    """A name that no other epoch has."""
+    return secrets.token_hex(8).encode()
+
+
+def epoch_named(value: bytes) -> str:
+    """The epoch that `id` names: any bytes will do, because they only distinguish epochs."""
+    name = value.decode("latin-1")
+    return name if _EPOCH.fullmatch(name) or not name else hashlib.sha256(value).hexdigest()[:16]
+
+
+def _expected(key: str) -> str:
+    return f"a state written by elastic-core under the key {key!r}"
+
+
+def foreign(expected: str, found: str) -> Foreign:
     """The error for what something else has written under our keys."""
-    return RendezvousStateError(
-        f"expected {expected}, found {found}; choose another run id, or a store that nothing else uses"
-    )
+    return Foreign(f"expected {expected}, found {found}; choose another run id, or a store that nothing else uses")
 
 
 def delete(store: Store, key: str) -> bool:
@@ -118,9 +153,11 @@ class Version(NamedTuple):
 class Versions:
     """Reads and writes versions in one epoch of the store. Used from one thread at a time.
 
+    Every method raises Foreign where the keys contradict each other, and EpochLeft where the nodes have left the epoch.
+
     Args:
-        keys: of the job.
-        epoch: the store's.
+        keys: of the job, in this epoch.
+        seal: signs the states.
         observes: it changes nothing.
 
     Attributes:
@@ -128,11 +165,12 @@ class Versions:
             or the store began anew.
     """
 
-    def __init__(self, keys: Keys, epoch: str, observes: bool = False) -> None:
+    def __init__(self, keys: Keys, seal: Seal, observes: bool = False) -> None:
         self._keys = keys
-        self._epoch = epoch
+        self._seal = seal
         self._observes = observes
         self._known: tuple[int, bytes] | None = None
+        self._opened: tuple[int, bytes] | None = None
         self.doubtful = False
         self._writer = secrets.token_hex(_WRITER // 2).encode()
 
@@ -142,8 +180,10 @@ class Versions:
         if not number:
             head = self._head(store)
             number = max(0, head - 1)
-        while True:
+        for _ in range(_MOST_READ):
             value = peek(store, self._keys.state(number + 1))
+            if value == _LEFT:
+                raise EpochLeft
             if value is not None:
                 number += 1
                 self._known = (number, value)
@@ -151,27 +191,42 @@ class Versions:
             told, head = head, self._head(store) if number or head else 0
             if head <= number:
                 self.doubtful = head < number
-                return self._shown()
+                return self.standing()
             if head - KEPT > number:
                 number = head - 1  # the next ones were deleted
             elif told > number:  # before it was looked for; and so late a version is not deleted yet
                 raise foreign(f"the state under the key {self._keys.state(number + 1)!r}", f"none, but the head {head}")
+        raise foreign(f"a head that keeps up with the states under {self._keys.state(number)!r}", f"{head}")
 
     def lost(self, store: Store) -> bool:
         """Whether the store has lost the newest version known, as one that came back with older data: asked when the
         head is behind it."""
         return self._known is not None and peek(store, self._keys.state(self._known[0])) is None
 
+    def leave(self, store: Store) -> None:
+        """Wake who waits for the next version, in an epoch that the nodes have left without losing what stands
+        there."""
+        if self._known is not None and not self._observes and not self.lost(store):
+            create(store, self._keys.state(self._known[0] + 1), _LEFT)
+
     def adopt(self, number: int, value: bytes) -> bool:
         """Take over a version that another thread has read already. Returns whether it is the next one."""
-        if number != self._number() + 1:
+        if number != self._number() + 1 or value == _LEFT:
             return False
         self._known = (number, value)
         return True
 
     def standing(self) -> tuple[bytes, Version] | None:
-        """The newest version known."""
-        return self._shown()
+        """The newest version known. Raises SpoiltStateError: it is none of ours."""
+        if self._known is None:
+            return None
+        number, value = self._known
+        token, key = Version(self._keys.epoch, number), self._keys.state(number)
+        if self._opened is None or self._opened[0] != number:
+            if value[_WRITER : _WRITER + 1] != b":":
+                raise SpoiltStateError(str(foreign(_expected(key), repr(value[:60]))), token, not self._seal.signs)
+            self._opened = (number, self._seal.state(key, value[_WRITER + 1 :], token))
+        return self._opened[1], token
 
     def write(self, store: Store, state: bytes, after: int) -> tuple[bytes, Version, bool] | None:
         """Write version `after` + 1, unless it exists. Returns what stands, and whether it is ours.
@@ -180,19 +235,22 @@ class Versions:
         it; one node that repeats a write whose answer was lost learns that it had succeeded.
         """
         number = after + 1
-        value = self._writer + b":" + state
+        value = self._writer + b":" + self._seal.sealed(self._keys.state(number), state)
         if not self._exists(store, after) or not self._created(store, number, value):
             standing = self.newest(store)
             return None if standing is None else (*standing, False)
-        self._known = (number, value)
-        return state, Version(self._epoch, number), True
+        self._known, self._opened = (number, value), (number, state)
+        return state, Version(self._keys.epoch, number), True
 
     def _created(self, store: Store, number: int, value: bytes) -> bool:
         if create(store, self._keys.state(number), value) != value:
             return False
-        if self._raised_head(store, number) - KEPT < number:
+        head = self._raised_head(store, number)
+        if head - KEPT < number:
             self._delete_old(store, number - KEPT)
             return True
+        if peek(store, self._keys.state(head)) is None:
+            raise foreign(f"the state under the key {self._keys.state(head)!r}", f"none, but the head {head}")
         delete(store, self._keys.state(number))  # it was there before, long ago
         return False
 
@@ -230,12 +288,3 @@ class Versions:
 
     def _number(self) -> int:
         return self._known[0] if self._known else 0
-
-    def _shown(self) -> tuple[bytes, Version] | None:
-        if self._known is None:
-            return None
-        number, value = self._known
-        if value[_WRITER : _WRITER + 1] != b":":
-            key = self._keys.state(number)
-            raise foreign(f"a state written by elastic-core under the key {key!r}", repr(value[:60]))
-        return value[_WRITER + 1 :], Version(self._epoch, number)

@@ -56,6 +56,16 @@ def is_loopback(host: str) -> bool:
     return host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
 
+def reaches_beyond(endpoint: str) -> bool:
+    """Whether an endpoint names a host other than this machine's loopback. A path names none."""
+    if "/" in endpoint and "://" not in endpoint:
+        return False
+    try:
+        return any(not is_loopback(host) for host, _ in hosts_of(endpoint, 1))
+    except ValueError:
+        return False
+
+
 def without_brackets(host: str) -> str:
     """An IPv6 address without the brackets in which it may be written; any other host as it is."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host

@@ -49,6 +49,7 @@ class FakeAgentView:
     Attributes:
         stuck_for: seconds since the agent's loop last turned (0).
         fault: of the watchdog; empty while it has none.
+        refused: what `not_signed` answers.
     """
 
     def __init__(self, status: AgentStatus | None = None) -> None:
@@ -63,6 +64,7 @@ class FakeAgentView:
         self.stuck_for = 0.0
         self.fault = ""
         self.template: int | None = None
+        self.refused = 0
 
     @property
     def subscribers(self) -> int:
@@ -85,6 +87,9 @@ class FakeAgentView:
 
     def template_pid(self) -> int | None:
         return self.template
+
+    def not_signed(self) -> int:
+        return self.refused
 
     def status(self) -> AgentStatus:
         return self._status

@@ -19,6 +19,7 @@ PAIR = (("trainer", 2), ("trainer", 2))
 PEER_FAILED = Verdict(Outcome.RESTART, "rank 3 on node1: killed by SIGKILL", failed=True)
 NODE_CAME = Verdict(Outcome.RESTART, "node5 has come")
 DRAINED = Verdict(Outcome.DRAINED, "somebody asked for it")
+NOT_HERE = "the workers of this node had not succeeded"
 WELL = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node1")
 BADLY = Verdict(Outcome.CLOSED, "rank 3; no restart left", by="node1")
 FENCED = Verdict(Outcome.FENCED, "the store has not answered for 30 s")
@@ -148,7 +149,7 @@ def test_a_node_needed_again_by_others_after_its_workers_succeeded(make):
     ("verdict", "phase", "raised"),
     [
         (DRAINED, "draining: drained: somebody asked for it", ()),
-        (WELL, "stopping: the job was closed by node1: all workers succeeded", ()),
+        (WELL, "stopping: the job was closed by node1: all workers succeeded; " + NOT_HERE, RendezvousClosedError),
         (BADLY, "stopping: the job was closed by node1: rank 3; no restart left", RendezvousClosedError),
     ],
 )

@@ -62,21 +62,30 @@ def test_a_job_that_has_failed_before_this_node_came(make):
     assert closed.value.failures == THEIRS
 
 
-def test_a_job_that_ends_well_elsewhere(make):
+def test_a_job_that_ends_well_elsewhere_has_not_for_a_node_whose_workers_run(make):
     node = make(lambda plan, workers: node.handler.give(WELL))
-    assert node.run().state is WorkerState.SUCCEEDED
+    with pytest.raises(RendezvousClosedError, match="closed by node2: all workers succeeded; the workers of this node"):
+        node.run()
     assert node.order == ["SIGTERM", "SIGCONT"]
-    assert node.finished.reason == "the job was closed by node2: all workers succeeded"
+    assert node.finished.state == "FAILED"
 
 
-def test_a_job_that_ends_well_while_this_node_takes_part_again(make):
-    def refuse():
-        node.handler.give(WELL)
-        raise RendezvousClosedError("closed by node2")
+def closed_well():
+    error = RendezvousClosedError("closed by node2")
+    error.succeeded = True
+    raise error
 
-    node = make(lambda plan, workers: node.handler.give(NODE_CAME), pair_then(refuse))
+
+def test_nor_for_one_whose_workers_were_stopped_for_the_next_round(make):
+    node = make(lambda plan, workers: node.handler.give(NODE_CAME), pair_then(closed_well))
+    with pytest.raises(RendezvousClosedError, match="closed by node2"):
+        node.run()
+
+
+def test_it_has_for_one_whose_workers_had_succeeded_before_the_others_needed_it_again(make):
+    node = make(succeed, pair_then(closed_well), on_success=lambda rounds: rounds.give(NODE_CAME))
     assert node.run().state is WorkerState.SUCCEEDED
-    assert node.finished.reason == "the job was closed by node2: all workers succeeded"
+    assert node.finished.reason == "closed by node2"
 
 
 def test_a_spare_that_was_not_needed(make):

@@ -48,6 +48,7 @@ CLOSED_BY_SOMEBODY = Verdict(Outcome.CLOSED, "enough")
 WELL = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node2")
 VERDICTS = (None, COME, LOST, HUNG_ELSEWHERE, FENCED, DRAINED, CLOSED, WELL)
 BY_NODE2 = "the job was closed by node2: "
+WITHOUT_IT = "all workers succeeded; the workers of this node had not succeeded"
 USED_UP = "rank 0: exit code 3; all 1 restarts are used (--max-restarts)"
 NOT_ALLOWED = "rank 0: exit code 3; no restart is allowed (--max-restarts=0)"
 NO_CURE = "rank 0: exit code 3; a restart cannot cure it: SyntaxError: invalid syntax"
@@ -68,7 +69,7 @@ WORKERS_RUN = [
     (SHARED, RUNS, None, HUNG_ELSEWHERE, RESTART, HANG, "rank 0 on node2: hang: no progress"),
     (SHARED, RUNS, None, FENCED, RESTART, MEMBERSHIP, "the store has not answered for 30 s"),
     (SHARED, RUNS, None, DRAINED, "depart stop retire", None, "drained: somebody asked for it"),
-    (SHARED, RUNS, None, WELL, "stop retire", None, BY_NODE2 + "all workers succeeded"),
+    (SHARED, RUNS, None, WELL, "stop yield", None, BY_NODE2 + WITHOUT_IT),
     (SHARED, RUNS, None, CLOSED, "stop yield", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
     (SHARED, RUNS, None, CLOSED_BY_SOMEBODY, "stop yield", None, "the job was closed by another node: enough"),
 ]
@@ -122,7 +123,7 @@ ARE_COMPLETE = [
     (SHARED, BROKEN, None, COME, AGAIN, MEMBERSHIP, "2 more node(s) want to take part"),
     (SHARED, BROKEN, None, FENCED, AGAIN, MEMBERSHIP, "the store has not answered for 30 s"),
     (SHARED, BROKEN, None, CLOSED, "fail", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
-    (SHARED, BROKEN, None, WELL, "retire", None, BY_NODE2 + "all workers succeeded"),
+    (SHARED, BROKEN, None, WELL, "fail", None, BY_NODE2 + WITHOUT_IT),
     (SHARED, BROKEN, None, DRAINED, "depart retire", None, "drained: somebody asked for it"),
     (SHARED, BROKEN, TERM, None, "leave", None, "received SIGTERM"),
 ]

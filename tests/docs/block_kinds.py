@@ -24,6 +24,7 @@ RUN_ELSEWHERE = [
     ("docs/backends.md", "python", "class BoardBackend", "tests/docs/test_backends.py"),
     ("docs/backends.md", "python", "BackendContract)", "tests/docs/test_backends.py"),
     ("docs/slurm.md", "indented", "sbatch", "tests/examples/test_slurm.py"),
+    ("docs/security.md", "bash", "openssl rand", "tests/docs/test_security.py"),
     ("docs/reference/commands.md", "sh", "", "tests/docs/test_commands.py"),
     ("docs/releasing.md", "indented", "tools/version.py", "tests/packaging/test_version.py"),
     ("docs/releasing.md", "indented", "tox run -e packages", ".ci/run"),

@@ -75,7 +75,7 @@ def test_an_example_works(example, shell):
     assert shell.run(example.replace("node0:29400", f"127.0.0.1:{free_port()}"))
 
 
-JOB = {"rdzv_backend": "", "rdzv_id": "job", "rdzv_endpoint": "", "rdzv_conf": {}}
+JOB = {"rdzv_backend": "", "rdzv_id": "job", "rdzv_endpoint": "", "rdzv_conf": {}, "rdzv_secret_file": None}
 
 
 @pytest.mark.parametrize("command", [STATUS, DRAIN, SERVE], ids=lambda command: command.name)

@@ -6,6 +6,9 @@ from datetime import timedelta
 
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.rendezvous.over_store import FactoryConnector, OverStore
+from elastic_core.rendezvous.versions import Keys
+
+KEYS = Keys("job", "0123456789abcdef")
 
 
 class Place:
@@ -22,6 +25,11 @@ class Place:
         self.connections = self.closed = 0
         self._made = []
         self._traps = {}
+
+    def begin(self):
+        """The store's first epoch, so that its keys are known."""
+        self.store.set(KEYS.id, KEYS.epoch)
+        return self
 
     def restart(self):
         """It is empty, and connections to the one before break."""

@@ -35,6 +35,7 @@ def test_options_have_the_defaults_that_they_show(create):
         "last_call_timeout": settings.timeout.last_call.total_seconds(),
         "close_timeout": settings.timeout.close.total_seconds(),
         "heartbeat_timeout": settings.timeout.heartbeat.total_seconds(),
+        "secret_file": None,
         "connect_timeout": settings.connect_timeout,
         "keep_alive_interval": settings.keep_alive_interval,
         "keep_alive_max_attempt": settings.keep_alive_max_attempt,

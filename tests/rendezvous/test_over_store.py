@@ -4,16 +4,15 @@ others write under its keys."""
 from __future__ import annotations
 
 import pytest
-from store_place import Place
+from store_place import KEYS, Place
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
-from elastic_core.interfaces.backend import EntryDroppedError
+from elastic_core.interfaces.backend import EntryDroppedError, SpoiltStateError
 from elastic_core.rendezvous.over_store import StoreConnection, is_wait_timeout
 from elastic_core.rendezvous.versions import KEPT, Keys
 from elastic_core.testing import BackendContract, Background, eventually
 
 LONG = 20.0
-KEYS = Keys("job")
 
 
 class TestOverStore(BackendContract):
@@ -36,7 +35,10 @@ class TestOverStore(BackendContract):
         self.place.restart()
 
     def spoil(self, backend):
-        self.place.store.set(KEYS.state(1), "hello")
+        if not self.place.store.check([KEYS.id]):
+            self.place.begin()
+        epoch = self.place.store.get(KEYS.id).decode()
+        self.place.store.set(Keys("job", epoch).state(1), "hello")
 
 
 class TestOverAStoreWhoseClientReconnectsByItself(TestOverStore):
@@ -67,7 +69,7 @@ class TestObserversThatTakePartAfterAll(TestOverAStoreWhoseClientReconnectsByIts
 
 @pytest.fixture
 def place():
-    place = Place()
+    place = Place().begin()
     yield place
     place.close()
 
@@ -112,7 +114,7 @@ def test_a_client_that_is_broken_for_good_is_replaced_whatever_it_says(place, er
     def breaks():
         raise error
 
-    place.before("compare_set", "elastic/job/head", breaks)
+    place.before("compare_set", KEYS.head, breaks)
     with pytest.raises(type(error)):
         backend.get_state()
     made = place.connections
@@ -140,14 +142,14 @@ def test_a_withdrawal_by_another_node_does_not_take_what_was_announced_since(pla
             node.beat("a/1", False, False)
         node.announce("a/1", b"2")
 
-    place.before("add", "elastic/job/slots", comes_back)
+    place.before("add", KEYS.slots, comes_back)
     leader.withdraw("a/1")
     assert shown(leader) == [("a/1", b"2")]
 
 
 def test_to_connect_is_no_more_than_that(place):
     place.backend(observes=True).connect()
-    assert place.store.num_keys() == 0
+    assert place.store.num_keys() == 1  # the name of the epoch, which was there
     place.away = True
     assert fails(place.backend().connect)
 
@@ -241,6 +243,7 @@ def test_who_waits_for_the_roster_is_told_that_the_store_began_anew(place):
 
 
 def test_an_observer_begins_nothing_and_sees_the_store_that_began_anew(place):
+    place.restart()
     one, observer = place.backend(), place.backend(observes=True)
     assert (observer.get_state(), observer.roster()) == (None, ())
     assert place.store.num_keys() == 0
@@ -330,49 +333,81 @@ def test_the_epoch_of_a_store_may_have_any_name(place):
 
 @pytest.mark.parametrize("value", [b"hello", b"", b"-1", b"1.5", b"9" * 5000])
 @pytest.mark.parametrize("key", ["head", "slots", "base"])
-def test_what_is_no_number_where_one_belongs_is_named(place, key, value):
-    """An empty value is none, as it is for the store itself."""
+def test_what_is_no_number_where_one_belongs_is_named_and_left_behind(place, key, value, capsys):
+    """An observer changes nothing. An empty value is none, as it is for the store itself."""
     name = getattr(KEYS, key)
     place.store.set(name, value)
-    backend, observer = place.backend(), place.backend(observes=True)
-    for one in (backend, observer):
-        look = one.get_state if key == "head" else one.roster
-        if value:
-            with pytest.raises(RendezvousStateError, match=rf"{name}.*choose another run id"):
-                look()
-        else:
-            assert not look()
+    observer, node = place.backend(observes=True), place.backend()
+    look = observer.get_state if key == "head" else observer.roster
+    if value:
+        with pytest.raises(RendezvousStateError, match=rf"{name}.*choose another run id"):
+            look()
+    else:
+        assert not look()
+    assert not (node.get_state() if key == "head" else node.roster())
+    assert capsys.readouterr().err.count(name) == bool(value)
+    assert (place.store.get(KEYS.id).decode() == KEYS.epoch) is not bool(value)
+    assert not look()
 
 
-def test_a_head_without_its_state_is_named(place):
-    """Else a job that has a state would look like a new one, and every write would be refused without a reason."""
-    one = place.backend()
-    _, token, _ = one.set_state(b"1")
-    place.store.set(KEYS.head, "1000")
-    for backend in (one, place.backend()):
-        with pytest.raises(RendezvousStateError, match=r"the state under the key .*/s/1000'.*head 1000"):
-            backend.get_state()
-    with pytest.raises(RendezvousStateError):
-        one.set_state(b"2", token)
+def state_of(backend):
+    """What stands there, with nothing for what something else has written."""
+    try:
+        return backend.get_state()
+    except SpoiltStateError as error:
+        return b"", error.token
 
 
-@pytest.mark.parametrize(("slots", "base"), [(10**12, 1), (1, 1000)])
-def test_numbers_of_the_log_that_do_not_belong_together_are_named(place, slots, base):
-    place.backend().announce("a/1", b"1")
-    place.store.set(KEYS.slots, b"%d" % slots)
-    place.store.set(KEYS.base, b"%d" % base)
-    with pytest.raises(RendezvousStateError, match=r"numbers .* that belong together"):
-        place.backend().roster()
+def spoilt(place, act):
+    """A node, and a leader that has seen it, once something else has done that to the keys of their job, and one of
+    them has looked."""
+    node, leader = place.backend(hole_patience=0.0), place.backend(hole_patience=0.0)
+    node.announce("a/1", b"1")
+    leader.announce("b/1", b"2")
+    _, token, _ = leader.set_state(b"1")
+    leader.roster()
+    act(place.store)
+    return node, leader, token
 
 
-def test_a_counter_of_slots_that_jumped_holds_up_no_single_look(place):
-    backend = place.backend(hole_patience=0.0)
-    backend.announce("a/1", b"1")
-    place.store.add(KEYS.slots, 3000)
-    backend.announce("b/1", b"2")
-    assert shown(backend) == [("a/1", b"1")]  # so many holes are not passed over in one look
-    assert backend.wait_for_roster(LONG)
-    eventually(lambda: shown(backend) == [("a/1", b"1"), ("b/1", b"2")])
+ACTS = {
+    "a head without its state": lambda store: store.set(KEYS.head, "1000"),
+    "a head far beyond": lambda store: store.add(KEYS.head, 2**40),
+    "a counter of slots far beyond": lambda store: store.add(KEYS.slots, 2**40),
+    "a counter of slots that jumped": lambda store: store.add(KEYS.slots, 3000),
+    "slots before the base": lambda store: (store.set(KEYS.slots, "1"), store.set(KEYS.base, "1000")),
+    "no slots": lambda store: store.delete_key(KEYS.slots),
+    "another epoch": lambda store: store.set(KEYS.id, "9" * 5000),
+    "no epoch": lambda store: store.delete_key(KEYS.id),
+    "a marker": lambda store: store.set(KEYS.state(2), "(left for another epoch)"),
+    "many versions": lambda store: [store.set(KEYS.state(number), "x") for number in range(2, 400)],
+}
+
+
+@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+def test_keys_that_contradict_each_other_are_left_behind_by_all(place, act):
+    """As a store that began anew: whoever waits for the state is told, and the nodes announce themselves again."""
+    node, leader, token = spoilt(place, act)
+    waiting = Background(lambda: node.wait_for_state(token, LONG))
+    eventually(lambda: place.connections == 3)
+    newcomer = place.backend(hole_patience=0.0)
+    newcomer.announce("c/1", b"3")
+    nodes, everybody = (node, leader, newcomer), {("a/1", b"1"), ("b/1", b"2"), ("c/1", b"3")}
+    for _ in range(64):  # some learn of it by a look of their own at what they have announced
+        for one, key in ((node, "a/1"), (leader, "b/1")):
+            one.beat(key, leading=False, look=False)
+    eventually(lambda: [set(shown(one)) for one in nodes] == [everybody] * 3)
+    waiting.result()
+
+    def writes():
+        standing = state_of(leader)
+        return leader.set_state(b"2", None if standing is None else standing[1])[2]
+
+    eventually(writes)
+    assert {state_of(one) for one in (*nodes, place.backend())} == {state_of(leader)}
+    assert set(shown(place.backend())) == everybody
+    for one, key in ((node, "a/1"), (leader, "b/1"), (newcomer, "c/1")):
+        one.beat(key, leading=False, look=False)
 
 
 def test_a_slot_that_something_else_has_filled_is_told_once_and_passed_over(place, capsys):
@@ -513,7 +548,7 @@ def as_it_is(store):
     return {name: store.get(name) for name in names if store.check([name])}
 
 
-def test_nodes_that_know_more_than_a_store_of_older_data_write_on_where_its_data_ends(place):
+def test_nodes_that_know_more_than_a_store_of_older_data_leave_that_behind(place):
     one, two = place.backend(), place.backend()
     one.announce("a/1", b"")
     two.announce("b/1", b"")
@@ -526,12 +561,11 @@ def test_nodes_that_know_more_than_a_store_of_older_data_write_on_where_its_data
     for key, value in older.items():
         place.store.set(key, value)
     assert fails(one.get_state) and fails(two.get_state)
-    found = one.get_state()
-    assert found[0] == b"1" and found[1] != token
+    assert one.get_state() is None
     newcomer = place.backend()
-    assert newcomer.get_state()[0] == b"1"
-    assert one.set_state(b"4", token)[2] is False
-    now = one.set_state(b"4", found[1])[1]
+    assert newcomer.get_state() is None
+    assert one.set_state(b"4", token) is None
+    now = written(one, b"4", None)
     for node in (newcomer, two, place.backend()):
         assert node.get_state() == (b"4", now)
     assert {seen.key for seen in one.roster()} == {"a/1", "b/1"}

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from store_place import Place
+from store_place import KEYS, Place
 
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.rendezvous.roster_log import CHUNK
-from elastic_core.rendezvous.versions import Keys
 from elastic_core.testing import FakeClock
 
 LONG = 20.0
-KEYS = Keys("job")
 
 
 @pytest.fixture
 def place():
-    place = Place()
+    place = Place().begin()
     yield place
     place.close()
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from store_place import Place
+from store_place import KEYS, Place
 
 from elastic_core.errors import RendezvousStateError
+from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.versions import KEPT, Keys, Version, Versions, peek
-
-KEYS = Keys("job")
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def store():
 @pytest.fixture
 def client():
     """A function that makes what one node reads and writes with."""
-    return lambda: Versions(KEYS, "epoch")
+    return lambda: Versions(KEYS, HmacSeal("job"))
 
 
 def write(versions, store, count, after=0):
@@ -29,12 +28,12 @@ def write(versions, store, count, after=0):
 
 def test_a_write_that_is_repeated_since_its_answer_was_lost_has_succeeded(store, client):
     one = client()
-    assert one.write(store, b"1", 0) == one.write(store, b"1", 0) == (b"1", Version("epoch", 1), True)
+    assert one.write(store, b"1", 0) == one.write(store, b"1", 0) == (b"1", Version(KEYS.epoch, 1), True)
 
 
 def test_two_that_write_the_same_do_not_both_believe_they_did(store, client):
     assert client().write(store, b"1", 0)[2]
-    assert client().write(store, b"1", 0) == (b"1", Version("epoch", 1), False)
+    assert client().write(store, b"1", 0) == (b"1", Version(KEYS.epoch, 1), False)
 
 
 @pytest.mark.parametrize("slept", [1, KEPT - 1, KEPT, KEPT + 1, 5 * KEPT])
@@ -42,7 +41,7 @@ def test_an_old_writer_never_succeeds_however_long_it_slept(store, client, slept
     sleeper, others = client(), client()
     write(sleeper, store, 1)
     write(others, store, slept, after=1)
-    newest = (b"%d" % (slept + 1), Version("epoch", slept + 1))
+    newest = (b"%d" % (slept + 1), Version(KEYS.epoch, slept + 1))
     assert sleeper.write(store, b"late", 1) == (*newest, False)
     assert client().newest(store) == newest
 
@@ -53,13 +52,13 @@ def test_a_reader_finds_the_newest_from_wherever_it_stopped(store, client, slept
     write(writer, store, 1)
     assert reader.newest(store)[1].number == 1
     write(writer, store, slept, after=1)
-    assert reader.newest(store) == client().newest(store) == (b"%d" % (slept + 1), Version("epoch", slept + 1))
+    assert reader.newest(store) == client().newest(store) == (b"%d" % (slept + 1), Version(KEYS.epoch, slept + 1))
 
 
 def test_a_newcomer_walks_on_from_a_hint_that_lags(store, client):
     write(client(), store, 10)
     store.set(KEYS.head, "3")  # seven writers died before they could tell
-    assert client().newest(store) == (b"10", Version("epoch", 10))
+    assert client().newest(store) == (b"10", Version(KEYS.epoch, 10))
 
 
 def test_a_writer_goes_on_from_a_hint_that_lags(store, client):
@@ -71,7 +70,7 @@ def test_a_writer_goes_on_from_a_hint_that_lags(store, client):
 
 def test_a_writer_that_is_ahead_of_what_stands_is_refused(store, client):
     write(client(), store, 1)
-    assert client().write(store, b"late", 9) == (b"1", Version("epoch", 1), False)
+    assert client().write(store, b"late", 9) == (b"1", Version(KEYS.epoch, 1), False)
 
 
 def test_old_versions_are_deleted(store, client):
@@ -95,7 +94,7 @@ def test_a_newcomer_is_neither_misled_nor_held_up_by_versions_that_are_deleted_w
     write(writer, place.store, 5)
     key = [KEYS.state(5)] if between == "check" else KEYS.state(5)
     place.before(between, key, lambda: write(writer, place.store, 2 * KEPT, after=5))
-    assert reader.newest(place.client()) == (b"%d" % (5 + 2 * KEPT), Version("epoch", 5 + 2 * KEPT))
+    assert reader.newest(place.client()) == (b"%d" % (5 + 2 * KEPT), Version(KEYS.epoch, 5 + 2 * KEPT))
 
 
 def test_to_look_at_a_key_wakes_nobody_and_writes_nothing(store):
@@ -113,7 +112,7 @@ def test_a_reader_is_not_misled_by_a_version_that_is_written_while_it_looks(clie
     write(writer, place.store, 5)
     reader.newest(place.store)
     place.before("compare_set", KEYS.head, lambda: write(writer, place.store, 1, after=5))
-    assert reader.newest(place.client()) == (b"6", Version("epoch", 6))
+    assert reader.newest(place.client()) == (b"6", Version(KEYS.epoch, 6))
 
 
 def test_what_is_known_need_not_be_read_again(store, client):
@@ -123,7 +122,7 @@ def test_what_is_known_need_not_be_read_again(store, client):
     write(writer, store, 1, after=2)
     assert not reader.adopt(4, store.get(KEYS.state(3)))
     assert reader.adopt(3, store.get(KEYS.state(3)))
-    assert reader.standing() == (b"3", Version("epoch", 3))
+    assert reader.standing() == (b"3", Version(KEYS.epoch, 3))
 
 
 def test_a_version_that_has_come_and_gone_is_known_to_have(store, client):
@@ -133,7 +132,7 @@ def test_a_version_that_has_come_and_gone_is_known_to_have(store, client):
 
 
 def test_an_observer_writes_no_hint(store):
-    assert Versions(KEYS, "epoch", observes=True).newest(store) is None
+    assert Versions(KEYS, HmacSeal("job"), observes=True).newest(store) is None
     assert store.num_keys() == 0
 
 

@@ -26,8 +26,9 @@ from elastic_core.operate.doctor.finding import Check, Level, fault, note, ok, w
 from elastic_core.operate.doctor.network import judged_store_absence, listening, meets_itself, surroundings_of
 from elastic_core.operate.doctor.peers import Card, Doctor, cannot_reach, judged_peers
 from elastic_core.operate.observation import GRACE
-from elastic_core.operate.target import Target, opened, parameters
+from elastic_core.operate.target import Target, opened, parameters, with_secret
 from elastic_core.rendezvous.codec import decoded_state
+from elastic_core.rendezvous.seal import seal_of
 from elastic_core.support.bounded import Call, within
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from elastic_core.operate.doctor.machine import Torch
     from elastic_core.operate.doctor.network import Surroundings
     from elastic_core.rendezvous.model import State
+    from elastic_core.rendezvous.seal import HmacSeal
 
 _FOR_TORCH: Duration = 60.0
 _FAREWELL: Duration = 30.0
@@ -150,12 +152,13 @@ class _Examination:
             if served:
                 yield note(Check.STORE, "nothing served the store, so this doctor served it during its checks")
             patience = self.options.peers_timeout if self.options.peers else self.options.timeout
-            with self._opened(run_id, patience) as backend:
+            with self._opened(run_id, patience) as (backend, _):
                 found = within(patience + GRACE, lambda: asked(backend, self.clock), self.settings.rdzv_endpoint)
                 yield from judged_store(found, run_id)
             if self.options.peers:
-                with self._opened(f"{run_id}.doctor", patience) as backend:
+                with self._opened(f"{run_id}.doctor", patience) as (backend, seal):
                     yield from self._peers(backend, around, versions)
+                    yield from judged_secret(seal)
 
     def _broken(self) -> Finding | None:
         """What is wrong with the backend even where nobody serves its store: a library is missing, say."""
@@ -167,10 +170,14 @@ class _Examination:
         except Exception:  # noqa: BLE001 - it is told where the store is asked
             return None
 
-    def _opened(self, run_id: str, patience: Duration) -> contextlib.AbstractContextManager[RosterBackend]:
+    @contextlib.contextmanager
+    def _opened(self, run_id: str, patience: Duration) -> Iterator[tuple[RosterBackend, HmacSeal]]:
         settings = self.settings
-        target = Target(settings.rdzv_backend, settings.rdzv_endpoint, run_id, settings.rdzv_conf)
-        return opened(parameters(target, self.manager, patience), self.manager)
+        conf = with_secret(settings.rdzv_conf, settings.rdzv_secret_file)
+        params = parameters(Target(settings.rdzv_backend, settings.rdzv_endpoint, run_id, conf), self.manager, patience)
+        seal = seal_of(params)
+        with opened(params, self.manager, seal) as backend:
+            yield backend, seal
 
     @contextlib.contextmanager
     def _served(self, record: RendezvousBackendRecord, around: Surroundings) -> Iterator[bool]:
@@ -197,6 +204,15 @@ class _Examination:
             doctor = Doctor(backend, key, card, self.clock, threading.Event().wait, cannot_reach)
             met = within(patience + _FAREWELL, lambda: doctor.meet(peers, patience), self.settings.rdzv_endpoint)
         yield from judged_peers(met, doctor.card, patience)
+
+
+def judged_secret(seal: HmacSeal) -> Iterator[Finding]:
+    """After the doctors have met: whether all have the same secret, without telling it."""
+    if seal.refused:
+        told = f"{seal.refused} announcements are there that are not signed with the secret of this machine"
+        yield fault(Check.SECRET, told, "give every node the same --rdzv-secret-file")
+    elif seal.signs:
+        yield ok(Check.SECRET, "all that met have the same secret")
 
 
 def _refused(error: ConfigurationError) -> Finding:

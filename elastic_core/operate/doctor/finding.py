@@ -48,6 +48,7 @@ class Check(str, enum.Enum):
     CONNECTION = "connection"
     STORE = "store"
     RUN_ID = "run-id"
+    SECRET = "secret"
     PEERS = "peers"
     PEER_VERSIONS = "peer-versions"
 

@@ -43,8 +43,9 @@ def test_a_database_of_somebody_else_is_shared(path):
 
 def test_what_somebody_else_wrote_is_named(path):
     installed_backend("sqlite", path, "job").set_state(b"1")
-    SqliteStore(path).set("elastic/job/head", "words")
-    with pytest.raises(RendezvousStateError, match=r"expected a number under the key .*, found b'words'"):
+    store = SqliteStore(path)
+    store.set(f"elastic/job/{store.get('elastic/job/id').decode()}/s/1", "words")
+    with pytest.raises(RendezvousStateError, match=r"expected a state written by elastic-core .*, found b'words'"):
         installed_backend("sqlite", path, "job").get_state()
 
 

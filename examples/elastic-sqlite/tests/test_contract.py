@@ -34,4 +34,6 @@ class TestSqliteBackend(BackendContract):
         Path(self.path).write_text("Dear diary, " * 100)
 
     def spoil(self, backend):
-        SqliteStore(self.path).set("elastic/job/head", "words")
+        store, epoch = SqliteStore(self.path), "0123456789abcdef"
+        store.set("elastic/job/id", epoch)
+        store.set(f"elastic/job/{epoch}/s/1", "words")

@@ -56,4 +56,6 @@ class TestFileStore(BackendContract):
         return self.peer(backend, "other")
 
     def spoil(self, backend):
-        distributed().FileStore(self.path, -1).set(Keys("job").state(1), "hello")
+        backend.get_state()
+        store = distributed().FileStore(self.path, -1)
+        store.set(Keys("job", store.get(Keys("job").id).decode()).state(1), "hello")

@@ -28,7 +28,7 @@ _PLAIN_OF_A_FAILURE = (
 
 class Observation(NamedTuple):
     """What there is to see at one moment. `now`: seconds since the epoch. `template`: the process id of the one from
-    which workers are forked."""
+    which workers are forked. `not_signed`: see `AgentView`."""
 
     status: AgentStatus
     alive: Probe
@@ -36,6 +36,7 @@ class Observation(NamedTuple):
     usage: Mapping[int, Usage]
     now: float
     template: int | None = None
+    not_signed: int = 0
 
 
 def status_json(seen: Observation) -> bytes:
@@ -72,6 +73,7 @@ def _changes(seen: Observation) -> dict[str, Any]:
         "alive": seen.alive._asdict(),
         "ready": seen.ready._asdict(),
         "template": _template(seen),
+        "not_signed": seen.not_signed,
         "workers": [_worker(worker, seen.usage.get(worker.pid)) for worker in seen.status.workers],
     }
 

@@ -164,6 +164,8 @@ def _workers(seen: Observation) -> Iterator[Metric]:
     memory = ((ranks, usage.memory_bytes) for ranks, usage in used)
     text = "Resident memory of a worker and its descendants."
     yield _labelled(Gauges, "worker_memory_bytes", text, labels, memory)
+    text = "Places of the rendezvous store in which something stood that is not signed with the job's secret."
+    yield Counters("elastic_rendezvous_not_signed", text, value=seen.not_signed)
     if seen.template is not None and seen.template in seen.usage:
         text = "Resident memory of the process from which workers are forked."
         yield _gauge("template_memory_bytes", text, seen.usage[seen.template].memory_bytes)

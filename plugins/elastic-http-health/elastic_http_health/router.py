@@ -148,7 +148,8 @@ class Router:
             template = self._agent.template_pid()
             running = [worker.pid for worker in status.workers if worker.state == "running"]
             usage = self._usage.of([*running, *([template] if template else [])])
-            seen = Observation(status, alive, ready(status), usage, self._clock.timestamp(), template)
+            not_signed = self._agent.not_signed()
+            seen = Observation(status, alive, ready(status), usage, self._clock.timestamp(), template, not_signed)
             made = self._made[name] = _Made(key, later(now, _FRESH), make(seen))
         return Response(200, made.body, content_type)
 

@@ -1,0 +1,208 @@
+"""Somebody who is no node of the job reaches its store, and writes there what they like. They have the run id, a client
+of torch and all the time in the world; with a secret they take no part in the job, and do not end it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from job_of_nodes import eventually, kill
+
+from elastic_core.errors import ExitCode
+from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
+from elastic_core.rendezvous.model import Closed, Entry, State
+from elastic_core.rendezvous.versions import Keys
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def secret(tmp_path):
+    """The flag that names a file with a secret."""
+    return f"--rdzv-secret-file={secret_in(tmp_path / 'secret', b'0123456789abcdef')}"
+
+
+def secret_in(path, *secrets):
+    path.touch(0o600)
+    path.write_bytes(b"\n".join(secrets))
+    return path
+
+
+class Stranger:
+    """A client of the job's store."""
+
+    def __init__(self, job):
+        from torch.distributed import TCPStore
+
+        self.store = TCPStore("127.0.0.1", job.port, None, False, timedelta(seconds=30), wait_for_workers=False)
+
+    def number(self, key):
+        try:
+            return int(self.store.get(key)) if self.store.check([key]) else 0
+        except ValueError:
+            return 0
+
+    @property
+    def keys(self):
+        return Keys("job", self.store.get(Keys("job").id).decode("latin-1"))
+
+    @property
+    def head(self):
+        return self.number(self.keys.head)
+
+    @property
+    def slots(self):
+        return self.number(self.keys.slots)
+
+
+EVERY_KEY = [
+    lambda stranger: stranger.keys.id,
+    lambda stranger: stranger.keys.head,
+    lambda stranger: stranger.keys.slots,
+    lambda stranger: stranger.keys.base,
+    lambda stranger: stranger.keys.lead,
+    lambda stranger: stranger.keys.state(max(1, stranger.head - 1)),
+    lambda stranger: stranger.keys.state(max(1, stranger.head)),
+    lambda stranger: stranger.keys.state(stranger.head + 1),
+    lambda stranger: stranger.keys.slot(1),
+    lambda stranger: stranger.keys.slot(max(1, stranger.slots)),
+    lambda stranger: stranger.keys.slot(stranger.slots + 1),
+    lambda stranger: stranger.keys.beats(1),
+    lambda stranger: stranger.keys.beats(max(1, stranger.slots)),
+    lambda stranger: stranger.keys.beats(stranger.slots + 1),
+]
+"""One after the other, in the epoch that the job is in by then."""
+
+
+def rubbish(store, key):
+    store.set(key, "rubbish")
+
+
+def many_digits(store, key):
+    store.set(key, "9" * 5000)
+
+
+def jump(store, key):
+    """Of a number; of anything else, the store says that it is none, and may end the connection."""
+    if store.check([key]) and store.get(key).isdigit():
+        store.add(key, 2**40)
+
+
+def nul(store, key):
+    store.set(key, (store.get(key) if store.check([key]) else b"") + b"\0")
+
+
+def delete(store, key):
+    store.delete_key(key)
+
+
+def swap(store, key):
+    """With what was written there before, as far as the stranger knows."""
+    before = swap.before
+    swap.before = store.get(key) if store.check([key]) else b""
+    store.set(key, before)
+
+
+swap.before = b""
+
+
+@pytest.mark.parametrize("act", [rubbish, many_digits, jump, nul, delete, swap])
+def test_one_act_on_every_key_of_a_job_with_a_secret(job, secret, act):
+    """The workers are untouched, or restarted without using the budget: there is none."""
+    server = job.serve()
+    agents = job.agents("a b", "--nnodes=2:3", "--max-restarts=0", secret)
+    first = job.round(2)
+    stranger = Stranger(job)
+    for key in EVERY_KEY:
+        act(stranger.store, key(stranger))
+        time.sleep(0.7)  # two beats
+    agents.append(job.agent("c", "--nnodes=2:3", "--max-restarts=0", secret))
+    last = job.round(3, after=first)
+    assert last.restarts == {"0"}
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0, 0]
+    server.signal(signal.SIGTERM)
+    assert server.code() == 0
+
+
+def close_well(stranger, was=None):
+    """The next state says that the job is over. It is made of the newest one, where that can be read."""
+    keys, head = stranger.keys, stranger.head
+    was = was or decoded_state(stranger.store.get(keys.state(head))[9:])
+    over = replace(was, open=False, closed=Closed("a", "all done", True), serial=was.serial + 1)
+    stranger.store.set(keys.state(head + 1), b"stranger"[:8] + b":" + encoded_state(over))
+    stranger.store.set(keys.head, str(head + 1))
+
+
+def test_a_forged_end_is_none_with_a_secret(job, secret):
+    agents = job.agents("a b", "--nnodes=2", "--max-restarts=1", secret)
+    first = job.round(2)
+    close_well(Stranger(job), State(round=9, origin="x"))
+    for agent in agents:
+        agent.says("not signed")
+    kill(first.pid("a"))
+    assert job.round(2, after=first).restarts == {"1"}
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_without_one_it_ends_the_job_and_nobody_takes_that_for_success(job):
+    agents = job.agents("a b", "--nnodes=2")
+    job.round(2)
+    close_well(Stranger(job))
+    for agent in agents:
+        assert agent.code() == ExitCode.CLOSED_BY_ANOTHER_NODE
+        assert "the job was closed by a: all done; the workers of this node had not succeeded" in agent.report
+
+
+def test_a_strangers_node_gets_no_rank(job, secret):
+    """One that writes an entry by hand, and one that is an agent without the secret, or with another."""
+    agents = job.agents("a b", "--nnodes=2:3", secret)
+    first = job.round(2)
+    stranger = Stranger(job)
+    keys, slot = stranger.keys, stranger.store.add(stranger.keys.slots, 1)
+    entry = Entry("evil/1", "evil", "evil", "127.0.0.1", 4711, rank_hint=0)
+    stranger.store.set(keys.beats(slot), "1")
+    stranger.store.set(keys.slot(slot), b"%d evil/1 " % slot + encoded_entry(entry))
+    eventually(lambda: any("not signed" in agent.err for agent in agents), "one to say that it is not signed")
+    other = secret_in(job._folder / "other", b"fedcba9876543210")
+    for name, flag in (("c", "--nnodes=2:3"), ("d", f"--rdzv-secret-file={other}")):
+        outsider = job.agent(name, "--nnodes=2:3", flag)
+        assert outsider.code() == ExitCode.RENDEZVOUS_FAILED
+        assert "--rdzv-secret-file" in outsider.report
+    assert [found.port for found in job.rounds()] == [first.port]
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_another_secret_while_the_job_runs(job, tmp_path):
+    """The new one above the old one in every file: agents that run sign with the old one until they meet the new."""
+    path = secret_in(tmp_path / "secret", b"0123456789abcdef")
+    flag = f"--rdzv-secret-file={path}"
+    agents = job.agents("a b", "--nnodes=2:3", flag)
+    first = job.round(2)
+    secret_in(path, b"fedcba9876543210", b"0123456789abcdef")
+    agents.append(job.agent("c", "--nnodes=2:3", flag))
+    job.round(3, after=first)
+    status = job.command("status", "status", f"--rdzv-endpoint={job.endpoint}", "--rdzv-id=job", flag, "--json")
+    assert status.code() == 0
+    assert json.loads(status.out)["not_signed"] == 0
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0, 0]
+
+
+def test_who_looks_needs_the_secret_too(job, secret):
+    agents = job.agents("a b", "--nnodes=2", secret)
+    job.round(2)
+    where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-id=job")
+    blind = job.command("blind", "status", *where)
+    assert blind.code() == ExitCode.RENDEZVOUS_FAILED
+    assert "--rdzv-secret-file" in blind.err
+    assert job.command("drain", "drain", "b", *where, secret).code() == 0
+    assert agents[1].code() == 0
+    agents[0].signal(signal.SIGTERM)
+    assert agents[0].code() == 128 + signal.SIGTERM

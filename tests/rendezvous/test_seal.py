@@ -1,0 +1,156 @@
+"""Signatures: what passes for a node's, what does not, and what is told of that."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_core.errors import ConfigurationError
+from elastic_core.interfaces.backend import SpoiltStateError
+from elastic_core.rendezvous import RendezvousParameters
+from elastic_core.rendezvous.seal import HmacSeal, seal_of
+
+SECRET, OTHER = b"a secret of the job", b"another secret, also"
+PLACE = "elastic/job/0123456789abcdef/s/7"
+
+
+@pytest.fixture
+def seal():
+    return HmacSeal("job", [SECRET])
+
+
+@given(st.binary(max_size=200), st.text(max_size=20))
+def test_what_is_signed_for_a_place_is_read_there_and_nowhere_else(data, place):
+    seal = HmacSeal("job", [SECRET])
+    value = seal.sealed(place, data)
+    assert seal.opened(place, value) == data
+    assert seal.opened(place + "x", value) is None
+    assert seal.opened("x" + place, value) is None
+
+
+@given(st.data())
+def test_no_byte_of_it_may_be_another(data):
+    seal = HmacSeal("job", [SECRET])
+    value = bytearray(seal.sealed(PLACE, b"what a node says"))
+    at = data.draw(st.integers(0, len(value) - 1))
+    value[at] ^= data.draw(st.integers(1, 255))
+    assert seal.opened(PLACE, bytes(value)) is None
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=120).map(lambda tail: b"signed " + tail))
+def test_nothing_that_somebody_else_made_up_passes(value):
+    assert HmacSeal("job", [SECRET]).opened(PLACE, value) is None
+
+
+def test_parts_of_place_and_data_cannot_be_moved_between_them(seal):
+    value = seal.sealed("a", b"1:b")
+    assert seal.opened("a1:", value) is None
+    assert seal.opened("a", value[:-3] + b"b") is None
+
+
+def test_each_job_has_a_key_of_its_own(seal):
+    assert HmacSeal("job2", [SECRET]).opened(PLACE, seal.sealed(PLACE, b"x")) is None
+
+
+def test_without_a_secret_all_passes_as_it_is():
+    free = HmacSeal("job")
+    assert not free.signs
+    assert free.sealed(PLACE, b"x") == free.opened(PLACE, b"x") == free.state(PLACE, b"x", 1) == b"x"
+
+
+def test_of_two_secrets_the_first_signs_and_both_count(seal):
+    both, newer = HmacSeal("job", [OTHER, SECRET]), HmacSeal("job", [OTHER])
+    assert both.opened(PLACE, seal.sealed(PLACE, b"x")) == b"x"
+    assert newer.opened(PLACE, both.sealed(PLACE, b"x")) == b"x"
+    assert seal.opened(PLACE, both.sealed(PLACE, b"x")) is None
+
+
+def test_a_secret_that_is_new_is_looked_up_once_it_is_met(seal, capsys):
+    secrets = [SECRET]
+    old = HmacSeal("job", [SECRET], lambda: tuple(secrets))
+    value = HmacSeal("job", [OTHER]).sealed(PLACE, b"x")
+    assert old.opened(PLACE, value) is None
+    secrets.insert(0, OTHER)
+    later = HmacSeal("job", [OTHER]).sealed("elsewhere", b"x")
+    assert old.opened("elsewhere", later) == b"x"
+    assert HmacSeal("job", [OTHER]).opened(PLACE, old.sealed(PLACE, b"y")) == b"y"
+    assert "signed with another secret" in capsys.readouterr().err
+
+
+def test_what_is_refused_is_counted_and_told_once_with_its_place(seal, capsys):
+    for _ in range(3):
+        assert seal.opened(PLACE, b"rubbish") is None
+    assert seal.opened(PLACE, HmacSeal("job", [OTHER]).sealed(PLACE, b"x")) is None
+    assert seal.opened(PLACE, seal.sealed("elsewhere", b"x")) is None
+    assert seal.refused == 3
+    told = capsys.readouterr().err
+    assert told.count(PLACE) == 3
+    assert SECRET.decode() not in told and OTHER.decode() not in told
+    for reason in ("what is not signed", "with another secret", "for another place or was changed"):
+        assert told.count(reason) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "others"),
+    [
+        (b"rubbish", False),
+        (b'{"version":3,"round":1}', True),
+        (HmacSeal("job", [OTHER]).sealed(PLACE, b"x"), True),
+        (HmacSeal("job", [SECRET]).sealed("elsewhere", b"x"), False),
+    ],
+)
+def test_a_state_that_may_be_of_other_nodes_is_told_from_rubbish(seal, value, others):
+    with pytest.raises(SpoiltStateError, match="--rdzv-secret-file") as caught:
+        seal.state(PLACE, value, 7)
+    assert (caught.value.token, caught.value.others) == (7, others)
+
+
+# -- the file
+
+
+def params(path, run_id="job"):
+    return RendezvousParameters("c10d", "node0:29400", run_id, 1, 2, secret_file=str(path))
+
+
+def written(path, content):
+    path.touch(0o600)
+    path.write_bytes(content)
+    return path
+
+
+def test_the_file_holds_a_secret_on_each_line(tmp_path):
+    path = written(tmp_path / "secret", b"\n" + OTHER + b"\r\n\n" + SECRET + b"\n")
+    found = seal_of(params(path))
+    assert found.signs
+    assert HmacSeal("job", [OTHER]).opened(PLACE, found.sealed(PLACE, b"x")) == b"x"
+    assert found.opened(PLACE, HmacSeal("job", [SECRET]).sealed(PLACE, b"y")) == b"y"
+
+
+def test_no_file_is_no_secret():
+    assert not seal_of(RendezvousParameters("c10d", "", "job", 1, 2)).signs
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"short", "one of 5; make one with"),
+        (b"\n \n", "found 0"),
+        (b"", "is empty"),
+        (SECRET + b"\nshort\n", "one of 5"),
+        ((SECRET + b"\n") * 9, "found 9"),
+    ],
+)
+def test_what_is_no_secret_is_told_without_it(tmp_path, content, found):
+    path = written(tmp_path / "secret", content)
+    with pytest.raises(ConfigurationError, match=found) as caught:
+        seal_of(params(path))
+    assert caught.value.problems[0].origin == "--rdzv-secret-file"
+    assert SECRET.decode() not in str(caught.value)
+
+
+def test_a_file_that_others_can_read_is_refused(tmp_path):
+    path = written(tmp_path / "secret", SECRET)
+    path.chmod(0o644)
+    with pytest.raises(ConfigurationError, match="others cannot read"):
+        seal_of(params(path))
