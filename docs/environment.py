@@ -40,7 +40,10 @@ AGENT = {
     "OTEL_EXPORTER_OTLP_ENDPOINT": "the same, for traces and all else",
 }
 PLUGINS = {
-    "ELASTIC_ETCD_PASSWORD": ("elastic-etcd", "password of the `user`, unless `password_env` names another variable"),
+    "ELASTIC_ETCD_PASSWORD": (
+        "elastic-etcd",
+        "password of the `user`, unless `password_env` names another variable; workers do not get it",
+    ),
     "TORCHELASTIC_ETCD_BINARY_PATH": ("elastic-etcd", "the etcd that `EtcdServer` starts; unset: see `PATH`"),
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": (
         "elastic-c10d",
