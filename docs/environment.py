@@ -71,7 +71,6 @@ WORKER_READS = {
 PREFIXES = {
     "LD_": "the guardian, which ends the workers of a killed agent, has only these: the dynamic loader's",
     "DYLD_": "the same",
-    "ETCD_": "removed for the etcd that `EtcdServer` starts, which is configured by flags",
 }
 
 
