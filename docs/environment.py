@@ -40,7 +40,10 @@ AGENT = {
     "OTEL_EXPORTER_OTLP_ENDPOINT": "the same, for traces and all else",
 }
 PLUGINS = {
-    "ELASTIC_ETCD_PASSWORD": ("elastic-etcd", "password of the `user`, unless `password_env` names another variable"),
+    "ELASTIC_ETCD_PASSWORD": (
+        "elastic-etcd",
+        "password of the `user`, unless `password_env` names another variable; workers do not get it",
+    ),
     "TORCHELASTIC_ETCD_BINARY_PATH": ("elastic-etcd", "the etcd that `EtcdServer` starts; unset: see `PATH`"),
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": (
         "elastic-c10d",
@@ -68,7 +71,6 @@ WORKER_READS = {
 PREFIXES = {
     "LD_": "the guardian, which ends the workers of a killed agent, has only these: the dynamic loader's",
     "DYLD_": "the same",
-    "ETCD_": "removed for the etcd that `EtcdServer` starts, which is configured by flags",
 }
 
 

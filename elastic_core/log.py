@@ -84,6 +84,7 @@ EVENTS: Mapping[EventName, str] = {
     "file limit raised": "the store's host needs many connections; how many files it may have open now",
     "store served": "the store of elastic serve can be reached at the endpoint given",
     "store served no more": "elastic serve was asked to end, and with it the store and all connections end",
+    "etcd server started": "the etcd of this job answers; which binary it is, and of which version",
     "etcd server lost": "the etcd that was started for this job has ended by itself; how, and the end of its log",
     "entry not readable": "the entry of another node cannot be read, so that node cannot take part",
     "rendezvous not signed": "nodes of several machines meet without a secret: whoever reaches the endpoint can join",
@@ -91,6 +92,7 @@ EVENTS: Mapping[EventName, str] = {
     "not signed": "something in the rendezvous store is not signed with the job's secret, and is passed over",
     "state spoilt": "something else has written in the place of the job's state; the nodes go on with what they know",
     "store spoilt": "something else has written to the keys of the job, which goes on under new ones",
+    "record ignored": "what stands under a key of this job cannot be of its nodes, and counts as absent",
     "entry dropped": "the rendezvous store dropped the entry of this node, which lives and announces itself again",
     "lines dropped": "the reader of this log stalled, and this many lines were not written",
 }

@@ -155,9 +155,8 @@ def parts_for(
     """The parts for the settings; see `composed`. Ended at the end of the context."""
     with contextlib.ExitStack() as stack:
         how = policy.group_policy(settings, local_world_size, environ, stack, logs_specs)
-        workers = LocalWorkers(
-            chosen.starter(settings, entry.work, manager), how, policy.inherited(settings, environ), clock
-        )
+        variables = policy.inherited(settings, environ, manager.secret_options())
+        workers = LocalWorkers(chosen.starter(settings, entry.work, manager), how, variables, clock)
         stack.callback(workers.close)
         watchdog = chosen.made_watchdog(settings, manager)
         if watchdog is not None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.agent.hang import HangPolicy
+from elastic_core.config.settings import SPECS
+from elastic_core.config.values import is_secret, split_commas
 from elastic_core.interfaces.workers import Work
 from elastic_core.log import get_logger
 from elastic_core.workers.environment import EnvironmentPolicy
@@ -18,7 +20,7 @@ from elastic_core.workers.numa import MODES, NO_BINDING, Binding, Machine, read_
 from elastic_core.workers.streams import OutputPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from elastic_core.config import Settings
     from elastic_core.workers.logs_specs import LogsSpecs
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 _HEALTH_VARIABLES = frozenset(
     {"TORCHELASTIC_HEALTH_CHECK_PORT", "ELASTIC_HEALTH", "ELASTIC_HEALTH_PORT", "ELASTIC_HEALTH_CONF"}
 )
+_OPTION_VARIABLES = [name for spec in SPECS.values() if spec.name.endswith("_conf") for name in spec.variables()]
 
 
 @dataclass(frozen=True)
@@ -93,11 +96,17 @@ def hang_policy(settings: Settings) -> HangPolicy | None:
     return HangPolicy(settings.hang_timeout, settings.hang_warmup, settings.hang_progress)
 
 
-def inherited(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+def inherited(settings: Settings, environ: Mapping[str, str], secrets: Collection[str] = ()) -> dict[str, str]:
     """The variables that the workers inherit. Those of the agent's health endpoint are left out: an agent that a worker
-    starts cannot have the same port, and no worker needs the token."""
+    starts cannot have the same port, and no worker needs the token. So are options of backends and other parts, if one
+    is a secret; `secrets` are the names that plugins declare as such."""
     own = _HEALTH_VARIABLES if settings.health is not None else ()
-    return {name: value for name, value in environ.items() if name not in own}
+    holding = {name for name in _OPTION_VARIABLES if _holds_secret(environ.get(name, ""), secrets)}
+    return {name: value for name, value in environ.items() if name not in own and name not in holding}
+
+
+def _holds_secret(options: str, secrets: Collection[str]) -> bool:
+    return any(is_secret(part.partition("=")[0], secrets) for part in split_commas(options))
 
 
 def _log_dir(settings: Settings, stack: contextlib.ExitStack) -> Path | None:

@@ -92,6 +92,47 @@ def test_a_wrong_password_is_told_at_once(on, servers):
     assert "correct user or password" in agent.report
 
 
+SHOWS = "import os; print([name for name, value in os.environ.items() if 's3cret' in value], os.environ['INHERITED'])"
+PLUGIN = f"""
+import subprocess, sys
+from elastic_core.hooks import hookimpl
+
+@hookimpl
+def elastic_round_formed(fact):
+    subprocess.run([sys.executable, "-c", {SHOWS!r}])
+"""
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A folder with a plugin that runs a command whenever a round has formed."""
+    info = tmp_path / "site" / "shows-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shows\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[elastic]\nshows = shows_plugin\n")
+    (info.parent / "shows_plugin.py").write_text(PLUGIN)
+    return str(info.parent)
+
+
+@pytest.mark.parametrize("flags", [(), ("--warm-start",)], ids=["cold", "warm"])
+@pytest.mark.parametrize("where", ["ELASTIC_ETCD_PASSWORD", "MINE", "options", "file"])
+def test_the_password_reaches_no_worker_and_no_output(elastic, servers, site, where, flags, tmp_path):
+    member = servers.single(users=(User("trainer", "s3cret", b"/elastic/"),))
+    path = tmp_path / "password"
+    path.write_text("s3cret\n")
+    path.chmod(0o600)
+    options = {"MINE": "password_env=MINE", "options": "password=s3cret", "file": f"password_file={path}"}
+    variables = {} if where in ("options", "file") else {where: "s3cret"}
+    conf = ",".join(filter(None, ("user=trainer", options.get(where))))
+    variables |= {"ELASTIC_RDZV_CONF": conf, "INHERITED": "yes", "PYTHONPATH": site}
+    line = (*flags, "--rdzv-backend=etcd", "--rdzv-id=job", f"--rdzv-endpoint={member.endpoint}", "--log-level=debug")
+    done = elastic.run(*line, elastic.script("shows.py", SHOWS), **variables)
+    assert done.code == 0, done.err
+    of_hook = "['ELASTIC_RDZV_CONF'] yes" if where == "options" else "[] yes"
+    assert sorted(done.out.splitlines()) == sorted(["[] yes", of_hook])
+    assert "s3cret" not in done.err
+
+
 def test_a_prefix_that_is_not_ours_is_told_at_once(on, servers):
     member = servers.single(users=(User("trainer", "right", b"/mine/"),))
     agent = on(member.endpoint, user="trainer", prefix="theirs").agent("a", "--nnodes=2", ELASTIC_ETCD_PASSWORD="right")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_etcd.client.errors import EtcdError, EtcdLeaseGone, EtcdUnreachable
+from elastic_etcd.client.values import Compare, Delete, Field, Transaction
 
 from elastic_core.clock import Instant, SystemClock, later
 from elastic_core.errors import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _RETRY: Duration = 0.2  # seconds after etcd could not be reached
 _CONTENTION: Duration = 0.02  # after a write that came too late; times the number of such writes in a row, at random
 _MOST_CONTENTION = 10
+_LONGEST_NAME = 255
 _LAST_ATTEMPTS = 3  # of telling that this node gives up, or goes
 
 
@@ -80,12 +82,13 @@ class Barrier:
         """Block until a round is final with this node in it.
 
         Raises:
-            RendezvousClosedError, RendezvousTimeoutError, RendezvousStateError; RendezvousError when it was stopped.
+            RendezvousClosedError, RendezvousTimeoutError; RendezvousError when it was stopped.
             EtcdUnreachable: it could not be reached when the time was over.
             EtcdRefused: etcd will not do it.
         """
         self._version = 0
-        token = f"{self._name}/{secrets.token_hex(6)}"
+        name = "".join(it if it.isprintable() else "?" for it in self._name[:_LONGEST_NAME])
+        token = f"{name}/{secrets.token_hex(6)}"
         self._outside.clear()
         try:
             self._leases.end_alive()
@@ -152,6 +155,9 @@ class Barrier:
             try:
                 self._cache.start()
                 changes, view = self._cache.changes, self._cache.view()
+                if view.document is None and view.revision:
+                    self._remove(view)
+                    continue
                 move = self._decided(view, token)
                 if isinstance(move, Done):
                     return Joined(move.version, move.rank, move.world_size, (view.alive or {})[0])
@@ -216,6 +222,14 @@ class Barrier:
         if done.succeeded:
             get_logger().debug("rendezvous state written", reason=reason, step=step.transition.event.value)
         return done.succeeded
+
+    def _remove(self, view: View) -> None:
+        """Remove what stands in the document's place and is none. To write over it would not do: the revision that
+        created it would name the new rendezvous, and may have named one before."""
+        document = self._settings.keys.document
+        stands = Compare(document, Field.MODIFIED, view.revision)
+        self._client.transact(Transaction((stands,), (Delete(document),)))
+        self._cache.refresh()
 
     def _lease_for(self, step: Step, view: View) -> int:
         effects = step.transition.effects

@@ -31,7 +31,7 @@ ADVICE = (
     "push, and its cost does not grow with the square of the nodes"
 )
 _said = threading.Event()
-_SAME = ("protocol", "user", "password", "password_env")
+_SAME = ("protocol", "user", "password", "password_file", "password_env", "insecure_password")
 
 
 def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
@@ -39,7 +39,7 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
 
     Options of `params`, all optional: `timeout` (600 s), `last_call_timeout` (30 s), `etcd_prefix`
     (/torchelastic/p2p), `protocol` (http, https), `cacert`, `cert`, `key` (paths of PEM files), `user`, `password`,
-    `password_env`.
+    `password_file`, `password_env`, `insecure_password`.
 
     Raises:
         ConfigurationError: the endpoint or an option cannot be.

@@ -11,13 +11,17 @@ from elastic_core.errors import RendezvousStateError
 from elastic_etcd_legacy.table import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from elastic_etcd.client.values import KeyValue
 
     from elastic_etcd_legacy.settings import Keys
 
+    Ignore = Callable[[bytes, str], None]
+
 _FORMAT = 1
+_LONGEST_NAME = 512
+_LONGEST_KEEP_ALIVE = 4096  # bytes
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def to_bytes(document: Rendezvous) -> bytes:
 
 
 def from_bytes(raw: bytes) -> Rendezvous:
-    """Raises RendezvousStateError when this is no such document."""
+    """Raises RendezvousStateError when this is no such document, or one that no step of the protocol leads to."""
     try:
         return _checked(json.loads(raw))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -109,40 +113,80 @@ def from_bytes(raw: bytes) -> Rendezvous:
 
 
 def _checked(shown: dict[str, Any]) -> Rendezvous:
-    if shown["format"] != _FORMAT or not isinstance(shown["creator"], str):
-        raise ValueError(shown["format"])
+    if type(shown["format"]) is not int or shown["format"] != _FORMAT or not isinstance(shown["creator"], str):
+        raise ValueError("format or creator")
     names = (_names(shown[field]) for field in ("participants", "confirmed", "waiting"))
-    return Rendezvous(Status(shown["status"]), shown["creator"], *names)
+    document = Rendezvous(Status(shown["status"]), shown["creator"], *names)
+    if not _is_possible(document):
+        raise ValueError("names")
+    return document
 
 
 def _names(found: Any) -> tuple[str, ...]:
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise TypeError(found)
+    if not isinstance(found, list) or not all(isinstance(name, str) and _is_name(name) for name in found):
+        raise TypeError("names")
+    if len(set(found)) != len(found):
+        raise ValueError("a name stands there twice")
     return tuple(found)
 
 
-def view_of(keys: Keys, pairs: Mapping[bytes, KeyValue]) -> View:
-    """The view that these keys make. Raises RendezvousStateError when one holds what is not ours."""
+def _is_name(text: str) -> bool:
+    """Whether it can be the name of a node, or an address of one."""
+    return len(text) <= _LONGEST_NAME and text.isprintable()
+
+
+def _is_possible(document: Rendezvous) -> bool:
+    """Whether steps lead there: they rely on it."""
+    there, confirmed = set(document.participants), set(document.confirmed)
+    if document.status is Status.SETUP:
+        return bool(document.creator) and _is_name(document.creator) and not (there | confirmed)
+    if document.status is Status.FROZEN:
+        return confirmed < there
+    if document.status is Status.FINAL:
+        return bool(there) and confirmed == there and there.isdisjoint(document.waiting)
+    return not confirmed
+
+
+def _unsaid(key: bytes, reason: str) -> None:
+    """Nobody is told."""
+
+
+def view_of(keys: Keys, pairs: Mapping[bytes, KeyValue], ignore: Ignore = _unsaid) -> View:
+    """The view that these keys make. A record that is none of ours counts as absent, and `ignore` is called with its
+    key and why. Of such a document the view has the revision, so that it can be removed."""
     pair = pairs.get(keys.document)
     if pair is None:
         return View()
     version = pair.create_revision
-    document = from_bytes(pair.value)
-    return View(document, version, pair.mod_revision, pair.lease, _alive(keys, pairs, version, document))
-
-
-def _alive(keys: Keys, pairs: Mapping[bytes, KeyValue], version: int, document: Rendezvous) -> dict[int, KeepAlive]:
-    if document.status not in (Status.FROZEN, Status.FINAL):
-        return {}
-    named = ((rank, keys.alive(version, rank)) for rank in range(len(document.participants)))
-    return {rank: _keep_alive(pairs[key].value) for rank, key in named if key in pairs}
-
-
-def _keep_alive(raw: bytes) -> KeepAlive:
     try:
-        address, port = json.loads(raw)
-        if not isinstance(address, str) or type(port) is not int:
-            raise TypeError(raw)
+        document = from_bytes(pair.value)
+    except RendezvousStateError as error:
+        ignore(pair.key, str(error))
+        return View(None, 0, pair.mod_revision)
+    ranks = len(document.participants) if document.status in (Status.FROZEN, Status.FINAL) else 0
+    return View(document, version, pair.mod_revision, pair.lease, _alive(keys, pairs, version, ranks, ignore))
+
+
+def _alive(
+    keys: Keys, pairs: Mapping[bytes, KeyValue], version: int, ranks: int, ignore: Ignore
+) -> dict[int, KeepAlive]:
+    found = {}
+    for rank in range(ranks):
+        pair = pairs.get(keys.alive(version, rank))
+        if pair is not None:
+            try:
+                found[rank] = keep_alive_in(pair.value)
+            except RendezvousStateError as error:
+                ignore(pair.key, str(error))
+    return found
+
+
+def keep_alive_in(raw: bytes) -> KeepAlive:
+    """Raises RendezvousStateError when this is none."""
+    try:
+        address, port = json.loads(raw if len(raw) <= _LONGEST_KEEP_ALIVE else b"")
+        if not isinstance(address, str) or not _is_name(address) or type(port) is not int or not 0 <= port < 2**16:
+            raise ValueError("address or port")
     except (ValueError, TypeError, RecursionError) as error:
         raise RendezvousStateError(f"expected address and port in a keep-alive, found {raw[:100]!r}") from error
     return KeepAlive(address, port)

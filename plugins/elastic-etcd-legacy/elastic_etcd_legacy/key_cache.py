@@ -68,9 +68,9 @@ class RunCache(KeyCache):
         return self.view()
 
     def view(self) -> View:
-        """The keys as they are known. Raises RendezvousStateError when they hold what is not ours."""
+        """The keys as they are known, without what is not ours."""
         with self._news:
-            return view_of(self._keys, self._pairs)
+            return view_of(self._keys, self._pairs, self._ignore)
 
     def check(self) -> None:
         """Raises EtcdUnreachable, EtcdClosed or EtcdRefused if what is known may be old."""

@@ -30,7 +30,9 @@ _CLUSTER = (
     Option("key", str, None, "path of its private key (PEM)"),
     Option("user", str, None, "user of etcd"),
     Option("password", str, None, "its password; better in a variable, which no list of processes shows", secret=True),
+    Option("password_file", str, None, "a file that holds the password, which no other user can read"),
     Option("password_env", str, None, "the variable that holds the password; unset: ELASTIC_ETCD_PASSWORD"),
+    Option("insecure_password", bool, False, "send the password in plain text, which everybody on the way can read"),
 )
 
 

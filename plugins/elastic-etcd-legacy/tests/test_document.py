@@ -12,14 +12,35 @@ from hypothesis import strategies as st
 
 from elastic_core.errors import RendezvousStateError
 
-NAMES = st.lists(st.text(max_size=20), max_size=4).map(tuple)
+NAMES = st.lists(
+    st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20), max_size=4, unique=True
+)
+NAMES = NAMES.map(tuple)
 KEYS = Keys("/some/prefix/", "job")
 FINAL = Rendezvous(Status.FINAL, "", ("a", "b"), ("b", "a"), ("c",))
 
 
 @given(st.builds(Rendezvous, st.sampled_from(Status), st.text(max_size=20), NAMES, NAMES, NAMES))
-def test_what_is_written_is_read(document):
-    assert from_bytes(to_bytes(document)) == document
+def test_what_is_written_is_read_or_told(document):
+    try:
+        assert from_bytes(to_bytes(document)) == document
+    except RendezvousStateError as error:
+        assert "etcd_prefix" in str(error)
+
+
+@given(NAMES.filter(len), st.data())
+def test_what_steps_lead_to_is_read(names, data):
+    some = tuple(data.draw(st.permutations(names)))
+    few = some[: data.draw(st.integers(0, len(names) - 1))]
+    for document in (
+        Rendezvous(Status.SETUP, names[0]),
+        Rendezvous(Status.JOINABLE, names[0]),
+        Rendezvous(Status.JOINABLE, "", names),
+        Rendezvous(Status.FROZEN, "", names, few),
+        Rendezvous(Status.FINAL, "", names, some, ("another/1",)),
+        Rendezvous(Status.CLOSED),
+    ):
+        assert from_bytes(to_bytes(document)) == document
 
 
 FOREIGN = [
@@ -35,6 +56,17 @@ FOREIGN = [
     to_bytes(FINAL).replace(b'["a","b"]', b'"ab"'),
     to_bytes(FINAL).replace(b'["a","b"]', b"[0,1]"),
     to_bytes(FINAL).replace(b'"creator":""', b'"creator":null'),
+    to_bytes(FINAL).replace(b'"format":1', b'"format":true'),
+    to_bytes(FINAL).replace(b'"format":1', b'"format":' + b"1" * 5000),
+    to_bytes(FINAL).replace(b'["a","b"]', b'["a","a"]'),
+    to_bytes(FINAL).replace(b'["a","b"]', b'["a","c"]'),
+    to_bytes(FINAL).replace(b'["c"]', b'["a"]'),
+    to_bytes(FINAL).replace(b'"final"', b'"frozen"'),
+    to_bytes(FINAL).replace(b'"final"', b'"joinable"'),
+    to_bytes(FINAL).replace(b'"final"', b'"setup"'),
+    to_bytes(FINAL).replace(b'"final"', b'["final"]'),
+    to_bytes(FINAL).replace(b'"c"', b'"\\u001b[2J"'),
+    to_bytes(FINAL).replace(b'"c"', b'"' + b"c" * 513 + b'"'),
 ]
 
 
@@ -70,10 +102,39 @@ def test_keep_alives_of_another_round_do_not_count():
     assert view_of(KEYS, pairs(pair(KEYS.document, to_bytes(FINAL)), old, mine)).lost == (0,)
 
 
-@pytest.mark.parametrize("raw", [b"", b"null", b"[1, 2]", b'["host", "port"]', b'["host"]'])
-def test_foreign_keep_alives_are_told(raw):
-    with pytest.raises(RendezvousStateError, match="keep-alive"):
-        view_of(KEYS, pairs(pair(KEYS.document, to_bytes(FINAL)), pair(KEYS.alive(5, 0), raw)))
+KEEP_ALIVES = [
+    *(
+        b"",
+        b"null",
+        b"[1, 2]",
+        b'["host", "port"]',
+        b'["host"]',
+        b'["host", true]',
+        b'["host", -1]',
+        b'["host", 65536]',
+    ),
+    *(b'["host", ' + b"9" * 5000 + b"]", b'["a\\u0000b", 1]', b'["a\\ud800", 1]', b'["' + b"h" * 513 + b'", 1]'),
+    b'["host", 1]' + b" " * 5000 + b"x",
+]
+
+
+@pytest.mark.parametrize("raw", KEEP_ALIVES, ids=lambda raw: repr(raw[:20]))
+def test_foreign_keep_alives_count_as_absent(raw):
+    ignored = []
+    key = KEYS.alive(5, 0)
+    found = pairs(pair(KEYS.document, to_bytes(FINAL)), pair(key, raw))
+    view = view_of(KEYS, found, lambda *told: ignored.append(told))
+    assert view.lost == (0, 1)
+    (told,) = ignored
+    assert told[0] == key
+    assert "expected address and port in a keep-alive" in told[1]
+
+
+def test_a_foreign_document_counts_as_absent_and_can_be_removed():
+    ignored = []
+    view = view_of(KEYS, pairs(pair(KEYS.document, b"foreign")), lambda *told: ignored.append(told))
+    assert view == View(revision=7)
+    assert [key for key, _ in ignored] == [KEYS.document]
 
 
 def test_keys():

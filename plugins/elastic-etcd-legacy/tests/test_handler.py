@@ -12,7 +12,6 @@ from elastic_core.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
-    RendezvousStateError,
     RendezvousTimeoutError,
 )
 from elastic_core.testing import FakeClock
@@ -231,15 +230,36 @@ def test_shutdown_ends_a_wait(job, background, eventually):
     assert keys_of(running) == {}
 
 
-def test_foreign_bytes_are_told_and_left_alone(job):
-    running = job(1, 1)
+@pytest.mark.parametrize("foreign", [b"\x80foreign", b"[" * 100_000, b'{"format":1}', b"9" * 5000])
+def test_foreign_bytes_count_as_absent_and_are_told_once(job, foreign, capfd):
+    running = job(1, 1, last_call=0.0)
     key = running.settings.keys.document
     client = running.client()
-    client.transact(Transaction((), (Put(key, b"\x80foreign"),)))
-    with pytest.raises(RendezvousStateError, match="etcd_prefix"):
-        running.node().next_rendezvous()
-    assert client.read(key).first.value == b"\x80foreign"
-    client.transact(Transaction((), ()))
+    client.transact(Transaction((), (Put(key, foreign),)))
+    node = running.node()
+    assert node.next_rendezvous().world_size == 1
+    assert capfd.readouterr().err.count("record ignored") == 1
+    found = client.read(key).first
+    assert found.create_revision > 1
+    assert found.version > 1  # of this key since it was made: the foreign one was removed before
+    client.close()
+
+
+def test_a_round_whose_document_and_keep_alives_are_spoilt_begins_anew_as_another_one(job, background, eventually):
+    running = job(2, 2)
+    nodes = [running.node(), running.node()]
+    first = gather(background, nodes)
+    client, keys = running.client(), running.settings.keys
+    before = client.read(keys.document).first.create_revision
+    client.transact(Transaction((), (Put(keys.document, b"foreign"),)))
+    eventually(lambda: all(node.num_nodes_waiting() for node in nodes))
+    second = gather(background, nodes)
+    version = client.read(keys.document).first.create_revision
+    assert version > before
+    assert len(first) == len(second) == 2
+    client.transact(Transaction((), (Put(keys.alive(version, 1), b'["a\\u001b[2J", 1]'),)))
+    eventually(lambda: all(node.num_nodes_waiting() for node in nodes))
+    gather(background, nodes)
     client.close()
 
 

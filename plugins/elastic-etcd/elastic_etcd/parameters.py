@@ -1,19 +1,22 @@
-"""From the endpoint and the options that users write to what a client is made of. Pure but for one look at the
-environment; all problems at once."""
+"""From the endpoint and the options that users write to what a client is made of; all problems at once. Pure, but for
+the password: it is read from a file or a variable, and the variable is taken out of the environment of this process, so
+that nothing that is started from then on inherits it."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.options import type_options
-from elastic_core.support.addresses import joined_host_port, split_host_port
+from elastic_core.support.addresses import is_loopback, joined_host_port, split_host_port
+from elastic_core.support.secret_files import read_secret
 from elastic_etcd.plugin import CONNECTION, LEASE_TTL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from elastic_core.clock import Duration
     from elastic_etcd.client.channel import Security
@@ -28,6 +31,10 @@ READ_TIMEOUT: Duration = 5.0
 SHORTEST_TTL: Duration = 2.0
 """What etcd grants at least."""
 _CERTIFICATES = ("ca_cert", "ssl_cert", "ssl_cert_key")
+_PASSWORDS = ("password", "password_file", "password_env")
+
+_taken: dict[str, str] = {}
+"""Passwords that were in variables of this process. It may be asked to read them again, for another job or round."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +115,13 @@ def read_parameters(
     """Read what users wrote. Options, all optional, as text or typed; None and empty text mean unset:
 
     `protocol` (http or https; unset: what the endpoints say, else https where a certificate is given, else http),
-    `ca_cert`, `ssl_cert`, `ssl_cert_key`, `user`, `password`, `password_env` (the variable that holds the password if
-    `password` is unset; unset: ELASTIC_ETCD_PASSWORD), `prefix` (elastic), `read_timeout` (5 s), `lease_ttl`.
-    Others are not looked at.
+    `ca_cert`, `ssl_cert`, `ssl_cert_key`, `user`, one of `password`, `password_file` and `password_env` (the variable
+    that holds the password; without any of them: ELASTIC_ETCD_PASSWORD), `insecure_password` (false), `prefix`
+    (elastic), `read_timeout` (5 s), `lease_ttl`. Others are not looked at.
 
     Args:
         endpoint: `[scheme://]host[:port]`, several separated by commas.
-        environment: where the password's variable is looked up; None: this process's.
+        environment: where the password's variable is looked up; None: this process's, which has it no more afterwards.
         origin, endpoint_origin: where the options and the endpoint were written, for messages.
 
     Raises:
@@ -123,10 +130,12 @@ def read_parameters(
     own = (*CONNECTION, LEASE_TTL)
     given = {option.name: value for option in own if (value := options.get(option.name)) != ""}
     typed, untyped = type_options(own, given, origin)
-    reading = _Reading(typed, os.environ if environment is None else environment, origin, endpoint_origin)
+    reading = _Reading(typed, _own_password if environment is None else environment.get, origin, endpoint_origin)
     endpoints = reading.endpoints(endpoint)
     over_tls = reading.over_tls(endpoints)
     user, password = reading.credentials()
+    if password is not None and not over_tls:
+        reading.expect_nobody_listens(endpoints)
     ssl_cert, ssl_cert_key = reading.certificate()
     parameters = EtcdParameters(
         endpoints,
@@ -145,15 +154,26 @@ def read_parameters(
     return parameters
 
 
+def _own_password(variable: str) -> str | None:
+    """What this process's variable holds, or held before it was taken away."""
+    if (found := os.environ.pop(variable, None)) is not None:
+        _taken[variable] = found
+    return _taken.get(variable)
+
+
 class _Reading:
     """One reading of typed options. Each method notes what is wrong and goes on with something harmless."""
 
     def __init__(
-        self, options: Mapping[str, Any], environment: Mapping[str, str], origin: str, endpoint_origin: str
+        self,
+        options: Mapping[str, Any],
+        variable: Callable[[str], str | None],
+        origin: str,
+        endpoint_origin: str,
     ) -> None:
         self.problems: list[Problem] = []
         self._options = options
-        self._environment = environment
+        self._variable = variable
         self._origin = origin
         self._endpoint_origin = endpoint_origin
 
@@ -190,17 +210,45 @@ class _Reading:
         return cert, key
 
     def credentials(self) -> tuple[str | None, str | None]:
-        user, variable = self.text("user"), self.text("password_env")
-        written = self.text("password")
-        password = written if written is not None else self._environment.get(variable or PASSWORD_ENV)
+        user, written = self.text("user"), [name for name in _PASSWORDS if self.text(name) is not None]
+        variable = self.text("password_env") or PASSWORD_ENV
+        held = self._variable(variable)  # in any case: it is nothing for workers, whose job may not need it either
         if user is None:
-            if written is not None or variable is not None:
+            if written:
                 self._wrong("user", "expected a user to the password, found none")
-            return None, None  # the variable may be meant for another job
-        if password is None:
-            where = f"set the variable {variable or PASSWORD_ENV}"
+            return None, None
+        if len(written) > 1:
+            self._wrong(written[1], f"expected the password in one place, found {written[0]} too; leave one out")
+        password = self.text("password") if self.text("password") is not None else held
+        if (path := self.text("password_file")) is not None:
+            password = self._in_file(path)
+        elif password is None:
+            where = f"set the variable {variable}, or name a file that holds it (password_file)"
             self._wrong("password", f"expected the password of the user {user!r}, found none; {where}")
+        elif not _can_be_sent(password):
+            self._wrong("password", "expected text, found bytes in it that are none in UTF-8")
         return user, password
+
+    def _in_file(self, path: str) -> str:
+        try:
+            return read_secret(Path(path).expanduser()).decode()
+        except UnicodeDecodeError:
+            self._wrong("password_file", f"expected text in {path}, found bytes that are none in UTF-8")
+        except (ValueError, RuntimeError) as error:  # a home that nobody knows
+            self._wrong("password_file", str(error))
+        return ""
+
+    def expect_nobody_listens(self, endpoints: Sequence[Endpoint]) -> None:
+        """The password goes in plain text: only where it stays on this machine, or somebody says that this is meant. Of
+        names `localhost` alone stays: who answers for names could lead others away."""
+        exposed = [endpoint.address for endpoint in endpoints if not is_loopback(endpoint.host)]
+        if exposed and not self._options.get("insecure_password"):
+            self._wrong(
+                "insecure_password",
+                f"expected TLS on the way to {', '.join(exposed)}, found plain text: who listens on the network would "
+                "read the password, and could do in etcd all that its user may; use https (protocol, ca_cert), or say "
+                "insecure_password=true if something else encrypts what is sent there",
+            )
 
     def prefix(self) -> str:
         written = self.text("prefix")
@@ -211,6 +259,14 @@ class _Reading:
 
     def _wrong(self, name: str, message: str) -> None:
         self.problems.append(Problem(f"{self._origin}: {name}", message))
+
+
+def _can_be_sent(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
@@ -239,6 +295,9 @@ def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
 
 def _parsed(text: str, origin: str) -> Endpoint:
     scheme, rest = _without_scheme(text, origin)
+    if "@" in rest:
+        advice = "give them in --rdzv-conf as user and password_file"
+        raise _wrong(origin, f"found one with a user, perhaps with a password, before an @; {advice}")
     try:
         host, port = split_host_port(rest, DEFAULT_PORT, part_of=text)
     except ValueError as error:
@@ -251,7 +310,7 @@ def _without_scheme(text: str, origin: str) -> tuple[str, str]:
     if not separator:
         return "", text
     if before.lower() not in _SCHEMES:
-        raise _wrong(origin, f"found {text!r}, whose scheme is neither http nor https")
+        raise _wrong(origin, f"found {before!r} as the scheme of one, which is neither http nor https")
     return before.lower(), rest.removesuffix("/")
 
 

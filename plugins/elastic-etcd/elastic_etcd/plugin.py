@@ -21,8 +21,10 @@ CONNECTION = (
     Option("ssl_cert", str, None, "file of a certificate for this client"),
     Option("ssl_cert_key", str, None, "file of its private key"),
     Option("user", str, None, "name to log in with"),
-    Option("password", str, None, "its password; better left to the environment", secret=True),
+    Option("password", str, None, "its password; better left to a file or the environment", secret=True),
+    Option("password_file", str, None, "a file that holds it, which no other user can read"),
     Option("password_env", str, None, "the variable that holds it; unset: ELASTIC_ETCD_PASSWORD"),
+    Option("insecure_password", bool, False, "send it in plain text, which everybody on the way can read"),
     Option("prefix", str, "elastic", "what all keys begin with"),
 )
 LEASE_TTL = Option(

@@ -38,7 +38,7 @@ SHM = Path("/dev/shm")
 
 def binary():
     """The etcd under test."""
-    return os.environ.get("ELASTIC_TEST_ETCD") or find_binary()
+    return os.environ.get("ELASTIC_TEST_ETCD") or find_binary().path
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.values import Put, Transaction
 
-from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
+from elastic_core.errors import RendezvousConnectionError
 
 LONG = 60.0
 
@@ -210,11 +210,62 @@ def test_a_lease_that_ended_is_an_outage_and_then_there_is_another(backend, clie
     assert [item.key for item in one.roster()] == ["a/1"]
 
 
-def test_a_state_of_another_program_is_named(backend, client, prefix):
-    key = Keys(prefix.decode(), "job").state
-    client.transact(Transaction([], [Put(key, b"foreign")]))
-    with pytest.raises(RendezvousStateError, match=r"written by elastic-etcd .*another prefix"):
-        backend().get_state()
+@pytest.mark.parametrize("foreign", [b"foreign", b"", b"\x80" * 100])
+def test_a_state_of_another_program_is_handed_on_and_can_be_replaced(backend, client, prefix, foreign):
+    key, one = Keys(prefix.decode(), "job").state, backend()
+    client.transact(Transaction([], [Put(key, foreign)]))
+    found, token = one.get_state()
+    assert found == foreign
+    assert one.set_state(b"mine") == (foreign, token, False)
+    assert one.set_state(b"mine", token)[2]
+    assert backend().get_state()[0] == b"mine"
+
+
+def test_records_that_cannot_be_ours_count_as_absent_and_are_told_once(backend, client, prefix, capfd):
+    one, keys = backend(), Keys(prefix.decode(), "job")
+    one.announce("a/1", b"entry")
+    bad = [b"not%2", b"a%2f1", b"x" * 5000, b"\xff\xfe", b"%1B%5B2Jterminal", b"a/1", b"caf\xc3\xa9", b""]
+    for name in bad:
+        client.transact(Transaction([], [Put(keys.nodes.begin + name, b"junk")]))
+    client.transact(Transaction([], [Put(keys.node("large"), b"x" * 200_000)]))
+    client.transact(Transaction([], [Put(keys.round.begin + b"more", b"junk")]))
+    assert [item.key for item in one.roster()] == ["a/1"]
+    one.get_state()
+    watching, others = backend(), backend()
+    assert watching.roster() and others.roster()
+    client.transact(Transaction([], [Put(keys.nodes.begin + b"%zz", b"junk" * 100_000)]))
+    assert watching.wait_for_roster(LONG)
+    for _ in range(3):
+        assert [item.key for item in watching.roster()] == ["a/1"]
+    told = [line for line in capfd.readouterr().err.splitlines() if "record ignored" in line]
+    assert sum(str(keys.nodes.begin, "ascii") + "not%2" in line for line in told) == 3  # once by each
+    assert sum("%zz" in line for line in told) == 1
+    assert sum("found 200000" in line for line in told) == 3
+    assert sum("found another key" in line for line in told) == 1
+    assert all(line.isprintable() and len(line) < 1000 for line in told)
+
+
+def test_no_more_keys_are_kept_than_there_can_be_nodes(backend, client, prefix, capfd):
+    one, keys = backend(), Keys(prefix.decode(), "job")
+    for first in range(0, 16_640, 128):
+        names = [keys.node(f"n{number}") for number in range(first, first + 128)]
+        client.transact(Transaction([], [Put(name, b"") for name in names]))
+    assert {item.key for item in one.roster()} == {f"n{number}" for number in range(16_384)}  # the oldest
+    assert one.wait_for_roster(0.1) is False
+    client.transact(Transaction([], [Put(keys.node("late"), b"")]))
+    assert one.wait_for_roster(LONG)
+    assert len(one.roster()) == 16_384
+    assert "expected 16384 keys at most" in capfd.readouterr().err
+
+
+def test_more_than_is_received_at_once_is_told(backend, client, prefix):
+    keys = Keys(prefix.decode(), "job")
+    for number in range(45):
+        client.transact(Transaction([], [Put(keys.node(f"n{number}"), b"x" * 1_560_000)]))
+    with pytest.raises(
+        RendezvousConnectionError, match=r"answers of 64 MiB at most .* too much is stored under our keys"
+    ):
+        backend().roster()
 
 
 def test_after_close_nothing_blocks(backend, background):

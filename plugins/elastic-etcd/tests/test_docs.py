@@ -30,6 +30,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 PAGE = DOCS / "etcd.md"
 MEMBERS = ("etcd0", "etcd1", "etcd2")
 PASSWORDS = {"ROOT_PASSWORD": "the-roots", "ELASTIC_ETCD_PASSWORD": "the-trainers", "VISION_PASSWORD": "the-visions"}
+PASSWORDS["JOB8_PASSWORD"] = "the-jobs"
 PATIENCE = {"ETCDCTL_DIAL_TIMEOUT": "50s", "ETCDCTL_COMMAND_TIMEOUT": "50s"}  # of a reader whose machine stalls
 TRAIN = "import pathlib, time\nwhile not pathlib.Path('done').exists(): time.sleep(0.05)\n"
 QUOTA = 16 * 2**20
@@ -37,7 +38,15 @@ FILLER = 2**20
 _numbers = itertools.count(1)
 
 BLOCKS = (
-    *("openssl", "etcd --name", "endpoint health", "auth enable", "role get trainer", "VISION_PASSWORD"),
+    *(
+        "openssl",
+        "etcd --name",
+        "endpoint health",
+        "auth enable",
+        "role get trainer",
+        "VISION_PASSWORD",
+        "JOB8_PASSWORD",
+    ),
     *("ELASTIC_RDZV_BACKEND", "elastic run", "elastic status", "elastic drain", "--keys-only", "alarm disarm"),
 )
 """Words by which the tests below find what they run."""
@@ -237,11 +246,12 @@ def test_messages_in_the_table_are_those_of_the_code():
     assert [words for words in shown if words not in code] == []
 
 
-def one_node(site, change="", code=0):
+def one_node(site, change="", code=0, run_id=""):
     """A job of one node, whose script has nothing to do; what its agent says. `change`: what is done before to the
     environment that the page has made."""
     (site.shell.folder / "nothing.py").write_text("")
-    return site.shell.run(f"{change}\nelastic run --nnodes 1 --rdzv-id once{next(_numbers)} nothing.py", code)
+    run_id = run_id or f"once{next(_numbers)}"
+    return site.shell.run(f"{change}\nelastic run --nnodes 1 --rdzv-id {run_id} nothing.py", code)
 
 
 def test_a_job_runs_and_is_looked_at_and_a_node_is_taken_out(site):
@@ -275,6 +285,13 @@ def test_a_team_has_a_prefix_of_its_own(site):
     assert "expected permission" in one_node(site, theirs, code=7)
     assert "expected permission" in one_node(site, f"{theirs}\nELASTIC_RDZV_CONF=${{ELASTIC_RDZV_CONF%,user*}}", code=7)
     assert "expected permission" in one_node(site, "ELASTIC_RDZV_CONF+=,prefix=teams/vision", code=7)
+
+
+def test_a_job_has_a_user_of_its_own(site):
+    site.shell.run(site.page.block("JOB8_PASSWORD"))
+    its = "ELASTIC_ETCD_PASSWORD=$JOB8_PASSWORD ELASTIC_RDZV_CONF=${ELASTIC_RDZV_CONF//user=trainer/user=job8}"
+    assert "round formed" in one_node(site, its, run_id="job8")
+    assert "expected permission" in one_node(site, its, code=7, run_id="job9")
 
 
 def test_a_quota_that_is_used_up_is_made_room_in(site):

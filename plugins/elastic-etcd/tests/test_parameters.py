@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -118,13 +119,78 @@ def test_a_certificate_is_never_left_out_in_silence():
 
 
 def test_the_password_comes_from_a_variable():
-    parameters = read(user="me", environment={"ELASTIC_ETCD_PASSWORD": "secret"})
-    assert (parameters.login().user, parameters.login().password) == ("me", "secret")
-    assert read(user="me", password_env="MINE", environment={"MINE": "other"}).password == "other"
-    assert read(user="me", password="written", environment={"ELASTIC_ETCD_PASSWORD": "secret"}).password == "written"
+    parameters = read("https://a", user="me", environment={"ELASTIC_ETCD_PASSWORD": "secret"})
+    assert (parameters.user, parameters.password) == ("me", "secret")
+    assert read("::1", user="me", password_env="MINE", environment={"MINE": "other"}).password == "other"
+    written = read("localhost", user="me", password="written", environment={"ELASTIC_ETCD_PASSWORD": "secret"})
+    assert written.password == "written"
     assert read(environment={"ELASTIC_ETCD_PASSWORD": "secret"}).login() is None
-    assert "secret" not in repr(parameters)
-    assert "secret" not in problems("", user="me", password="secret")
+
+
+def test_the_variable_is_taken_out_of_the_environment_and_may_be_read_again(monkeypatch):
+    for name, options in (("ELASTIC_ETCD_PASSWORD", {}), ("MINE", {"password_env": "MINE"})):
+        monkeypatch.setenv(name, "first")
+        for expected in ("first", "first", "second"):
+            if expected == "second":
+                monkeypatch.setenv(name, "second")
+            assert read_parameters("127.0.0.1", {"user": "me", **options}).password == expected
+            assert name not in os.environ
+    monkeypatch.setenv("ELASTIC_ETCD_PASSWORD", "for nobody")
+    assert read_parameters("127.0.0.1", {}).login() is None
+    assert "ELASTIC_ETCD_PASSWORD" not in os.environ
+
+
+def test_the_password_comes_from_a_file(tmp_path, monkeypatch):
+    path = tmp_path / "password"
+    path.write_text("in a file\n")
+    path.chmod(0o600)
+    assert read("::1", user="me", password_file=str(path)).password == "in a file"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read("::1", user="me", password_file="~/password").password == "in a file"
+    path.chmod(0o622)
+    told = problems("::1", user="me", password_file=str(path))
+    assert "password_file: expected a secret that others cannot write, found mode 0622" in told
+    path.chmod(0o600)
+    path.write_bytes(b"\xff\xfe")
+    assert "password_file: expected text" in problems("::1", user="me", password_file=str(path))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST", "[::1]:1"])
+def test_on_this_machine_a_password_needs_no_tls(host):
+    assert read(host, user="me", password="secret").login() is not None
+
+
+@pytest.mark.parametrize(
+    "host", ["etcd0", "10.0.0.1", "0.0.0.0", "localhost.example.com", "127.0.0.1.nip.io", "fe80::1"]
+)
+def test_elsewhere_a_password_needs_tls_or_a_word(host):
+    told = problems(f"127.0.0.1,{host}", user="me", password="secret")
+    shown = f"[{host}]:2379" if ":" in host else f"{host}:2379"
+    assert f"insecure_password: expected TLS on the way to {shown}, found plain text" in told
+    assert "would read the password" in told
+    assert "secret" not in told
+    assert read(f"https://{host}", user="me", password="secret").over_tls
+    for word in ("true", True):
+        assert read(host, user="me", password="secret", insecure_password=word).login() is not None
+    assert read(host).login() is None
+
+
+def test_a_password_in_an_endpoint_is_refused_and_not_shown():
+    for text in ("http://me:secret@a:1", "me:secret@a", "etcd://me:secret@a"):
+        told = problems(text)
+        assert "expected endpoints host[:port]" in told
+        assert "secret" not in told
+    assert "user and password_file" in problems("http://me:secret@a:1")
+
+
+def test_nothing_that_is_read_shows_the_password():
+    found = read("::1", user="me", password="s3cret")
+    assert "s3cret" not in f"{found!r} {found.login()!r} {found}"
+    broken = "half-\udc80-s3cret"
+    told = problems("::1", user="me", environment={"ELASTIC_ETCD_PASSWORD": broken}, prefix="/")
+    assert "password: expected text" in told
+    assert "s3cret" not in told
+    assert "s3cret" not in problems("etcd0", user="me", password="s3cret", password_file="/nonexistent")
 
 
 def test_all_problems_at_once():
@@ -156,6 +222,10 @@ def test_all_problems_at_once():
         ({"password": "x"}, "user: expected a user to the password"),
         ({"password_env": "X"}, "user: expected a user to the password"),
         ({"user": "me", "password_env": "X"}, "set the variable X"),
+        ({"password_file": "/x"}, "user: expected a user to the password"),
+        ({"user": "me", "password_file": "/nonexistent"}, "password_file: expected a file that holds a secret, found"),
+        ({"user": "me", "password": "x", "password_env": "X"}, "password_env: expected the password in one place"),
+        ({"user": "me", "password": "x", "insecure_password": "perhaps"}, "insecure_password: expected true or false"),
         ({"read_timeout": 0}, "read_timeout: expected seconds, a number > 0, found 0"),
         ({"read_timeout": "inf"}, "read_timeout: expected seconds, a number > 0, found 'inf'"),
         ({"lease_ttl": -1}, "lease_ttl: expected seconds, a number >= 2, found -1"),
@@ -174,7 +244,7 @@ def test_values_as_text_or_typed():
 @given(
     st.dictionaries(
         st.sampled_from(["protocol", "ca_cert", "ssl_cert", "ssl_cert_key", "user", "password", "password_env",
-                         "prefix", "read_timeout", "lease_ttl"]),
+                         "password_file", "insecure_password", "prefix", "read_timeout", "lease_ttl"]),
         st.one_of(st.none(), st.text(max_size=5), st.integers(-2, 5), st.sampled_from(["http", "https"])),
     )
 )  # fmt: skip

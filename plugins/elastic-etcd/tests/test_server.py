@@ -15,9 +15,10 @@ import pytest
 from cluster import binary
 from elastic_etcd.client.values import Put, Transaction
 from elastic_etcd.server import EtcdServer, EtcdServerError
-from elastic_etcd.server.process import find_binary, plain
+from elastic_etcd.server.process import find_binary, plain, version_in, version_of
 from elastic_etcd.server.server import answers_as
 
+from elastic_core import log
 from elastic_core.errors import ConfigurationError
 from elastic_core.support.sockets import PortReservation
 
@@ -208,6 +209,8 @@ def test_a_line_of_its_log_is_shown_for_people():
     assert plain("panic: out of luck") == "panic: out of luck"
     assert plain("[1]") == "[1]"
     assert len(plain("x" * 1000)) == 300
+    assert plain('{"msg":"\\u001b[2Jslow","error":{"a":1},"level":5}') == "5 ?[2Jslow"
+    assert len(plain('{"msg":' + "[" * 100_000)) == 300
 
 
 def test_a_stopped_server_ends_too(server):
@@ -392,15 +395,82 @@ def test_a_variable_that_names_no_program(program):
         find_binary({"TORCHELASTIC_ETCD_BINARY_PATH": program("", mode=0o644)})
 
 
+TELLS = 'if [ "$1" = --version ]; then echo "etcd Version: %s"; fi'
+
+
+@pytest.fixture
+def folder_with(tmp_path):
+    """Makes a folder with an etcd in it that tells this version, and is none."""
+
+    def make(name, text, mode=0o755):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "etcd").write_text(f"#!/bin/sh\n{text}\n")
+        (folder / "etcd").chmod(0o755)
+        folder.chmod(mode)
+        return folder
+
+    return make
+
+
+def test_the_variable_goes_before_all_others_and_then_the_newest(folder_with):
+    old, new = folder_with("old", TELLS % "3.4.30"), folder_with("new", TELLS % "3.10.1-rc.0")
+    silent = folder_with("silent", "exit 1")
+    path = f"{old}:{new}:{silent}"
+    named = {"TORCHELASTIC_ETCD_BINARY_PATH": str(old / "etcd"), "PATH": path}
+    assert find_binary(named) == (str(old / "etcd"), "3.4.30")
+    assert find_binary({"PATH": path}, lambda: str(silent / "etcd")) == (str(new / "etcd"), "3.10.1")
+    assert find_binary({"PATH": str(old)}, lambda: str(new / "etcd")) == (str(new / "etcd"), "3.10.1")
+    assert find_binary({"PATH": str(new)}, lambda: str(old / "etcd")) == (str(new / "etcd"), "3.10.1")
+    assert find_binary({"PATH": "/nonexistent"}, lambda: str(silent / "etcd")) == (str(silent / "etcd"), "unknown")
+
+
+def test_one_that_does_not_tell_its_version_is_not_waited_for(folder_with, monkeypatch):
+    hangs, old = folder_with("hangs", "exec sleep 600"), folder_with("old", TELLS % "3.4.30")
+    assert find_binary({"PATH": f"{hangs}:{old}"}, lambda: None).path == str(old / "etcd")
+
+
+def test_where_everybody_may_write_and_what_is_relative_is_left_out(folder_with, monkeypatch, tmp_path):
+    old, everybodys = folder_with("old", TELLS % "3.4.30"), folder_with("everybodys", TELLS % "3.9.0", mode=0o1777)
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "etcd").symlink_to(everybodys / "etcd")
+    writable = folder_with("writable", TELLS % "3.9.1")
+    (writable / "etcd").chmod(0o777)
+    monkeypatch.chdir(folder_with("here", TELLS % "3.9.9"))
+    found = find_binary({"PATH": f"{everybodys}:{links}:{writable}:.::../here:{old}"}, lambda: None)
+    assert found == (str(old / "etcd"), "3.4.30")
+    with pytest.raises(ConfigurationError, match=r"did not look at .*everybodys/etcd, to which every user may write"):
+        find_binary({"PATH": str(everybodys)}, lambda: None)
+
+
 @pytest.mark.unit
-def test_the_variable_goes_before_path_and_path_before_the_package(program, tmp_path):
-    named = program("")
-    on_path = tmp_path / "bin"
-    on_path.mkdir()
-    (on_path / "etcd").symlink_to(named)
-    assert find_binary({"TORCHELASTIC_ETCD_BINARY_PATH": named, "PATH": str(on_path)}) == named
-    assert find_binary({"PATH": str(on_path)}, lambda: "packaged") == str(on_path / "etcd")
-    assert find_binary({"PATH": "/nonexistent"}, lambda: "packaged") == "packaged"
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [
+        (b"etcd Version: 3.5.16\nGit SHA: f20bbadd4\n", "3.5.16"),
+        (b"warning\netcd Version: 3.6.0-rc.4\n", "3.6.0"),
+        (b"etcd Version: 3.5\n", "unknown"),
+        (b"etcd Version: 99999.1.1\n", "unknown"),
+        ("etcd Version: ٣.5.1".encode(), "unknown"),
+        (b"", "unknown"),
+    ],
+)
+def test_what_a_binary_tells_of_its_version(told, version):
+    assert version_in(told) == version
+
+
+def test_its_version_and_path_are_logged_and_it_inherits_no_password(capfd, request):
+    log.configure(level="info")
+    request.addfinalizer(lambda: log.configure(level="warning"))
+    variables = {**environment(), "ELASTIC_ETCD_PASSWORD": "s3cret", "MINE": "s3cret", "GOGC": "50", "HOME": "/root"}
+    with EtcdServer(environment=variables) as server:
+        told = capfd.readouterr().err
+        given = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
+        kept = Path(f"/proc/{psutil.Process(server.pid).ppid()}/environ").read_bytes().split(b"\0")
+    assert f"path={binary()} version={version_of(binary())}" in told
+    assert b"GOGC=50" in given
+    assert not any(b"s3cret" in variable for variable in given + kept)
 
 
 def test_the_probe_knows_one_from_another(etcd, listener):

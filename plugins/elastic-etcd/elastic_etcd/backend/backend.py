@@ -9,7 +9,15 @@ from elastic_core.errors import RendezvousConnectionError, RendezvousError
 from elastic_core.interfaces.backend import Announced, EntryDroppedError, RosterBackend
 from elastic_etcd.backend.key_cache import NodeCache, RoundCache
 from elastic_etcd.backend.keys import NOTHING, Keys, StateKey, StateVersion
-from elastic_etcd.client.errors import EtcdClosed, EtcdError, EtcdFull, EtcdLeaseGone, EtcdRefused, EtcdUnreachable
+from elastic_etcd.client.errors import (
+    EtcdClosed,
+    EtcdError,
+    EtcdFull,
+    EtcdLeaseGone,
+    EtcdRefused,
+    EtcdTooLarge,
+    EtcdUnreachable,
+)
 from elastic_etcd.client.lease_keeper import LeaseKeeper
 from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Put, Transaction
 from elastic_etcd.parameters import PREFIX
@@ -48,10 +56,10 @@ class EtcdRendezvousBackend(RosterBackend):
     Every method but `close` may fail.
 
     Raises:
-        RendezvousConnectionError: no member of the cluster answers, or the quota is used up though there was room for
-            the first announcement: a job that has begun may outlast that. The next call tries again.
+        RendezvousConnectionError: no member of the cluster answers, more stands under our keys than is received at
+            once, or the quota is used up though there was room for the first announcement: a job that has begun may
+            outlast that. The next call tries again.
         RendezvousError: etcd refuses: no permission, wrong password, no room for the first announcement.
-        RendezvousStateError: something else writes to our keys.
     """
 
     def __init__(
@@ -72,7 +80,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._keys = Keys(prefix, run_id)
         self._lease = LeaseKeeper(client, lease_ttl, clock=clock)
         self._round = RoundCache(client, self._keys, clock)
-        self._nodes = NodeCache(client, self._keys.nodes, clock)
+        self._nodes = NodeCache(client, self._keys, clock)
         self._state = StateKey(client, self._keys.state, clock)
         self._version = NOTHING
         self._announced: dict[str, int] = {}
@@ -131,7 +139,7 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def roster(self) -> tuple[Announced, ...]:
         found = self._use("reading the roster", lambda: self._nodes.entries(self._version.revision))
-        return tuple(Announced(self._keys.key_of(pair.key), pair.value, None) for pair in found)
+        return tuple(Announced(key, pair.value, None) for pair in found if (key := self._keys.key_of(pair.key)))
 
     def wait_for_state(self, token: Token | None, timeout: Duration) -> bool:
         return self._wait(lambda: self._round.wait(NOTHING if token is None else token, timeout))
@@ -251,7 +259,7 @@ class EtcdRendezvousBackend(RosterBackend):
         except (EtcdUnreachable, EtcdClosed, EtcdLeaseGone) as error:
             raise RendezvousConnectionError(f"{doing}: {error}") from error
         except EtcdRefused as error:
-            passes = isinstance(error, EtcdFull) and self._has_been_announced
+            passes = isinstance(error, EtcdTooLarge) or (isinstance(error, EtcdFull) and self._has_been_announced)
             raise (RendezvousConnectionError if passes else RendezvousError)(f"{doing}: {error}") from error
 
     def _wait(self, wait: Callable[[], bool]) -> bool:

@@ -1,11 +1,16 @@
 """Ranges of keys as one node knows them: read once, and kept up to date by watch events. `KeyCache` does that;
-`NodeCache` and `RoundCache` say what is asked of the keys, and what is a reason to look."""
+`NodeCache` and `RoundCache` say what is asked of the keys, and what is a reason to look.
+
+Whoever may write there can write anything. A record that cannot be ours is told of once, and counts as absent; so do
+all beyond the first `MOST_KEYS`. What is kept is thereby bounded, and one bad record is in nobody's way.
+"""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
 
+from elastic_core.log import get_logger
 from elastic_etcd.backend.keys import NOTHING
 from elastic_etcd.client.errors import EtcdUnreachable
 
@@ -17,6 +22,12 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.values import KeyValue, News, Range
     from elastic_etcd.client.watch import EtcdWatch
+
+
+MOST_KEYS = 16_384
+_MOST_TOLD = 32
+_LONGEST_SHOWN = 200
+_LONGEST_ENTRY = 128 * 1024  # twice what the core takes for an entry: what is signed is a little longer
 
 
 class KeyCache:
@@ -37,6 +48,7 @@ class KeyCache:
         self._resyncs = 0
         self._watch: EtcdWatch | None = None
         self._closed = False
+        self._told: set[bytes] = set()
 
     def close(self) -> None:
         """Let whoever waits come back at once, for good."""
@@ -57,7 +69,7 @@ class KeyCache:
     def _read(self) -> None:
         with self._lock:
             resyncs = self._resyncs
-        found = self._client.read(self._where.begin, self._where.end)
+        found = self._client.read(self._where.begin, self._where.end, limit=MOST_KEYS)
         with self._lock:
             if self._followed and found.revision < self._revision:
                 return  # the watch was faster
@@ -85,7 +97,25 @@ class KeyCache:
         return False
 
     def _replace(self, found: Range) -> None:
-        self._pairs = {pair.key: pair for pair in found.values}
+        self._pairs = {pair.key: pair for pair in found.values if self._can_be_ours(pair)}
+
+    def _why_not(self, pair: KeyValue) -> str:
+        """Why this record cannot be ours; empty if it can."""
+        return ""
+
+    def _can_be_ours(self, pair: KeyValue) -> bool:
+        reason = self._why_not(pair)
+        if not reason and pair.key not in self._pairs and len(self._pairs) >= MOST_KEYS:
+            reason = f"expected {MOST_KEYS} keys at most, found more"
+        if reason:
+            self._ignore(pair.key, reason)
+        return not reason
+
+    def _ignore(self, key: bytes, reason: str) -> None:
+        """Tell once of a record that counts as absent; of the first few, as somebody may write many."""
+        if key not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(key)
+            get_logger().warning("record ignored", key=shown_key(key), reason=reason)
 
     def _put(self, key: bytes, pair: KeyValue | None) -> None:
         """A change since the reading; None: the key is gone."""
@@ -120,7 +150,8 @@ class KeyCache:
         with self._lock:
             for event in news.events:
                 if self._is_newer(event.pair.key, event.pair.mod_revision):
-                    self._put(event.pair.key, None if event.deleted else event.pair)
+                    stands = not event.deleted and self._can_be_ours(event.pair)
+                    self._put(event.pair.key, event.pair if stands else None)
             self._revision = max(self._revision, news.revision)
             if news.resync:
                 self._followed = False
@@ -131,8 +162,9 @@ class KeyCache:
 class NodeCache(KeyCache):
     """The entries of all nodes. `entries` is called from one thread, `wait` from one other, `close` from any."""
 
-    def __init__(self, client: EtcdClient, where: KeyRange, clock: Clock) -> None:
-        super().__init__(client, where, clock)
+    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock) -> None:
+        super().__init__(client, keys.nodes, clock)
+        self._keys = keys
         self._changes = 0
 
     def entries(self, at_least: int) -> tuple[KeyValue, ...]:
@@ -152,6 +184,13 @@ class NodeCache(KeyCache):
     def _put(self, key: bytes, pair: KeyValue | None) -> None:
         self._changes += 1
         super()._put(key, pair)
+
+    def _why_not(self, pair: KeyValue) -> str:
+        if self._keys.key_of(pair.key) is None:
+            return "expected the name of a node in the key, as elastic-etcd writes it, found another"
+        if len(pair.value) > _LONGEST_ENTRY:
+            return f"expected an entry of {_LONGEST_ENTRY} bytes at most, found {len(pair.value)}"
+        return ""
 
 
 class RoundCache(KeyCache):
@@ -211,6 +250,11 @@ class RoundCache(KeyCache):
         version = NOTHING if state is None else (state.mod_revision, state.lease)
         return version != token or (vacant and not told)
 
+    def _why_not(self, pair: KeyValue) -> str:
+        if pair.key in (self._keys.state, self._keys.lead):
+            return ""
+        return "expected state and leader of the job alone beside it, found another key"
+
     def _replace(self, found: Range) -> None:
         super()._replace(found)
         self._led = self._led or self._keys.lead in self._pairs
@@ -219,3 +263,9 @@ class RoundCache(KeyCache):
         self._news = self._news or key == self._keys.state
         self._led = self._led or key == self._keys.lead
         super()._put(key, pair)
+
+
+def shown_key(key: bytes) -> str:
+    """A key that anybody may have written, for people."""
+    text = key[:_LONGEST_SHOWN].decode("ascii", "backslashreplace")
+    return "".join(it if it.isprintable() else f"\\x{ord(it):02x}" for it in text) + "..." * (len(key) > _LONGEST_SHOWN)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
 
-from elastic_core.errors import RendezvousStateError
 from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
 from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction, end_of
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 RUN_TTL: Duration = 600.0
 _WRITER = 8
+_LONGEST_NAME = 4096  # bytes; quoted, a character takes up to twelve
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,13 @@ class Keys:
         """Of the node with this key."""
         return self.nodes.begin + quote(key, safe="").encode()
 
-    def key_of(self, name: bytes) -> str:
-        """The node whose entry has this name."""
-        return unquote(name[len(self.nodes.begin) :].decode("utf-8", "replace"))
+    def key_of(self, name: bytes) -> str | None:
+        """The node whose entry has this name; None if `node` would not have given it, so that no node has two, or if
+        it is longer than names are, or cannot be printed."""
+        if len(name) > len(self.nodes.begin) + _LONGEST_NAME:
+            return None
+        key = unquote(name[len(self.nodes.begin) :].decode("utf-8", "replace"))
+        return key if key.isprintable() and self.node(key) == name else None
 
 
 class StateVersion(NamedTuple):
@@ -95,14 +99,12 @@ class StateKey:
         self._renewed: Instant | None = None
 
     def shown(self, pair: KeyValue) -> tuple[bytes, StateVersion]:
-        """The state in this value, and its token. Raises RendezvousStateError if it is none."""
-        if pair.value[_WRITER : _WRITER + 1] != b":":
-            raise RendezvousStateError(
-                f"expected a state written by elastic-etcd under the key {self._key.decode()!r}, found "
-                f"{pair.value[:60]!r}; choose another --rdzv-id, or another prefix"
-            )
-        self._lease = pair.lease
-        return pair.value[_WRITER + 1 :], StateVersion(pair.mod_revision, pair.lease)
+        """The state in this value, and its token. What was not written like one is handed on as it stands: who reads
+        states finds that it is none, and may write one in its place."""
+        ours = pair.value[_WRITER : _WRITER + 1] == b":"
+        if ours:
+            self._lease = pair.lease
+        return pair.value[_WRITER + 1 :] if ours else pair.value, StateVersion(pair.mod_revision, pair.lease)
 
     def write(self, state: bytes, token: StateVersion) -> tuple[KeyValue | None, int, bool]:
         """Write in the place of what `token` stands for.

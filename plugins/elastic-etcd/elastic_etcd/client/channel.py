@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_etcd.client.errors import MOST_RECEIVED
 
 OPTIONS = (
     # A server that is stopped, not dead, is found out in seconds. Oftener than every 5 s, etcd hangs up.
@@ -23,7 +24,7 @@ OPTIONS = (
     ("SingleThreadedUnaryStream", 1),  # whoever listens to a stream is its thread, so that none more is needed
     ("grpc.enable_retries", 0),  # what is sent again, and where, is decided above
     ("grpc.max_send_message_length", 2 * 1024 * 1024),
-    ("grpc.max_receive_message_length", -1),  # many values of 1.5 MiB may come at once
+    ("grpc.max_receive_message_length", MOST_RECEIVED),
 )
 _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 

@@ -60,10 +60,10 @@ class EtcdClient:
         """The endpoints, for messages."""
         return self.members.where
 
-    def read(self, key: bytes, end: bytes = b"", keys_only: bool = False) -> Range:
-        """A key, or with `end` all up to it, in the order of their creation. Linearizable. Repeated on other members
-        until `timeout`."""
-        request = convert.range_request(Get(key, end, keys_only))
+    def read(self, key: bytes, end: bytes = b"", keys_only: bool = False, limit: int = 0) -> Range:
+        """A key, or with `end` all up to it, in the order of their creation; no more than the first `limit`, if that is
+        not 0. Linearizable. Repeated on other members until `timeout`. Raises EtcdTooLarge, too."""
+        request = convert.range_request(Get(key, end, keys_only, limit=limit))
         return convert.range_of(self._calls.ask(rpc().range, request))
 
     def transact(self, transaction: Transaction) -> Committed:

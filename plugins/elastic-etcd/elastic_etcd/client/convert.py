@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from elastic_etcd.client.errors import EtcdRefused
 from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Committed, Delete, Field, Get, KeyValue, Put, Range, Transaction
 
@@ -66,11 +67,18 @@ def range_of(answer: Any, revision: int = 0) -> Range:
 
 
 def committed(answer: Any, transaction: Transaction) -> Committed:
-    """What came of the transaction."""
+    """What came of the transaction.
+
+    Raises:
+        EtcdRefused: the server has not answered each of its operations.
+    """
     done = transaction.then if answer.succeeded else transaction.otherwise
     revision = answer.header.revision
     if Get not in map(type, done):
         return Committed(answer.succeeded, revision)
+    if len(answer.responses) != len(done):
+        told = f"expected answers to {len(done)} operations, found {len(answer.responses)}"
+        raise EtcdRefused(f"{told}: what answers is not etcd; correct the endpoint")
     return Committed(answer.succeeded, revision, tuple(_range_in(response, revision) for response in answer.responses))
 
 
@@ -104,7 +112,7 @@ def _fill_range(message: Any, get: Get) -> None:
     message.key, message.keys_only, message.count_only = get.key, get.keys_only, get.count_only
     if get.end:
         message.range_end = get.end
-        message.sort_order, message.sort_target = _ASCENDING, _BY_CREATION
+        message.sort_order, message.sort_target, message.limit = _ASCENDING, _BY_CREATION, get.limit
 
 
 def _expect_few(transaction: Transaction) -> None:

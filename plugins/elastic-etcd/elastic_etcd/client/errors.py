@@ -9,6 +9,11 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+MOST_RECEIVED = 64 * 1024 * 1024
+"""Bytes of one message from a server: more than a thousand nodes and their state ever take, and no more memory than an
+agent can spare."""
+_LONGEST = 2000  # characters; gRPC names every address that it tried
+
 
 class EtcdError(Exception):
     """Base of all that this client raises."""
@@ -39,6 +44,10 @@ class EtcdFull(EtcdRefused):
     """The quota is used up (alarm NOSPACE): nothing can be written."""
 
 
+class EtcdTooLarge(EtcdRefused):
+    """The answer is larger than this client takes."""
+
+
 class EtcdLeaseGone(EtcdRefused):
     """The lease does not exist: it expired or was revoked."""
 
@@ -48,9 +57,11 @@ class EtcdLeaseExists(EtcdRefused):
 
 
 class Failure(Exception):
-    """One attempt on one member that failed. `code` is gRPC's name of it, `details` its text."""
+    """One attempt on one member that failed. `code` is gRPC's name of it, `details` its text, of which whoever answers
+    there chose the words: they go to logs and terminals."""
 
     def __init__(self, code: str, details: str) -> None:
+        details = "".join(it if it.isprintable() else "?" for it in details[:_LONGEST])
         super().__init__(f"{code}: {details}")
         self.code = code
         self.details = details
@@ -71,6 +82,8 @@ class Judgement(enum.Enum):
 
 
 _OF_THE_MEMBER = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN", "CANCELLED"})
+
+TOO_LARGE = "larger than max"
 
 _UNKNOWN_TOKEN = ("invalid auth token", "revision of auth store is old")
 
@@ -191,7 +204,15 @@ def _lease_exists(said: str, where: str) -> EtcdRefused:
     return EtcdLeaseExists(f"expected a lease that is new to etcd {where}, {said}")
 
 
+def _too_large(said: str, where: str) -> EtcdRefused:
+    return EtcdTooLarge(
+        f"expected answers of {MOST_RECEIVED >> 20} MiB at most from etcd {where}, {said}: too much is stored under "
+        "our keys; etcdctl get --prefix --keys-only PREFIX shows what"
+    )
+
+
 _REFUSALS = (
+    (TOO_LARGE, _too_large),
     ("permission denied", _no_permission),
     ("authentication failed", _wrong_password),
     (NO_USER, _no_user),

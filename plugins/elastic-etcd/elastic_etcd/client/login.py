@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 LOGGING_IN: Duration = 2.5
 """At least so long may it take to log in: the server does costly work on passwords, one after the other."""
 NOT_ENABLED = "authentication is not enabled"
+_TOKEN = re.compile(r"[!-~]{1,8192}")
+"""What can be sent as metadata."""
 
 
 @dataclass(frozen=True)
@@ -79,5 +82,10 @@ def _log_in(member: Member, login: Login, patience: Duration) -> Metadata:
     except Failure as failure:
         if NOT_ENABLED in failure.details:
             return HAS_LEADER  # as etcd's own clients do: passwords may be given before they are required
-        raise
+        # The frames that it came through hold the request; what shows the variables of frames would show the password.
+        raise failure.with_traceback(None) from None
+    finally:
+        del request
+    if not _TOKEN.fullmatch(answer.token):
+        raise Failure("INTERNAL", "it gave a token that cannot be one")
     return (*HAS_LEADER, ("token", answer.token))

@@ -67,12 +67,13 @@ def absent(key: bytes) -> Compare:
 
 class Get(NamedTuple):
     """Read a key, or with `end` all from `key` up to before `end`, in the order of their creation. `count_only`: only
-    how many they are."""
+    how many they are. `limit`: no more than the first so many; 0 for all."""
 
     key: bytes
     end: bytes = b""
     keys_only: bool = False
     count_only: bool = False
+    limit: int = 0
 
 
 class Put(NamedTuple):

@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
-from elastic_etcd.client.errors import EtcdClosed, EtcdUnreachable, Failure, Judgement, fault, judge, refusal
+from elastic_etcd.client.errors import TOO_LARGE, EtcdClosed, EtcdUnreachable, Failure, Judgement, fault, judge, refusal
 from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.watch_events import Action, Position, pause_after, read_message, step
 
@@ -178,6 +178,9 @@ class EtcdWatch:
         return Action.BROKEN, Failure("UNAVAILABLE", "the stream ended")
 
     def _action_for(self, failure: Failure) -> Action:
+        if TOO_LARGE in failure.details:  # what came at once: it is not needed, as all is read again
+            self._position = Position(resync=True)
+            return Action.AGAIN
         judged = judge(failure)
         if judged is Judgement.REFUSED:
             raise refusal(failure, self._members.where)

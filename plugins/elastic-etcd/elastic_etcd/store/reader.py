@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, TypeVar
 
 from elastic_core.clock import SystemClock
-from elastic_etcd.client.errors import EtcdClosed, EtcdUnreachable
+from elastic_etcd.client.errors import EtcdClosed, EtcdTooLarge, EtcdUnreachable
 from elastic_etcd.client.values import Get, Transaction
 from elastic_etcd.store.writer import MOST_OPERATIONS, PAUSE
 
@@ -54,11 +54,18 @@ class Reader:
 
     def those(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> tuple[int, Found]:
         """Those of the keys that exist, and a revision not after the one at which they were read. Up to 120 keys are
-        read at one moment, more of them in several. Raises EtcdError."""
-        revision, found = 0, Found()
-        for start in range(0, len(keys), MOST_OPERATIONS):
-            gets = [Get(key, keys_only=keys_only) for key in keys[start : start + MOST_OPERATIONS]]
-            committed = self.patiently(lambda gets=gets: self._client.transact(Transaction((), gets)), deadline)  # type: ignore[misc]
+        read at one moment, more of them, or of more than 64 MiB, in several. Raises EtcdError."""
+        revision, found, batches = 0, Found(), list(_batches(keys))
+        while batches:
+            batch = batches.pop(0)
+            gets = [Get(key, keys_only=keys_only) for key in batch]
+            try:
+                committed = self.patiently(lambda gets=gets: self._client.transact(Transaction((), gets)), deadline)  # type: ignore[misc]
+            except EtcdTooLarge:
+                if len(batch) < 2:
+                    raise
+                batches[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+                continue
             revision = revision or committed.revision
             found |= {pair.key: pair for answer in committed.ranges for pair in answer.values}
         return revision, found
@@ -133,3 +140,8 @@ class Reader:
             finally:
                 with self._changing:
                     self._watches.discard(watch)
+
+
+def _batches(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    for start in range(0, len(keys), MOST_OPERATIONS):
+        yield keys[start : start + MOST_OPERATIONS]

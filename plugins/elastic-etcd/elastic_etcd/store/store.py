@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,9 @@ _TIMEOUT = timedelta(seconds=300)
 _MOST_BYTES = 1536 * 1024 - 4096  # in one request: 1.5 MiB, less room for what is around keys and values
 _MOST_COUNTERS = 1024
 _FIRST_WAIT, _LONGEST_WAIT = 0.004, 0.1  # seconds, after lost races
+
+_COUNTER = re.compile(rb"\s{0,20}[-+]?[0-9]{1,20}\s{0,20}")
+"""What counts as a number: digits of ASCII, as many as 64 bits have, with white space around it, as torch's stores."""
 
 _open_stores: set[EtcdStore] = set()
 """torch's C++ side (PrefixStore, process groups) holds the C++ half of a store and lets Python forget the other half,
@@ -177,7 +181,8 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
             self._change(self._at(key), _Counter(), lambda before: before + added, self._deadline())
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """The values; waits for all keys to appear. Up to 120 keys are read at one moment."""
+        """The values; waits for all keys to appear. Up to 120 keys are read at one moment, if their values are no more
+        than 64 MiB."""
         patience, wanted = self.timeout, [self._at(key) for key in keys]
         distinct = list(dict.fromkeys(wanted))
         with _ErrorsOfWaiting(self._name, patience):
@@ -318,10 +323,9 @@ def _as_bytes(value: str | bytes) -> bytes:
 
 
 def _number(key: str, value: bytes) -> int:
-    try:
-        return int(value or b"0")
-    except ValueError:
-        raise ValueError(f"expected a number at the key {key!r}, to add to, found {value[:40]!r}") from None
+    if value and not _COUNTER.fullmatch(value):
+        raise ValueError(f"expected a number at the key {key!r}, to add to, found {value[:40]!r}")
+    return _wrapped(int(value or b"0"))
 
 
 def _wrapped(number: int) -> int:

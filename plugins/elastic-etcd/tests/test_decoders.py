@@ -1,0 +1,316 @@
+"""Everything of this package that reads what others wrote, on input of any kind: it is understood or told, by an error
+of ours, and never anything else. The examples are the same each time."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import threading
+from concurrent import futures
+
+import pytest
+from elastic_etcd import EtcdRendezvousBackend
+from elastic_etcd.backend.key_cache import shown_key
+from elastic_etcd.backend.keys import Keys
+from elastic_etcd.client import convert
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.errors import EtcdError, EtcdRefused, Failure, Judgement, fault, is_mistrust, judge, refusal
+from elastic_etcd.client.login import Login
+from elastic_etcd.client.messages import rpc
+from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction
+from elastic_etcd.client.watch_events import Position, read_message, step
+from elastic_etcd.server.process import ServerLog, plain, version_in
+from elastic_etcd.server.server import answers_as
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+KEYS = Keys("elastic", "job")
+LONG = 60.0
+many = settings(derandomize=True, max_examples=300, deadline=None)
+some = settings(
+    derandomize=True, max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+numbers = st.integers(-(2**63), 2**63 - 1)
+pairs = st.fixed_dictionaries(
+    {},
+    optional={
+        "key": st.binary(max_size=20),
+        "value": st.binary(max_size=20),
+        **dict.fromkeys(("create_revision", "mod_revision", "version", "lease"), numbers),
+    },
+)
+headers = st.fixed_dictionaries({}, optional={"cluster_id": st.integers(0, 2**64 - 1), "revision": numbers})
+ranges = st.fixed_dictionaries({}, optional={"header": headers, "kvs": st.lists(pairs, max_size=3), "count": numbers})
+parts = st.one_of(
+    st.just({}), st.fixed_dictionaries({"response_range": ranges}), st.just({"response_put": {}})
+)  # fmt: skip
+transactions = st.fixed_dictionaries(
+    {}, optional={"header": headers, "succeeded": st.booleans(), "responses": st.lists(parts, max_size=4)}
+)
+events = st.fixed_dictionaries({}, optional={"type": st.integers(0, 5), "kv": pairs})
+watched = st.fixed_dictionaries(
+    {},
+    optional={
+        "header": headers,
+        "created": st.booleans(),
+        "canceled": st.booleans(),
+        "compact_revision": numbers,
+        "cancel_reason": st.text(max_size=30),
+        "events": st.lists(events, max_size=4),
+    },
+)
+ASKED = Transaction([Compare(b"a", Field.VERSION, 0)], [Put(b"a", b""), Get(b"b")], [Get(b"a")])
+
+
+def answer_of(method, shown):
+    """The message with these fields."""
+    return method.parse(answer_bytes(method, shown))
+
+
+def answer_bytes(method, shown):
+    return type(method.parse(b""))(**shown).SerializeToString()
+
+
+@many
+@given(st.binary(max_size=60).map(lambda name: KEYS.nodes.begin + name))
+def test_names_of_nodes(name):
+    key = KEYS.key_of(name)
+    assert key is None or (KEYS.node(key) == name and key.isprintable())
+
+
+@many
+@given(st.text(st.characters(exclude_categories=["C", "Z"]), max_size=40))
+def test_every_name_that_can_be_printed_is_read_as_it_was_written(key):
+    assert KEYS.key_of(KEYS.node(key)) == key
+
+
+@many
+@given(st.binary(max_size=400))
+def test_keys_as_they_are_shown(key):
+    assert shown_key(key).isprintable()
+    assert len(shown_key(key)) <= 4 * 200 + 3
+
+
+@many
+@given(ranges)
+def test_answers_to_reading(shown):
+    found = convert.range_of(answer_of(rpc().range, shown))
+    assert len(found.values) == len(shown.get("kvs", []))
+
+
+@many
+@given(transactions)
+def test_answers_to_transactions(shown):
+    try:
+        done = convert.committed(answer_of(rpc().txn, shown), ASKED)
+    except EtcdRefused as error:
+        assert "expected answers to" in str(error)
+    else:
+        assert len(done.ranges) == (2 if done.succeeded else 1)
+
+
+@many
+@given(st.lists(watched, max_size=6), numbers.map(abs))
+def test_what_watches_tell(messages, after):
+    position = Position(after)
+    for shown in messages:
+        done = step(position, read_message(answer_of(rpc().watch, shown)))
+        assert all(event.pair.mod_revision > position.after for event in (done.news.events if done.news else ()))
+        position = done.position
+        assert 0 <= position.start < 2**63
+
+
+@many
+@given(st.sampled_from(["UNAVAILABLE", "UNKNOWN", "INTERNAL", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"]), st.text())
+def test_the_words_of_an_error(code, details):
+    failure = Failure(code, details)
+    assert isinstance(judge(failure), Judgement)
+    said = (fault(failure, True), fault(failure, False), str(refusal(failure, "a:1")), str(is_mistrust(failure)))
+    assert all(text.isprintable() for text in said)
+
+
+@many
+@given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5).map(json.dumps))
+def test_lines_of_the_servers_log(line):
+    assert plain(line).isprintable()
+    assert plain(json.dumps({"msg": line, "error": [line], "ts": line})).isprintable()
+
+
+@pytest.mark.parametrize("line", ["[" * 200_000, '{"a":' * 200_000, '{"msg":' + "9" * 5000 + "}", "\ud800", "\0"])
+def test_lines_of_the_servers_log_that_are_deep_or_long(line):
+    assert plain(line).isprintable()
+
+
+@many
+@given(st.binary(max_size=100) | st.binary(max_size=20).map(lambda tail: b"etcd Version: 3.5." + tail))
+def test_versions(told):
+    found = version_in(told)
+    assert found == "unknown" or len(found.split(".")) == 3
+
+
+def test_of_a_large_log_the_end_is_read(tmp_path):
+    (tmp_path / "log").write_bytes(b"\xff" * 3_000_000 + b"\nthe end\n")
+    log = ServerLog(tmp_path / "log")
+    assert len(log.text()) <= 64 * 1024
+    assert log.tail(1) == ["the end"]
+
+
+class Answers:
+    """A server that speaks gRPC, and gives the same bytes to every request."""
+
+    def __init__(self):
+        import grpc
+
+        self.bytes = b""
+        answers = self
+
+        class Handler(grpc.GenericRpcHandler):
+            def service(self, details):
+                if details.method.endswith("/Watch") or details.method.endswith("KeepAlive"):
+                    return grpc.stream_stream_rpc_method_handler(lambda requests, context: iter([answers.bytes]))
+                return grpc.unary_unary_rpc_method_handler(lambda request, context: answers.bytes)
+
+        self.server = grpc.server(futures.ThreadPoolExecutor(4), handlers=[Handler()])
+        self.endpoint = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.server.start()
+
+
+@pytest.fixture(scope="module")
+def answers():
+    made = Answers()
+    yield made
+    made.server.stop(None).wait()
+
+
+@pytest.fixture(scope="module")
+def its_client(answers):
+    made = EtcdClient([answers.endpoint], timeout=0.2)
+    yield made
+    made.close()
+
+
+tokens = st.text(max_size=10).map(lambda token: answer_bytes(rpc().authenticate, {"token": token}))
+raw = st.one_of(
+    st.binary(max_size=40),
+    tokens,
+    ranges.map(lambda shown: answer_bytes(rpc().range, shown)),
+    transactions.map(lambda shown: answer_bytes(rpc().txn, shown)),
+)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.read(b"a", b"b"),
+        lambda client: client.transact(ASKED),
+        lambda client: client.transact(Transaction([], [Put(b"a", b"")])),
+        lambda client: client.grant(5.0),
+        lambda client: client.renew(1),
+        lambda client: client.revoke(1),
+    ],
+    ids=["read", "transact", "put", "grant", "renew", "revoke"],
+)
+@pytest.mark.integration
+@some
+@given(raw)
+def test_a_server_that_answers_anything(answers, its_client, call, given):
+    answers.bytes = given
+    with contextlib.suppress(EtcdError):
+        call(its_client)
+
+
+@pytest.mark.integration
+@settings(some, max_examples=25)
+@given(tokens | st.binary(max_size=40))
+def test_a_server_that_gives_any_token(answers, given):
+    answers.bytes = given
+    client = EtcdClient([answers.endpoint], login=Login("me", "s3cret"), timeout=0.1)
+    try:
+        client.read(b"a")
+    except EtcdError as error:
+        assert "s3cret" not in str(error)
+    finally:
+        client.close()
+
+
+@pytest.mark.integration
+@settings(some, max_examples=25)
+@given(watched.map(lambda shown: answer_bytes(rpc().watch, shown)) | st.binary(max_size=40))
+def test_a_server_that_tells_watches_anything(answers, its_client, given):
+    answers.bytes = given
+    watch = its_client.watch(b"a", b"b", 5)
+    try:
+        with contextlib.suppress(EtcdError):
+            watch.next(0.05)
+    finally:
+        watch.close()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"[]", b"1", b"[" * 100_000, b'{"members": 1}', b'{"members": [1]}', b'{"members": [{"name": [1]}]}',
+     b'{"members": null}', b"9" * 5000, b"\xff", b" " * 1_000_000 + b"{}"],
+    ids=lambda body: repr(body[:20]),
+)  # fmt: skip
+def test_somebody_else_answers_where_our_server_was_to_be(body):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        assert not answers_as("ours", f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+
+
+@some
+@given(st.lists(st.tuples(st.binary(max_size=30), st.binary(max_size=30)), max_size=3), st.binary(max_size=40))
+def test_anything_under_the_keys_of_a_job(etcd, client, nodes, state):
+    keys = Keys("decoders", "job")
+    names = {keys.nodes.begin + name: value for name, value in nodes}
+    puts = [Put(name, value) for name, value in names.items()]
+    client.transact(Transaction([], [*puts, Put(keys.state, state), Put(keys.lead, state)]))
+    backend = EtcdRendezvousBackend(EtcdClient([etcd.endpoint], timeout=LONG), "job", "decoders", lease_ttl=LONG)
+    found = backend.roster()
+    assert all(keys.node(item.key) in names or item.entry for item in found)
+    shown, token = backend.get_state()
+    assert shown in state
+    assert backend.set_state(b"ours", token)[2]
+    assert backend.beat("a/1", leading=False, look=True) is not None if backend.announce("a/1", b"") else True
+    backend.withdraw("a/1")
+    backend.close()
+
+
+@pytest.mark.torch
+@some
+@given(
+    st.one_of(
+        st.binary(max_size=40),
+        st.integers().map(lambda number: b"%d" % number),
+        st.text(st.characters(categories=["Nd"]), min_size=1, max_size=20).map(str.encode),
+        st.sampled_from([b"9" * 5000, b"-0", b"+5", b" 7\n", b"1_000", b"0x10", b"1e5", b"-" * 10]),
+    )
+)
+def test_anything_that_is_added_to(etcd, client, value):
+    from elastic_etcd.store import EtcdStore
+
+    store = EtcdStore(client, "/decoders-store/")
+    store.set("n", value)
+    try:
+        found = store.add("n", 1), store.add("n", 0)
+    except ValueError as error:
+        assert "expected a number at the key 'n'" in str(error)
+        assert store.get("n") == value
+    else:
+        assert found[0] == found[1]
+        assert -(2**63) <= found[0] < 2**63
+    store.close()

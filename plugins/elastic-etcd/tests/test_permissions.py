@@ -1,0 +1,90 @@
+"""With users and permissions by prefix: what a user of another prefix can do to a job, against a server that asks."""
+
+from __future__ import annotations
+
+import pytest
+from cluster import User
+from elastic_etcd import EtcdRendezvousBackend
+from elastic_etcd.backend.keys import Keys
+from elastic_etcd.client.errors import EtcdDenied
+from elastic_etcd.client.login import Login
+from elastic_etcd.client.values import Compare, Delete, Field, Get, Put, Transaction, end_of
+
+from elastic_core.errors import RendezvousError
+
+LONG = 60.0
+TRAINER = User("trainer", "the-trainers", b"/elastic/")
+MALLORY = User("mallory", "her-own", b"/elasticsearch/")
+KEYS = Keys("elastic", "job")
+ENTRY = KEYS.node("a/1")
+
+
+@pytest.fixture(scope="module")
+def guarded(shared_servers):
+    return shared_servers.single(users=(TRAINER, MALLORY))
+
+
+@pytest.fixture
+def as_user(guarded, connect):
+    return lambda user: connect(guarded.endpoint, login=Login(user.name, user.password))
+
+
+@pytest.fixture
+def job(as_user):
+    """A node's side of a job, announced, with a state."""
+    backend = EtcdRendezvousBackend(as_user(TRAINER), "job", "elastic", lease_ttl=LONG)
+    backend.announce("a/1", b"entry")
+    found = backend.get_state()
+    assert backend.set_state(b"state", found and found[1])[2]
+    yield backend
+    backend.close()
+
+
+@pytest.mark.parametrize("key", [KEYS.state, KEYS.lead, ENTRY, KEYS.base.encode() + b"more", b"/elastic/", b"/"])
+def test_who_may_not_write_the_prefix_can_do_nothing_with_its_keys(job, as_user, key):
+    mallory = as_user(MALLORY)
+    condition = [Compare(key, Field.VERSION, 0)]  # to learn whether it exists
+    attempts = [
+        lambda: mallory.read(key),
+        lambda: mallory.read(key, end_of(b"/"), keys_only=True),
+        lambda: mallory.read(b"\0", b"\0", keys_only=True),
+        lambda: mallory.transact(Transaction([], [Get(key, end_of(key), count_only=True)])),
+        lambda: mallory.transact(Transaction([], [Put(key, b"mine")])),
+        lambda: mallory.transact(Transaction([], [Delete(key, end_of(key))])),
+        lambda: mallory.transact(Transaction(condition, [Put(b"/elasticsearch/a", b"")])),
+        lambda: mallory.transact(Transaction(condition, [Get(b"/elasticsearch/a")])),
+        lambda: mallory.watch(key, end_of(key)).next(LONG),
+    ]
+    for attempt in attempts:
+        with pytest.raises(EtcdDenied):
+            attempt()
+    mallory.transact(Transaction([], [Put(b"/elasticsearch/a", b"mine")]))
+    assert job.get_state()[0] == b"state"
+    assert [(item.key, item.entry) for item in job.roster()] == [("a/1", b"entry")]
+
+
+def test_nor_can_a_node_of_hers_join_with_the_prefix_of_others(job, as_user):
+    hers = EtcdRendezvousBackend(as_user(MALLORY), "job", "elastic", lease_ttl=LONG)
+    for attempt in (hers.get_state, hers.roster, lambda: hers.announce("b/1", b""), lambda: hers.set_state(b"")):
+        with pytest.raises(RendezvousError, match="permission"):
+            attempt()
+    hers.close()
+
+
+def test_a_lease_is_not_ended_by_who_may_not_write_what_hangs_on_it(job, as_user):
+    lease = as_user(TRAINER).read(ENTRY).first.lease
+    mallory = as_user(MALLORY)
+    with pytest.raises(EtcdDenied):
+        mallory.revoke(lease)
+    with pytest.raises(EtcdDenied):
+        mallory.transact(Transaction([], [Put(ENTRY, b"", lease)]))
+    assert [item.key for item in job.roster()] == ["a/1"]
+
+
+def test_etcd_lets_anybody_renew_a_lease_and_no_more(job, as_user, guarded):
+    """It does not ask who does: a node that died can be made to look alive for longer, which `docs/etcd.md` says."""
+    lease = as_user(TRAINER).read(ENTRY).first.lease
+    assert as_user(MALLORY).renew(lease) == LONG
+    assert guarded.call("/v3/lease/keepalive", ID=str(lease))["result"]["TTL"] == "60"
+    with pytest.raises(AssertionError, match="user name is empty"):
+        guarded.call("/v3/kv/range", key=ENTRY)
