@@ -326,7 +326,7 @@ def _explain_failure(error: BaseException, run_id: str = "", reason: str = "", c
     if not isinstance(error, (ElasticError, KeyboardInterrupt)):
         _complain("".join(traceback.format_exception(error)))
     if command != "run" and isinstance(error, ElasticError) and not isinstance(error, ConfigurationError):
-        _complain(f"elastic {command}: {error}")  # it runs no job
+        _complain(f"elastic {command}: {report.told(error)}")  # it runs no job
     elif code != ExitCode.SUCCESS:
         _complain(report.as_text(error, run_id, reason))
     return code
@@ -338,9 +338,18 @@ def _to_json(content: object) -> str:
     return json.dumps(content, indent=2)
 
 
+def _for_people(text: str) -> str:
+    """Nearly all that is printed has names and messages in it that come from elsewhere."""
+    if text.replace("\n", "").isprintable():  # as are help and version, which load next to nothing
+        return text
+    from elastic_core.text import printable
+
+    return printable(text)
+
+
 def _print(text: str) -> None:
     try:
-        print(text.rstrip("\n"), flush=True)
+        print(_for_people(text.rstrip("\n")), flush=True)
     except BrokenPipeError:  # as with `elastic plugins | head`
         _silence(sys.stdout)
 
@@ -349,7 +358,7 @@ def _complain(text: str) -> None:
     if sys.stderr is None:  # stderr was closed at the start; print would write to stdout
         return
     try:
-        print(text.rstrip("\n"), file=sys.stderr, flush=True)
+        print(_for_people(text.rstrip("\n")), file=sys.stderr, flush=True)
     except OSError:  # nothing reads it; the exit code remains
         _silence(sys.stderr)
 

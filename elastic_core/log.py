@@ -18,6 +18,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from elastic_core.clock import SystemClock
+from elastic_core.text import in_one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -279,7 +280,7 @@ class _Output:
     def _for_people(self, line: dict[str, Any]) -> str:
         event, level, timestamp = line.pop("event"), line.pop("level"), line.pop("timestamp")
         trace = line.pop("exception", "") or str(line.pop("stack", ""))
-        below = "".join(f"\n    {_printable(row)}" for row in trace.splitlines())
+        below = "".join(f"\n    {printable(row)}" for row in trace.splitlines())
         pairs = "".join(f" {key}={_shown(value)}" for key, value in line.items())
         colour = _COLOURS[level] if self._sink.has_colours() else ""
         return f"{timestamp} {colour}{level:<8} {event}{colour and _PLAIN}{':' if pairs else ''}{pairs}{below}"
@@ -288,12 +289,8 @@ class _Output:
 def _shown(value: object) -> str:
     """A value on one line: bare where that is unambiguous, else quoted, with control characters escaped."""
     text = str(value)
-    bare = text and text.isprintable() and not any(character in ' "=' for character in text)
-    return text if bare else json.dumps(text, ensure_ascii=not text.isprintable())
-
-
-def _printable(line: str) -> str:
-    return line if line.isprintable() else line.expandtabs(4).encode("unicode_escape").decode("ascii")
+    bare = text and in_one_line(text) == text and not any(mark in '"=' or mark.isspace() for mark in text)
+    return text if bare else printable(json.dumps(text, ensure_ascii=False))
 
 
 class _Handed:
