@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -145,7 +144,7 @@ def open_regular(path: str, flags: int) -> int:
 
 def replace(path: Path, text: str) -> None:
     """Make a file with this text at `path` in one step: whoever reads it finds a whole one. Raises OSError."""
-    fresh = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}")
+    fresh = path.with_name(f".{path.name[:100]}.{os.urandom(8).hex()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
     try:
         with open(fd, "w") as file:
