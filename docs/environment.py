@@ -32,6 +32,7 @@ AGENT = {
     "CUDA_VISIBLE_DEVICES": "the devices that `--virtual-local-rank` and `--numa-binding` assign to the workers",
     "TORCHELASTIC_ERROR_FILE": "set if the agent is itself a worker of another one: it writes its first failure there",
     "PATH": "folders in which the command of `--no-python`, py-spy (stacks of a hung worker) and etcd are found",
+    "HOME": "the search for a config file ends in that folder",
     "TMPDIR": "folder for workers' output without `--log-dir`, for pipes, for `EtcdServer`; unset: Python's default",
     "NO_COLOR": "not empty: the agent's messages have no colours, not even on a terminal",
     "TERM": "`dumb`: the same",

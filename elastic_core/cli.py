@@ -76,7 +76,7 @@ def run(argv: Sequence[str]) -> int:
     manager = _load_plugins()
     reading = _read(argv, manager, lambda: config.help_text(manager.added_options()))
     settings = reading.settings
-    _configure_log(settings.log_format, settings.log_level, manager)
+    _configure_log(settings.log_format, settings.log_level, manager, reading.skipped)
     from elastic_core.observers import History
 
     history, path = History(), settings.result_file
@@ -138,6 +138,7 @@ def status(argv: Sequence[str]) -> None:
 
     manager = _load_plugins()
     reading = _read_command(STATUS, argv, manager, REQUIRED_FOR_JOB)
+    _tell_skipped(reading.skipped)
     snapshot = look(target_of(reading.values), manager, reading.values["timeout"])
     _print(_to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
 
@@ -150,6 +151,7 @@ def drain(argv: Sequence[str]) -> None:
 
     manager = _load_plugins()
     reading = _read_command(DRAIN, argv, manager, REQUIRED_FOR_JOB)
+    _tell_skipped(reading.skipped)
     (node,) = reading.operands
     take_out(target_of(reading.values), node, manager, reading.values["timeout"], _print)
 
@@ -160,8 +162,9 @@ def serve(argv: Sequence[str]) -> None:
     from elastic_core.operate.commands import REQUIRED_FOR_SERVE, SERVE
 
     manager = _load_plugins()
-    values = _read_command(SERVE, argv, manager, REQUIRED_FOR_SERVE).values
-    _configure_log(values["log_format"], values["log_level"], manager)
+    reading = _read_command(SERVE, argv, manager, REQUIRED_FOR_SERVE)
+    values = reading.values
+    _configure_log(values["log_format"], values["log_level"], manager, reading.skipped)
     endpoint, room = serving.serving_endpoint(values["rdzv_endpoint"]), serving.room_for(values["nnodes"])
     serving.serve(serving.server_of(serving.backend_to_serve(values), endpoint, room, manager))
 
@@ -178,6 +181,7 @@ def doctor(argv: Sequence[str]) -> int:
     reading = _read(
         argv, manager, commands.doctor_help, commands.DOCTOR, new_run_id=lambda: "doctor", require_script=False
     )
+    _tell_skipped(reading.skipped)
     settings = compose.without_missing(reading.settings, manager, reading.origins)
     findings = examine.examined(settings, manager, commands.doctor_options(reading.own))
     report = finding.Report(socket.gethostname(), settings, findings)
@@ -271,11 +275,18 @@ def _read_command(
     return config.read_command(command, argv, os.environ, Path.cwd(), manager.added_options(), required)
 
 
-def _configure_log(log_format: str, level: str, manager: PluginManager) -> None:
+def _tell_skipped(skipped: Sequence[Problem]) -> None:
+    for problem in skipped:
+        _complain(f"elastic: config file left out: {problem}")
+
+
+def _configure_log(log_format: str, level: str, manager: PluginManager, skipped: Sequence[Problem]) -> None:
     from elastic_core import log
 
     log.configure("json" if log_format == "json" else "human", level)
     logger = log.get_logger()
+    for problem in skipped:
+        logger.warning("config file left out", path=problem.origin, reason=problem.message)
     for failure in manager.failures:  # the run may not need it
         logger.warning("plugin failed", **failure.source.as_dict(), reason=failure.reason)
     for reason in manager.about_unknown_blocks():
@@ -295,6 +306,8 @@ def _run_job(reading: Reading, manager: PluginManager, history: History) -> tupl
         compose.check_available(settings, manager, reading.origins, reading.tables)
         unused = compose.unused_options(settings, manager)
         more = {"not_used": ",".join(unused)} if unused else {}
+        if reading.config_file is not None:
+            more["config_file"] = str(reading.config_file)
         get_logger().info("run started", run_id=settings.rdzv_id, backend=settings.rdzv_backend, script=script, **more)
         entry = compose.script_entry(settings, script, reading.script_args, os.environ)
         with compose.origins_named(reading.origins):
@@ -313,7 +326,7 @@ def _explain_failure(error: BaseException, run_id: str = "", reason: str = "", c
     if not isinstance(error, (ElasticError, KeyboardInterrupt)):
         _complain("".join(traceback.format_exception(error)))
     if command != "run" and isinstance(error, ElasticError) and not isinstance(error, ConfigurationError):
-        _complain(f"elastic {command}: {error}")  # it runs no job
+        _complain(f"elastic {command}: {report.told(error)}")  # it runs no job
     elif code != ExitCode.SUCCESS:
         _complain(report.as_text(error, run_id, reason))
     return code
@@ -325,9 +338,18 @@ def _to_json(content: object) -> str:
     return json.dumps(content, indent=2)
 
 
+def _for_people(text: str) -> str:
+    """Nearly all that is printed has names and messages in it that come from elsewhere."""
+    if text.replace("\n", "").isprintable():  # as are help and version, which load next to nothing
+        return text
+    from elastic_core.text import printable
+
+    return printable(text)
+
+
 def _print(text: str) -> None:
     try:
-        print(text.rstrip("\n"), flush=True)
+        print(_for_people(text.rstrip("\n")), flush=True)
     except BrokenPipeError:  # as with `elastic plugins | head`
         _silence(sys.stdout)
 
@@ -336,7 +358,7 @@ def _complain(text: str) -> None:
     if sys.stderr is None:  # stderr was closed at the start; print would write to stdout
         return
     try:
-        print(text.rstrip("\n"), file=sys.stderr, flush=True)
+        print(_for_people(text.rstrip("\n")), file=sys.stderr, flush=True)
     except OSError:  # nothing reads it; the exit code remains
         _silence(sys.stderr)
 

@@ -10,12 +10,12 @@ import faulthandler
 import functools
 import json
 import os
-import stat
 import traceback
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ChildFailedError, ProcessFailure
+from elastic_core.support.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -105,15 +105,5 @@ def write(path: str, content: Mapping[str, Any]) -> None:
     writing hides no failure."""
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         text = json.dumps(content)
-        with open(path, "w", opener=_open_file) as file:
+        with open(path, "w", opener=open_regular) as file:
             file.write(text)
-
-
-def _open_file(path: str, flags: int) -> int:
-    """For `open`: truncates a regular file, and raises OSError for anything else."""
-    fd = os.open(path, (flags & ~os.O_TRUNC) | os.O_NONBLOCK, 0o666)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        os.ftruncate(fd, 0)
-        return fd
-    os.close(fd)
-    raise OSError(f"expected a file at {path}")

@@ -258,16 +258,19 @@ class ChildFailedError(ElasticError):
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
         """All failures with their messages, the first failure first, for programs that print the error themselves. The
-        delimiters make the lines around the text and before each failure."""
+        delimiters make the lines around the text and before each failure. What comes from workers and other nodes does
+        nothing to a terminal."""
+        from elastic_core.text import in_one_line, printable  # only for what has failed
+
         if not self.failures:
-            return self.summary
+            return in_one_line(self.summary)
         first, _ = self.get_first_failure()
         ranks = [first, *sorted(self.failures.keys() - {first})]
         sections = [self._section(rank, "first failure: " if rank == first else "") for rank in ranks]
-        title = self.summary
+        title = in_one_line(self.summary)
         width = min(max(len(line) for text in (title, *sections) for line in text.splitlines()), _FRAME_WIDTH)
         border, line = boarder_delim * width, section_delim * width
-        return f"\n{line}\n".join([f"{border}\n{title}", *sections]) + f"\n{border}"
+        return f"\n{line}\n".join([f"{border}\n{title}", *map(printable, sections)]) + f"\n{border}"
 
     def _section(self, rank: int, what: str) -> str:
         failure = self.failures[rank]

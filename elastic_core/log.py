@@ -18,6 +18,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from elastic_core.clock import SystemClock
+from elastic_core.text import in_one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +54,7 @@ EVENTS: Mapping[EventName, str] = {
     "agent finished": "the agent is done, with its final state",
     "signal received": "the agent received a signal",
     "output lost": "a worker's output could not be written or read to its end",
+    "config file left out": "a config file was found and not read, because others than you and root can change it",
     "plugin not blocked": "ELASTIC_DISABLE_PLUGINS has a name that no installed plugin has",
     "plugin missing": "a variable of torchrun's asks for what a package that is not installed brings; the run goes on",
     "plugin failed": "a plugin could not be loaded, lost an option to another, or raised when used",
@@ -65,7 +67,6 @@ EVENTS: Mapping[EventName, str] = {
     "watchdog lost": "workers that hang are no longer noticed, for the reason given",
     "timer expired": "a process did not release a timer in time, and the timer server itself acts on it, as given",
     "timer request refused": "the watchdog cannot use a request; logged for the first of its kind, others are counted",
-    "timer pipe exposed": "other users can remove the watchdog's pipe, for the reason given",
     "timer pipe made again": "the watchdog's pipe was removed while in use, and has been made again",
     "endpoint failed": "the health endpoint could not start, or failed later",
     "endpoint started": "the health endpoint answers, at the addresses given",
@@ -286,7 +287,7 @@ class _Output:
     def _for_people(self, line: dict[str, Any]) -> str:
         event, level, timestamp = line.pop("event"), line.pop("level"), line.pop("timestamp")
         trace = line.pop("exception", "") or str(line.pop("stack", ""))
-        below = "".join(f"\n    {_printable(row)}" for row in trace.splitlines())
+        below = "".join(f"\n    {printable(row)}" for row in trace.splitlines())
         pairs = "".join(f" {key}={_shown(value)}" for key, value in line.items())
         colour = _COLOURS[level] if self._sink.has_colours() else ""
         return f"{timestamp} {colour}{level:<8} {event}{colour and _PLAIN}{':' if pairs else ''}{pairs}{below}"
@@ -295,12 +296,8 @@ class _Output:
 def _shown(value: object) -> str:
     """A value on one line: bare where that is unambiguous, else quoted, with control characters escaped."""
     text = str(value)
-    bare = text and text.isprintable() and not any(character in ' "=' for character in text)
-    return text if bare else json.dumps(text, ensure_ascii=not text.isprintable())
-
-
-def _printable(line: str) -> str:
-    return line if line.isprintable() else line.expandtabs(4).encode("unicode_escape").decode("ascii")
+    bare = text and in_one_line(text) == text and not any(mark in '"=' or mark.isspace() for mark in text)
+    return text if bare else printable(json.dumps(text, ensure_ascii=False))
 
 
 class _Handed:

@@ -14,6 +14,7 @@ from elastic_core.errors import (
     UnkillableWorkersError,
     failures_of,
 )
+from elastic_core.text import in_one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,14 +43,20 @@ def _headline(error: BaseException, name: str, reason: str) -> str:
     if isinstance(error, ConfigurationError):
         return _configuration(error)
     if isinstance(error, ChildFailedError):
-        return f"elastic: the job{name} failed" + (f": {reason}" if reason else "")
+        return in_one_line(f"elastic: the job{name} failed" + (f": {reason}" if reason else ""))
     if isinstance(error, UnkillableWorkersError):
-        return f"elastic: the job{name} ended, but not all of it: {error}"
+        return f"elastic: the job{name} ended, but not all of it: {told(error)}"
     if isinstance(error, KeyboardInterrupt):
         return f"elastic: the job{name} ended: interrupted from the keyboard"
     if isinstance(error, ElasticError):
-        return f"elastic: the job{name} ended: {error}"
+        return f"elastic: the job{name} ended: {told(error)}"
     return f"elastic: internal error: {type(error).__name__}: {error}; please report it with the traceback above"
+
+
+def told(error: ElasticError) -> str:
+    """The message of an error. Its further lines are indented, since the words of other nodes are in some, and could
+    else pass for the lines of a report."""
+    return printable(str(error)).replace("\n", "\n  ")
 
 
 def _configuration(error: ConfigurationError) -> str:
@@ -61,8 +68,10 @@ def _configuration(error: ConfigurationError) -> str:
 
 def failure_lines(failures: Mapping[int, ProcessFailure]) -> Iterable[str]:
     """The first failure with its last words, and those that followed from it; nothing where there is none."""
-    if not failures:
-        return
+    return map(in_one_line, _failure_lines(failures)) if failures else ()
+
+
+def _failure_lines(failures: Mapping[int, ProcessFailure]) -> Iterable[str]:
     rank, first = ChildFailedError("", dict(failures)).get_first_failure()
     yield ""
     yield f"First failure: {_who(first)}: {first.reason}"

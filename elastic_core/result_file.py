@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ChildFailedError, ConfigurationError, ExitCode, Problem, failures_of
+from elastic_core.support import files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,12 +20,15 @@ SCHEMA_VERSION = 1
 
 def check_writable(path: Path) -> None:
     """Find out before the job runs that its outcome could not be written. Raises ConfigurationError."""
-    if _is_special(path):
-        if os.access(path, os.W_OK):
+    try:
+        target = files.followed(path.absolute())
+        files.check_existing(target)
+        place = target if _is_special(target) else target.parent
+        if os.access(place, os.W_OK) and not target.is_dir():
             return
-    elif path.parent.is_dir() and os.access(path.resolve().parent, os.W_OK) and not path.is_dir():
-        return
-    found = "no such folder" if not path.parent.is_dir() else "a place that cannot be written"
+        found = "a place that cannot be written" if place.exists() else "no such folder"
+    except OSError as error:
+        found = f"{error.strerror}: {error.filename}"
     raise ConfigurationError(
         Problem(
             "--result-file", f"expected a file in a folder that can be written, found {path}: {found}; name another"
@@ -55,23 +60,20 @@ def _first_failure(error: BaseException | None) -> dict[str, Any] | None:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """In one step: whoever reads the file finds a whole one.
+    """In one step: whoever reads the file finds a whole one. A link of the user's stays, and what it points at is
+    replaced; to a device or a pipe the outcome is written.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written, or what is there was put there by somebody else.
         ValueError, TypeError, RecursionError: something in `content` cannot be told in JSON.
     """
     text = _as_json(content) + "\n"
-    if _is_special(path):
-        path.write_text(text)
+    target = files.followed(path.absolute())
+    if not _is_special(target):
+        files.replace(target, text)
         return
-    target = path.resolve()  # a link stays, and what it points at is replaced
-    fresh = target.with_name(f".elastic-result.{os.getpid()}")
-    try:
-        fresh.write_text(text)
-        fresh.replace(target)
-    finally:
-        fresh.unlink(missing_ok=True)
+    with open(files.open_to_append(target), "w") as file:
+        file.write(text)
 
 
 def _as_json(content: dict[str, Any]) -> str:
@@ -81,5 +83,9 @@ def _as_json(content: dict[str, Any]) -> str:
 
 
 def _is_special(path: Path) -> bool:
-    """A device or a pipe, such as /dev/stdout: written to, never replaced by a file."""
-    return path.exists() and not path.is_file() and not path.is_dir()
+    """A device, a pipe or an open file, such as /dev/stdout: written to, never replaced by a file."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return files.is_descriptor(path) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

@@ -1,5 +1,5 @@
 """Words that people write: the spellings of true and false, the spellings of one name, and the name that a misspelt one
-was meant to be."""
+was meant to be. And what comes from elsewhere, so that people can read it and it does no more than that."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ if TYPE_CHECKING:
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
+
+_STEERING = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, as escape sequences begin, but tab and line feed
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what turns the direction of text
+    r"\xad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb"  # what takes no room
+    r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f"
+    r"\u2028\u2029\ud800-\udfff]"  # other ends of lines, and what is no character
+    # Joiners, but those of scripts in which letters join, and of emoji:
+    r"|(?<![\u0600-\u0dff\u2600-\u27ff\ufe0f\U0001f000-\U0001faff])[\u200c\u200d]"
+)
 
 HIDDEN = "***"
 """Shown in place of a secret."""
@@ -46,3 +56,18 @@ def normalised(name: str) -> str:
     """A name in the one spelling that package indexes give all its spellings: lower case, and one `-` for
     each run of `-`, `_` and `.`."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+def printable(text: str) -> str:
+    """The text with escapes (`\\x1b`) for all characters that would do something to a terminal, or to how the text
+    around them looks. Line ends and tabs stay, as does what can be read, in any script."""
+    return _STEERING.sub(_escaped, text.replace("\r\n", "\n"))
+
+
+def in_one_line(text: str) -> str:
+    """As `printable`, with an escape for line ends as well: for names and reasons, which could pass for our lines."""
+    return printable(text).replace("\n", "\\n")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")

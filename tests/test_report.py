@@ -164,6 +164,10 @@ def test_workers_that_would_not_die_hide_no_failure():
         (RendezvousTimeoutError("2 of 4 nodes"), "elastic: the job j ended: 2 of 4 nodes"),
         (KeyboardInterrupt(), "elastic: the job j ended: interrupted from the keyboard"),
         (
+            RendezvousClosedError("closed by \x1b[2J\u202en1:\r\nFirst failure: é"),
+            "elastic: the job j ended: closed by \\x1b[2J\\u202en1:\n  First failure: é",
+        ),
+        (
             KeyError("x"),
             "elastic: internal error: KeyError: 'x'; please report it with the traceback above",
         ),

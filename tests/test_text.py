@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import sys
+import unicodedata
+
 import pytest
 
 from elastic_core.hooks import Option
 from elastic_core.hooks.options import type_options
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.parsing import parse_boolean
-from elastic_core.text import did_you_mean, nearest, normalised, truth
+from elastic_core.text import did_you_mean, in_one_line, nearest, normalised, printable, truth
 
 SPELLINGS = {
     **dict.fromkeys(["1", "true", "T", "Yes", "y", "ON", " on ", 1, True], True),
@@ -51,3 +54,45 @@ def test_spellings_that_package_indexes_hold_equal_are_equal(spelling):
 def test_hint_is_empty_when_nothing_is_near():
     assert did_you_mean("etdc", ["etcd"]) == "; did you mean 'etcd'?"
     assert did_you_mean("zookeeper", ["etcd"]) == ""
+
+
+VISIBLE = {0x600, 0x601, 0x602, 0x603, 0x604, 0x605, 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
+"""Signs of Arabic, Syriac and Kaithi that Unicode counts among those for formatting; people see them."""
+
+
+def test_no_character_that_does_something_gets_through():
+    steering = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    for code in range(sys.maxunicode + 1):
+        character = chr(code)
+        if unicodedata.category(character) not in steering or code in VISIBLE or 0x13430 <= code <= 0x1343F:
+            continue
+        text = f"a{character}b"
+        assert printable(text) == (text if character in "\t\n" else f"a{ascii(character)[1:-1]}b")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "第\u4e00\u3000\u5931敗: 日本語のエラー",  # with an ideographic space
+        "葛\U000e0100飾区",
+        "naïve café, cafe\u0301 \xa0 5\u202f000",
+        "🔥 👩\u200d💻 👍🏽 ❤\ufe0f\u200d🔥 🏳\ufe0f\u200d🌈",
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",  # Persian, with a joiner that keeps letters apart
+        "עברית العربية",
+        "a\n\tb\n",
+        "C:\\x1b",
+        "",
+    ],
+)
+def test_what_can_be_read_stays(text):
+    assert printable(text) == text
+
+
+def test_what_steers_a_terminal_is_shown():
+    assert printable("\x1b[31mred\x1b[0m \x9b2J \x07 a\rb\r\nc") == "\\x1b[31mred\\x1b[0m \\x9b2J \\x07 a\\rb\nc"
+    assert printable("node\u202egpj\u200b \ud800 \U000e0041") == "node\\u202egpj\\u200b \\ud800 \\U000e0041"
+    assert printable("node\u200d1") == "node\\u200d1"
+
+
+def test_a_name_stays_on_its_line():
+    assert in_one_line("node\nFirst failure: none\r\n\u2028x\x85") == r"node\nFirst failure: none\n\u2028x\x85"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks import EventSinkRecord, Option, hookimpl
+from elastic_core.support.files import open_to_append
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +24,7 @@ class FileSink:
 
     def __init__(self, path: str) -> None:
         try:
-            self._file = open(path, "a", buffering=1)  # noqa: SIM115 - open until `close`
+            self._file = open(open_to_append(Path(path)), "w", buffering=1)  # noqa: SIM115 - open until `close`
         except OSError as error:
             found = f"expected a file that can be written, found that {path!r} cannot: {error.strerror}"
             raise ConfigurationError(Problem("--event-log-conf: path", f"{found}; choose another")) from error

@@ -61,10 +61,12 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandReading:
-    """The outcome: every value by the setting's name, typed, defaults filled in; and the operands."""
+    """The outcome: every value by the setting's name, typed, defaults filled in; the operands; and the config files
+    that were found and not read, because others can change them."""
 
     values: Mapping[str, Any]
     operands: tuple[str, ...]
+    skipped: Sequence[Problem] = ()
 
 
 def wants_help(command: Command, argv: Sequence[str]) -> bool:
@@ -103,5 +105,5 @@ def read_command(
         message = f"expected {expected}, found {found}; see {command.words} --help"
         problems.append(Problem(command.words, message))
     if problems:
-        raise ConfigurationError(*problems)
-    return CommandReading(values, tuple(line.words))
+        raise ConfigurationError(*problems, *sources.skipped)
+    return CommandReading(values, tuple(line.words), sources.skipped)

@@ -11,7 +11,7 @@ from elastic_core.config.settings import SPECS
 from elastic_core.config.spec import GROUPS, Spec, specs_of_options
 from elastic_core.config.values import NodeRange, StreamMap, format_options, is_secret, join_commas
 from elastic_core.errors import EXIT_CODE_MEANING, ExitCode
-from elastic_core.text import HIDDEN
+from elastic_core.text import HIDDEN, in_one_line
 
 if TYPE_CHECKING:
     from elastic_core.config.reading import Reading
@@ -52,6 +52,7 @@ def as_dict(
     return {
         "version": VERSION,
         "config_file": None if reading.config_file is None else str(reading.config_file),
+        "config_files_skipped": [{"file": it.origin, "reason": it.message} for it in reading.skipped],
         "script": reading.script,
         "script_args": list(reading.script_args),
         "settings": {
@@ -79,8 +80,9 @@ def as_text(
     wide, wider = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"{name:{wide}}  {shown:{wider}}  {origin}" for name, shown, origin in rows]
     script = " ".join([reading.script or "none", *reading.script_args])
-    head = [f"config file: {reading.config_file or 'none'}", f"script: {script}", ""]
-    return "\n".join([*head, *lines, *_kept(kept_imports)]) + "\n"
+    skipped = (f"config file left out: {problem}" for problem in reading.skipped)
+    head = [f"config file: {reading.config_file or 'none'}", *skipped, f"script: {script}", ""]
+    return "\n".join(map(in_one_line, [*head, *lines, *_kept(kept_imports)])) + "\n"
 
 
 def _kept(imports: Mapping[str, Any] | None) -> list[str]:

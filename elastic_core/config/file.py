@@ -3,11 +3,15 @@
 Keys are the settings' names, with dashes or underscores, and a few short ones (`backend`, `endpoint`, `run_id`). The
 table `[rendezvous]` has `backend`, `endpoint` and `id`, and for each backend a table of its options
 (`[rendezvous.etcd]`).
+
+A file decides what runs and which files are written, so only one counts that nobody but this user and root can change.
+One that is named and is not like this is an error; one that the search finds is left out and told.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -15,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.spec import Findings, Found
 from elastic_core.errors import Problem
+from elastic_core.support.files import distrust
 from elastic_core.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from elastic_core.config.spec import Spec
 
@@ -26,6 +31,7 @@ _OWN = "elastic.toml"
 _SHARED = "pyproject.toml"
 RENDEZVOUS = "rendezvous"
 _OF_NO_BACKEND = ("conf", "options", "rdzv-conf", "rdzv_conf")  # what people try first
+_HEAD = 1 << 16  # bytes of a file of somebody else, to see whether it is meant for us
 _OF_RENDEZVOUS = {"backend": "rdzv_backend", "endpoint": "rdzv_endpoint", "id": "rdzv_id"}
 
 
@@ -33,26 +39,81 @@ class _Unreadable(Exception):
     """A config file that cannot be used; the text says why."""
 
 
-def from_file(named: Found | None, cwd: Path, specs: Mapping[str, Spec]) -> Findings:
-    """Read the file that `named` names (relative to `cwd`), or else the nearest one going up from `cwd`."""
-    path = _locate(cwd) if named is None else cwd / Path(str(named.raw)).expanduser()
+def from_file(named: Found | None, cwd: Path, home: str, specs: Mapping[str, Spec]) -> Findings:
+    """Read the file that `named` names (relative to `cwd`), or else the nearest one going up from `cwd`. The search
+    ends at the folder `home`, or where another file system begins."""
+    skipped: list[Problem] = []
+    path = _locate(cwd, home, skipped) if named is None else cwd / Path(str(named.raw)).expanduser()
     if path is None:
-        return Findings()
+        return Findings(skipped=skipped)
     try:
+        if named is not None and (why := _distrusted(path)):
+            raise _Unreadable(f"expected {_TRUSTED}, found that {why}; {_ADVICE}")
         table = _table(path)
     except _Unreadable as error:
         problem = Problem(str(path) if named is None else named.origin, str(error))
-        return Findings(problems=[problem], config_file=path)
-    return _read(path, table or {}, specs)
+        return Findings(problems=[problem], config_file=path, skipped=skipped)
+    findings = _read(path, table or {}, specs)
+    findings.skipped = skipped
+    return findings
 
 
-def _locate(cwd: Path) -> Path | None:
-    for folder in (cwd, *cwd.parents):
+_TRUSTED = "a config file that nobody but you and root can change"
+_ADVICE = "see to owner and permissions (chmod go-w), or name a file of your own with --config"
+
+
+def _locate(cwd: Path, home: str, skipped: list[Problem]) -> Path | None:
+    for folder in _upwards(cwd, home):
         for path in (folder / _OWN, folder / _SHARED):
             # os.path: `Path.is_file` raises for a folder above that must not be read.
-            if os.path.isfile(path) and (path.name == _OWN or _has_our_table(path)):  # noqa: PTH113
+            if not os.path.isfile(path):  # noqa: PTH113
+                continue
+            if why := _distrusted(path):
+                if path.name == _OWN or _mentions_us(path):
+                    skipped.append(Problem(str(path), f"not read, because {why}; {_ADVICE}"))
+            elif path.name == _OWN or _has_our_table(path):
                 return path
     return None
+
+
+def _upwards(cwd: Path, home: str) -> Iterator[Path]:
+    """`cwd` and the folders above it, up to the home folder, or to the last one on its file system."""
+    end = _identity(Path(home)) if home else None
+    device = None
+    for folder in (cwd, *cwd.parents):
+        found = _identity(folder)
+        if found is None:  # above it is a folder that must not be passed
+            continue
+        if device is not None and found[0] != device:
+            return
+        device = found[0]
+        yield folder
+        if found == end:
+            return
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _distrusted(path: Path) -> str:
+    try:
+        return distrust(path)
+    except OSError:
+        return ""  # who reads it finds out why it cannot be read
+
+
+def _mentions_us(path: Path) -> bool:
+    """Whether a file of somebody else seems to have our table."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and b"tool.elastic" in file.read(_HEAD)
+    except OSError:
+        return False
 
 
 def _has_our_table(path: Path) -> bool:

@@ -13,6 +13,7 @@ from elastic_core.rendezvous.model import State, drained
 from elastic_core.rendezvous.roster import alive
 from elastic_core.support.bounded import within
 from elastic_core.support.retry import TooManyRefusals, swapped
+from elastic_core.text import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,9 +51,9 @@ def drain(
     with observed(target, manager, ANSWER, clock, pause) as (watcher, job):
         node = node_called(word, job)
         state = within(ANSWER, lambda: ask(watcher.backend, node), target.endpoint)
-        tell(_asked(node, state, timeout))
+        tell(in_one_line(_asked(node, state, timeout)))
         if timeout:
-            tell(within(timeout + ANSWER, lambda: _gone(watcher, job, node, timeout), target.endpoint))
+            tell(in_one_line(within(timeout + ANSWER, lambda: _gone(watcher, job, node, timeout), target.endpoint)))
 
 
 def node_called(word: str, job: JobObservation) -> Entry:

@@ -8,6 +8,7 @@ from elastic_core.errors import ChildFailedError
 from elastic_core.operate.observation import observed
 from elastic_core.operate.snapshot import Phase, Standing, snapshot_of
 from elastic_core.report import failure_lines
+from elastic_core.text import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -114,7 +115,7 @@ def as_text(snapshot: Snapshot) -> str:
         if end.awaits_judgement and snapshot.phase is Phase.GATHERING:
             cost = "; if a node was lost, that was the cause: the next round shows it, or a node that gives no beat"
         lines += ["", f"The last round that ended: {end.cause.value}: {end.reason}{cost}"]
-    return "\n".join([*lines, *failure_lines(snapshot.failures)]) + "\n"
+    return "\n".join([*map(in_one_line, lines), *failure_lines(snapshot.failures)]) + "\n"
 
 
 def _summary(snapshot: Snapshot) -> Iterator[str]:
@@ -150,7 +151,7 @@ def _count(number: int) -> str:
 def _row(view: NodeView) -> tuple[str, ...]:
     rank = "-" if view.rank is None else str(view.rank)
     cells = (rank, view.node, view.host, view.address, view.role, str(view.local_world_size))
-    return (*(cell or "-" for cell in cells), _beat(view.beat, view.standing), view.standing.value)
+    return (*(in_one_line(cell) or "-" for cell in cells), _beat(view.beat, view.standing), view.standing.value)
 
 
 def _beat(beat: Beat, standing: Standing) -> str:

@@ -9,6 +9,7 @@ import select
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from elastic_core.support.files import open_to_append
 from elastic_core.workers.stacks import DumpSink
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class FileSink:
     def __init__(self, path: Path, report: Report) -> None:
         self._path = path
         self._report = report
-        self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file: int | None = open_to_append(path)
 
     def write(self, data: bytes) -> bytes:
         """Write all of `data`; returns the part that could not be written, empty when all is well."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -90,7 +91,8 @@ def read_error_file(path: Path) -> dict[str, Any]:
     deeply nested or no regular file is described and never trusted, because the worker wrote it while it was dying. The
     result holds only values that JSON can express."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would block us for ever
+        # A named pipe would block us for ever, and a link lead to a file that is none of the worker's.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             return _read(fd)
         finally:
@@ -98,6 +100,8 @@ def read_error_file(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            return {"message": "the error file is a link and was not read"}
         return {"message": f"the error file cannot be read: {error.strerror}"}
 
 

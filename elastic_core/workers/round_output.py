@@ -8,7 +8,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.support import forks
+from elastic_core.support import files, forks
 from elastic_core.workers.channel import Channel, ConsoleSink, FileSink
 from elastic_core.workers.output import OutputPump
 from elastic_core.workers.process import cannot_start, remedy
@@ -184,9 +184,13 @@ def unwritable(error: OSError, log_dir: bool) -> ConfigurationError:
 
 
 def make_folder(folder: Path, latest: Path | None) -> None:
-    """Make the round's folder and point `latest` at it; None for a temporary folder. Raises ConfigurationError."""
+    """Make the round's folder, below that of `latest`, and point `latest` at it; None for a temporary folder. Raises
+    ConfigurationError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if latest is None:
+            folder.mkdir(parents=True, exist_ok=True)
+        else:
+            files.make_folders(latest.parent, *folder.relative_to(latest.parent).parts)
     except OSError as error:
         raise unwritable(error, log_dir=latest is not None) from error
     if latest is not None:

@@ -248,3 +248,28 @@ def test_folders_and_files_that_cannot_be_read(desk, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
     assert "Is a directory" in desk.problems(f"--config {other} train.py")["--config"]
     assert desk.read("train.py", {"ELASTIC_CONFIG": str(desk.write(FILE))}).settings.role == "file"
+
+
+def test_the_search_ends_at_the_home_folder(desk):
+    above = desk.folder.parent / "elastic.toml"
+    assert desk.read("train.py", {"HOME": "/nowhere"}).config_file == above
+    assert desk.read("train.py", {"HOME": str(desk.folder.parent)}).config_file == above
+    assert desk.read("train.py", {"HOME": str(desk.folder)}).config_file is None
+
+
+def test_a_file_that_others_can_write_is_left_out_and_the_next_one_counts(desk):
+    path = desk.write("role = 'theirs'")
+    path.chmod(0o666)
+    reading = desk.read()
+    assert (reading.settings.role, reading.config_file) == ("default", desk.folder.parent / "elastic.toml")
+    (skipped,) = reading.skipped
+    assert skipped.origin == str(path)
+    assert f"not read, because other users may write {path}; " in skipped.message
+    assert "--config" in skipped.message
+    assert "other users may write" in desk.problems(f"--config {path} train.py")["--config"]
+
+
+def test_what_is_left_out_is_told_beside_what_is_missing(desk):
+    path = desk.write("nnodes = '2'")
+    path.chmod(0o666)
+    assert set(desk.problems("--nnodes=x train.py")) == {"--nnodes", str(path)}

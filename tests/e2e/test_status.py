@@ -131,6 +131,40 @@ def test_a_job_that_has_failed_tells_why(cluster, elastic):
     assert "choose another --rdzv-id" in late.err
 
 
+STEERING = r"\x1b]0;owned\x07\x1b[2J\u009b31m \u202egpj\u2066 \r\u200b"
+SHOWN = r"\x1b]0;owned\x07\x1b[2J\x9b31m \u202egpj\u2066 "
+BOOM = """
+import os, signal, sys
+from elastic_core.error_file import record
+print("\\x1b[32mgreen\\x1b[0m", flush=True)
+@record
+def main():
+    if os.environ["RANK"] == "1":
+        raise ValueError("{steering}日本語 é 🔥\\nFirst failure: rank 7")
+    signal.pause()
+main()
+"""
+
+
+def test_nothing_that_workers_and_other_nodes_say_steers_a_terminal(cluster, elastic, tmp_path):
+    script = elastic.script("boom.py", BOOM.format(steering=STEERING))
+    files = ("--log-dir", str(tmp_path / "logs"), "-r", "2")
+    agents = [cluster.node(name, *files, script, nodes="2") for name in ("n0", "n1")]
+    told = [elastic.finish(agent, 120) for agent in agents]
+    assert sorted(done.code for done in told) == [1, 5]
+    status = cluster.tell("status")
+    drain = cluster.tell("drain", "n\x1b[31m")
+    for text in (*(done.err for done in told), status.out, drain.err):
+        assert not {"\x1b", "\x07", "\x9b", "\u202e", "\u2066", "\u200b", "\r"} & set(text)
+    for text in (*(done.err for done in told), status.out):
+        assert SHOWN in text
+        assert "日本語 é 🔥\n" in text
+        assert sum(line.startswith("First failure: ") for line in text.splitlines()) == 1
+    assert r"'n\x1b[31m'" in drain.err
+    assert all(done.out == "\x1b[32mgreen\x1b[0m\n" for done in told), "the bytes of the workers are theirs"
+    assert "\x1b]0;owned\x07\x1b[2J\x9b31m \u202egpj" in cluster.status()["first_failure"]["message"]
+
+
 def test_a_job_that_has_succeeded(cluster, elastic):
     agents = [cluster.node(name, elastic.script("done.py", ""), nodes="2") for name in ("n0", "n1")]
     assert [elastic.finish(agent, 120).code for agent in agents] == [0, 0]

@@ -48,7 +48,7 @@ def test_what_is_no_card(data):
 
 def test_a_card_from_outside_is_not_trusted():
     assert decoded(encoded(card("x" * 2_000_000))) is None
-    assert decoded(encoded(card("\x1b[31mred"))).name == "'\\x1b[31mred'"
+    assert decoded(encoded(card("\x1b[31mred"))).name == "\\x1b[31mred"
 
 
 def test_who_died_is_not_there():

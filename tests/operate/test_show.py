@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,20 @@ def test_between_two_rounds(job, shown, joined, line):
 
 def test_a_job_of_a_fixed_size_names_no_range(job, shown):
     assert "\n  round 3 runs with 1 node\n" in shown(job.state("a", min_nodes=1, max_nodes=1), job.entries("a"))
+
+
+def test_names_and_reasons_stay_on_their_lines_and_steer_nothing(job, shown, failure):
+    snare = "\x1b[2J\u202e\n\nFirst failure: rank 9"
+    report = Report("a/1", "a", (failure(1, message=f"a\tb {snare}", node=snare, reason=snare),), certain=True)
+    over = failed(job.state("ab", reason=snare), 3, report)
+    text = shown(replace(over, closed=Closed(snare, snare, False)), job.entries("ab"))
+    assert not {"\x1b", "\u202e"} & set(text)
+    assert [line for line in text.splitlines() if line.startswith("First failure: ")] == [
+        r"First failure: rank 1 (local rank 0, pid 7) on \x1b[2J\u202e\n\nFirst failure: rank 9, round 0: "
+        r"\x1b[2J\u202e\n\nFirst failure: rank 9"
+    ]
+    assert r"closed by \x1b[2J\u202e\n\nFirst failure: rank 9: \x1b[2J" in text
+    assert "    a\tb \\x1b[2J\\u202e\n    \n    First failure: rank 9\n" in text
 
 
 def test_a_failure_and_its_last_words(job, shown, failure):

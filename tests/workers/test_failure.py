@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -227,14 +228,14 @@ def test_no_file_says_nothing(tmp_path):
 
 def test_what_is_no_file_is_described_and_does_not_hold_the_agent(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "device").symlink_to("/dev/zero")
-    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "link").symlink_to("/dev/zero")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
-    found = {name: error_message(read_error_file(tmp_path / name)) for name in ("pipe", "device", "circle", "socket")}
+    found = {name: error_message(read_error_file(tmp_path / name)) for name in ("pipe", "link", "socket")}
+    found["device"] = error_message(read_error_file(Path("/dev/zero")))
     assert found["pipe"] == "the error file is a named pipe and was not read"
     assert found["device"] == "the error file is a device and was not read"
-    assert "cannot be read: Too many levels of symbolic links" in found["circle"]
+    assert found["link"] == "the error file is a link and was not read"
     assert "cannot be read: " in found["socket"]
     assert error_message(read_error_file(tmp_path)) == "the error file is a folder and was not read"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ExitCode
+from elastic_core.text import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -129,7 +130,7 @@ def as_text(report: Report) -> str:
         lines.append(f"{item.level.value:7}  {item.check.value:{wide}}  {item.told}")
         if item.advice:
             lines.append(f"{'':{wide + 9}}  -> {item.advice}")
-    return "\n".join([*lines, "", _summary(report.findings)]) + "\n"
+    return "\n".join([*map(in_one_line, lines), "", _summary(report.findings)]) + "\n"
 
 
 def _summary(findings: Sequence[Finding]) -> str:

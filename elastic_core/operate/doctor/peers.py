@@ -17,6 +17,7 @@ from elastic_core.clock import later
 from elastic_core.operate.doctor.finding import Check, fault, ok, warning
 from elastic_core.support.bounded import Call, Late
 from elastic_core.support.sockets import plain
+from elastic_core.text import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,8 +85,7 @@ def decoded(data: bytes) -> Card | None:
 
 
 def _text(value: object) -> str:
-    text = str(value)[:256]
-    return text if text.isprintable() else ascii(text)
+    return in_one_line(str(value)[:256])
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ parameters at once."""
 from __future__ import annotations
 
 import math
+import os
 import struct
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -21,6 +22,7 @@ from elastic_c10d.torch_store import distributed
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.settings import advertised_address, options_of
+from elastic_core.support.files import open_to_append
 from elastic_core.support.sockets import PortReservation
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 _LENGTH = struct.Struct("=I")  # a FileStore begins with the length of its first key
 _LONGEST_KEY = 4096
+_FILE_MODE = 0o600
 _SERVED = 1000  # how many nodes fit a server that is opened by the store's name
 
 
@@ -123,7 +126,8 @@ def file_connector(path: str) -> SharedConnector:
             Problem("--rdzv-endpoint", f"expected the path of a file that all nodes share, {found}")
         )
     try:
-        with open(path, "ab+") as file:  # torch would try for minutes
+        # torch would try for minutes. Who can read or write the file takes part in the job.
+        with open(open_to_append(Path(path), _FILE_MODE, os.O_RDWR), "rb") as file:
             file.seek(0)
             head = file.read(_LENGTH.size)
     except OSError as error:

@@ -143,6 +143,8 @@ class _Outlet:
         self._status = os.fstat(self._fd)
         if not stat.S_ISFIFO(self._status.st_mode):
             raise OSError(errno.EINVAL, "it is no pipe", path)
+        if self._status.st_uid not in (0, os.geteuid()):
+            raise OSError(errno.EPERM, f"it is a pipe of user {self._status.st_uid}", path)
 
     def write(self, line: bytes) -> None:
         """All of it or, with BlockingIOError, nothing."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
 from pathlib import Path
 
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.log import get_logger
+from elastic_core.support.files import distrust
 
 
 def make_private() -> Path:
@@ -28,25 +29,28 @@ def make_private() -> Path:
         raise ConfigurationError(Problem("timer pipe", text)) from error
 
 
+def make_again(folder: Path) -> None:
+    """Make a private folder again that was removed. Raises OSError if somebody else was quicker."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise OSError(errno.EEXIST, f"{folder} belongs to user {status.st_uid} by now")
+
+
 def check(path: Path) -> None:
-    """Whether the user may trust what lies at `path`. Says so in the log if others of the user's group could remove it.
+    """Whether the user may trust what lies at `path`.
 
     Raises:
-        ConfigurationError: there is no such folder, or anybody could remove what lies in it.
+        ConfigurationError: there is no such folder, or others could remove or replace what lies in it.
     """
-    folder = path.parent
     try:
-        status = folder.stat()
+        why = distrust(path.parent)
     except OSError as error:
-        raise refused(path, f"a folder that exists, found that {folder} cannot be used: {error.strerror}") from error
-    if status.st_uid not in (0, os.geteuid()):
-        raise refused(path, f"a folder of yours, found that {folder} belongs to user {status.st_uid}")
-    if status.st_mode & stat.S_ISVTX:
-        return
-    if status.st_mode & stat.S_IWOTH:
-        raise refused(path, f"a folder that others cannot write, found that everybody can write {folder}")
-    if status.st_mode & stat.S_IWGRP:
-        get_logger().warning("timer pipe exposed", path=str(path), reason=f"{folder} can be written by its group")
+        raise refused(
+            path, f"a folder that exists, found that {path.parent} cannot be used: {error.strerror}"
+        ) from error
+    if why:
+        raise refused(path, f"a folder in which only you and root can replace it, found that {why}")
 
 
 def refused(path: Path, problem: str) -> ConfigurationError:

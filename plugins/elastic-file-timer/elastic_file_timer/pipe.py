@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic_core.log import get_logger
+from elastic_core.support.files import distrust
 from elastic_file_timer import folder
 from elastic_file_timer.request import Lines
 
@@ -119,8 +121,10 @@ class TimerPipe:
 
     def _make_again(self) -> str:
         try:
-            if self._made_in is not None and not self._made_in.exists():
-                self._made_in.mkdir(mode=0o700)
+            if self._made_in is not None:
+                folder.make_again(self._made_in)
+            elif why := distrust(self.path.parent):
+                raise PermissionError(errno.EPERM, why)
             self._make()
         except OSError as error:
             return f"the pipe {self.path} was removed and cannot be made again: {error.strerror or error}"

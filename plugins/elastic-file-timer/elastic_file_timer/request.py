@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from elastic_core.clock import Instant
+from elastic_core.text import in_one_line
 from elastic_core.watchdog import TimerRequest
 
 VERSION = 1
@@ -120,7 +121,7 @@ def parse(line: bytes) -> FileTimerRequest:
         raise ValueError(f"expected version {VERSION}, found {fields.get('version')!r}")
     return FileTimerRequest(
         worker_pid=_whole(fields, "pid", 1, _PID_MAX),
-        scope_id=_printable(_text(fields, "scope_id")),
+        scope_id=in_one_line(_text(fields, "scope_id")),
         expiration_time=_number(fields, "expiration_time"),
         signal=_whole(fields, "signal", -_SIGNAL_MAX, _SIGNAL_MAX),
         run_id=_text(fields, "run_id") if "run_id" in fields else "",
@@ -148,11 +149,6 @@ def _text(fields: dict[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"expected text in {name}, found {_short(value)}")
     return value
-
-
-def _printable(text: str) -> str:
-    """A file's name may hold bytes that no terminal and no JSON reader takes."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _short(value: object) -> str:

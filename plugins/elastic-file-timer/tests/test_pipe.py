@@ -94,7 +94,7 @@ def test_a_folder_that_is_missing(make_pipe, tmp_path):
 
 def test_a_folder_that_everybody_can_write_is_refused(make_pipe, tmp_path):
     tmp_path.chmod(0o777)
-    with pytest.raises(ConfigurationError, match="everybody can write"):
+    with pytest.raises(ConfigurationError, match="other users may write"):
         make_pipe(tmp_path / "timers").open()
     assert list(tmp_path.iterdir()) == []
 
@@ -105,12 +105,43 @@ def test_a_folder_like_tmp_is_good(make_pipe, tmp_path, logged):
     assert logged() == []
 
 
-def test_a_folder_that_the_group_can_write_is_told(make_pipe, tmp_path, logged):
+@pytest.mark.skipif("os.geteuid() != 0", reason="only root can give files away")
+def test_a_folder_that_a_group_can_write_is_refused(make_pipe, tmp_path):
+    os.chown(tmp_path, -1, 12345)
     tmp_path.chmod(0o770)
-    make_pipe(tmp_path / "timers").open()
-    (entry,) = logged()
-    assert entry["event"] == "timer pipe exposed"
-    assert "group" in entry["reason"]
+    with pytest.raises(ConfigurationError, match="other users may write"):
+        make_pipe(tmp_path / "timers").open()
+
+
+@pytest.mark.skipif("os.geteuid() != 0", reason="only root can give files away")
+def test_a_folder_above_counts_too(make_pipe, tmp_path):
+    folder = tmp_path / "above" / "mine"
+    folder.mkdir(parents=True)
+    os.chown(folder.parent, 12345, 12345)
+    with pytest.raises(ConfigurationError, match="above belongs to user 12345"):
+        make_pipe(folder / "timers").open()
+
+
+@pytest.mark.skipif("os.geteuid() != 0", reason="only root can give files away")
+def test_a_folder_that_somebody_else_made_in_place_of_ours_is_a_fault(make_pipe):
+    pipe = make_pipe()
+    pipe.open()
+    pipe.path.unlink()
+    os.chown(pipe.path.parent, 12345, 12345)
+    assert "belongs to user 12345 by now" in pipe.look()
+    assert not pipe.path.exists()
+
+
+@pytest.mark.skipif("os.geteuid() != 0", reason="only root can give files away")
+def test_a_client_tells_a_pipe_of_somebody_else_nothing(tmp_path):
+    os.mkfifo(tmp_path / "timers")
+    os.chown(tmp_path / "timers", 12345, 12345)
+    reader = os.open(tmp_path / "timers", os.O_RDONLY | os.O_NONBLOCK)
+    client = FileTimerClient(tmp_path / "timers", patience=0.1)
+    with pytest.raises(BrokenPipeError, match="a pipe of user 12345"):
+        client.acquire("scope", FAR)
+    assert os.read(reader, 100) == b""
+    os.close(reader)
 
 
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root can give files away")

@@ -25,6 +25,7 @@ from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
 from elastic_core.log import get_logger
 from elastic_core.support.addresses import ip_address, joined_host_port
+from elastic_core.support.files import open_regular
 from elastic_core.support.sockets import PortReservation
 from elastic_etcd.server.process import ServerLog, ServerProcess, find_binary
 
@@ -171,7 +172,7 @@ class EtcdServer:
         command = [binary, *_flags(identity, self._folder, both=stderr is not None)]
         scratch = "" if self._data_dir else str(self._folder)
         self._log = ServerLog(self._folder / _LOG)
-        with open(self._folder / _LOG, "wb") as log:
+        with open(self._folder / _LOG, "wb", opener=open_regular) as log:
             target = log if stderr is None else stderr
             self._process = ServerProcess(command, str(self._folder), scratch, target, self._lost, self._environment)
         return identity

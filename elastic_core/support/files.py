@@ -1,0 +1,240 @@
+"""Files where other users of this machine may write: what they put there first is not followed, waited for, or taken
+for ours.
+
+The kernel does part of this (`fs.protected_symlinks`, `_regular`, `_fifos`), in folders with the sticky bit only, and
+not on every machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MODE = 0o644
+"""Of the files that we make; the umask may take more away."""
+
+_FOLDER_MODE = 0o755
+_MOST_LINKS = 40  # as many as the kernel follows
+_EVERYBODY = ["0", "0", "4294967295"]  # the map of users where every user is known
+
+
+def distrust(path: Path) -> str:
+    """Why others than this user and root can decide what is found at the absolute `path`; empty if nobody can. Each
+    folder and link on the way counts: who can rename one of them, or point it elsewhere, decides as well. Raises
+    OSError, if there is nothing.
+    """
+    for here, status in _way(path):
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if not (_is_ours(status) or (is_folder and _is_unknown(status.st_uid))):
+            return f"{here} belongs to {_user(status.st_uid)}"
+        if stat.S_ISLNK(status.st_mode) or (is_folder and status.st_mode & stat.S_ISVTX):
+            continue
+        if others_write(status) and not os.statvfs(here).f_flag & os.ST_RDONLY:
+            return f"other users may write {here}"
+    return ""
+
+
+def others_write(status: os.stat_result) -> bool:
+    """Whether the permissions let other users write: everybody, or a group that is not the owner's alone."""
+    if status.st_mode & stat.S_IWOTH:
+        return True
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_private(status.st_gid, status.st_uid)
+
+
+def followed(path: Path) -> Path:
+    """Where the absolute `path` leads to in the end: that there is something is not said.
+
+    Raises:
+        PermissionError: a link on the way is of somebody who has no business there: neither of this user nor of root;
+            nor of the owner of the folder in which it lies, who may redirect folders but not files.
+        OSError: a folder on the way is missing, or cannot be passed.
+    """
+    here = path
+    with contextlib.suppress(FileNotFoundError):
+        folder = Path("/").stat()
+        for here, status in _way(path):
+            if stat.S_ISLNK(status.st_mode) and not _is_ours(status) and status.st_uid != folder.st_uid:
+                raise _refused(here, f"it is a link of {_user(status.st_uid)}")
+            if stat.S_ISDIR(status.st_mode):
+                folder = status
+    return _end(path)
+
+
+def _end(path: Path) -> Path:
+    for _ in range(_MOST_LINKS):
+        path = Path(os.path.realpath(path.parent), path.name)
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return path
+        if not stat.S_ISLNK(status.st_mode) or is_descriptor(path):
+            return path
+        if not _is_ours(status):
+            raise _refused(path, f"it is a link of {_user(status.st_uid)}")
+        path = path.parent / path.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def is_descriptor(path: Path) -> bool:
+    """Whether it names an open file of this process, as /dev/stdout does in the end."""
+    return path.parts[:2] == ("/", "proc") and path.parent.name == "fd"
+
+
+def open_to_append(path: Path, mode: int = MODE, access: int = os.O_WRONLY) -> int:
+    """A descriptor that appends to what `path` names: a file, which is made with `mode` if it is not there, or a device
+    or a pipe that somebody reads.
+
+    Raises:
+        OSError: it cannot be opened; or it was made by somebody else where others may write; or nobody reads the pipe.
+    """
+    path = followed(path.absolute())
+    flags = access | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags if is_descriptor(path) else flags | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise OSError(errno.ENXIO, "nobody reads this pipe", str(path)) from error
+    try:
+        _check(os.fstat(fd), path)
+        os.set_blocking(fd, True)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def check_existing(path: Path) -> None:
+    """Raises PermissionError if something is at `path` that is not to be used: see `open_to_append`."""
+    with contextlib.suppress(FileNotFoundError):
+        _check(path.lstat(), path)
+
+
+def _check(status: os.stat_result, path: Path) -> None:
+    """Who owns a folder may put into it what they like; but where others may write too, only they, root and we."""
+    if is_descriptor(path) or not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
+        return
+    folder = path.parent.stat()
+    if not others_write(folder):
+        return
+    where = f"in {path.parent}, where others may write"
+    if not _is_ours(status) and status.st_uid != folder.st_uid:
+        raise _refused(path, f"it was made by {_user(status.st_uid)} {where}")
+    if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+        raise _refused(path, f"it is one of {status.st_nlink} names of a file {where}")
+
+
+def open_regular(path: str, flags: int) -> int:
+    """For `open`, as its `opener`: truncates a regular file, or makes one. Raises OSError for anything else, also for a
+    link."""
+    fd = os.open(path, (flags & ~os.O_TRUNC) | os.O_NONBLOCK | os.O_NOFOLLOW, MODE)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        os.ftruncate(fd, 0)
+        return fd
+    os.close(fd)
+    raise OSError(f"expected a file at {path}")
+
+
+def replace(path: Path, text: str) -> None:
+    """Make a file with this text at `path` in one step: whoever reads it finds a whole one. Raises OSError."""
+    fresh = path.with_name(f".{path.name[:100]}.{os.urandom(8).hex()}")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
+    try:
+        with open(fd, "w") as file:
+            file.write(text)
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def make_folders(base: Path, *names: str) -> Path:
+    """The folder `base/name/...`, made as far as it is not there. `base` may be anybody's; below it only folders of
+    this user count, and of the owner of `base` (some file systems give all files to one user).
+
+    Raises:
+        OSError: it cannot be made, or something else is in its place.
+    """
+    folder = followed(base.absolute())
+    with contextlib.suppress(FileExistsError):  # it is no folder, as is found next
+        folder.mkdir(parents=True, exist_ok=True)
+    owner = folder.stat().st_uid
+    for name in names:
+        folder = folder / name
+        try:
+            folder.mkdir(mode=_FOLDER_MODE)
+        except FileExistsError:
+            folder = _end(folder)
+            status = folder.stat()
+            if not stat.S_ISDIR(status.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+            if not _is_ours(status) and status.st_uid != owner:
+                raise _refused(folder, f"it belongs to {_user(status.st_uid)}") from None
+    return folder
+
+
+def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """All that the kernel passes on its way from the root to the absolute `path`, and what is there: folders, links,
+    and the end."""
+    ahead, here, links = list(reversed(path.parts)), Path("/"), 0
+    while ahead:
+        name = ahead.pop()
+        here = here.parent if name == ".." else here / name
+        if is_descriptor(here):
+            yield here, here.stat()
+            return
+        status = here.lstat()
+        yield here, status
+        if stat.S_ISLNK(status.st_mode):
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            ahead += reversed(here.readlink().parts)
+            here = here.parent
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    return status.st_uid in (0, os.geteuid())
+
+
+def _is_unknown(uid: int) -> bool:
+    """Whether this id stands for all users whom this container does not know. Root of the machine is one of them, so
+    nothing can be said of who owns the folders in which the container's own lie."""
+    try:
+        if Path("/proc/self/uid_map").read_text().split() == _EVERYBODY:
+            return False
+        return uid == int(Path("/proc/sys/kernel/overflowuid").read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def _is_private(gid: int, owner: int) -> bool:
+    """Whether the group is one that systems make for each user, of the same name and without anybody else."""
+    import grp  # imported only for what a group may write
+    import pwd
+
+    try:
+        user, group = pwd.getpwuid(owner), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return user.pw_gid == gid and group.gr_name == user.pw_name and {*group.gr_mem} <= {user.pw_name}
+
+
+def _user(uid: int) -> str:
+    import pwd  # imported only to complain
+
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
+
+
+def _refused(path: Path, why: str) -> PermissionError:
+    return PermissionError(errno.EPERM, why, str(path))
