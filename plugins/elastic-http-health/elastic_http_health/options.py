@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.support.addresses import ip_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 ORIGIN = "--health-conf"
 _LONGEST_TOKEN = 1024
+_NAME = re.compile(r"[\w.*-]+")
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,12 @@ class Options:
 
     Args:
         host: an address, or a name of some.
+        allowed_hosts: names of this machine besides its host name, or patterns of them (`*.example`, `*`).
         token: None: everybody may see everything.
     """
 
     host: str = "127.0.0.1"
+    allowed_hosts: tuple[str, ...] = ()
     token: str | None = field(default=None, repr=False)
     limits: Limits = field(default_factory=Limits)
 
@@ -71,10 +76,14 @@ def read_options(values: Mapping[str, Any]) -> Options:
     host = str(values.get("host") or "")
     if not host:
         problems.append(Problem(ORIGIN, "expected an address or a name as host, found nothing; 127.0.0.1 is usual"))
+    names = tuple((values.get("allowed_hosts") or "").lower().split())
+    if wrong := [name for name in names if not (_NAME.fullmatch(name) or ip_address(name))]:
+        words = f"expected as allowed_hosts names without scheme and port, with blanks between them, found {wrong[0]!r}"
+        problems.append(Problem(ORIGIN, words))
     token = _token(values.get("token"), values.get("token_file"), problems)
     if problems:
         raise ConfigurationError(*problems)
-    return Options(host, token, Limits(connections=values["connections"], rate=values["rate"]))
+    return Options(host, names, token, Limits(connections=values["connections"], rate=values["rate"]))
 
 
 def _token(token: str | None, file: str | None, problems: list[Problem]) -> str | None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _MOST = 1_000_000
 _OPTIONS = (
     Option("host", str, "127.0.0.1", "address or name to answer at; 0.0.0.0 for IPv4, :: for everything"),
+    Option("allowed_hosts", str, None, "names of this machine in requests, blanks between them; * in one for any part"),
     Option("token", str, None, "bearer token that all but the probes ask for; others see command lines", secret=True),
     Option("token_file", str, None, "file that holds the token"),
     Option("connections", int, 64, "that may be open; the oldest idle one gives way to one more", least=4, most=_MOST),

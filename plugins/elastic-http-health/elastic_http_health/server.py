@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import socket
 import threading
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from elastic_http_health.options import ORIGIN, Options
 from elastic_http_health.router import Router
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
     from typing import Any
 
@@ -63,7 +63,8 @@ class HttpHealthServer(HealthCheckServer):
             undo.callback(setattr, self, "port", self.port)
             self.port = addresses[0].port
             loopback = all(address.is_loopback for address in addresses)
-            router = Router(self._agent, self._timeout, options, loopback, self.counts, self._clock)
+            names = _names(options, loopback)
+            router = Router(self._agent, self._timeout, options, names, loopback, self.counts, self._clock)
             limit = ConnectionLimit(options.limits, self.counts, self._sockets, router.answer)
             self._begin(undo, servers, router, limit)
             self._stopping = undo.pop_all()
@@ -161,6 +162,13 @@ def _addresses(host: str) -> list[Address]:
 
 def _address(server: socket.socket) -> Address:
     return Address(server.family, server.getsockname())
+
+
+def _names(options: Options, loopback_only: bool) -> list[str]:
+    """What a request may be addressed to. A machine may have its host name from a network that is not trusted, so that
+    counts only where the endpoint answers to networks anyway."""
+    own = [] if loopback_only else [socket.gethostname()]
+    return ["localhost", "*.localhost", *(name.lower() for name in (options.host, *own)), *options.allowed_hosts]
 
 
 def _bad_host(host: str, error: OSError | None) -> ConfigurationError:

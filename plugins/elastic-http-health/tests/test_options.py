@@ -16,7 +16,14 @@ from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.options import type_options
 from elastic_core.support.sockets import PortReservation
 
-DEFAULTS = {"host": "127.0.0.1", "token": None, "token_file": None, "connections": 64, "rate": 200.0}
+DEFAULTS = {
+    "host": "127.0.0.1",
+    "allowed_hosts": None,
+    "token": None,
+    "token_file": None,
+    "connections": 64,
+    "rate": 200.0,
+}
 
 
 def read(**values):
@@ -45,6 +52,17 @@ def test_all_that_is_wrong_is_told_at_once():
     told = problems(host="", token="a", token_file="b")
     for part in ("host, found nothing", "found both"):
         assert part in told
+
+
+def test_names_that_are_allowed():
+    given = "Node7  *.cluster.example ::1 *"
+    assert read(allowed_hosts=given).allowed_hosts == ("node7", "*.cluster.example", "::1", "*")
+    for wrong in ("http://node7", "node7:8080", "node7;node8", "a/b"):
+        told = problems(allowed_hosts=f"node6 {wrong}")
+        assert (
+            f"expected as allowed_hosts names without scheme and port, with blanks between them, found {wrong!r}"
+            in told
+        )
 
 
 def test_the_bounds_of_numbers():
