@@ -57,7 +57,7 @@ class Router:
     ) -> None:
         self._agent = agent
         self._timeout = timeout
-        self._token = options.token
+        self._bearer = options.bearer
         self._longest_wait = options.limits.wait_seconds
         self._names = tuple(names)
         self._loopback_only = loopback_only
@@ -114,7 +114,7 @@ class Router:
             return self._public[request.path](request)
         if request.path not in self._with_token:
             return text(404, f"expected one of {', '.join([*self._public, *self._with_token])}, found another path")
-        if not may_see(self._token, request.headers):
+        if not may_see(self._bearer(), request.headers):
             return text(401, "expected the bearer token of this endpoint", ("WWW-Authenticate", "Bearer"))
         return self._with_token[request.path](request)
 
@@ -125,7 +125,7 @@ class Router:
 
     def _probe(self, request: Request, name: str, found: Probe) -> Response:
         code = 200 if found.ok else 503
-        if not may_see(self._token, request.headers):
+        if not may_see(self._bearer(), request.headers):
             return text(code, "ok" if found.ok else "not ok")
         if "verbose" not in request.query:
             return text(code, found.reason)

@@ -72,8 +72,11 @@ class HttpHealthServer(HealthCheckServer):
             "endpoint started",
             endpoint="http",
             addresses=", ".join(f"http://{address}/" for address in addresses),
-            token="needed" if options.token else "none",
+            token="none" if options.bearer() is None else "needed",
         )
+        elsewhere = ", ".join(str(address) for address in addresses if not address.is_loopback)
+        for reason in options.exposed(elsewhere):
+            get_logger().warning("endpoint exposed", endpoint="http", reason=reason)
 
     def stop(self) -> None:
         """Bounded: no callback of the loop takes long."""
