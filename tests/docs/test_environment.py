@@ -26,7 +26,7 @@ LONG = re.compile(r"(?<![\w{-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?![\w*}])")
 """What looks like a variable wherever it stands; a name without an underscore must be looked up in an environment."""
 
 NO_VARIABLES = {
-    *("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION"),  # OpenSSL says so
+    *("CERTIFICATE_VERIFY_FAILED", "KEY_VALUES_MISMATCH", "WRONG_VERSION"),  # OpenSSL says so
     *("DEADLINE_EXCEEDED", "PERMISSION_DENIED"),  # gRPC's codes
     "DEFAULT_ROLE",  # a name of Python's
     *("SC_PAGE_SIZE", "SC_PHYS_PAGES"),  # what sysconf is asked for

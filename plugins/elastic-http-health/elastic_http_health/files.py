@@ -3,6 +3,7 @@ rotated. A file that others can read or change is told of and used all the same:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -46,8 +47,9 @@ class FromFiles(Generic[T]):
     def now(self) -> T:
         """What they hold, or held a second ago; what they held before, while they cannot be read."""
         if self._look is None and self._clock.now() >= self._next:
-            self._look = Call(self._read_if_changed, "elastic-health-files")
-            self._look.wait(_PATIENCE)
+            with contextlib.suppress(RuntimeError):  # there is no room for one more thread: another time
+                self._look = Call(self._read_if_changed, "elastic-health-files")
+                self._look.wait(_PATIENCE)
         if self._look is not None and self._look.wait(0):
             look, self._look = self._look, None
             self._next = later(self._clock.now(), _AT_MOST_EVERY)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.support.addresses import ip_address
 from elastic_http_health.files import FromFiles, exposure
+from elastic_http_health.tls import server_context
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator, Mapping
 
     from elastic_core.clock import Duration
@@ -65,6 +67,7 @@ class Options:
         allowed_hosts: names of this machine besides its host name, or patterns of them (`*.example`, `*`).
         token: None, without `token_file` either: everybody may see everything.
         token_file: the token that is asked for now, in place of `token`.
+        tls: of connections; None: they are without.
         secret_files: paths of what nobody else may read.
     """
 
@@ -72,6 +75,7 @@ class Options:
     allowed_hosts: tuple[str, ...] = ()
     token: str | None = field(default=None, repr=False)
     token_file: FromFiles[str] | None = None
+    tls: FromFiles[ssl.SSLContext] | None = None
     secret_files: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
@@ -116,10 +120,20 @@ def read_options(values: Mapping[str, Any]) -> Options:
             _checked(token)
     except ValueError as error:
         problems.append(Problem(ORIGIN, str(error)))
+    cert, key = values.get("cert_file"), values.get("key_file")
+    tls = None
+    try:
+        if key is not None and cert is None:
+            raise ValueError("expected cert_file beside key_file, found none; leave key_file out for HTTP without TLS")
+        if cert is not None:
+            tls = FromFiles([file for file in (cert, key) if file], lambda: server_context(cert, key))
+    except ValueError as error:
+        problems.append(Problem(ORIGIN, str(error)))
     if problems:
         raise ConfigurationError(*problems)
+    secret_files = tuple(path for path in (file, key or cert) if path)
     limits = Limits(connections=values["connections"], rate=values["rate"])
-    return Options(host, names, token, token_file, (file,) if file else (), limits)
+    return Options(host, names, token, token_file, tls, secret_files, limits)
 
 
 def _token_in(file: str) -> str:

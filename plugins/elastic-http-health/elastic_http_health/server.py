@@ -19,6 +19,7 @@ from elastic_http_health.connections import ConnectionLimit
 from elastic_http_health.metrics import Counts
 from elastic_http_health.options import ORIGIN, Options
 from elastic_http_health.router import Router
+from elastic_http_health.tls import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,13 +66,14 @@ class HttpHealthServer(HealthCheckServer):
             loopback = all(address.is_loopback for address in addresses)
             names = _names(options, loopback)
             router = Router(self._agent, self._timeout, options, names, loopback, self.counts, self._clock)
-            limit = ConnectionLimit(options.limits, self.counts, self._sockets, router.answer)
+            limit = ConnectionLimit(options.limits, self.counts, self._sockets, router.answer, self._channel)
             self._begin(undo, servers, router, limit)
             self._stopping = undo.pop_all()
+        scheme = "https" if options.tls else "http"
         get_logger().info(
             "endpoint started",
             endpoint="http",
-            addresses=", ".join(f"http://{address}/" for address in addresses),
+            addresses=", ".join(f"{scheme}://{address}/" for address in addresses),
             token="none" if options.bearer() is None else "needed",
         )
         elsewhere = ", ".join(str(address) for address in addresses if not address.is_loopback)
@@ -86,6 +88,9 @@ class HttpHealthServer(HealthCheckServer):
         """Close all sockets and nothing else: a forked child keeps neither the port nor any connection."""
         while self._sockets:
             self._sockets.pop().close()
+
+    def _channel(self) -> Channel | None:
+        return Channel(self._options.tls.now()) if self._options.tls else None
 
     def _begin(
         self, undo: contextlib.ExitStack, servers: list[socket.socket], router: Router, limit: ConnectionLimit
