@@ -50,7 +50,14 @@ OF_OTHERS = {
 }
 """Variables that the pages name and the code does not read."""
 
-CONSTANTS = {"DEFAULT_GROUP", "DEFAULT_ROLE", "EXIT_CODE_MEANING", "PR_SET_PDEATHSIG", *ExitCode.__members__}
+CONSTANTS = {
+    "DEFAULT_GROUP",
+    "DEFAULT_ROLE",
+    "EXIT_CODE_MEANING",
+    "IPC_LOCK",
+    "PR_SET_PDEATHSIG",
+    *ExitCode.__members__,
+}
 """Names on the pages that are Python's or the kernel's."""
 
 
