@@ -202,6 +202,12 @@ def test_the_pod_reads_the_token_and_others_do_not(explained):
         assert "Permission denied" in as_user(pod["runAsUser"] + 1, pod["runAsGroup"] + 1, [], read)
 
 
+def test_run_and_drain_have_the_secret_of_the_rendezvous(explained):
+    found = explained["settings"]["rdzv_secret_file"]
+    assert found["origin"] == "ELASTIC_RDZV_SECRET_FILE"
+    assert found["value"] == f"{secret()[1]}/rdzv"
+
+
 def test_there_is_time_to_leave(explained):
     settings = explained["settings"]
     stopping = settings["shutdown_timeout"]["value"] + settings["kill_timeout"]["value"]
