@@ -69,6 +69,7 @@ EVENTS: Mapping[EventName, str] = {
     "timer request refused": "the watchdog cannot use a request; logged for the first of its kind, others are counted",
     "timer pipe made again": "the watchdog's pipe was removed while in use, and has been made again",
     "endpoint failed": "the health endpoint could not start, or failed later",
+    "endpoint exposed": "others may read what the health endpoint tells, or its secrets, for the reason given",
     "endpoint started": "the health endpoint answers, at the addresses given",
     "metric lost": "a metric handler raised",
     "event lost": "an event handler raised",

@@ -26,7 +26,7 @@ LONG = re.compile(r"(?<![\w{-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?![\w*}])")
 """What looks like a variable wherever it stands; a name without an underscore must be looked up in an environment."""
 
 NO_VARIABLES = {
-    *("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION"),  # OpenSSL says so
+    *("CERTIFICATE_VERIFY_FAILED", "KEY_VALUES_MISMATCH", "WRONG_VERSION"),  # OpenSSL says so
     *("DEADLINE_EXCEEDED", "PERMISSION_DENIED"),  # gRPC's codes
     "DEFAULT_ROLE",  # a name of Python's
     *("SC_PAGE_SIZE", "SC_PHYS_PAGES"),  # what sysconf is asked for
@@ -50,7 +50,14 @@ OF_OTHERS = {
 }
 """Variables that the pages name and the code does not read."""
 
-CONSTANTS = {"DEFAULT_GROUP", "DEFAULT_ROLE", "EXIT_CODE_MEANING", "PR_SET_PDEATHSIG", *ExitCode.__members__}
+CONSTANTS = {
+    "DEFAULT_GROUP",
+    "DEFAULT_ROLE",
+    "EXIT_CODE_MEANING",
+    "IPC_LOCK",
+    "PR_SET_PDEATHSIG",
+    *ExitCode.__members__,
+}
 """Names on the pages that are Python's or the kernel's."""
 
 

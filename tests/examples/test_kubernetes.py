@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from elastic_core.errors import ExitCode
+from elastic_core.errors import ConfigurationError, ExitCode
 
 yaml = pytest.importorskip("yaml")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
 MANIFEST = Path(__file__).parents[2] / "examples" / "kubernetes" / "job.yaml"
-SERVICE, JOB = yaml.safe_load_all(MANIFEST.read_text())
+SERVICE, POLICY, JOB = yaml.safe_load_all(MANIFEST.read_text())
 TEMPLATE = JOB["spec"]["template"]["spec"]
 (CONTAINER,) = TEMPLATE["containers"]
 FIELDS = {"metadata.name": "trainer-2-x7k2p", "metadata.labels['batch.kubernetes.io/controller-uid']": "e2f5-uid"}
@@ -81,7 +83,7 @@ def explained(tmp_path_factory):
 
 # The last parts of it that were new, rules for failed pods, are stable since 1.31.
 @pytest.mark.parametrize("version", ["1.31", kubernetes_validate.latest_version()])
-@pytest.mark.parametrize("document", [SERVICE, JOB], ids=["service", "job"])
+@pytest.mark.parametrize("document", [SERVICE, POLICY, JOB], ids=["service", "policy", "job"])
 def test_kubernetes_takes_it(document, version):
     kubernetes_validate.validate(document, version, strict=True)
 
@@ -122,11 +124,88 @@ def test_the_pods_meet_at_the_name_of_the_first_before_they_are_ready(explained)
 
 def test_the_probes_ask_where_the_endpoint_answers(explained):
     assert explained["settings"]["health"]["value"] == "http"
-    assert explained["settings"]["health_conf"]["value"] == {"host": "0.0.0.0"}
+    assert explained["settings"]["health_conf"]["value"]["host"] == "0.0.0.0"
     ports = {entry["name"]: entry["containerPort"] for entry in CONTAINER["ports"]}
     for name, path in {"livenessProbe": "/livez", "readinessProbe": "/readyz"}.items():
         assert probe(name)["path"] == path
         assert ports[probe(name)["port"]] == explained["settings"]["health_port"]["value"]
+
+
+def test_only_the_jobs_pods_and_prometheus_reach_it():
+    assert POLICY["spec"]["podSelector"]["matchLabels"] == SERVICE["spec"]["selector"]
+    assert POLICY["spec"]["policyTypes"] == ["Ingress"]
+    own, prometheus = POLICY["spec"]["ingress"]
+    assert own == {"from": [{"podSelector": POLICY["spec"]["podSelector"]}]}
+    assert prometheus["ports"] == [{"port": "health"}]
+    (source,) = prometheus["from"]
+    assert set(source) == {"namespaceSelector", "podSelector"}  # both at once, not either
+
+
+def test_it_has_no_rights_that_it_does_not_need():
+    """Those of the restricted profile of Pod Security, and files that cannot be changed."""
+    pod, own = TEMPLATE["securityContext"], CONTAINER["securityContext"]
+    assert (pod["runAsNonRoot"], pod["seccompProfile"]["type"]) == (True, "RuntimeDefault")
+    assert own == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert TEMPLATE["automountServiceAccountToken"] is False
+    assert {volume["name"] for volume in TEMPLATE["volumes"]} == {mount["name"] for mount in CONTAINER["volumeMounts"]}
+
+
+def secret():
+    """The volume with the Secret, and where it is mounted."""
+    (volume,) = (volume for volume in TEMPLATE["volumes"] if "secret" in volume)
+    (mount,) = (mount for mount in CONTAINER["volumeMounts"] if mount["name"] == volume["name"])
+    return volume["secret"], mount["mountPath"]
+
+
+def as_user(user, group, groups, call):
+    """What the call returns as somebody else."""
+
+    def child():
+        os.setgroups(groups)
+        os.setgid(group)
+        os.setuid(user)
+        told.send(call())
+
+    heard, told = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(LIMIT_S)
+    assert process.exitcode == 0
+    return heard.recv()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_the_pod_reads_the_token_and_others_do_not(explained):
+    """With the file as the kubelet makes it: root's, for the group of the pod."""
+    options = pytest.importorskip("elastic_http_health.options")
+    conf = explained["settings"]["health_conf"]["value"]
+    pod, (volume, path) = TEMPLATE["securityContext"], secret()
+    with tempfile.TemporaryDirectory() as folder:
+        token = Path(conf["token_file"].replace(path, folder))
+        token.write_text("s3cret")
+        os.chown(token, 0, pod["fsGroup"])
+        token.chmod(volume["defaultMode"] | 0o440)
+        Path(folder).chmod(0o755)
+
+        def read():
+            try:
+                found = options.read_options({**conf, "token_file": str(token), "connections": 64, "rate": 200.0})
+            except ConfigurationError as error:
+                return str(error)
+            return found.bearer(), list(found.exposed(conf["host"]))
+
+        assert as_user(pod["runAsUser"], pod["runAsGroup"], [pod["fsGroup"]], read) == ("s3cret", [])
+        assert "Permission denied" in as_user(pod["runAsUser"] + 1, pod["runAsGroup"] + 1, [], read)
+
+
+def test_run_and_drain_have_the_secret_of_the_rendezvous(explained):
+    found = explained["settings"]["rdzv_secret_file"]
+    assert found["origin"] == "ELASTIC_RDZV_SECRET_FILE"
+    assert found["value"] == f"{secret()[1]}/rdzv"
 
 
 def test_there_is_time_to_leave(explained):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -38,10 +39,13 @@ esac
 """
 SBATCH = """\
 #!/bin/bash
+umask 022
 exec bash "$1"
 """
 RECORDS = """\
 #!/bin/bash
+cp -p .elastic-* seen-secret
+umask > umask.txt
 printf '%s\\n' "$@" > srun.txt
 exit ${SRUN_EXITS:-0}
 """
@@ -81,7 +85,7 @@ class Cluster:
         return subprocess.Popen(
             ["bash", "-c", f"exec {command.replace('train.sbatch', script.name)}"],
             cwd=self.folder,
-            env={"PATH": path, **ALLOCATION, **environ},
+            env={"PATH": path, "HOME": str(self.folder), **ALLOCATION, **environ},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -131,6 +135,19 @@ def test_all_agents_find_one_job_and_a_rank_each(cluster, script):
     assert readings[0].settings.rdzv_id == "slurm-123456.0"
     assert readings[0].origins["node_rank"] == "SLURM_NODEID"
     assert (readings[0].script, readings[0].script_args) == ("train.py", ())
+
+
+def test_all_agents_have_a_secret_that_nobody_else_can_read_and_that_is_gone_in_the_end(cluster, script):
+    path = cluster.folder / f".elastic-{ALLOCATION['SLURM_JOB_ID']}"
+    secrets = set()
+    for _ in range(2):
+        assert {str(reading.settings.rdzv_secret_file) for reading in cluster.agents(script)} == {str(path)}
+        seen = cluster.folder / "seen-secret"
+        assert seen.stat().st_mode & 0o777 == 0o600
+        secrets.add(base64.b64decode(seen.read_text()))
+        assert not path.exists()
+    assert [len(secret) for secret in secrets] == [32, 32]
+    assert cluster.told("umask") == ["0022"]  # what the job itself writes is as the user wants it
 
 
 def test_the_agents_meet_where_all_of_them_can(cluster, script):

@@ -12,6 +12,7 @@ import asyncio
 import enum
 import errno
 import itertools
+import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Duration
     from elastic_http_health.metrics import Counts
     from elastic_http_health.options import Limits
+    from elastic_http_health.tls import Channel
 
 _AT_A_TURN = 4  # accepted at a time where more come than the rate allows: what the loop does seldom costs less
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -33,6 +35,7 @@ _LONGEST_MOMENT = 0.2  # the same, however many changes follow
 _PIECE = 4096
 _REST_PIECE = 65536
 _FREE_READS = 2  # how many pieces a head of an honest client has
+_FREE_READS_TLS = 6  # the same with the client's parts of a handshake before it
 
 
 class Pace:
@@ -66,6 +69,7 @@ class ConnectionLimit:
 
     Args:
         sockets: those of connections are added while they are open.
+        channel: makes the TLS of a connection; None for one without.
     """
 
     def __init__(
@@ -74,9 +78,11 @@ class ConnectionLimit:
         counts: Counts,
         sockets: set[socket.socket],
         answer: Callable[[Request], Response | Waiting],
+        channel: Callable[[], Channel | None] = lambda: None,
     ) -> None:
         self.limits = limits
         self.counts = counts
+        self.channel = channel
         self._answer = answer
         self._places = asyncio.Semaphore(limits.connections)
         self._rate = Pace(limits.rate, limits.burst)
@@ -158,7 +164,9 @@ class Connection:
         self.closed_because = ""
         self._loop = loop
         self._limit = limit
-        self._exchange = Exchange(limit.limits.head_bytes)
+        channel = limit.channel()
+        self._exchange = Exchange(limit.limits.head_bytes, channel)
+        self._free_reads = _FREE_READS_TLS if channel else _FREE_READS
         self._writer: asyncio.StreamWriter | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._listening: asyncio.Future[bytes] | None = None  # while it waits
@@ -182,23 +190,29 @@ class Connection:
     async def _serve(self) -> None:
         try:
             reader, self._writer = await asyncio.open_connection(sock=self.link, limit=_PIECE)
-            found = await self._read(reader)
+            found = await self._read(reader, self._writer)
             answer = found if isinstance(found, Response) else await self._answer(reader, found)
             await self._write(self._writer, answer)
             if isinstance(found, Response) or self._exchange.rest:
                 await self._discard(reader, self._writer)
+        except ssl.SSLError:
+            self.close("no TLS")
         except OSError:
             self.close("gone")
 
-    async def _read(self, reader: asyncio.StreamReader) -> Request | Response:
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | Response:
         """The request, or the answer to something that is none."""
         for count in itertools.count(1):
             if not (data := await reader.read(_PIECE)):
                 break
-            if count > _FREE_READS and not self._limit.may_read_again():
+            if count > self._free_reads and not self._limit.may_read_again():
                 self.close("too many pieces")
                 break
-            if found := self._exchange.receive(data):
+            try:
+                found = self._exchange.receive(data)
+            finally:  # also to say what is wrong
+                writer.write(self._exchange.reply())
+            if found:
                 return found
         raise ConnectionError
 

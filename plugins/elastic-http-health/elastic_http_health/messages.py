@@ -1,4 +1,4 @@
-"""What is asked and what is answered, and both in HTTP/1.1 over h11. No I/O."""
+"""What is asked and what is answered, and both in HTTP/1.1 over h11, with or without TLS. No I/O."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from urllib.parse import parse_qsl, unquote
 
 import h11
 
+from elastic_http_health.tls import speaks_tls
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from elastic_core.clock import Duration
+    from elastic_http_health.tls import Channel
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -62,11 +65,16 @@ def text(status: int, words: str, *headers: tuple[str, str]) -> Response:
 
 
 class Exchange:
-    """The one request of a connection and its answer: nothing that follows a request is taken for another one."""
+    """The one request of a connection and its answer: nothing that follows a request is taken for another one.
 
-    def __init__(self, head_bytes: int) -> None:
+    Args:
+        channel: for a connection of TLS.
+    """
+
+    def __init__(self, head_bytes: int, channel: Channel | None = None) -> None:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=head_bytes)
-        self._bodiless = False
+        self._channel = channel
+        self._begun = self._bodiless = False
 
     @property
     def rest(self) -> bytes:
@@ -74,7 +82,19 @@ class Exchange:
         return self._http.trailing_data[0]
 
     def receive(self, data: bytes) -> Request | Response | None:
-        """The request, or what is to be answered to something that is none; None: more is needed."""
+        """The request, or what is to be answered to something that is none; None: more is needed.
+
+        Raises:
+            ssl.SSLError: it is no TLS, or the client will not go on with it.
+        """
+        if self._channel:
+            if not self._begun and not speaks_tls(data):
+                self._channel = None
+                return text(400, "expected TLS, found none; ask for https:// here")
+            self._begun = True
+            data = self._channel.opened(data)
+            if not data:
+                return None
         try:
             self._http.receive_data(data)
             event = self._http.next_event()
@@ -93,7 +113,13 @@ class Exchange:
             *response.headers,
         )
         sent: bytes = self._http.send(h11.Response(status_code=response.status, headers=list(headers))) or b""
-        return sent if self._bodiless else sent + response.body
+        if not self._bodiless:
+            sent += response.body
+        return self._channel.sealed(sent) if self._channel else sent
+
+    def reply(self) -> bytes:
+        """What TLS has to send before the answer, or in its place."""
+        return self._channel.reply() if self._channel else b""
 
     def _read(self, event: h11.Request) -> Request | Response:
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}

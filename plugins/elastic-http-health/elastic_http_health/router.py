@@ -7,6 +7,7 @@ however often they are asked for.
 from __future__ import annotations
 
 import hmac
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from elastic_core.clock import later
@@ -19,7 +20,7 @@ from elastic_http_health.messages import Request, Response, Waiting, text
 from elastic_http_health.usage import UsageLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.health import AgentStatus, AgentView
@@ -40,7 +41,8 @@ class Router:
     Args:
         agent: what to tell about.
         timeout: seconds without a turn of its loop after which it counts as stuck.
-        loopback_only: whether requests must be addressed to this machine by one of its loopback names.
+        names: of this machine, with `*` for any part, in lower case, see `means_us`.
+        loopback_only: whether it answers at loopback addresses only.
     """
 
     def __init__(
@@ -48,14 +50,16 @@ class Router:
         agent: AgentView,
         timeout: Duration,
         options: Options,
+        names: Iterable[str],
         loopback_only: bool,
         counts: metrics.Counts,
         clock: Clock,
     ) -> None:
         self._agent = agent
         self._timeout = timeout
-        self._token = options.token
+        self._bearer = options.bearer
         self._longest_wait = options.limits.wait_seconds
+        self._names = tuple(names)
         self._loopback_only = loopback_only
         self._clock = clock
         self._usage = UsageLog(clock)
@@ -99,13 +103,18 @@ class Router:
         if request.method not in ("GET", "HEAD"):
             words = f"expected GET or HEAD, found {request.method}: nothing can be changed here"
             return text(405, words, ("Allow", "GET, HEAD"))
-        if self._loopback_only and not means_loopback(request.headers):
-            return text(421, "expected a request addressed to localhost or a loopback address, found another host")
+        if not means_us(request.headers, self._names, self._loopback_only):
+            words = (
+                "expected a request addressed to localhost, an address of this machine or one of its names that are "
+                "allowed, found another host; if it is one of its names, start the agent with --health-conf "
+                "allowed_hosts=NAME"
+            )
+            return text(421, words)
         if request.path in self._public:
             return self._public[request.path](request)
         if request.path not in self._with_token:
             return text(404, f"expected one of {', '.join([*self._public, *self._with_token])}, found another path")
-        if not may_see(self._token, request.headers):
+        if not may_see(self._bearer(), request.headers):
             return text(401, "expected the bearer token of this endpoint", ("WWW-Authenticate", "Bearer"))
         return self._with_token[request.path](request)
 
@@ -116,7 +125,7 @@ class Router:
 
     def _probe(self, request: Request, name: str, found: Probe) -> Response:
         code = 200 if found.ok else 503
-        if not may_see(self._token, request.headers):
+        if not may_see(self._bearer(), request.headers):
             return text(code, "ok" if found.ok else "not ok")
         if "verbose" not in request.query:
             return text(code, found.reason)
@@ -162,13 +171,17 @@ def may_see(token: str | None, headers: Mapping[str, str]) -> bool:
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
 
 
-def means_loopback(headers: Mapping[str, str]) -> bool:
-    """Whether a request to a loopback address is addressed to one. A page from elsewhere whose name was made to lead
-    here (DNS rebinding) is not: browsers tell that name. Programs that speak HTTP/1.0 need not tell any."""
-    name = headers.get("host", "localhost").strip().lower()
-    if name.startswith("["):
-        name = name[1:].partition("]")[0]
-    elif ":" in name:
-        name = name.rpartition(":")[0]
-    address = ip_address(name.partition("%")[0])
-    return name == "localhost" or name.endswith(".localhost") or (address is not None and address.is_loopback)
+def means_us(headers: Mapping[str, str], names: Iterable[str], loopback_only: bool) -> bool:
+    """Whether a request is addressed to this machine. A page from elsewhere whose name was made to lead here (DNS
+    rebinding) is not: browsers tell that name, and it is none of `names`. No page can do the same to an address, so any
+    address will do, also one whose port is forwarded; where only loopback addresses lead here, it is one of them.
+    Programs that speak HTTP/1.0 need not tell any host."""
+    host = headers.get("host", "localhost").strip().lower()
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif ":" in host:
+        host = host.rpartition(":")[0]
+    address = ip_address(host.partition("%")[0])
+    if address is not None and (address.is_loopback or not loopback_only):
+        return True
+    return any(fnmatchcase(host.removesuffix("."), name) for name in names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import socket
 import threading
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,9 @@ from elastic_http_health.connections import ConnectionLimit
 from elastic_http_health.metrics import Counts
 from elastic_http_health.options import ORIGIN, Options
 from elastic_http_health.router import Router
+from elastic_http_health.tls import Channel
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
     from typing import Any
 
@@ -63,16 +64,21 @@ class HttpHealthServer(HealthCheckServer):
             undo.callback(setattr, self, "port", self.port)
             self.port = addresses[0].port
             loopback = all(address.is_loopback for address in addresses)
-            router = Router(self._agent, self._timeout, options, loopback, self.counts, self._clock)
-            limit = ConnectionLimit(options.limits, self.counts, self._sockets, router.answer)
+            names = _names(options, loopback)
+            router = Router(self._agent, self._timeout, options, names, loopback, self.counts, self._clock)
+            limit = ConnectionLimit(options.limits, self.counts, self._sockets, router.answer, self._channel)
             self._begin(undo, servers, router, limit)
             self._stopping = undo.pop_all()
+        scheme = "https" if options.tls else "http"
         get_logger().info(
             "endpoint started",
             endpoint="http",
-            addresses=", ".join(f"http://{address}/" for address in addresses),
-            token="needed" if options.token else "none",
+            addresses=", ".join(f"{scheme}://{address}/" for address in addresses),
+            token="none" if options.bearer() is None else "needed",
         )
+        elsewhere = ", ".join(str(address) for address in addresses if not address.is_loopback)
+        for reason in options.exposed(elsewhere):
+            get_logger().warning("endpoint exposed", endpoint="http", reason=reason)
 
     def stop(self) -> None:
         """Bounded: no callback of the loop takes long."""
@@ -82,6 +88,9 @@ class HttpHealthServer(HealthCheckServer):
         """Close all sockets and nothing else: a forked child keeps neither the port nor any connection."""
         while self._sockets:
             self._sockets.pop().close()
+
+    def _channel(self) -> Channel | None:
+        return Channel(self._options.tls.now()) if self._options.tls else None
 
     def _begin(
         self, undo: contextlib.ExitStack, servers: list[socket.socket], router: Router, limit: ConnectionLimit
@@ -161,6 +170,13 @@ def _addresses(host: str) -> list[Address]:
 
 def _address(server: socket.socket) -> Address:
     return Address(server.family, server.getsockname())
+
+
+def _names(options: Options, loopback_only: bool) -> list[str]:
+    """What a request may be addressed to. A machine may have its host name from a network that is not trusted, so that
+    counts only where the endpoint answers to networks anyway."""
+    own = [] if loopback_only else [socket.gethostname()]
+    return ["localhost", "*.localhost", *(name.lower() for name in (options.host, *own)), *options.allowed_hosts]
 
 
 def _bad_host(host: str, error: OSError | None) -> ConfigurationError:

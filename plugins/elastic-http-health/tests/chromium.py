@@ -79,6 +79,7 @@ def browser() -> Iterator[Any]:
         for flag in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu", "no-proxy-server"):
             options.add_argument(f"--{flag}")
         options.add_argument(f"--user-data-dir={profile}")
+        options.accept_insecure_certs = True  # those of tests are of an authority that it does not know
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         opened = webdriver.Chrome(options=options, service=Service(driver))
         try:

@@ -16,7 +16,14 @@ from elastic_core.errors import ConfigurationError
 from elastic_core.hooks.options import type_options
 from elastic_core.support.sockets import PortReservation
 
-DEFAULTS = {"host": "127.0.0.1", "token": None, "token_file": None, "connections": 64, "rate": 200.0}
+DEFAULTS = {
+    "host": "127.0.0.1",
+    "allowed_hosts": None,
+    "token": None,
+    "token_file": None,
+    "connections": 64,
+    "rate": 200.0,
+}
 
 
 def read(**values):
@@ -37,7 +44,7 @@ def test_a_token_from_a_file_is_nowhere_shown(tmp_path):
     file = tmp_path / "token"
     file.write_text("s3cret\n")
     found = read(token_file=str(file))
-    assert found.token == "s3cret"
+    assert found.bearer() == "s3cret"
     assert "s3cret" not in repr(found)
 
 
@@ -45,6 +52,17 @@ def test_all_that_is_wrong_is_told_at_once():
     told = problems(host="", token="a", token_file="b")
     for part in ("host, found nothing", "found both"):
         assert part in told
+
+
+def test_names_that_are_allowed():
+    given = "Node7  *.cluster.example ::1 *"
+    assert read(allowed_hosts=given).allowed_hosts == ("node7", "*.cluster.example", "::1", "*")
+    for wrong in ("http://node7", "node7:8080", "node7;node8", "a/b"):
+        told = problems(allowed_hosts=f"node6 {wrong}")
+        assert (
+            f"expected as allowed_hosts names without scheme and port, with blanks between them, found {wrong!r}"
+            in told
+        )
 
 
 def test_the_bounds_of_numbers():
@@ -132,6 +150,44 @@ def test_the_command_tells_what_is_wrong_and_runs_nothing(tmp_path):
 def test_the_token_is_a_secret_for_everybody():
     (record,) = elastic_health_endpoints()
     assert [option.name for option in record.options if option.secret] == ["token"]
+
+
+WORKER = """
+import os, urllib.request
+print(dict(os.environ))
+for path in ("", "status", "metrics", "livez?verbose"):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", headers={"Authorization": "Bearer s3cret"})
+    print(urllib.request.urlopen(request, timeout=60).read().decode())
+"""
+
+
+def test_a_token_in_a_file_is_with_the_agent_alone(tmp_path):
+    """Not in what its workers get, nor in what it tells of itself."""
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    token.chmod(0o600)
+    held = PortReservation()
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER.replace("{port}", str(held.port)))
+    flags = ("--log-level=debug", f"--health-port={held.port}", f"--health-conf=token_file={token}", str(script))
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_"))}
+    for command in ("run", "explain"):
+        whole = (sys.executable, "-m", "elastic_core", command, "--rdzv-id=j", *flags)
+        done = subprocess.run(whole, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert "s3cret" not in done.stdout + done.stderr
+        assert ("elastic_ready" in done.stdout) == (command == "run")
+        assert "endpoint exposed" not in done.stderr
+    held.release()
+
+
+def test_a_token_on_the_command_line_is_warned_of(tmp_path):
+    done = run(tmp_path, "--health-port=0", "--health-conf=rate=100,token=s3cret")
+    assert (done.returncode, "s3cret" in done.stderr) == (0, False)
+    told = [line for line in done.stderr.splitlines() if "endpoint exposed" in line]
+    assert len(told) == 1
+    assert "other users see the token in the list of processes" in told[0]
+    assert "token_file=PATH" in told[0]
 
 
 NESTED = """

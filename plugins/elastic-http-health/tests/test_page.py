@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from chromium import a_browser, prefer, resize
+from elastic_http_health.files import FromFiles
 from elastic_http_health.options import Options
 from elastic_http_health.server import HttpHealthServer
+from elastic_http_health.tls import server_context
 
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.health import AgentPhase, RoundStatus
@@ -94,6 +96,20 @@ def test_the_token(page, serve):
     page.open(url(server, "#token=s3cret"))
     page.shows("#run", "job")
     assert not page.all("#ask")[0].is_displayed()
+
+
+def test_over_https_it_asks_for_the_token_and_follows(page, view, serve, tmp_path):
+    """With nothing on it that a browser would not load there."""
+    issued = pytest.importorskip("trustme").CA().issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    tls = FromFiles([], lambda: server_context(str(tmp_path / "both.pem"), None))
+    server = serve(Options(token="s3cret", tls=tls))
+    page.open(f"https://127.0.0.1:{server.port}/#token=s3cret")
+    page.shows("#run", "job")
+    view.show(phase=AgentPhase.STOPPING, reason="rank 3: exit code 41")
+    page.shows("#reason", "rank 3")
+    assert page.opened.execute_script("return isSecureContext")
+    assert page.faults() == []
 
 
 _CONTRAST = """

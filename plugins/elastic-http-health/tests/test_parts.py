@@ -6,9 +6,11 @@ import pytest
 from elastic_http_health.messages import Exchange, Request, Response, text
 from elastic_http_health.metrics import Totals
 from elastic_http_health.options import Limits
-from elastic_http_health.router import may_see, means_loopback
+from elastic_http_health.router import may_see, means_us
 
 from elastic_core.interfaces.health import AgentPhase, AgentStatus, Recovery, RoundStatus
+
+LOOPBACK = ["localhost", "*.localhost"]
 
 
 @pytest.mark.parametrize(
@@ -21,11 +23,11 @@ from elastic_core.interfaces.health import AgentPhase, AgentStatus, Recovery, Ro
     ],
 )  # fmt: skip
 def test_only_loopback_names_mean_loopback(host, expected):
-    assert means_loopback({"host": host}) is expected
+    assert means_us({"host": host}, LOOPBACK, True) is expected
 
 
 def test_a_program_without_a_host_header_is_no_browser():
-    assert means_loopback({})
+    assert means_us({}, LOOPBACK, True)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,24 @@ def test_a_program_without_a_host_header_is_no_browser():
     ],
 )
 def test_loopback_addresses(address, expected):
-    assert means_loopback({"host": address}) is expected
+    assert means_us({"host": address}, LOOPBACK, True) is expected
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("10.0.0.1:8080", True), ("203.0.113.7", True), ("[fe80::1%eth0]:8080", True), ("localhost", True),
+        ("NODE7:8080", True), ("node7.", True), ("a.cluster.example", True), ("node8", False), ("", False),
+        ("cluster.example", False), ("a.cluster.example.evil.example", False), ("evil.example:8080", False),
+        ("10.0.0.1.evil.example", False), ("0x7f000001", False), ("[evil.example]", False), ("xn--nde7-5qa", False),
+    ],
+)  # fmt: skip
+def test_off_loopback_any_address_and_the_names_that_were_given_mean_us(host, expected):
+    assert means_us({"host": host}, [*LOOPBACK, "node7", "*.cluster.example"], False) is expected
+
+
+def test_a_star_means_every_host():
+    assert means_us({"host": "evil.example:8080"}, ["*"], True)
 
 
 @pytest.mark.parametrize(

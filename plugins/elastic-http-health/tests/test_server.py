@@ -18,7 +18,7 @@ from elastic_http_health.options import Limits, Options
 from prometheus_client.parser import text_string_to_metric_families
 
 from elastic_core.clock import SystemClock
-from elastic_core.errors import ProcessFailure
+from elastic_core.errors import ConfigurationError, ProcessFailure
 from elastic_core.interfaces.health import AgentPhase, Recovery, RoundStatus, WorkerStatus
 from elastic_core.interfaces.node import Member
 from elastic_core.testing import eventually
@@ -250,7 +250,25 @@ def test_a_page_from_elsewhere_finds_nothing_behind_a_loopback_address(serve):
     for path in ("/", "/status", "/livez"):
         assert ask(port, path, headers={"Host": "evil.example"}).status == 421
     assert ask(port, "/status", headers={"Host": f"localhost:{port}"}).status == 200
-    assert ask(serve(Options(host="0.0.0.0")).port, "/status", headers={"Host": "node7"}).status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/changes", "/metrics", "/livez", "/readyz", "/nowhere"])
+def test_a_page_from_elsewhere_finds_nothing_behind_any_other_address(serve, path):
+    """Its name was made to lead here, so to the browser this is the page's own server."""
+    port = serve(Options(host="0.0.0.0", allowed_hosts=("node7.example",))).port
+    found = ask(port, path, headers={"Host": f"evil.example:{port}"})
+    assert (found.status, "allowed_hosts=NAME" in found.text, "node7" in found.text) == (421, True, False)
+    names = ("127.0.0.1", "localhost", "10.9.8.7", "node7.example", socket.gethostname(), f"[::1]:{port}")
+    assert {ask(port, path, headers={"Host": name}).status for name in names} == {404 if path == "/nowhere" else 200}
+
+
+def test_the_name_at_which_it_listens_is_one_of_its_own(serve):
+    host = socket.gethostname()
+    try:
+        port = serve(Options(host=host)).port
+    except ConfigurationError:
+        pytest.skip("this machine does not know its own name")
+    assert ask(port, "/status", host=host).status == 200
 
 
 def test_without_the_token_probes_tell_no_reason_and_the_rest_nothing(view, serve):

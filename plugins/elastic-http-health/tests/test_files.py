@@ -1,0 +1,134 @@
+"""Tokens in files: read again when they are replaced, and warned of when others can read them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+import pytest
+from asking import ask
+from elastic_http_health.files import exposure
+from elastic_http_health.options import Options, read_options
+
+from elastic_core.clock import SystemClock
+from elastic_core.testing import eventually
+
+VALUES = {"host": "127.0.0.1", "allowed_hosts": None, "token": None, "connections": 64, "rate": 200.0}
+AT_ONCE = 20.0  # seconds, on a machine that may stall
+
+
+@pytest.fixture
+def token(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture
+def port(serve, token):
+    return serve(read_options({**VALUES, "token_file": str(token)})).port
+
+
+def code(port, token):
+    return ask(port, "/status", headers={"Authorization": f"Bearer {token}"}).status
+
+
+def replaced(file, text):
+    new = file.with_name("new")
+    new.write_text(text)
+    new.replace(file)
+
+
+def linked(file, text):
+    """As the kubelet does it: the file is a link through a link that is replaced."""
+    folder = file.with_name(text)
+    folder.mkdir()
+    (folder / file.name).write_text(text)
+    data, new = file.with_name("..data"), file.with_name("..data_tmp")
+    new.symlink_to(folder)
+    new.replace(data)
+    if not file.is_symlink():
+        replace_by_link = file.with_name("link")
+        replace_by_link.symlink_to(data / file.name)
+        replace_by_link.replace(file)
+
+
+@pytest.mark.parametrize("change", [replaced, linked, lambda file, text: file.write_text(text)])
+def test_a_token_that_is_rotated(port, token, change):
+    assert (code(port, "first"), code(port, "second!")) == (200, 401)
+    for before, now in (("first", "second!"), ("second!", "third!")):
+        change(token, now)
+        eventually(lambda now=now: code(port, now) == 200)
+        assert code(port, before) == 401
+
+
+def test_while_there_is_no_token_in_the_file_the_last_one_counts_and_that_is_told(port, token, capfd):
+    token.write_text("")
+    told = ""
+
+    def is_told():
+        nonlocal told
+        assert (code(port, "first"), code(port, "")) == (200, 401)
+        told += capfd.readouterr().err
+        return "endpoint failed" in told
+
+    eventually(is_told)
+    assert "what was read before is used: expected a token of 1 to 1024 printable ASCII characters" in told
+    token.unlink()
+    eventually(lambda: is_told() and told.count("endpoint failed") == 2)
+    assert "first" not in told
+    token.write_text("second")
+    eventually(lambda: code(port, "second") == 200)
+    assert "endpoint failed" not in capfd.readouterr().err
+
+
+def test_a_file_system_that_hangs_keeps_nobody_waiting(port, token):
+    """A pipe that nobody writes to: who opens it waits."""
+    token.unlink()
+    os.mkfifo(token)
+    begun = SystemClock().now()
+    while SystemClock().now() - begun < 2:
+        assert code(port, "first") == 200
+        assert ask(port, "/livez").status == 200
+    assert SystemClock().now() - begun < AT_ONCE
+    with open(token, "w") as back:
+        back.write("second")
+    eventually(lambda: code(port, "second") == 200)
+
+
+NOBODY = pwd.getpwnam("nobody").pw_uid
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize(
+    ("owner", "mode", "fine"),
+    [
+        (0, 0o600, True), (0, 0o400, True), (0, 0o640, False), (0, 0o644, False), (0, 0o602, False),
+        (NOBODY, 0o440, True), (NOBODY, 0o640, True), (NOBODY, 0o644, False), (NOBODY, 0o604, False),
+    ],
+)  # fmt: skip
+def test_files_that_others_can_read(token, owner, mode, fine):
+    token.chmod(mode)
+    os.chown(token, owner, -1)
+    found = exposure(str(token))
+    assert (found == "") is fine
+    assert fine or (f"{mode:04o}" in found and "chmod 600" in found and "fsGroup" in found)
+
+
+def warnings(capfd):
+    return [line for line in capfd.readouterr().err.splitlines() if "endpoint exposed" in line]
+
+
+def test_who_answers_to_others_without_a_token_is_warned_once(serve, token, capfd):
+    port = serve(Options(host="0.0.0.0")).port
+    (told,) = warnings(capfd)
+    for part in (f"0.0.0.0:{port}", "the last lines and the stack of a failed worker", "--health-conf token_file=PATH"):
+        assert part in told
+    serve()
+    serve(read_options({**VALUES, "host": "0.0.0.0", "token_file": str(token)}))
+    assert warnings(capfd) == []
+    token.chmod(0o644)
+    serve(read_options({**VALUES, "token_file": str(token)}))
+    (told,) = warnings(capfd)
+    assert f"other users may read or change {token}, whose mode is 0644" in told

@@ -1,0 +1,305 @@
+"""The endpoint over TLS: who is answered, and what clients that mean ill cost."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from asking import ask, send
+from elastic_http_health.options import Limits, Options, read_options
+from elastic_http_health.server import HttpHealthServer
+
+from elastic_core.clock import SystemClock
+from elastic_core.errors import ConfigurationError
+from elastic_core.testing import eventually
+
+trustme = pytest.importorskip("trustme")
+
+VALUES = {"host": "127.0.0.1", "allowed_hosts": None, "token": None, "connections": 64, "rate": 200.0}
+AT_ONCE = 20.0  # seconds, on a machine that may stall
+
+
+class Certificates:
+    """Of an authority that is made for this run: a certificate in files, which can be replaced."""
+
+    def __init__(self, folder, authority):
+        self.authority = authority
+        self.cert, self.key = folder / "cert.pem", folder / "key.pem"
+        self.key.touch(0o600)
+        self.issue()
+
+    def issue(self, *more):
+        issued = self.authority.issue_cert("127.0.0.1", "localhost", *more)
+        issued.cert_chain_pems[0].write_to_path(self.cert)
+        issued.private_key_pem.write_to_path(self.key)
+
+    def context(self):
+        """A client's."""
+        made = ssl.create_default_context()
+        self.authority.configure_trust(made)
+        return made
+
+    def options(self, **limits):
+        found = read_options({**VALUES, "cert_file": str(self.cert), "key_file": str(self.key)})
+        return Options(tls=found.tls, secret_files=found.secret_files, limits=Limits(**limits))
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture
+def certificates(tmp_path, authority):
+    return Certificates(tmp_path, authority)
+
+
+def ask_tls(port, path, context, headers=None):
+    link = http.client.HTTPSConnection("localhost", port, timeout=60, context=context)
+    try:
+        link.request("GET", path, headers=headers or {})
+        answer = link.getresponse()
+        return answer.status, answer.read()
+    finally:
+        link.close()
+
+
+@contextlib.contextmanager
+def connected(port, context):
+    with (
+        socket.create_connection(("127.0.0.1", port), 60) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as link,
+    ):
+        yield link
+
+
+def test_all_that_is_answered_without_tls_is_answered_with_it(view, serve, certificates):
+    port = serve(certificates.options()).port
+    context = certificates.context()
+    for path, status in {
+        "/": 200,
+        "/status": 200,
+        "/metrics": 200,
+        "/livez": 200,
+        "/readyz?verbose": 200,
+        "/x": 404,
+    }.items():
+        assert ask_tls(port, path, context)[0] == status
+    assert ask_tls(port, "/status", context, {"Host": "evil.example"})[0] == 421
+    change = view.status().version
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(ask_tls(port, f"/changes?after={change}&wait=30", context)))
+    begun = SystemClock().now()
+    waiting.start()
+    while waiting.is_alive():  # it may not have asked yet when the first change comes
+        view.show(round=2)
+        waiting.join(0.05)
+    assert json.loads(found[0][1])["change"] > change
+    assert SystemClock().now() - begun < AT_ONCE
+
+
+def test_a_long_answer_ends_with_a_goodbye(view, serve, certificates):
+    """So a client can tell it from one that somebody on the way has cut off."""
+    view.show(reason="x" * 3_000_000)
+    with connected(serve(certificates.options()).port, certificates.context()) as link:
+        link.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        found = b""
+        while piece := link.recv(65536):  # raises SSLEOFError without the goodbye
+            found += piece
+    assert len(found) > 3_000_000
+    assert found.endswith(b"}")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_versions(serve, certificates, version):
+    context = certificates.context()
+    context.minimum_version = context.maximum_version = version
+    assert ask_tls(serve(certificates.options()).port, "/livez", context)[0] == 200
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_versions_that_are_broken(serve, certificates):
+    context = certificates.context()
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    server = serve(certificates.options())
+    with pytest.raises(ssl.SSLError):
+        ask_tls(server.port, "/livez", context)
+    eventually(lambda: server.counts.closed["no TLS"] == 1)
+
+
+def test_who_does_not_trust_it_sends_nothing(serve, certificates):
+    server = serve(certificates.options())
+    with pytest.raises(ssl.SSLCertVerificationError):
+        ask_tls(server.port, "/status", ssl.create_default_context())
+    eventually(lambda: server.counts.closed["no TLS"] == 1)
+    assert server.counts.answers == {}
+
+
+def test_who_speaks_no_tls_is_told_so(serve, certificates):
+    found = ask(serve(certificates.options()).port, "/status")
+    assert (found.status, found.text) == (400, "expected TLS, found none; ask for https:// here\n")
+
+
+def test_noise_is_no_fault(serve, certificates, capfd):
+    server = serve(certificates.options(rate=1_000_000, burst=1_000_000))
+    for length in (1, 5, 50, 5000):
+        send(server.port, b"\x16\x03\x01" + b"\xff" * length)
+        send(server.port, b"\x16" + os.urandom(length))
+    with connected(server.port, certificates.context()) as link:
+        os.write(link.fileno(), b"no record of TLS" * 10)
+        with contextlib.suppress(OSError):
+            assert link.recv(100) == b""
+    assert ask_tls(server.port, "/livez", certificates.context())[0] == 200
+    eventually(lambda: server.counts.connections == 0)
+    assert "endpoint failed" not in capfd.readouterr().err
+
+
+def test_a_handshake_that_is_never_done_has_its_place_for_a_short_time(serve, certificates):
+    server = serve(certificates.options(head_seconds=0.5))
+    context = certificates.context()
+    hello, received = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(received, hello, server_hostname="localhost").do_handshake()
+    begun = hello.read()
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60)) for _ in range(3)]
+        for link, part in zip(links, (b"", begun[:100], begun), strict=True):  # silent, in its middle, and after it
+            link.sendall(part)
+        for link in links:
+            with contextlib.suppress(ConnectionError):
+                while link.recv(4096):
+                    pass
+    assert server.counts.closed["head timeout"] == 3
+
+
+def test_handshakes_that_are_never_done_keep_nobody_out(serve, certificates):
+    server = serve(certificates.options(head_seconds=60, connections=8, rate=1_000_000, burst=1_000_000))
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            link = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60))
+            link.sendall(b"\x16\x03\x01")
+        begun = SystemClock().now()
+        assert ask_tls(server.port, "/livez", certificates.context())[0] == 200
+        assert SystemClock().now() - begun < AT_ONCE
+    assert server.counts.most_connections == 8
+    assert server.counts.closed["evicted"] >= 32
+
+
+@pytest.mark.parametrize("shaken", [False, True], ids=["handshake", "head"])
+def test_who_sends_byte_by_byte_has_little_of_everybodys_time(serve, certificates, shaken):
+    server = serve(certificates.options(spare_reads=1, head_seconds=60))
+    with contextlib.ExitStack() as stack:
+        if shaken:
+            link = stack.enter_context(connected(server.port, certificates.context()))
+        else:
+            link = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60))
+            link.sendall(b"\x16\x03\x01\x40\x00\x01")
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):
+            while not server.counts.closed:
+                link.send(b"a")
+                time.sleep(0.01)
+    assert server.counts.closed == {"too many pieces": 1}
+
+
+def test_a_certificate_that_is_rotated(serve, certificates, capfd):
+    port = serve(certificates.options()).port
+
+    def names():
+        with connected(port, certificates.context()) as link:
+            return {name for _, name in link.getpeercert()["subjectAltName"]}
+
+    assert "node7" not in names()
+    before = certificates.key.read_bytes()
+    certificates.issue("node7")
+    eventually(lambda: "node7" in names())
+    certificates.key.write_bytes(before)  # one file of two has been replaced so far
+    told = ""
+
+    def is_told():
+        nonlocal told
+        assert "node7" in names()
+        told += capfd.readouterr().err
+        return "found a key of another certificate" in told
+
+    eventually(is_told)
+    certificates.issue("node8")
+    eventually(lambda: "node8" in names())
+    assert told.count("endpoint failed") == 1
+
+
+def problems(**values):
+    with pytest.raises(ConfigurationError) as caught:
+        read_options({**VALUES, **values})
+    return str(caught.value)
+
+
+def test_files_that_are_none(certificates, tmp_path, authority):
+    cert, key, other = str(certificates.cert), str(certificates.key), tmp_path / "other.pem"
+    both = "expected a certificate and its private key, in PEM and without a password, in "
+    authority.issue_cert("node7").private_key_pem.write_to_path(other)
+    assert f"{both}{cert!r} and {str(other)!r}, found a key of another certificate" in problems(
+        cert_file=cert, key_file=str(other)
+    )
+    assert f"{both}{cert!r}, found something else" in problems(cert_file=cert)
+    other.write_text("junk")
+    assert "found something else" in problems(cert_file=cert, key_file=str(other))
+    for missing in (str(tmp_path / "none"), str(tmp_path), "a\0b"):
+        for files in ({"cert_file": cert, "key_file": missing}, {"cert_file": missing, "key_file": key}):
+            assert "--health-conf: expected a certificate and its private key in" in (told := problems(**files))
+            assert "found that they cannot be read: " in told
+    assert "expected cert_file beside key_file, found none" in problems(key_file=key)
+
+
+def test_a_key_with_a_password_is_refused_and_not_asked_about(certificates):
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(certificates.key.read_bytes(), None)
+    secret = serialization.BestAvailableEncryption(b"abc")
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+    certificates.key.write_bytes(key.private_bytes(*form, secret))
+    assert "without a password" in problems(cert_file=str(certificates.cert), key_file=str(certificates.key))
+
+
+def test_both_in_one_file_which_others_can_read(serve, certificates, capfd):
+    certificates.cert.write_bytes(certificates.key.read_bytes() + certificates.cert.read_bytes())
+    certificates.cert.chmod(0o644)
+    port = serve(read_options({**VALUES, "cert_file": str(certificates.cert)})).port
+    assert ask_tls(port, "/livez", certificates.context())[0] == 200
+    assert f"other users may read or change {certificates.cert}, whose mode is 0644" in capfd.readouterr().err
+
+
+def test_no_job_starts_without_its_certificate(certificates, tmp_path):
+    script = tmp_path / "ok.py"
+    script.write_text("print('ran')\n")
+    files = f"--health-conf=cert_file={certificates.cert},key_file={certificates.key}"
+    command = (sys.executable, "-m", "elastic_core", "run", "--health-port=0", "--node-id=n", files, str(script))
+    certificates.key.write_text("")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--health-conf: expected a certificate and its private key, in PEM" in done.stderr
+    certificates.issue()
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "endpoint started: endpoint=http addresses=https://127.0.0.1:" in done.stderr
+
+
+def test_it_stops_while_a_handshake_is_under_way(view, certificates):
+    server = HttpHealthServer(view, 0, 30.0, certificates.options())
+    server.start()
+    with socket.create_connection(("127.0.0.1", server.port), 60) as link:
+        link.sendall(b"\x16\x03\x01")
+        eventually(lambda: server.counts.connections == 1)
+        server.stop()
+        with contextlib.suppress(ConnectionError):
+            assert link.recv(100) == b""
