@@ -52,6 +52,10 @@ class Seal(Protocol):
         """The bytes without the signature; None if they are not signed for this place."""
         ...
 
+    def is_others(self, value: bytes) -> bool:
+        """Whether it looks as if nodes with another secret, or with one where this one has none, had signed it."""
+        ...
+
     def state(self, place: str, value: bytes, token: Token) -> bytes:
         """The same for a state. Raises SpoiltStateError: it is not signed for this place."""
         ...

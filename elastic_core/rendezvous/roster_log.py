@@ -219,6 +219,7 @@ class RosterLog:
         self._base = 0
         self._live: dict[str, _Live] = {}
         self._withdrawn: dict[int, int] = {}  # the slots of withdrawals, with the first slot of the key
+        self._others: int | None = None  # the first slot that nodes with another secret may have filled
         self._sighted: list[tuple[int, Instant]] = []
         self.cursor = 0
         self.behind = False
@@ -249,7 +250,7 @@ class RosterLog:
 
     def _start(self, store: Store) -> None:
         self._base = self.base(store)
-        self._live, self._withdrawn = {}, {}
+        self._live, self._withdrawn, self._others = {}, {}, None
         self.cursor = self._base - 1
 
     def _look(self, store: Store) -> tuple[int, dict[int, int]]:
@@ -315,6 +316,8 @@ class RosterLog:
         return True
 
     def _fold_one(self, slot: int, value: bytes) -> None:
+        if self._others is None and self._seal.is_others(value):
+            self._others = slot
         try:
             record = self._record(slot, value)
         except ValueError as error:
@@ -338,7 +341,7 @@ class RosterLog:
         """Move `base` past dead slots. Only the reader that moved it deletes them, so none deletes behind another's
         reading."""
         begin = min((live.slot for live in self._live.values()), default=self.cursor + 1)
-        begin = min(begin, self._base + _TIDIED_AT_ONCE)
+        begin = min(begin, self._base + _TIDIED_AT_ONCE, begin if self._others is None else self._others)
         if begin <= self._base:
             return
         moved = compare_set(store, self._keys.base, b"%d" % self._base, b"%d" % begin)

@@ -89,13 +89,16 @@ class HmacSeal:
         self._refuse(place, head, found)
         return None
 
+    def is_others(self, value: bytes) -> bool:
+        """Whether it looks as if nodes with another secret, or with one where this one has none, had signed it."""
+        return value.startswith(MARK) and value[len(MARK) : len(MARK) + _ID] not in self._keys
+
     def state(self, place: str, value: bytes, token: Token) -> bytes:
         """The same for a state. Raises SpoiltStateError: it is none of ours."""
         found = self.opened(place, value)
         if found is not None:
             return found
-        signed = value.startswith(MARK)
-        others = value[len(MARK) : len(MARK) + _ID] not in self._keys if signed else value.startswith(_STATE)
+        others = self.is_others(value) or value.startswith(_STATE)
         raise SpoiltStateError(
             f"expected a state that is signed with this job's secret under {place!r}, found {value[:40]!r}; every node "
             "of a job needs the same --rdzv-secret-file",

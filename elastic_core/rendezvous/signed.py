@@ -3,14 +3,17 @@ place of an older one there, so what was signed before and is put back passes fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from elastic_core.interfaces.backend import Announced, RosterBackend
+from elastic_core.interfaces.backend import Announced, RosterBackend, SpoiltStateError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from elastic_core.clock import Duration
     from elastic_core.interfaces.backend import Seal, Token
 
+T = TypeVar("T")
 _STATE = "state"
 
 
@@ -31,11 +34,11 @@ class SignedBackend(RosterBackend):
         return self._backend.name
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        found = self._backend.get_state()
+        found = _signed(self._backend.get_state)
         return None if found is None else (self._seal.state(_STATE, *found), found[1])
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        found = self._backend.set_state(self._seal.sealed(_STATE, state), token)
+        found = _signed(lambda: self._backend.set_state(self._seal.sealed(_STATE, state), token))
         return None if found is None else (self._seal.state(_STATE, *found[:2]), *found[1:])
 
     def announce(self, key: str, entry: bytes) -> int:
@@ -80,6 +83,15 @@ class SignedBackend(RosterBackend):
 
     def close(self) -> None:
         self._backend.close()
+
+
+def _signed(call: Callable[[], T]) -> T:
+    """What the backend itself takes for no state is none of other nodes."""
+    try:
+        return call()
+    except SpoiltStateError as error:
+        error.others = False
+        raise
 
 
 def _entry(key: str) -> str:

@@ -10,6 +10,7 @@ from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.values import Put, Transaction
 
 from elastic_core.errors import RendezvousConnectionError
+from elastic_core.interfaces.backend import SpoiltStateError
 
 LONG = 60.0
 
@@ -211,13 +212,14 @@ def test_a_lease_that_ended_is_an_outage_and_then_there_is_another(backend, clie
 
 
 @pytest.mark.parametrize("foreign", [b"foreign", b"", b"\x80" * 100])
-def test_a_state_of_another_program_is_handed_on_and_can_be_replaced(backend, client, prefix, foreign):
+def test_a_state_of_another_program_is_named_and_can_be_replaced(backend, client, prefix, foreign):
     key, one = Keys(prefix.decode(), "job").state, backend()
     client.transact(Transaction([], [Put(key, foreign)]))
-    found, token = one.get_state()
-    assert found == foreign
-    assert one.set_state(b"mine") == (foreign, token, False)
-    assert one.set_state(b"mine", token)[2]
+    with pytest.raises(SpoiltStateError, match=r"written by elastic-etcd .*another prefix") as caught:
+        one.get_state()
+    with pytest.raises(SpoiltStateError):
+        one.set_state(b"mine")
+    assert one.set_state(b"mine", caught.value.token)[2]
     assert backend().get_state()[0] == b"mine"
 
 

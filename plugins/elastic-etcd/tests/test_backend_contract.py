@@ -2,6 +2,9 @@
 
 import pytest
 from cluster import LONG
+from elastic_etcd.backend.keys import Keys
+from elastic_etcd.client.client import EtcdClient
+from elastic_etcd.client.values import Put, Transaction
 
 from elastic_core.testing import BackendContract, installed_backend
 
@@ -39,3 +42,8 @@ class TestEtcd(BackendContract):
         self.member.lose_data()
         self.member.start()
         self.member.wait_healthy()
+
+    def spoil(self, backend):
+        client = EtcdClient([self.member.endpoint], timeout=LONG)
+        client.transact(Transaction([], [Put(Keys(self.prefix, "job").state, b"foreign")]))
+        client.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import itertools
 import json
 import threading
 from concurrent import futures
@@ -25,7 +26,10 @@ from elastic_etcd.server.server import answers_as
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from elastic_core.interfaces.backend import SpoiltStateError
+
 KEYS = Keys("elastic", "job")
+NUMBERS = itertools.count()  # what one example leaves, another does not see
 LONG = 60.0
 many = settings(derandomize=True, max_examples=300, deadline=None)
 some = settings(
@@ -275,15 +279,19 @@ def test_somebody_else_answers_where_our_server_was_to_be(body):
 @some
 @given(st.lists(st.tuples(st.binary(max_size=30), st.binary(max_size=30)), max_size=3), st.binary(max_size=40))
 def test_anything_under_the_keys_of_a_job(etcd, client, nodes, state):
-    keys = Keys("decoders", "job")
+    prefix = f"decoders/{next(NUMBERS)}"
+    keys = Keys(prefix, "job")
     names = {keys.nodes.begin + name: value for name, value in nodes}
     puts = [Put(name, value) for name, value in names.items()]
     client.transact(Transaction([], [*puts, Put(keys.state, state), Put(keys.lead, state)]))
-    backend = EtcdRendezvousBackend(EtcdClient([etcd.endpoint], timeout=LONG), "job", "decoders", lease_ttl=LONG)
+    backend = EtcdRendezvousBackend(EtcdClient([etcd.endpoint], timeout=LONG), "job", prefix, lease_ttl=LONG)
     found = backend.roster()
     assert all(keys.node(item.key) in names or item.entry for item in found)
-    shown, token = backend.get_state()
-    assert shown in state
+    try:
+        shown, token = backend.get_state()
+        assert shown in state
+    except SpoiltStateError as error:
+        token = error.token
     assert backend.set_state(b"ours", token)[2]
     assert backend.beat("a/1", leading=False, look=True) is not None if backend.announce("a/1", b"") else True
     backend.withdraw("a/1")

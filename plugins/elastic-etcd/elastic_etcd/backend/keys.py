@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
 
+from elastic_core.interfaces.backend import SpoiltStateError
 from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
 from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction, end_of
 
@@ -99,12 +100,16 @@ class StateKey:
         self._renewed: Instant | None = None
 
     def shown(self, pair: KeyValue) -> tuple[bytes, StateVersion]:
-        """The state in this value, and its token. What was not written like one is handed on as it stands: who reads
-        states finds that it is none, and may write one in its place."""
-        ours = pair.value[_WRITER : _WRITER + 1] == b":"
-        if ours:
-            self._lease = pair.lease
-        return pair.value[_WRITER + 1 :] if ours else pair.value, StateVersion(pair.mod_revision, pair.lease)
+        """The state in this value, and its token. Raises SpoiltStateError: it was not written like one."""
+        token = StateVersion(pair.mod_revision, pair.lease)
+        if pair.value[_WRITER : _WRITER + 1] != b":":
+            raise SpoiltStateError(
+                f"expected a state written by elastic-etcd under the key {self._key.decode()!r}, found "
+                f"{pair.value[:60]!r}; choose another --rdzv-id, or another prefix",
+                token,
+            )
+        self._lease = pair.lease
+        return pair.value[_WRITER + 1 :], token
 
     def write(self, state: bytes, token: StateVersion) -> tuple[KeyValue | None, int, bool]:
         """Write in the place of what `token` stands for.

@@ -1,0 +1,97 @@
+"""Backends whose states and entries are signed: they keep the contract, and show nothing that strangers write."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from store_place import KEYS, Place
+
+from elastic_core.clock import SystemClock
+from elastic_core.interfaces.backend import SpoiltStateError
+from elastic_core.rendezvous.over_state import with_roster
+from elastic_core.rendezvous.seal import HmacSeal
+from elastic_core.testing import BackendContract, MemoryBackend, SharedMemory
+
+SECRET, OTHER = b"a secret of the job", b"another secret, also"
+
+
+class TestSigned(BackendContract):
+    """A backend that keeps entries, and does not sign by itself."""
+
+    @pytest.fixture
+    def backend(self):
+        self.memory = SharedMemory()
+        return self.peer(None)
+
+    def peer(self, backend):
+        return with_roster(MemoryBackend(self.memory), SystemClock(), seal=HmacSeal("job", [SECRET]))
+
+    def forget(self, backend):
+        self.memory.forget()
+
+    def spoil(self, backend):
+        self.memory.state = (b"hello", 1)
+
+
+class TestSignedOverAStore(BackendContract):
+    @pytest.fixture
+    def backend(self):
+        self.place = Place().begin()
+        yield self.peer(None)
+        self.place.close()
+
+    def peer(self, backend, run_id="job"):
+        return with_roster(self.place.backend(run_id), SystemClock(), seal=HmacSeal(run_id, [SECRET]))
+
+    def other_job(self, backend):
+        return self.peer(backend, "other")
+
+    def spoil(self, backend):
+        self.place.store.set(KEYS.state(1), b"stranger" + b":" + b'{"version":3}')
+
+
+@pytest.fixture(params=[TestSigned, TestSignedOverAStore], ids=["entries", "store"])
+def makers(request):
+    """Functions that make a client of one job, with the secret or without."""
+    if request.param is TestSigned:
+        memory = SharedMemory()
+        yield lambda *secrets: with_roster(MemoryBackend(memory), SystemClock(), seal=HmacSeal("job", secrets))
+    else:
+        place = Place().begin()
+        yield lambda *secrets: with_roster(place.backend(), SystemClock(), seal=HmacSeal("job", secrets))
+        place.close()
+
+
+def test_entries_of_strangers_are_not_seen(makers):
+    ours, strangers, others = makers(SECRET), makers(), makers(OTHER)
+    ours.announce("a/1", b"entry")
+    strangers.announce("b/1", b"entry")
+    others.announce("c/1", b"entry")
+    assert [item.key for item in ours.roster()] == ["a/1"]
+    assert [item.key for item in others.roster()] == ["c/1"]
+
+
+def test_a_state_of_strangers_can_be_replaced(makers):
+    ours, strangers = makers(SECRET), makers()
+    _, token, _ = ours.set_state(b"1")
+    assert strangers.set_state(b"2", token)[2]
+    with pytest.raises(SpoiltStateError) as caught:
+        ours.get_state()
+    assert ours.set_state(b"3", caught.value.token)[2]
+    assert makers(SECRET).get_state()[0] == b"3"
+
+
+def test_in_a_store_a_withdrawal_and_a_record_from_another_slot_are_not_ours(capsys):
+    place = Place().begin()
+    node, leader = (TestSignedOverAStore.peer(SimpleNamespace(place=place), None) for _ in range(2))
+    node.announce("a/1", b"1")
+    node.announce("a/1", b"2")
+    stranger = place.backend()
+    stranger.roster()
+    stranger.withdraw("a/1")
+    place.store.set(KEYS.slot(place.store.add(KEYS.slots, 1)), place.store.get(KEYS.slot(1)))
+    place.store.set(KEYS.slot(place.store.add(KEYS.slots, 1)), b"1 a/1")
+    assert [(item.key, item.entry) for item in leader.roster()] == [("a/1", b"2")]
+    assert capsys.readouterr().err.count("not signed: ") == 2
+    place.close()
