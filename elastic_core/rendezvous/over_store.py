@@ -312,8 +312,7 @@ class OverStore(RosterBackend):
 
     Every method but `close` raises:
         RendezvousConnectionError: the store cannot be reached. The next call tries again.
-        RendezvousStateError: something else writes to our keys, again and again; an observer changes nothing there, and
-            raises it at once.
+        RendezvousStateError: something else writes to our keys all the time, or has once, and this one only looks.
     """
 
     def __init__(
@@ -351,7 +350,7 @@ class OverStore(RosterBackend):
         return self._connector.grace
 
     def sign_with(self, seal: Seal) -> bool:
-        self._seal = seal
+        self._seal, self._epoch = seal, None
         return True
 
     def connect(self) -> None:
