@@ -5,8 +5,9 @@ are made and connected beforehand. Measured is from the start of the first join 
 must have got the same members and ranks 0 to N - 1.
 
 A ratio compares with torchrun for the same N, or for the largest N that torchrun was measured with.
-`--late-nodes` measures ours once more as `elastic run` makes its handlers: they connect when they join, so the time of
-connecting is in it. `--torchrun-fails-at 512` shows what happens beyond that.
+`--signed-nodes` compares ours with a secret with ours without one, in turn. `--late-nodes` measures ours once more as
+`elastic run` makes its handlers: they connect when they join, so the time of connecting is in it.
+`--torchrun-fails-at 512` shows what happens beyond that.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from benchmarks.report import Report, Row, main, median, parser
 
 # What ours may take, as a share of torchrun's time for the same N, or for 256.
 TARGETS = {8: 0.1, 256: 0.08, 512: 0.15, 1024: 0.5}
+SIGNED = 1.1  # the same with a secret, as a share of the time without
 LIMIT_BEYOND_JOIN_S = 60
 
 
@@ -38,6 +40,7 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--nodes", type=numbers, default=[8, 256, 512, 1024], help="N for elastic (8,256,512,1024)")
     made.add_argument("--torchrun-nodes", type=numbers, default=[8, 256], help="N for torchrun (8,256)")
     made.add_argument("--late-nodes", type=numbers, default=[256], help="N for elastic that connects late (256)")
+    made.add_argument("--signed-nodes", type=numbers, default=[8, 256, 1024], help="N with a secret (8,256,1024)")
     made.add_argument("--runs", type=int, default=5, help="of each N (5)")
     made.add_argument("--join-timeout", type=int, default=300, help="of both, in seconds (300)")
     made.add_argument("--torchrun-fails-at", type=numbers, default=[], help="N to show that torchrun fails there")
@@ -109,6 +112,25 @@ def late_row(nodes: int, runs: Sequence[Joined]) -> Row:
     return Row(f"{nodes} agents connected and joined", "s", {"elastic": typical(runs)}, notes=notes)
 
 
+def signed_row(nodes: int, signed: Sequence[Joined], plain: Sequence[Joined]) -> Row:
+    """With a secret, compared with none in the same run."""
+    notes = {"elastic": note} if (note := failures(signed)) else {}
+    made = Row(f"{nodes} agents joined, signed", "s", {"elastic": typical(signed)}, notes=notes)
+    made.against, made.target = typical(plain), f"ratio <= {SIGNED:.2f} (to no secret)"
+    made.met = within(made, SIGNED)
+    return made
+
+
+def signed_rows(nodes: Sequence[int], runs: int, join_timeout_s: int) -> list[Row]:
+    """With and without in turn."""
+    rows = []
+    for number in nodes:
+        names = ("elastic-signed", "elastic")
+        pairs = [[once(name, number, join_timeout_s) for name in names] for _ in range(runs)]
+        rows.append(signed_row(number, [pair[0] for pair in pairs], [pair[1] for pair in pairs]))
+    return rows
+
+
 def failure_row(nodes: int, joined: Joined, timeout_s: int) -> Row:
     """What torchrun said with more agents than it can take."""
     said = "; ".join(joined.errors) or f"all joined after {joined.seconds:.1f} s"
@@ -138,6 +160,9 @@ def measure(arguments: argparse.Namespace) -> Report:
     report = Report("rendezvous", {"runs": arguments.runs, "processes": PROCESSES})
     report.rows = rows(runs)
     report.rows += [late_row(nodes, of_n) for nodes, of_n in late.items()]
+    report.rows += signed_rows(
+        arguments.signed_nodes if "elastic" in runs else [], arguments.runs, arguments.join_timeout
+    )
     report.rows += [failure_row(nodes, joined, arguments.fail_timeout) for nodes, joined in beyond.items()]
     report.measurements = {
         "seconds": {

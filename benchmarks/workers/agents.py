@@ -18,6 +18,7 @@ import json
 import os
 import resource
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -106,6 +107,21 @@ def elastic_handler(setting: Setting, number: int) -> Any:
     return create_handler(store, backend, parameters)
 
 
+def signed_handler(setting: Setting, number: int) -> Any:
+    """The same, with a secret that all processes of the benchmark know."""
+    with tempfile.NamedTemporaryFile() as secret:  # which only this user can read
+        secret.write(setting.run_id.encode() * 2)
+        secret.flush()
+        from elastic_c10d import create_backend
+
+        from elastic_core.rendezvous import create_handler
+
+        parameters = elastic_parameters(setting, number)
+        parameters.config["secret_file"] = secret.name
+        backend, store = create_backend(parameters)
+        return create_handler(store, backend, parameters)
+
+
 def etcd_handler(setting: Setting, number: int) -> Any:
     """Ours over etcd, as `elastic run` makes it: it connects when it is first asked to join."""
     import grpc  # noqa: F401 - what it takes eight processes on a few cores to load this is another matter
@@ -166,6 +182,7 @@ def torchrun_handler(setting: Setting, number: int) -> Any:
 MAKERS: dict[str, Callable[[Setting, int], Any]] = {
     "elastic": elastic_handler,
     "elastic-late": late_handler,
+    "elastic-signed": signed_handler,
     "elastic-etcd": etcd_handler,
     "torchrun": torchrun_handler,
 }

@@ -350,7 +350,9 @@ class OverStore(RosterBackend):
         return self._connector.grace
 
     def sign_with(self, seal: Seal) -> bool:
-        self._seal, self._epoch = seal, None
+        self._seal = seal
+        if self._epoch is not None:  # it is connected already
+            self._epoch = self._known_as(self._epoch.name)
         return True
 
     def connect(self) -> None:

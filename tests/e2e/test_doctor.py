@@ -37,6 +37,27 @@ def test_two_doctors_meet_at_a_store(elastic, endpoint):
     assert elastic.finish(server).code == 0
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_two_doctors_compare_secrets_without_telling_them(elastic, endpoint, tmp_path, same):
+    secrets = [b"0123456789abcdef", b"0123456789abcdef" if same else b"fedcba9876543210"]
+    for number, secret in enumerate(secrets):
+        (tmp_path / f"secret{number}").touch(0o600)
+        (tmp_path / f"secret{number}").write_bytes(secret)
+    flags = ("--nnodes=2", "--rdzv-endpoint", endpoint, "--rdzv-id=job", "--peers=2", "--peers-timeout=15", "--json")
+    server = elastic.fork("serve", "--rdzv-endpoint", endpoint, "--log-format=json")
+    assert json.loads(server.stderr.readline())["event"] == "store served"
+    both = [
+        elastic.fork("doctor", *flags, f"--rdzv-secret-file={tmp_path / f'secret{number}'}") for number in range(2)
+    ]
+    for done in [elastic.finish(doctor, 120) for doctor in both]:
+        found = levels(done)
+        assert found["secret"] == ("ok" if same else "fault"), done.out + done.err
+        assert found["peers"] == ("ok" if same else "fault")
+        assert not any(secret.decode() in done.out + done.err for secret in secrets)
+    server.send_signal(signal.SIGTERM)
+    assert elastic.finish(server).code == 0
+
+
 def test_before_there_is_anything(elastic, endpoint):
     flags = ("--rdzv-endpoint", endpoint, "train.py", "--lr=3")
     plain, expecting = (

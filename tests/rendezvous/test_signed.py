@@ -82,6 +82,17 @@ def test_a_state_of_strangers_can_be_replaced(makers):
     assert makers(SECRET).get_state()[0] == b"3"
 
 
+def test_a_store_that_is_connected_already_signs_from_then_on():
+    place = Place().begin()
+    backend = place.backend()
+    backend.connect()
+    signed = with_roster(backend, SystemClock(), seal=HmacSeal("job", [SECRET]))
+    _, token, _ = signed.set_state(b"1")
+    assert TestSignedOverAStore.peer(SimpleNamespace(place=place), None).get_state() == (b"1", token)
+    assert place.backend().get_state()[0].startswith(b"signed ")
+    place.close()
+
+
 def test_in_a_store_a_withdrawal_and_a_record_from_another_slot_are_not_ours(capsys):
     place = Place().begin()
     node, leader = (TestSignedOverAStore.peer(SimpleNamespace(place=place), None) for _ in range(2))

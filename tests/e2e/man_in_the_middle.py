@@ -1,0 +1,93 @@
+"""A proxy between agents and their store that changes, drops, repeats and reorders what passes, by chance."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+
+
+class ManInTheMiddle:
+    """Listens on a port of this machine and passes on to another, in both directions.
+
+    Args:
+        target: the port of the store.
+        seed: the faults are the same each time, but not what they meet.
+        chance: that a piece that passes meets a fault.
+
+    Attributes:
+        faults: how many there were, by kind.
+    """
+
+    def __init__(self, target: int, seed: int, chance: float) -> None:
+        self._target = target
+        self._random = random.Random(seed)
+        self._chance = chance
+        self._lock = threading.Lock()
+        self._ends: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.faults = dict.fromkeys(("change", "drop", "repeat", "reorder"), 0)
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    @property
+    def count(self) -> int:
+        return sum(self.faults.values())
+
+    def honest(self) -> None:
+        """No more faults from now on."""
+        self._chance = 0.0
+
+    def close(self) -> None:
+        self._listener.close()
+        for end in self._ends:
+            self._shut(end)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                return
+            self._ends += [client, server]
+            for here, there in ((client, server), (server, client)):
+                threading.Thread(target=self._pass_on, args=(here, there), daemon=True).start()
+
+    def _pass_on(self, here: socket.socket, there: socket.socket) -> None:
+        held = b""
+        try:
+            while piece := here.recv(65536):
+                sent, held = self._met(piece, held)
+                there.sendall(sent)
+        except OSError:
+            pass
+        self._shut(here)
+        self._shut(there)
+
+    def _met(self, piece: bytes, held: bytes) -> tuple[bytes, bytes]:
+        """What is sent on, and what is held back until the next piece has passed."""
+        with self._lock:
+            if self._random.random() >= self._chance:
+                return piece + held, b""
+            kind = self._random.choice(list(self.faults))
+            self.faults[kind] += 1
+            if kind == "change":
+                at = self._random.randrange(len(piece))
+                other = piece[at] ^ self._random.randrange(1, 256)
+                return piece[:at] + bytes([other]) + piece[at + 1 :] + held, b""
+            if kind == "drop":
+                at = self._random.randrange(len(piece))
+                return piece[:at] + piece[at + self._random.randrange(1, 64) :] + held, b""
+            if kind == "repeat":
+                return piece + piece + held, b""
+            return held, piece
+
+    @staticmethod
+    def _shut(end: socket.socket) -> None:
+        try:
+            end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        end.close()
