@@ -46,9 +46,7 @@ def test_two_doctors_compare_secrets_without_telling_them(elastic, endpoint, tmp
     flags = ("--nnodes=2", "--rdzv-endpoint", endpoint, "--rdzv-id=job", "--peers=2", "--peers-timeout=15", "--json")
     server = elastic.fork("serve", "--rdzv-endpoint", endpoint, "--log-format=json")
     assert json.loads(server.stderr.readline())["event"] == "store served"
-    both = [
-        elastic.fork("doctor", *flags, f"--rdzv-secret-file={tmp_path / f'secret{number}'}") for number in range(2)
-    ]
+    both = [elastic.fork("doctor", *flags, f"--rdzv-secret-file={tmp_path / f'secret{number}'}") for number in range(2)]
     for done in [elastic.finish(doctor, 120) for doctor in both]:
         found = levels(done)
         assert found["secret"] == ("ok" if same else "fault"), done.out + done.err

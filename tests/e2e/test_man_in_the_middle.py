@@ -1,0 +1,94 @@
+"""Between the nodes of a job with a secret and their store sits somebody who changes, drops, repeats and reorders what
+passes. Rounds form between the faults or do not; what forms is of these nodes alone, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from man_in_the_middle import ManInTheMiddle
+
+from elastic_core.errors import RendezvousError
+from elastic_core.interfaces.node import Node
+from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(3600)]
+
+FAULTS = int(os.environ.get("ELASTICTEST_FAULTS", "1000"))
+NODES = ("a", "b", "c", "d", "e", "f", "g", "h")
+LONGEST = 90.0  # seconds that a call may take: its timeouts, and the machine's slowness
+
+
+class Member:
+    """One node that takes part again and again, as a new agent each time."""
+
+    def __init__(self, name, port, secret):
+        self.name, self.port, self.secret = name, port, secret
+        self.rounds, self.errors, self.longest = [], {}, 0.0
+
+    def take_part(self):
+        params = RendezvousParameters(
+            "c10d", f"127.0.0.1:{self.port}", "job", 2, len(NODES), "127.0.0.1", Node(self.name, self.name),
+            is_host=False, secret_file=self.secret, read_timeout=0.5, connect_timeout=5.0, join_timeout=10.0,
+            last_call_timeout=0.2, close_timeout=2.0, keep_alive_interval=0.1, keep_alive_max_attempt=10,
+        )  # fmt: skip
+        begun = time.monotonic()
+        handler = get_rendezvous_handler(params)
+        try:
+            info = handler.next_rendezvous()
+            self.rounds.append((info.formed.number, info.rank, tuple(info.formed.members), info.bootstrap_store_info))
+            assert handler.verdict() is None or not handler.verdict().succeeded
+            handler.leave("it was only a visit", 2.0)
+        except RendezvousError as error:
+            self.errors[type(error).__name__] = self.errors.get(type(error).__name__, 0) + 1
+            assert str(error)
+        finally:
+            handler.shutdown()
+            self.longest = max(self.longest, time.monotonic() - begun)
+
+
+def test_no_forged_round_no_success_and_no_hang(job, tmp_path):
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_bytes(b"0123456789abcdef")
+    server = job.serve()
+    middle = ManInTheMiddle(job.port, seed=7, chance=0.05)
+    members, broken = [Member(name, middle.port, str(secret)) for name in NODES], []
+
+    def live(member):
+        try:
+            while middle.count < FAULTS and not broken and server.runs:
+                member.take_part()
+        except BaseException as error:  # noqa: BLE001 - the test fails with it
+            broken.append(error)
+
+    threads = [threading.Thread(target=live, args=(member,)) for member in members]
+    begun = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(f"{middle.faults} in {time.monotonic() - begun:.0f} s; rounds {sum(len(m.rounds) for m in members)}")
+    print([(member.name, member.errors, round(member.longest, 1)) for member in members])
+    assert not broken, broken
+    assert server.runs, server.err
+    for member in members:
+        assert member.longest < LONGEST
+        for _, rank, seats, where in member.rounds:
+            assert seats[rank].node == member.name
+            assert {seat.node for seat in seats} <= set(NODES)
+            assert {seat.address for seat in seats} | {where.master_addr} == {"127.0.0.1"}
+    middle.honest()
+    calm = [threading.Thread(target=member.take_part) for member in members]
+    before = [len(member.rounds) for member in members]
+    for thread in calm:
+        thread.start()
+    for thread in calm:
+        thread.join()
+    assert any(len(member.rounds) > had for member, had in zip(members, before, strict=True))
+    middle.close()
+    server.signal(signal.SIGTERM)
+    assert server.code() == 0
