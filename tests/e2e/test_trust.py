@@ -110,23 +110,41 @@ def swap(store, key):
 swap.before = b""
 
 
+@pytest.mark.parametrize("signed", [True, False], ids=["signed", "not"])
 @pytest.mark.parametrize("act", [rubbish, many_digits, jump, nul, delete, swap])
-def test_one_act_on_every_key_of_a_job_with_a_secret(job, secret, act):
-    """The workers are untouched, or restarted without using the budget: there is none."""
+def test_one_act_on_every_key_of_a_job(job, secret, act, signed):
+    """The workers are untouched, or restarted without using the budget: there is none. This is no forgery, so a job
+    without a secret takes it as well."""
     server = job.serve()
-    agents = job.agents("a b", "--nnodes=2:3", "--max-restarts=0", secret)
+    flags = ("--nnodes=2:3", "--max-restarts=0", *([secret] if signed else []))
+    agents = job.agents("a b", *flags)
     first = job.round(2)
     stranger = Stranger(job)
     for key in EVERY_KEY:
         act(stranger.store, key(stranger))
         time.sleep(0.7)  # two beats
-    agents.append(job.agent("c", "--nnodes=2:3", "--max-restarts=0", secret))
+    agents.append(job.agent("c", *flags))
     last = job.round(3, after=first)
     assert last.restarts == {"0"}
     job.end()
     assert [agent.code() for agent in agents] == [0, 0, 0]
     server.signal(signal.SIGTERM)
     assert server.code() == 0
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1\0", "\ud800", "\x1b[2J", "x" * 5000])
+def test_an_entry_that_no_node_would_write_costs_nobody_anything(job, address):
+    agents = job.agents("a b", "--nnodes=2:3")
+    first = job.round(2)
+    stranger = Stranger(job)
+    keys, slot = stranger.keys, stranger.store.add(stranger.keys.slots, 1)
+    entry = encoded_entry(Entry("evil/1", "evil", "evil", address, 4711))
+    stranger.store.set(keys.beats(slot), "1")
+    stranger.store.set(keys.slot(slot), b"%d evil/1 " % slot + entry)
+    eventually(lambda: any("entry not readable" in agent.err for agent in agents), "one to say so")
+    assert [found.port for found in job.rounds()] == [first.port]
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
 
 
 def close_well(stranger, was=None):
