@@ -258,7 +258,9 @@ def _typed(value: Any, kind: type | tuple[type, ...]) -> Any:
 def _shown(value: Any) -> str:
     """Only the beginning of what came from the network: it can be deep, long, or a number that Python will not
     print."""
-    return repr(value)[:60] if isinstance(value, (str, float, bool, type(None))) else type(value).__name__
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    return repr(value)[:60] if isinstance(value, (str, float, int, type(None))) else type(value).__name__
 
 
 def _texts(values: Any) -> tuple[str, ...]:

@@ -109,14 +109,13 @@ class Announcer:
     def announce(self, store: Store, key: str, entry: bytes) -> int:
         """Append an announcement. Returns how many live ones are older than the first of this key, about."""
         own = self._own.get(key)
-        slot = None
         if own is None or own.entry is None:  # a withdrawal that broke off may have landed, and its counter be deleted
-            slot = add(store, self._keys.slots, 1)
-            own = self._own[key] = _Own(slot)
-        own.entry = entry
-        if own.latest is None:  # the counter is there before the entry: a reader that sees an entry reads its beats too
+            own = _Own(first=0)
+        elif own.latest is None:
             own.beats = add(store, self._keys.beats(own.first), 1)
-        return max(0, own.first - self._append(store, own, LogRecord(key, own.first, entry), slot))
+        own.entry = entry
+        base = self._append(store, key, own)
+        return max(0, own.first - base)
 
     def move_to(self, other: Announcer, store: Store) -> None:
         """Announce what stands here with `other`, in the epoch of the store that is its."""
@@ -133,7 +132,7 @@ class Announcer:
         if own is not None or first is not None:
             own = own or _Own(first or 0)
             own.entry = None
-            self._append(store, own, LogRecord(key, own.first, None), None)
+            self._append(store, key, own)
             self._own.pop(key, None)  # only now: one that breaks off is made again
 
     def beat(self, store: Store, key: str) -> None:
@@ -167,19 +166,21 @@ class Announcer:
         except RendezvousStateError:
             return 0
 
-    def _append(self, store: Store, own: _Own, record: LogRecord, slot: int | None) -> int:
-        """Write the record into `slot`, or into a new one where a reader lost patience with us and voided it, or
+    def _append(self, store: Store, key: str, own: _Own) -> int:
+        """Write the record into a new slot; into the next one where a reader lost patience with us and voided it, or
         something else has written. What it replaces stays for readers that do not come to this slot yet. A slot before
         `base` was void and deleted before it was filled: what is written there goes as well. Returns `base`."""
-        own.latest = None
-        slot = add(store, self._keys.slots, 1) if slot is None else slot
+        own.latest, begins = None, own.first == 0
         for _ in range(_MOST_TRIES):
-            value = self._seal.sealed(self._keys.slot(slot), record.encode())
+            slot = add(store, self._keys.slots, 1)
+            if begins:  # the counter is there before the entry: a reader that sees an entry reads its beats too
+                self._own[key], own.first = own, slot
+                own.beats = add(store, self._keys.beats(slot), 1)
+            value = self._seal.sealed(self._keys.slot(slot), LogRecord(key, own.first, own.entry).encode())
             if create(store, self._keys.slot(slot), value) == value:
                 base = as_number(self._keys.base, create(store, self._keys.base, b"1"))
                 if base <= slot or not delete(store, self._keys.slot(slot)):
                     break
-            slot = add(store, self._keys.slots, 1)
         else:
             raise foreign(f"a slot at {self._keys.slots!r} that is free, and after {self._keys.base!r}", f"{slot}")
         own.latest, own.written = slot, value
@@ -266,6 +267,10 @@ class RosterLog:
     def _sighted_slots(self, store: Store, taken: int) -> int:
         """So many slots are known to be taken from now on. Where that does not go with what was read, the log is read
         anew from `base`; and where it does not go with that, something else has written one of the two."""
+        if taken < self.cursor and self._live:
+            raise foreign(
+                f"a number under the key {self._keys.slots!r} that only grows", f"{taken} after {self.cursor}"
+            )
         if not 0 <= taken - self.cursor <= _MOST_UNREAD:
             self._start(store)
             self._sighted = []

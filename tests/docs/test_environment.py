@@ -46,6 +46,8 @@ OF_OTHERS = {
     "USE_LIBUV": "torch's",
     "TMPDIR": "Python's",
     "NCCL_DEBUG": "NCCL's",
+    "NCCL_SOCKET_IFNAME": "NCCL's",
+    "GLOO_SOCKET_IFNAME": "gloo's",
     "TORCH_DISTRIBUTED_DEBUG": "torch's",
 }
 """Variables that the pages name and the code does not read."""

@@ -44,10 +44,15 @@ class Pods:
 
     def __init__(self, elastic):
         yaml = pytest.importorskip("yaml")
-        _, job = yaml.safe_load_all(MANIFEST.read_text())
+        *_, job = yaml.safe_load_all(MANIFEST.read_text())
         (self._container,) = job["spec"]["template"]["spec"]["containers"]
         self._elastic = elastic
         self._become = elastic.script("become.py", BECOME)
+        self._secrets = elastic.cwd / "secret"
+        self._secrets.mkdir()
+        for name in ("rdzv", "token"):
+            (self._secrets / name).touch(0o400)
+            (self._secrets / name).write_text(f"a {name} of 32 characters or more than that")
         self.port = free_port()
 
     def main(self, index):
@@ -60,6 +65,7 @@ class Pods:
 
     def _start(self, name, index, command):
         here = {"/tmp/": f"{self._elastic.cwd}/tmp{index}/", "=gpu": "=1", "8080": str(free_port())}
+        here["/etc/elastic/secret"] = str(self._secrets)
         for theirs, ours in here.items():
             command = [word.replace(theirs, ours) for word in command]
         return self._elastic.start_to_files(
@@ -70,6 +76,7 @@ class Pods:
             ELASTIC_NNODES="1:2",
             ELASTIC_RDZV_ENDPOINT=f"127.0.0.1:{self.port}",
             ELASTIC_RDZV_ID="uid",
+            ELASTIC_RDZV_SECRET_FILE=str(self._secrets / "rdzv"),
             ELASTIC_NODE_ID=f"trainer-{index}-abcde",
             JOB_COMPLETION_INDEX=str(index),
         )

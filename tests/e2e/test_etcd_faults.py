@@ -181,12 +181,14 @@ def test_a_state_of_a_newer_version_is_named(on, etcd_endpoint, tmp_path):
     from elastic_etcd import EtcdRendezvousBackend
     from elastic_etcd.client.client import EtcdClient
 
+    from elastic_core.rendezvous.codec import VERSION
+
     backend = EtcdRendezvousBackend(EtcdClient([etcd_endpoint]), "job", tmp_path.name)
-    backend.set_state(b'{"version":3,"round":7}')
+    backend.set_state(b'{"version":%d,"round":7}' % (VERSION + 1))
     backend.close()
     agent = on(etcd_endpoint, prefix=tmp_path.name).agent("a", "--nnodes=2")
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
-    assert "of version 2, found version int" in agent.report
+    assert f"of version {VERSION}, found version {VERSION + 1}" in agent.report
 
 
 def test_over_tls_with_certificates_for_both_sides(on, servers, tmp_path):

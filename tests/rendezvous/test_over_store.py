@@ -388,7 +388,7 @@ ACTS = {
 def test_keys_that_contradict_each_other_are_left_behind_by_all(place, act):
     """As a store that began anew: whoever waits for the state is told, and the nodes announce themselves again."""
     node, leader, token = spoilt(place, act)
-    waiting = Background(lambda: node.wait_for_state(token, LONG))
+    waiting = Background(lambda: node.wait_for_state(token, 10 * LONG))
     eventually(lambda: place.connections == 3)
     newcomer = place.backend(hole_patience=0.0)
     newcomer.announce("c/1", b"3")
@@ -397,13 +397,13 @@ def test_keys_that_contradict_each_other_are_left_behind_by_all(place, act):
         for one, key in ((node, "a/1"), (leader, "b/1")):
             one.beat(key, leading=False, look=False)
     eventually(lambda: [set(shown(one)) for one in nodes] == [everybody] * 3)
-    waiting.result()
 
     def writes():
         standing = state_of(leader)
         return leader.set_state(b"2", None if standing is None else standing[1])[2]
 
     eventually(writes)
+    waiting.result()
     assert {state_of(one) for one in (*nodes, place.backend())} == {state_of(leader)}
     assert set(shown(place.backend())) == everybody
     for one, key in ((node, "a/1"), (leader, "b/1"), (newcomer, "c/1")):
