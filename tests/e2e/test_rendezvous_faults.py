@@ -163,7 +163,7 @@ def test_nodes_whose_clocks_are_an_hour_off(job, elastic):
 
 FOREIGN = {
     "corrupt": (b"\x80\x04\x95 a pickle, perhaps", "found what is no JSON"),
-    "newer": (json.dumps({"version": 99, "round": 7}).encode(), "of version 3, found version int"),
+    "newer": (json.dumps({"version": 99, "round": 7}).encode(), "of version 3, found version 99"),
 }
 
 
