@@ -73,8 +73,7 @@ def run(argv: Sequence[str]) -> int:
     """`elastic run`."""
     from elastic_core import config
 
-    manager = _load_plugins()
-    reading = _read(argv, manager, lambda: config.help_text(manager.added_options()))
+    manager, reading = _read(argv, lambda manager: config.help_text(manager.added_options()))
     settings = reading.settings
     _configure_log(settings.log_format, settings.log_level, manager, reading.skipped)
     from elastic_core.observers import History
@@ -101,8 +100,7 @@ def explain(argv: Sequence[str]) -> None:
     from elastic_core import compose, config
     from elastic_core.operate.commands import EXPLAIN, explain_help
 
-    manager = _load_plugins()
-    reading = _read(argv, manager, explain_help, EXPLAIN, require_script=False)
+    manager, reading = _read(argv, lambda _: explain_help(), EXPLAIN, require_script=False)
     reading = replace(reading, settings=compose.without_missing(reading.settings, manager, reading.origins))
     unused = compose.unused_options(reading.settings, manager)
     kept = None
@@ -117,16 +115,10 @@ def explain(argv: Sequence[str]) -> None:
 def plugins(argv: Sequence[str]) -> None:
     """`elastic plugins`."""
     from elastic_core.hooks import listing
-    from elastic_core.operate.commands import plugins_help
+    from elastic_core.operate.commands import PLUGINS
 
-    if {"-h", "--help"} & set(argv):
-        _print(plugins_help())
-        raise _HelpPrinted
-    if list(argv) not in ([], ["--json"]):
-        found = " ".join(argv[1:] if argv[0] == "--json" else argv)
-        raise ConfigurationError(Problem("elastic plugins", f"expected nothing but --json, found {found!r}"))
-    manager = _load_plugins()
-    _print(_to_json(listing.as_dict(manager)) if argv else listing.as_text(manager))
+    manager, reading = _read_command(PLUGINS, argv)
+    _print(_to_json(listing.as_dict(manager)) if reading.values["json"] else listing.as_text(manager))
 
 
 def status(argv: Sequence[str]) -> None:
@@ -136,8 +128,7 @@ def status(argv: Sequence[str]) -> None:
     from elastic_core.operate.status import status as look
     from elastic_core.operate.target import target_of
 
-    manager = _load_plugins()
-    reading = _read_command(STATUS, argv, manager, REQUIRED_FOR_JOB)
+    manager, reading = _read_command(STATUS, argv, REQUIRED_FOR_JOB)
     _tell_skipped(reading.skipped)
     snapshot = look(target_of(reading.values), manager, reading.values["timeout"])
     _print(_to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
@@ -149,8 +140,7 @@ def drain(argv: Sequence[str]) -> None:
     from elastic_core.operate.drain import drain as take_out
     from elastic_core.operate.target import target_of
 
-    manager = _load_plugins()
-    reading = _read_command(DRAIN, argv, manager, REQUIRED_FOR_JOB)
+    manager, reading = _read_command(DRAIN, argv, REQUIRED_FOR_JOB)
     _tell_skipped(reading.skipped)
     (node,) = reading.operands
     take_out(target_of(reading.values), node, manager, reading.values["timeout"], _print)
@@ -161,8 +151,7 @@ def serve(argv: Sequence[str]) -> None:
     from elastic_core.operate import serve as serving
     from elastic_core.operate.commands import REQUIRED_FOR_SERVE, SERVE
 
-    manager = _load_plugins()
-    reading = _read_command(SERVE, argv, manager, REQUIRED_FOR_SERVE)
+    manager, reading = _read_command(SERVE, argv, REQUIRED_FOR_SERVE)
     values = reading.values
     _configure_log(values["log_format"], values["log_level"], manager, reading.skipped)
     endpoint, room = serving.serving_endpoint(values["rdzv_endpoint"]), serving.room_for(values["nnodes"])
@@ -177,9 +166,8 @@ def doctor(argv: Sequence[str]) -> int:
     from elastic_core.operate import commands
     from elastic_core.operate.doctor import examine, finding
 
-    manager = _load_plugins()
-    reading = _read(
-        argv, manager, commands.doctor_help, commands.DOCTOR, new_run_id=lambda: "doctor", require_script=False
+    manager, reading = _read(
+        argv, lambda _: commands.doctor_help(), commands.DOCTOR, new_run_id=lambda: "doctor", require_script=False
     )
     _tell_skipped(reading.skipped)
     settings = compose.without_missing(reading.settings, manager, reading.origins)
@@ -239,40 +227,45 @@ def _leave_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _load_plugins() -> PluginManager:
-    from elastic_core.config import RESERVED
+def _load_plugins(argv: Sequence[str], specs: Mapping[str, Spec], mixed: bool = False) -> PluginManager:
+    from elastic_core import config
     from elastic_core.hooks.manager import PluginManager
 
-    return PluginManager.load(os.environ, reserved=RESERVED)
+    allowed = config.allowed_plugins(argv, os.environ, Path.cwd(), specs, mixed)
+    return PluginManager.load(os.environ, reserved=config.RESERVED, allowed=allowed)
 
 
 def _read(
-    argv: Sequence[str],
-    manager: PluginManager,
-    help_text: Callable[[], str],
-    own: Sequence[Spec] = (),
-    **more: Any,
-) -> Reading:
-    """A command line with the flags of `run` and the command's `own`. Raises _HelpPrinted if it asks for help."""
+    argv: Sequence[str], help_text: Callable[[PluginManager], str], own: Sequence[Spec] = (), **more: Any
+) -> tuple[PluginManager, Reading]:
+    """The plugins, and a command line with the flags of `run` and the command's `own`. Raises _HelpPrinted if it asks
+    for help."""
     from elastic_core import config
 
+    manager = _load_plugins(argv, {**config.SPECS, **{spec.name: spec for spec in own}})
     added = manager.added_options()
     if config.asks_for_help(argv, added, own):
-        _print(help_text())
+        _print(help_text(manager))
         raise _HelpPrinted
-    return config.read(argv, os.environ, Path.cwd(), added, own=own, **more)
+    reading = config.read(argv, os.environ, Path.cwd(), added, own=own, **more)
+    if reading.settings.plugins != manager.allowed:
+        expected = "expected it before the flags that plugins add, found it after one, when all plugins were loaded"
+        raise ConfigurationError(Problem("--plugins", f"{expected}; put it first"))
+    return manager, reading
 
 
 def _read_command(
-    command: Command, argv: Sequence[str], manager: PluginManager, required: Mapping[str, str]
-) -> CommandReading:
-    """A command line with few flags. Raises _HelpPrinted if it asks for help."""
+    command: Command, argv: Sequence[str], required: Mapping[str, str] | None = None
+) -> tuple[PluginManager, CommandReading]:
+    """The plugins, and a command line with few flags. Raises _HelpPrinted if it asks for help."""
     from elastic_core import config
 
+    manager = _load_plugins(argv, command.specs, mixed=True)
     if config.wants_help(command, argv):
         _print(command.help_text())
         raise _HelpPrinted
-    return config.read_command(command, argv, os.environ, Path.cwd(), manager.added_options(), required)
+    reading = config.read_command(command, argv, os.environ, Path.cwd(), manager.added_options(), required)
+    return manager, reading
 
 
 def _tell_skipped(skipped: Sequence[Problem]) -> None:
@@ -291,6 +284,8 @@ def _configure_log(log_format: str, level: str, manager: PluginManager, skipped:
         logger.warning("plugin failed", **failure.source.as_dict(), reason=failure.reason)
     for reason in manager.about_unknown_blocks():
         logger.warning("plugin not blocked", reason=reason)
+    for reason in manager.about_unknown_allowed():
+        logger.warning("plugin not installed", reason=reason)
     for conflict in manager.option_conflicts():
         for source in conflict.losers:
             logger.warning("plugin failed", **source.as_dict(), option=conflict.name, reason=f"left out: {conflict}")

@@ -23,7 +23,9 @@ _FLAG = "--nproc-per-node"
 _PROBE_TIMEOUT: Duration = 120.0
 
 ASKING = """
-import os, sys, threading
+import sys
+sys.path[:] = filter(None, sys.path)  # torch is found as a script finds it, which is not in the current directory
+import os, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
 import torch
 

@@ -56,6 +56,7 @@ EVENTS: Mapping[EventName, str] = {
     "output lost": "a worker's output could not be written or read to its end",
     "config file left out": "a config file was found and not read, because others than you and root can change it",
     "plugin not blocked": "ELASTIC_DISABLE_PLUGINS has a name that no installed plugin has",
+    "plugin not installed": "--plugins has a name that no installed distribution with plugins has",
     "plugin missing": "a variable of torchrun's asks for what a package that is not installed brings; the run goes on",
     "plugin failed": "a plugin could not be loaded, lost an option to another, or raised when used",
     "backend deprecated": "the rendezvous backend works as before, and there is a better one",

@@ -48,8 +48,10 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         ChildFailedError: the workers failed for good. Other errors as for `elastic_core.launch.elastic_launch`.
     """
-    manager = PluginManager.load(os.environ, reserved=config.RESERVED)
-    reading = config.read(_words(args), os.environ, Path.cwd(), manager.added_options())
+    words, cwd = _words(args), Path.cwd()
+    allowed = config.allowed_plugins(words, os.environ, cwd)
+    manager = PluginManager.load(os.environ, reserved=config.RESERVED, allowed=allowed)
+    reading = config.read(words, os.environ, cwd, manager.added_options())
     settings = compose.without_missing(reading.settings, manager, reading.origins)
     compose.check_available(settings, manager, reading.origins)
     entry = compose.script_entry(settings, reading.script or "", reading.script_args, os.environ)

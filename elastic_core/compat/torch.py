@@ -11,10 +11,14 @@ this one, too.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
+    del sys.path[0]  # the current directory; nothing of ours may be imported from there
+
 import importlib
 import importlib.machinery
 import runpy
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +81,7 @@ def _run_program(argv: Sequence[str]) -> None:
             f"elastic: expected python -m {__spec__.name} PROGRAM [ARGUMENTS], found {' '.join(argv) or 'nothing'}"
         )
     sys.argv[:] = argv
-    sys.path[0] = str(Path(argv[0]).resolve().parent)
+    sys.path.insert(0, str(Path(argv[0]).resolve().parent))
     runpy.run_path(argv[0], run_name="__main__")
 
 

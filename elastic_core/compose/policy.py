@@ -137,7 +137,7 @@ def _placer(settings: Settings, log_dir: Path | None, given: LogsSpecs | None) -
         return None
     return logs_specs.load_placer(
         settings.logs_specs,
-        logs_specs.installed_points(),
+        logs_specs.installed_points(settings.plugins),
         log_dir,
         str(settings.redirects),
         str(settings.tee),

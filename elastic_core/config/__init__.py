@@ -9,6 +9,7 @@ from elastic_core.config.explain import as_dict, as_text, help_text
 from elastic_core.config.reading import (
     RESERVED,
     Reading,
+    allowed_plugins,
     asks_for_help,
     read,
     settings_from,
@@ -28,6 +29,7 @@ __all__ = [
     "Spec",
     "StreamMap",
     "Std",
+    "allowed_plugins",
     "as_dict",
     "as_text",
     "asks_for_help",

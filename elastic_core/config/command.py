@@ -10,7 +10,7 @@ from elastic_core.config.explain import command_help
 from elastic_core.config.flags import scan
 from elastic_core.config.reading import gathered, parse_found
 from elastic_core.config.settings import SPECS
-from elastic_core.config.spec import Spec, specs_of_options
+from elastic_core.config.spec import Findings, Spec, specs_of_options
 from elastic_core.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Command:
         operands: names of the words that it needs, in this order.
         example: a whole command line, for the help.
         codes: exit codes that mean something special here.
+        alone: it reads neither variables nor files, so that it works while these are wrong.
     """
 
     name: str
@@ -42,12 +43,14 @@ class Command:
     operands: tuple[str, ...] = ()
     example: str = ""
     codes: Mapping[ExitCode, str] = field(default_factory=dict)
+    alone: bool = False
 
     @functools.cached_property
     def specs(self) -> dict[str, Spec]:
         """Every setting and flag that it takes, by name."""
         shared = {name: replace(SPECS[name], help=told or SPECS[name].help) for name, told in self.shared.items()}
-        return {**shared, "config": SPECS["config"], **{spec.name: spec for spec in self.own}}
+        everywhere = {name: SPECS[name] for name in ("plugins", "config")}
+        return {**shared, **everywhere, **{spec.name: spec for spec in self.own}}
 
     @property
     def words(self) -> str:
@@ -92,7 +95,8 @@ def read_command(
         ConfigurationError: with every problem.
     """
     line = scan(argv, command.specs, command.words, mixed=True)
-    sources = gathered(line, environ, cwd, {**SPECS, **specs_of_options(added_options)})
+    known = {**SPECS, **specs_of_options(added_options)}
+    sources = Findings(line.found, line.problems) if command.alone else gathered(line, environ, cwd, known)
     values, unreadable = parse_found(sources.found, command.specs)
     problems = [*sources.problems, *unreadable.values()]
     told = {problem.origin for problem in problems}

@@ -137,6 +137,27 @@ def read(
     )
 
 
+def allowed_plugins(
+    argv: Sequence[str], environ: Mapping[str, str], cwd: Path, specs: Mapping[str, Spec] = SPECS, mixed: bool = False
+) -> tuple[str, ...] | None:
+    """The distributions that `--plugins`, its variable or its key allow; None: all. It is read before plugins are
+    loaded, which add options: whoever reads the whole later tells every other problem.
+
+    Args:
+        specs: all flags of the command.
+        mixed: as for `scan`.
+
+    Raises:
+        ConfigurationError: it has a value that is no list of names.
+    """
+    found = gathered(scan(argv, specs, mixed=mixed), environ, cwd, SPECS).found
+    values, unreadable = parse_found(found, {"plugins": SPECS["plugins"]})
+    if unreadable:
+        raise ConfigurationError(*unreadable.values())
+    allowed: tuple[str, ...] | None = values["plugins"]
+    return allowed
+
+
 def gathered(line: CommandLine, environ: Mapping[str, str], cwd: Path, specs: Mapping[str, Spec]) -> Findings:
     """The strongest value of each setting in all sources, and the problems of the sources."""
     environment = from_environment(environ, specs)

@@ -18,6 +18,7 @@ from elastic_core.config.spec import Spec, setting, specs_of
 from elastic_core.config.values import (
     NodeRange,
     StreamMap,
+    parse_names,
     parse_node_range,
     parse_options,
     parse_ranks,
@@ -357,6 +358,14 @@ class Settings:
     )
     rank_policy_conf: Mapping[str, str] = setting(
         {}, parse_options, "plugins", "options of the rank policy", "K=V,..", adds_up=True, torchrun=False
+    )
+    plugins: tuple[str, ...] | None = setting(
+        None,
+        parse_names,
+        "plugins",
+        "distributions whose plugins may be loaded, beside the core's; unset: all that are installed",
+        "NAME,..",
+        torchrun=False,
     )
     logs_specs: str | None = setting(
         None, parse_filled_text, "plugins", "entry point in group torchrun.logs_specs", "NAME"

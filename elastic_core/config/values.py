@@ -16,6 +16,7 @@ from elastic_core.text import HIDDEN
 
 _NODES = "N or MIN:MAX nodes with 1 <= MIN <= MAX (such as 2 or 1:4)"
 _STREAMS = "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a map by local rank such as 0:3,11:1"
+_NAME = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)
 _OPTIONS = "options as key=value, separated by commas (`,,` is a comma within a value)"
 _RANKS = "local ranks separated by commas (such as 0,1,11)"
 _NOT_CATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
@@ -116,6 +117,15 @@ def _parts(raw: object, expected: str) -> list[object]:
 def parse_texts(raw: object) -> tuple[str, ...]:
     """A comma list of texts, or a list of them (taken as they are)."""
     return tuple(parse_text(part) for part in _parts(raw, "texts separated by commas"))
+
+
+def parse_names(raw: object) -> tuple[str, ...]:
+    """A comma list of names of distributions, at least one."""
+    expected = "names of distributions, separated by commas"
+    names = tuple(str(part).strip() for part in _parts(raw, expected))
+    if not names or not all(_NAME.fullmatch(name) for name in names):
+        raise unexpected(expected, raw)
+    return names
 
 
 def parse_ranks(raw: object) -> frozenset[int]:

@@ -20,6 +20,7 @@ CORE = "elastic-core"
 GROUP = "elastic"
 HANDLERS_GROUP = "torchrun.handlers"
 DISABLE_VARIABLE = "ELASTIC_DISABLE_PLUGINS"
+ALLOW_FLAG, ALLOW_VARIABLE = "--plugins", "ELASTIC_PLUGINS"
 BUILTINS: tuple[str, ...] = tuple(
     f"elastic_core.builtin.{name}" for name in ("event_sinks", "local", "rank_policies", "starters")
 )
@@ -44,8 +45,9 @@ class Source:
 
     @property
     def names(self) -> set[str]:
-        """The normalised names by which users block it: those of its plugin and of its distribution."""
-        return {normalised(self.plugin), normalised(self.distribution)}
+        """The normalised names by which users block it: its plugin's, its distribution's, and both with a colon."""
+        plugin, distribution = normalised(self.plugin), normalised(self.distribution)
+        return {plugin, distribution, f"{distribution}:{plugin}"}
 
     def as_dict(self) -> dict[str, str]:
         """The fields for log lines and JSON."""
@@ -167,4 +169,13 @@ def with_builtins(found: list[Candidate], builtins: Iterable[str]) -> list[Candi
 
 def blocked_names(environ: Mapping[str, str]) -> list[str]:
     """Names of distributions and of entry points that must not be loaded: the list in `ELASTIC_DISABLE_PLUGINS`."""
-    return [name.strip() for name in environ.get(DISABLE_VARIABLE, "").split(",") if name.strip()]
+    return _listed(environ, DISABLE_VARIABLE)
+
+
+def allowed_names(environ: Mapping[str, str]) -> list[str] | None:
+    """The distributions in `ELASTIC_PLUGINS`, whose plugins may be loaded; None: all."""
+    return _listed(environ, ALLOW_VARIABLE) or None
+
+
+def _listed(environ: Mapping[str, str], variable: str) -> list[str]:
+    return [name.strip() for name in environ.get(variable, "").split(",") if name.strip()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, HANDLERS_GROUP, own_version
+from elastic_core.hooks.discovery import ALLOW_FLAG, CORE, DISABLE_VARIABLE, HANDLERS_GROUP, own_version
 from elastic_core.hooks.records import KINDS
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ def as_dict(manager: PluginManager) -> dict[str, Any]:
             for handler in manager.handlers
         ],
         "failed": [_failure(failure) for failure in manager.failures],
-        "blocked": [source.as_dict() for source in manager.blocked],
+        "blocked": [{**source.as_dict(), "by": by} for source, by in manager.blocked.items()],
         "blocked_but_not_installed": list(manager.unknown_blocks),
+        "allowed": None if manager.allowed is None else list(manager.allowed),
+        "allowed_but_not_installed": list(manager.unknown_allowed),
         "conflicts": [
             {
                 "kind": conflict.noun,
@@ -97,17 +99,26 @@ def _lines(listing: dict[str, Any]) -> Iterator[str]:
         yield from _plugin_lines(plugin)
     handlers = [f"{item['name']}: {item['target']} ({_release(item)})" for item in listing["torchrun_handlers"]]
     failed = [f"{_titled(item)}: {item['reason']}" for item in listing["failed"]]
-    blocked = [_titled(item) for item in listing["blocked"]]
-    absent = [f"{name} (not installed)" for name in listing["blocked_but_not_installed"]]
+    absent = {DISABLE_VARIABLE: listing["blocked_but_not_installed"], ALLOW_FLAG: []}
+    blocked = {
+        by: [*(_titled(item) for item in listing["blocked"] if item["by"] == by), *map(_absent, names)]
+        for by, names in absent.items()
+    }
     conflicts = [_conflict_line(conflict) for conflict in listing["conflicts"]]
     yield from _section(f"Backends written for torchrun ({HANDLERS_GROUP}), loaded when selected", handlers)
     yield from _section("Failed to load", failed)
-    yield from _section(f"Blocked by {DISABLE_VARIABLE}", blocked + absent)
+    for by, lines in blocked.items():
+        yield from _section(f"Blocked by {by}", lines)
+    yield from _section(f"Allowed by {ALLOW_FLAG}", [*map(_absent, listing["allowed_but_not_installed"])])
     yield from _section("Conflicts (an error when the name is selected; such an option is left out)", conflicts)
 
 
 def _release(item: dict[str, Any]) -> str:
     return f"{item['distribution']} {item['version']}"
+
+
+def _absent(name: str) -> str:
+    return f"{name} (not installed)"
 
 
 def _titled(item: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ import pluggy
 
 from elastic_core.hooks import selection, spec
 from elastic_core.hooks.discovery import (
+    ALLOW_FLAG,
     BUILTINS,
     CORE,
     DISABLE_VARIABLE,
@@ -22,6 +23,7 @@ from elastic_core.hooks.discovery import (
     Failure,
     InvalidPlugin,
     Source,
+    allowed_names,
     blocked_names,
     candidates,
     described_error,
@@ -79,14 +81,25 @@ class PluginManager:
         blocked: Collection[str] = (),
         failures: Iterable[Failure] = (),
         reserved: Iterable[str] = (),
+        allowed: Collection[str] | None = None,
     ) -> None:
         plugins, handlers = list(plugins), list(handlers)
-        sources = {candidate.source for candidate in (*plugins, *handlers)}
+        sources = sorted({candidate.source for candidate in (*plugins, *handlers)})
+        self.allowed = None if allowed is None else tuple(allowed)
+        """The distributions whose plugins may be loaded, as the user wrote them; None: all."""
         unwanted = {normalised(name) for name in blocked}
-        known = {name for source in sources for name in source.names}
-        self.blocked: tuple[Source, ...] = tuple(sorted(source for source in sources if source.names & unwanted))
-        self.unknown_blocks: tuple[str, ...] = tuple(name for name in blocked if normalised(name) not in known)
-        self._known_names = known
+        admissible = None if allowed is None else {CORE, *map(normalised, allowed)}
+        self.blocked: dict[Source, str] = {}
+        """What the user keeps out, by source: the name of the list that does it."""
+        for source in sources:
+            if source.names & unwanted:
+                self.blocked[source] = DISABLE_VARIABLE
+            elif admissible is not None and normalised(source.distribution) not in admissible:
+                self.blocked[source] = ALLOW_FLAG
+        self._known_names = {name for source in sources for name in source.names}
+        self._distributions = {CORE, *(normalised(source.distribution) for source in sources)}
+        self.unknown_blocks = tuple(name for name in blocked if normalised(name) not in self._known_names)
+        self.unknown_allowed = tuple(name for name in allowed or () if normalised(name) not in self._distributions)
         self._failures = list(failures)
         core = Source(CORE, "run", own_version())
         self._reserved = {normalised(name): core for name in reserved}
@@ -108,18 +121,21 @@ class PluginManager:
         builtins: Iterable[str] = BUILTINS,
         entry_points: Iterable[EntryPoint] | None = None,
         reserved: Iterable[str] = (),
+        allowed: Collection[str] | None = None,
     ) -> PluginManager:
-        """Load every plugin that is installed and not blocked. No error of a plugin is raised.
+        """Load every plugin that is installed, allowed and not blocked. No error of a plugin is raised.
 
         Args:
-            environ: holds `ELASTIC_DISABLE_PLUGINS`.
+            environ: holds `ELASTIC_DISABLE_PLUGINS`, and `ELASTIC_PLUGINS` where `allowed` is None.
             builtins: modules of the core that are loaded even if no entry point names them.
             entry_points: used instead of the installed ones; entry points of other groups are ignored.
             reserved: names that are forbidden for the options that plugins add.
+            allowed: the distributions whose plugins may be loaded, beside the core's.
         """
         points, failures = installed_entry_points() if entry_points is None else (list(entry_points), [])
         plugins = with_builtins(candidates(points, GROUP), builtins)
-        return cls(plugins, candidates(points, HANDLERS_GROUP), blocked_names(environ), failures, reserved)
+        allowed = allowed_names(environ) if allowed is None else allowed
+        return cls(plugins, candidates(points, HANDLERS_GROUP), blocked_names(environ), failures, reserved, allowed)
 
     def _admit(self, candidate: Candidate) -> None:
         """Admit the plugin with everything it brings, or record why not."""
@@ -225,6 +241,14 @@ class PluginManager:
         """The one record of that name or alias, whose functions name the plugin in what they raise. Raises PluginError
         like `provided`."""
         return selection.attributed(self.provided(kind, name), kind_of(kind))
+
+    def about_unknown_allowed(self) -> list[str]:
+        """What is wrong with each of `unknown_allowed`, with the name that may have been meant."""
+        return [
+            f"expected names of installed distributions with plugins in {ALLOW_FLAG}, found {name!r}"
+            f"{did_you_mean(normalised(name), self._distributions)}"
+            for name in self.unknown_allowed
+        ]
 
     def about_unknown_blocks(self) -> list[str]:
         """What is wrong with each of `unknown_blocks`, with the name that may have been meant."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.hooks.discovery import CORE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -220,6 +222,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(RankPolicyRecord, "elastic_rank_policies", "rank policy", "--rank-policy", ("__call__",)),
     Kind(EventSinkRecord, "elastic_event_sinks", "event sink", "--event-log-handler"),
 )
+
+
+OURS: frozenset[str] = frozenset({CORE, *(home for kind in KINDS for home in kind.homes.values())})
+"""The distributions that are released together."""
 
 
 def kind_of(record: type[object]) -> Kind:

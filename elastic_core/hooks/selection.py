@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from elastic_core.errors import ElasticError, PluginError, Problem
 from elastic_core.hooks.discovery import CORE, DISABLE_VARIABLE, Failure, Source, described_error
+from elastic_core.hooks.records import OURS
 from elastic_core.text import did_you_mean, normalised
 
 if TYPE_CHECKING:
@@ -43,19 +44,23 @@ class Conflict:
 
     @property
     def losers(self) -> tuple[Source, ...]:
-        """The sources that can be at fault: all but the core."""
-        return tuple(source for source in self.sources if source.distribution != CORE) or self.sources
+        """The sources that can be at fault: strangers before those of ours, and these before the core."""
+        strangers = tuple(source for source in self.sources if source.distribution not in OURS)
+        return strangers or tuple(source for source in self.sources if source.distribution != CORE) or self.sources
 
     def __str__(self) -> str:
         providers = " and ".join(source.described for source in self.sources)
-        return f"the {self.noun} {self.name!r} is provided by {providers}; uninstall one, or block one: {self.remedy}"
+        found = f"the {self.noun} {self.name!r} is provided by {providers}"
+        return f"{found}; uninstall one, or block one: {self.remedy}"
 
     @property
     def remedy(self) -> str:
         """A shell assignment of the block list that ends the conflict."""
-        distributions = {normalised(source.distribution) for source in self.sources}
         last = self.losers[-1]
-        return f"{DISABLE_VARIABLE}={last.distribution if len(distributions) > 1 else last.plugin}"
+        others = {name for source in self.sources if source != last for name in source.names}
+        both = f"{last.distribution}:{last.plugin}"
+        names = (name for name in (last.distribution, last.plugin) if normalised(name) not in others)
+        return f"{DISABLE_VARIABLE}={next(names, both)}"
 
 
 def names_of(record: Record) -> tuple[str, ...]:
@@ -96,7 +101,7 @@ def select(
     provided: Sequence[Provided[R]],
     name: str,
     failures: Sequence[Failure],
-    blocked: Sequence[Source],
+    blocked: Mapping[Source, str],
 ) -> Provided[R]:
     """The only record of that name or alias. `failures` and `blocked` are for the message.
 
@@ -202,7 +207,7 @@ def _unknown(
     provided: Sequence[Provided[R]],
     name: str,
     failures: Sequence[Failure],
-    blocked: Sequence[Source],
+    blocked: Mapping[Source, str],
 ) -> Iterator[str]:
     known = {known_name for item in provided for known_name in names_of(item.record)}
     hint = "" if name in kind.homes else did_you_mean(name, known | set(kind.homes))
@@ -210,12 +215,12 @@ def _unknown(
     here = [f"{'/'.join(names_of(item.record))} ({item.source})" for item in provided]
     yield f"installed: {', '.join(sorted(here)) or 'none'}"
     yield from (f"failed to load: {failure}" for failure in failures)
-    yield from (f"blocked by {DISABLE_VARIABLE}: {source.described}" for source in blocked)
+    yield from (f"blocked by {by}: {source.described}" for source, by in blocked.items())
     if home := to_install(kind, name, failures, blocked):
         yield f"to get it: pip install {home}"
 
 
-def to_install(kind: Kind, name: str, failures: Sequence[Failure], blocked: Sequence[Source]) -> str | None:
+def to_install(kind: Kind, name: str, failures: Sequence[Failure], blocked: Iterable[Source]) -> str | None:
     """The distribution of ours that brings the name, unless it is installed, and failed to load or is blocked."""
     home = kind.homes.get(name)
     present = {normalised(source.distribution) for source in (*blocked, *(failure.source for failure in failures))}

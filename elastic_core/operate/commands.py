@@ -187,15 +187,15 @@ and where each value comes from. It starts nothing. elastic run --help shows the
     )
 
 
-def plugins_help() -> str:
-    """What `elastic plugins --help` prints."""
-    return command_help(
-        """\
-usage: elastic plugins [--json]
+PLUGINS = Command(
+    "plugins",
+    """\
+usage: elastic plugins [flags]
 
 Lists what is installed, what it brings, and what failed to load and why.
 """,
-        (_JSON,),
-        "elastic plugins",
-        {ExitCode.SUCCESS: "the plugins are listed, even if some failed to load"},
-    )
+    {},
+    (_JSON,),
+    codes={ExitCode.SUCCESS: "the plugins are listed, even if some failed to load"},
+    alone=True,
+)

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.values import Std
 from elastic_core.errors import PluginError, Problem
+from elastic_core.text import normalised
 from elastic_core.workers.streams import Placement, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from importlib.metadata import EntryPoint
 
     from elastic_core.workers.streams import Placer
@@ -188,11 +189,16 @@ def load_placer(
     return placer_of(specs, name)
 
 
-def installed_points() -> dict[str, EntryPoint]:
-    """The entry points of the group, by name."""
+def installed_points(allowed: Collection[str] | None = None) -> dict[str, EntryPoint]:
+    """The entry points of the group, by name; of these distributions only, unless it is None."""
     from importlib.metadata import entry_points
 
-    return {point.name: point for point in entry_points(group=GROUP)}
+    names = None if allowed is None else {normalised(name) for name in allowed}
+    return {
+        point.name: point
+        for point in entry_points(group=GROUP)
+        if names is None or (point.dist is not None and normalised(point.dist.name) in names)
+    }
 
 
 def _as_torch(text: str) -> Any:

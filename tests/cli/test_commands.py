@@ -136,7 +136,12 @@ def test_plugins_as_json(capsys):
 
 def test_plugins_takes_nothing_else(capsys):
     assert cli.main(["plugins", "--jsno"]) == 2
-    assert "elastic plugins: expected nothing but --json, found '--jsno'" in capsys.readouterr().err
+    assert (
+        "--jsno: expected a flag of elastic plugins, found an unknown one; did you mean --json?"
+        in capsys.readouterr().err
+    )
+    assert cli.main(["plugins", "c10d"]) == 2
+    assert "elastic plugins: expected nothing but flags, found c10d" in capsys.readouterr().err
 
 
 def test_an_internal_error_of_any_command_has_its_code(tmp_path, capsys):

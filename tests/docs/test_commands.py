@@ -82,7 +82,7 @@ JOB = {"rdzv_backend": "", "rdzv_id": "job", "rdzv_endpoint": "", "rdzv_conf": {
 def test_flags_of_run_say_what_they_mean_to_the_command(command):
     """The texts of `run` tell how `run` makes up what is missing, and these commands do not."""
     same = {name for name, spec in command.specs.items() if name in SPECS and spec.help == SPECS[name].help}
-    assert same == {"config"}
+    assert same == {"config", "plugins"}
     taken = backend_to_serve(JOB) if command is SERVE else target_of(JOB).backend
     assert command.specs["rdzv_backend"].help.endswith(f"; unset: {taken}")
 

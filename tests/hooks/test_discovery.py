@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import importlib.metadata
 
+import pytest
+
 from elastic_core.hooks.discovery import (
     Candidate,
     InvalidPlugin,
     Source,
+    allowed_names,
     blocked_names,
     candidates,
     described_error,
@@ -65,9 +68,48 @@ def test_block_list_takes_distributions_and_plugins_in_any_spelling():
     etcd, wandb = Source("elastic-etcd", "etcd", "1"), Source("some-tools", "wandb", "1")
     other = Source("elastic-c10d", "c10d", "1")
     manager = PluginManager([Candidate(source, "", object) for source in (etcd, wandb, other)], blocked=names)
-    assert manager.blocked == (etcd, wandb)
+    assert manager.blocked == {etcd: "ELASTIC_DISABLE_PLUGINS", wandb: "ELASTIC_DISABLE_PLUGINS"}
     assert [plugin.source for plugin in manager.plugins] == [other]
     assert manager.unknown_blocks == ("ghost",)
+
+
+def test_a_plugin_is_blocked_alone_where_its_name_is_that_of_another_distribution():
+    ours, stranger = Source("elastic-c10d", "c10d", "1"), Source("c10d", "backend", "1")
+    names = blocked_names({"ELASTIC_DISABLE_PLUGINS": "C10D:backend"})
+    manager = PluginManager([Candidate(source, "", object) for source in (ours, stranger)], blocked=names)
+    assert (list(manager.blocked), manager.unknown_blocks) == ([stranger], ())
+
+
+@pytest.mark.parametrize("spelt", ["elastic-etcd, Some.Tools", "elastic_etcd,,some-tools,elastic-etcd"])
+def test_only_distributions_of_the_list_are_allowed_and_the_core(spelt):
+    core, etcd, wandb = (
+        Source("elastic-core", "local", "1"),
+        Source("elastic-etcd", "etcd", "1"),
+        Source("some-tools", "wandb", "1"),
+    )
+    other = Source("elastic-c10d", "etcd", "1")
+    names = allowed_names({"ELASTIC_PLUGINS": spelt})
+    manager = PluginManager([Candidate(source, "", object) for source in (core, etcd, wandb, other)], allowed=names)
+    assert manager.blocked == {other: "--plugins"}
+    assert manager.unknown_allowed == ()
+
+
+def test_who_blocks_and_allows_a_distribution_blocks_it():
+    etcd = Source("elastic-etcd", "etcd", "1")
+    manager = PluginManager([Candidate(etcd, "", object)], blocked=["etcd"], allowed=["elastic-etcd"])
+    assert manager.blocked == {etcd: "ELASTIC_DISABLE_PLUGINS"}
+
+
+def test_the_name_of_a_plugin_is_none_of_a_distribution():
+    manager = PluginManager(
+        [Candidate(Source("elastic-etcd", "etcd", "1"), "", object)], allowed=["elastic-etc", "etcd"]
+    )
+    assert manager.unknown_allowed == ("elastic-etc", "etcd")
+    assert manager.about_unknown_allowed()[0].endswith("found 'elastic-etc'; did you mean 'elastic-etcd'?")
+
+
+def test_an_empty_variable_allows_all():
+    assert allowed_names({}) is allowed_names({"ELASTIC_PLUGINS": " , "}) is None
 
 
 def test_an_empty_variable_blocks_nothing():

@@ -108,6 +108,15 @@ def test_two_providers_are_an_error_that_names_both(install_plugin, backend_sour
     assert problem.message.endswith("ELASTIC_DISABLE_PLUGINS=dist-b")
 
 
+@pytest.mark.parametrize("name", ["aaa", "zzz", "c10d"])
+def test_the_advice_is_to_block_the_stranger_who_takes_a_name_of_ours(name, install_plugin, backend_source):
+    ours = install_plugin("elastic-c10d", backend_source("c10d"), plugin="c10d")
+    manager = load(ours, theirs := install_plugin(name, backend_source("c10d"), plugin="guest"))
+    variable, _, value = refusal(manager, "c10d").message.rpartition(": ")[2].partition("=")
+    mended = load(ours, theirs, **{variable: value})
+    assert mended.provided(RendezvousBackendRecord, "c10d").source.distribution == "elastic-c10d"
+
+
 def test_a_conflict_is_no_error_while_nobody_selects_the_name(install_plugin, backend_source):
     manager = load(
         install_plugin("dist-a", backend_source("redis")), install_plugin("dist-b", backend_source("redis", "other"))

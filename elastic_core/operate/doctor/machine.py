@@ -19,6 +19,7 @@ from elastic_core.hooks.discovery import CORE
 from elastic_core.hooks.options import needed, type_options
 from elastic_core.hooks.records import (
     KINDS,
+    OURS,
     EventSinkRecord,
     HealthEndpointRecord,
     RankPolicyRecord,
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from elastic_core.hooks.manager import PluginManager
     from elastic_core.hooks.records import Record
     from elastic_core.operate.doctor.finding import Finding
-
-OURS: frozenset[str] = frozenset({CORE, *(home for kind in KINDS for home in kind.homes.values())})
-"""The distributions that are released together."""
 
 FILES_PER_NODE = 4  # connections that a node has to the store
 _OTHER_FILES = 256
@@ -197,11 +195,12 @@ def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
         names = " and ".join(source.described for source in conflict.sources)
         told = f"the {conflict.noun} {conflict.name!r} is provided by {names}"
         yield warning(Check.PLUGINS, told, f"uninstall one, or block one: {conflict.remedy}")
-    for source in manager.blocked:
-        yield note(Check.PLUGINS, f"blocked by ELASTIC_DISABLE_PLUGINS: {source.described}")
-    for told in manager.about_unknown_blocks():
-        yield warning(Check.PLUGINS, told, "correct the variable; elastic plugins lists the names")
-    if not (manager.failures or manager.conflicts() or manager.blocked or manager.unknown_blocks):
+    for source, by in manager.blocked.items():
+        yield note(Check.PLUGINS, f"blocked by {by}: {source.described}")
+    unknown = [*manager.about_unknown_blocks(), *manager.about_unknown_allowed()]
+    for told in unknown:
+        yield warning(Check.PLUGINS, told, "correct the name; elastic plugins lists the names")
+    if not (manager.failures or manager.conflicts() or manager.blocked or unknown):
         yield ok(Check.PLUGINS, f"{len(manager.plugins)} loaded, none failed")
 
 

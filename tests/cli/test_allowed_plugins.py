@@ -1,0 +1,108 @@
+"""`--plugins`, its variable and its key: what is not named there is not even imported."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from elastic_core import cli
+
+PLUGIN = """
+from elastic_core.hooks import Option, hookimpl
+
+@hookimpl
+def elastic_add_options():
+    return [Option("team", str, "blue", "a test")]
+"""
+
+
+@pytest.fixture(autouse=True)
+def stranger(tmp_path, monkeypatch):
+    """An installed plugin that adds the flag `--team`."""
+    site = tmp_path / "site"
+    info = site / "stranger-1.4.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.4\n")
+    (info / "entry_points.txt").write_text(
+        "[elastic]\nguest = stranger_plugin\n[torchrun.handlers]\nzk = no_such_module:create\n"
+        "[torchrun.logs_specs]\nplaces = no_such_module:Specs\n"
+    )
+    (site / "stranger_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(site))
+    yield
+    sys.modules.pop("stranger_plugin", None)
+
+
+def listed(*flags: str, capsys) -> dict:
+    assert cli.main(["plugins", "--json", *flags]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_without_the_list_all_are_loaded(script, capsys):
+    script("")
+    listing = listed(capsys=capsys)
+    assert "guest" in [plugin["plugin"] for plugin in listing["plugins"]]
+    assert (listing["allowed"], listing["allowed_but_not_installed"]) == (None, [])
+
+
+@pytest.mark.parametrize("source", ["flag", "variable", "key"])
+def test_what_is_not_on_the_list_is_not_imported(source, script, tmp_path, monkeypatch, capsys):
+    script("")
+    names = "Elastic_C10D,ghost"
+    if source == "variable":
+        monkeypatch.setenv("ELASTIC_PLUGINS", names)
+    if source == "key":
+        (tmp_path / "elastic.toml").write_text(f"plugins = {names.split(',')}")
+    listing = listed(*([f"--plugins={names}"] if source == "flag" else []), capsys=capsys)
+    assert "stranger_plugin" not in sys.modules
+    assert {plugin["distribution"] for plugin in listing["plugins"]} == {"elastic-core", "elastic-c10d"}
+    assert listing["torchrun_handlers"] == []
+    blocked = {item["plugin"]: item["by"] for item in listing["blocked"]}
+    assert (blocked["guest"], blocked["zk"]) == ("--plugins", "--plugins")
+    assert (listing["allowed"], listing["allowed_but_not_installed"]) == (names.split(","), ["ghost"])
+
+
+@pytest.mark.parametrize("command", ["explain", "doctor", "status", "drain", "serve"])
+def test_every_command_keeps_to_it(command, script, capsys):
+    script("")
+    cli.main([command, "--plugins=elastic-core", "--rdzv-backend=c10d", "--help"])
+    job = [] if command == "serve" else ["--rdzv-id=j"]
+    cli.main([command, "--plugins=elastic-core", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1", *job])
+    assert "stranger_plugin" not in sys.modules
+    if command != "drain":  # which lacks the name of a node
+        said = capsys.readouterr()
+        assert "blocked by --plugins: plugin 'c10d' of elastic-c10d" in said.out + said.err
+
+
+def test_a_run_tells_a_name_that_is_not_installed(script, capfd):
+    assert cli.main(["run", "--plugins=elastic-c1Od,Stranger", "--team=red", script("")]) == 0
+    (line,) = (line for line in capfd.readouterr().err.splitlines() if " warning " in line)
+    assert "plugin not installed: reason=" in line
+    assert "expected names of installed distributions with plugins in --plugins, found 'elastic-c1Od'" in line
+    assert "did you mean 'elastic-c10d'?" in line
+
+
+def test_it_must_be_found_before_the_plugins_are_loaded(script, capsys):
+    path = script("")
+    assert cli.main(["run", "--team", "red", "--plugins=stranger", path]) == 2
+    assert "elastic: --plugins: expected it before the flags that plugins add, found it" in capsys.readouterr().err
+    assert cli.main(["run", "--plugins=stranger", "--team", "red", path]) == 0
+    assert cli.main(["run", path, "--plugins=other"]) == 0  # a word of the script
+
+
+def test_a_list_that_is_none_loads_nothing(script, capsys):
+    script("")
+    assert cli.main(["plugins", "--plugins=one two"]) == 2
+    assert "elastic: --plugins: expected names of distributions, separated by commas" in capsys.readouterr().err
+    assert "stranger_plugin" not in sys.modules
+
+
+def test_places_of_logs_are_plugins_too(script, tmp_path, capsys):
+    path = script("")
+    words = ["--logs-specs=places", f"--log-dir={tmp_path / 'logs'}", path]
+    assert cli.main(["run", "--plugins=elastic-c10d", *words]) == 2
+    assert "no_such_module" not in capsys.readouterr().err
+    assert cli.main(["run", "--plugins=stranger", *words]) == 2
+    assert "no_such_module" in capsys.readouterr().err

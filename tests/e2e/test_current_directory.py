@@ -1,0 +1,60 @@
+"""Somebody else's files in the current directory are not imported, however the program is started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CAUGHT = "raise SystemExit('caught ' + __name__)\n"
+
+
+@pytest.fixture
+def snares(tmp_path):
+    """A folder with modules of the names of those that we import, and with a plugin."""
+    for name in ("signal", "socket", "json", "pluggy", "runpy", "torch", "snare"):
+        (tmp_path / f"{name}.py").write_text(CAUGHT)
+    info = tmp_path / "snare-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: snare\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[elastic]\nsnare = snare\n")
+    (tmp_path / "scripts").mkdir()
+    return tmp_path
+
+
+def python(folder, *words, env=None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_it_is_a_snare(snares):
+    assert "caught socket" in python(snares, "-c", "import socket").stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["-I"]])
+def test_python_m(snares, flags):
+    (snares / "runpy.py").unlink()  # Python itself imports it before any program
+    done = python(snares, *flags, "-m", "elastic_core", "plugins")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "elastic-c10d" in done.stdout
+    assert "snare" not in done.stdout
+
+
+def test_a_job_and_its_question_to_torch(snares):
+    (snares / "runpy.py").unlink()
+    script = snares / "scripts" / "train.py"
+    script.write_text("import json; print(json.dumps('trained'))")
+    done = python(snares, "-m", "elastic_core", "run", "--nproc-per-node=auto", script)
+    assert "caught" not in done.stderr
+    assert '"trained"' in done.stdout
+    doctor = python(snares, "-m", "elastic_core", "doctor", "--nproc-per-node=auto")
+    assert "caught" not in doctor.stdout + doctor.stderr
+
+
+def test_a_program_with_torchs_names(snares):
+    (snares / "runpy.py").unlink()
+    program = snares / "scripts" / "program.py"
+    program.write_text("import socket, sys; print('ran', sys.path[0])")
+    done = python(snares, "-m", "elastic_core.compat.torch", program)
+    assert (done.returncode, done.stdout) == (0, f"ran {program.parent}\n"), done.stderr
