@@ -329,6 +329,17 @@ import quopri
     assert {*names[:8], "quopri"} <= json.loads(file.read_text())["modules"].keys()
 
 
+def test_what_is_imported_last_by_a_module_is_learned(warm_runs):
+    """Its end puts that module behind the one that it has imported. A built-in module raises no event of its own."""
+    (warm_runs.site / "last.py").write_text("import xxsubtype\n")
+    cache = warm_runs.folder / "cache"
+    script = warm_runs.script("pass", imports="import last, quopri")
+    code, _, log = warm_runs.run(f"--warm-start-cache={cache}", script)
+    assert code == 0, log
+    [file] = cache_files(cache)
+    assert {"last", "xxsubtype", "quopri"} <= json.loads(file.read_text())["modules"].keys()
+
+
 def test_the_number_of_workers_changes_between_runs(warm_runs):
     """With several of them the agent sets OMP_NUM_THREADS, which C code reads when a process starts."""
     second = "print(b'OMP_NUM_THREADS=1' in open('/proc/self/environ', 'rb').read().split(b'\\0'))"

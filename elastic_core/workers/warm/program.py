@@ -401,12 +401,13 @@ class _Report:
         if len(sys.modules) == self._count:
             return
         names = list(sys.modules)
-        self._count = len(names)
+        missing, self._count = len(names) - self._count, len(names)
         fresh: list[str] = []
-        for name in reversed(names):
-            if name in self._seen:
+        for name in reversed(names):  # at its end a module moves behind those that began after it
+            if name not in self._seen:
+                fresh.append(name)
+            elif len(fresh) >= missing:
                 break
-            fresh.append(name)
         self._seen.update(fresh)
         for name in reversed(fresh):
             if _spec(name) is not None:
