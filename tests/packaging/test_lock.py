@@ -1,0 +1,77 @@
+"""What a change is tried with is fixed by version and hash, and has no known holes, nor has what the wheels admit."""
+
+from __future__ import annotations
+
+import re
+
+import lock
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+ROOT = lock.ROOT
+
+KNOWN_HOLES = {
+    "grpcio": ("CVE-2024-7246", "1.62.3"),
+    "h11": ("CVE-2025-43859", "0.16.0"),
+    "jinja2": ("CVE-2025-27516", "3.1.6"),
+    "protobuf": ("CVE-2025-4565", "4.25.8"),
+    "psutil": ("CVE-2019-18874", "5.6.6"),
+    "urllib3": ("CVE-2026-21441", "2.6.3"),
+}
+"""Of what we need and try with: a hole in a part that is used, and the first release without it. `tox run -e audit`
+asks the package index for all of them; this is for machines that it does not answer."""
+ENVIRONMENTS = ("ci", "demo", "docs", "lint", "packages", "py", "run")
+LINE = re.compile(r"([A-Za-z0-9._-]+)==([^ ;\\]+)(?: ; ([^\\]+?))?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
+
+
+def locked(environment):
+    text = (ROOT / "requirements" / f"{environment}.txt").read_text()
+    assert LINE.sub("", text) == "", "there is something else than versions with hashes"
+    found: dict[str, list[Version]] = {}
+    for name, version, _, _ in LINE.findall(text):
+        found.setdefault(name, []).append(Version(version))
+    return found
+
+
+def test_these_are_the_environments():
+    assert sorted(lock.environments()) == sorted(ENVIRONMENTS)
+    assert {path.stem for path in (ROOT / "requirements").iterdir()} == set(ENVIRONMENTS)
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_all_that_is_asked_for_is_fixed_by_version_and_hash(environment):
+    versions = locked(environment)
+    for asked in map(Requirement, lock.names(environment)):
+        fitting = versions[asked.name.lower()]
+        assert all(asked.specifier.contains(version) for version in fitting), asked
+    assert "torch" not in versions
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_nothing_that_is_fixed_has_a_known_hole(environment):
+    versions = locked(environment)
+    for name, (hole, mended) in KNOWN_HOLES.items():
+        assert all(version >= Version(mended) for version in versions.get(name, [])), hole
+
+
+def test_no_version_that_a_wheel_admits_has_a_known_hole():
+    admitted: dict[str, SpecifierSet] = {}
+    for need in map(Requirement, lock.names("run")):
+        admitted[need.name] = admitted.get(need.name, SpecifierSet()) & need.specifier
+    for name, (hole, mended) in KNOWN_HOLES.items():
+        if name in admitted:
+            assert _lowest(admitted[name]) >= Version(mended), hole
+
+
+def _lowest(admitted):
+    return max(Version(part.version) for part in admitted if part.operator in (">=", "=="))
+
+
+def test_every_environment_that_decides_installs_its_lock_file_and_nothing_by_name():
+    text = (ROOT / "tox.ini").read_text()
+    for environment in set(ENVIRONMENTS) - {"ci", "run"}:
+        section = text.partition(f"\n[testenv:{environment}]\n")[2].partition("\n[")[0]
+        assert f"\ndeps = -r {{tox_root}}{{/}}requirements{{/}}{environment}.txt\n" in section
+    assert "pip install --quiet --require-hashes -r requirements/ci.txt\n" in (ROOT / ".ci" / "run").read_text()
