@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import stat
 from pathlib import Path
 
 MOST_BYTES = 4096
+_SET_DUMPABLE = 4  # for prctl
 _MOST_STEPS = 100  # folders and links on the way to a file
 _OPENED = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOUND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -20,6 +23,8 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
     in memory that is read-only, in a file of root's. The secrets of Kubernetes and Docker are there, with mode 0644 or
     0444 unless somebody asks for less, and none but the processes of the container see that mount. An ordinary file of
     root's with these modes is read by every user of the machine.
+
+    From then on this process leaves no core dump, and others of its user cannot look into its memory; root can.
 
     Links are followed if root or this user made them: who may put files beside a secret could otherwise lead us to
     another one, whose content they know. What is judged is the opened file, which nobody can exchange any more.
@@ -42,7 +47,15 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
         raise ValueError(f"expected a secret of {MOST_BYTES} bytes at most, found more in {shown}; name another file")
     if not (secret := content.rstrip(b"\r\n")):
         raise ValueError(f"expected a secret, found that {shown} is empty; write one into it, or name another file")
+    _keep_memory_private()
     return secret
+
+
+def _keep_memory_private() -> None:
+    """A core dump would have the secret, and so would the memory of this process for others of the same user. Programs
+    that this one starts are not concerned. ssh-agent does the same."""
+    with contextlib.suppress(OSError, AttributeError):  # another system than Linux
+        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _find(path: Path) -> int:

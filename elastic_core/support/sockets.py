@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import selectors
 import socket
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.support.addresses import ip_address, joined_host_port
+from elastic_core.support.addresses import ip_address, is_loopback, joined_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,8 +187,18 @@ def bound_everywhere(port: int) -> socket.socket:
     return bound(socket.AF_INET, ("0.0.0.0", port))
 
 
+def bound_at(host: str, port: int) -> socket.socket:
+    """Like `bound`, for the port at the address that `host` is, if it is one of this machine's; on all addresses, if it
+    is a name: that may be another address for other machines than for this one."""
+    if (ip_address(host) is not None and "%" not in host) or is_loopback(host):
+        with contextlib.suppress(OSError):  # the address may be that of a gateway to this machine
+            own = min(resolve(host, port), key=lambda address: address.family != socket.AF_INET)
+            return bound(own.family, own.sockaddr)
+    return bound_everywhere(port)
+
+
 class PortReservation:
-    """Holds a TCP port on all addresses until `release`, without listening.
+    """Holds a TCP port until `release`, without listening.
 
     The socket is bound with SO_REUSEADDR and never listens. So the kernel gives the port neither to another program
     that asks for any free port nor to an outgoing connection. But a server that sets SO_REUSEADDR too, as torch's
@@ -196,14 +207,15 @@ class PortReservation:
 
     Args:
         port: 0 for any free port.
+        host: holds it there only, see `bound_at`; empty: on all addresses, as torch's servers bind it.
 
     Raises:
         ConfigurationError: the port is in use or not allowed.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, host: str = "") -> None:
         try:
-            self._socket = bound_everywhere(port)
+            self._socket = bound_at(host, port) if host else bound_everywhere(port)
         except OverflowError as error:
             raise _unavailable(port, "ports are 0 to 65535") from error
         except OSError as error:

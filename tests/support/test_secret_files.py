@@ -175,3 +175,29 @@ def test_the_mount_of_a_secret_in_a_container(place, mode, options):
         assert f"found mode {mode:04o}" in told
     else:
         assert told == "read s3cret"
+
+
+LOOKED_INTO = """
+import ctypes, os, subprocess, sys
+package, path, looks = sys.argv[1:]
+sys.path.insert(0, package)
+from elastic_core.support.secret_files import read_secret
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # a change of user has the same effect
+for step in (0, 1):
+    command = ["/bin/sh", "-c", looks, "sh", str(os.getpid())]
+    print(subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0)
+    read_secret(path)
+"""
+
+
+@root
+def test_who_has_read_a_secret_is_not_looked_into_by_others_of_the_same_user(place):
+    path = secret_in(place / "secret", owner=NOBODY)
+    package = Path(elastic_core.__file__).parents[1]
+    looks = 'head -c 1 "/proc/$1/environ"'
+    command = [sys.executable, "-I", "-S", "-c", LOOKED_INTO, package, path, looks]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", "False"]

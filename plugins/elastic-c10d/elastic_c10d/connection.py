@@ -12,6 +12,7 @@ is the one to that port which is none of those we know and has not received a si
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -27,6 +28,7 @@ from elastic_core.support.retry import Backoff
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Iterator
 
     from elastic_c10d.torch_store import Store
     from elastic_core.clock import Duration
@@ -119,15 +121,23 @@ def socket_of(store: Store, port: int) -> socket.socket | None:
 
 def cut_unanswered(port: int) -> None:
     """Shut down the sockets to `port` on any host that are not known and have never received anything."""
-    for descriptor in _open_files():
-        try:
-            status = os.fstat(descriptor)
-            if stat.S_ISSOCK(status.st_mode) and status.st_ino not in _known:
-                with socket.socket(fileno=os.dup(descriptor)) as handle:
-                    if _leads_to(handle, port) and not _number(handle, "=Q", _RECEIVED):
-                        handle.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            continue  # not connected, or closed in the meantime
+    for handle in _open_sockets():
+        with contextlib.suppress(OSError):  # not connected, or closed in the meantime
+            known = os.fstat(handle.fileno()).st_ino in _known
+            if not known and _leads_to(handle, port) and not _number(handle, "=Q", _RECEIVED):
+                handle.shutdown(socket.SHUT_RDWR)
+
+
+def received_from(port: int) -> list[tuple[str, int, int]]:
+    """The peers of connections that a server in this process has accepted at `port`: host, port, and how many bytes
+    they have sent, the most first."""
+    found: list[tuple[str, int, int]] = []
+    for handle in _open_sockets():
+        with contextlib.suppress(OSError):  # not connected
+            if handle.getsockname()[1:2] == (port,):
+                host, its_port = handle.getpeername()[:2]
+                found.append((host.removeprefix("::ffff:"), its_port, _number(handle, "=Q", _RECEIVED)))
+    return sorted(found, key=lambda peer: -peer[2])
 
 
 def _leads_to(handle: socket.socket, port: int) -> bool:
@@ -146,8 +156,14 @@ def _number(handle: socket.socket, form: str, place: int) -> int:
     return int(struct.unpack_from(form, info, place)[0])
 
 
-def _open_files() -> list[int]:
+def _open_sockets() -> Iterator[socket.socket]:
+    """A second handle on each socket of this process, for one turn."""
     try:
-        return [int(name) for name in os.listdir("/proc/self/fd") if name.isdigit()]
+        descriptors = [int(name) for name in os.listdir("/proc/self/fd") if name.isdigit()]
     except OSError:
-        return []
+        return
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):  # closed in the meantime
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=os.dup(descriptor)) as handle:
+                    yield handle

@@ -176,7 +176,7 @@ def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> St
     Raises:
         RendezvousConnectionError: none could be made within `timeout` seconds.
     """
-    hosting = Hosting(endpoint, is_host, _SERVED)
+    hosting = Hosting(endpoint, is_host, _SERVED, watched=False)
     connector = TcpConnector(endpoint, hosting, patience=timeout)
     try:
         store = connector.connect().store

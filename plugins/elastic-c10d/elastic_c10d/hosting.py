@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import secrets
 import socket
+import threading
 from typing import TYPE_CHECKING
 
+from elastic_c10d.flood import FloodWatch
 from elastic_c10d.server import allow_connections, bind_for, start_server
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.log import get_logger
@@ -54,6 +56,7 @@ class Hosting:
         max_nodes: the nodes to have room for.
         probe: whether a program listens at an address of another machine.
         reservation: of the endpoint's port, if it was chosen here.
+        watched: whether the server is ended and started anew when it is flooded; not if it is handed out.
     """
 
     def __init__(
@@ -63,7 +66,11 @@ class Hosting:
         max_nodes: int,
         probe: Callable[[Address], bool] = answers,
         reservation: PortReservation | None = None,
+        watched: bool = True,
     ) -> None:
+        self._watched = watched
+        self._watch: FloodWatch | None = None
+        self._lock = threading.Lock()
         self._reservation = reservation
         self._endpoint = endpoint
         self._is_host = is_host
@@ -132,7 +139,7 @@ class Hosting:
         if peek(store, _NONCE_KEY) == self._nonce:
             get_logger(endpoint=str(self._endpoint)).info("store hosted")
             return True
-        self._server = None
+        self._end()
         if self._is_host:
             raise RendezvousConnectionError(
                 f"expected {self._endpoint} to lead to the store hosted here (is_host), found another one there; "
@@ -144,11 +151,28 @@ class Hosting:
     def stop(self) -> None:
         """End the server, if there is one; there will be none any more. Idempotent."""
         self._stopped = True
-        self._server = None
+        self._end()
         if self._reservation is not None:
             self._reservation.release()
 
+    def _end(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+        self._server = self._watch = None
+
     def _start(self, addresses: Sequence[Address]) -> None:
+        with self._lock:  # the watch starts a server, too
+            if self._server is None and not self._stopped:
+                self._serve(addresses)
+
+    def _renewed(self, addresses: Sequence[Address]) -> bool:
+        """In place of a server that was flooded."""
+        if self._server is not None:
+            self._server = None
+            self._start(addresses)
+        return True  # if it could not, that is as if it was lost
+
+    def _serve(self, addresses: Sequence[Address]) -> None:
         try:
             bound = bind_for(self._endpoint, addresses)
         except OSError as error:
@@ -162,3 +186,5 @@ class Hosting:
         server = start_server(bound)
         server.set(_NONCE_KEY, self._nonce.decode())
         self._server = server
+        if self._watched and self._watch is None:
+            self._watch = FloodWatch(self._endpoint.port, lambda: self._renewed(addresses))

@@ -25,8 +25,9 @@ class C10dRoundStores(RoundStores):
     """See `RoundStores`.
 
     The workers' store is a TCPStore server of its own for every round, in the agent of rank 0, on the very socket that
-    was reserved: workers put no prefix on their keys, so no server may see two rounds. The members' store is the
-    rendezvous store beneath a prefix that names the round, on a connection made when it is first used.
+    was reserved, at the address that is advertised: workers put no prefix on their keys, so no server may see two
+    rounds. The members' store is the rendezvous store beneath a prefix that names the round, on a connection made when
+    it is first used.
 
     Args:
         connector: to the rendezvous store.
@@ -58,10 +59,12 @@ class C10dRoundStores(RoundStores):
 
     def reserve(self) -> RendezvousStoreInfo:
         """Raises ConfigurationError when there is no free port."""
-        fresh = PortReservation()  # while the last round's is held: else it may be the same port again
+        address = self._address()
+        where = address if self._shared else ""  # a worker's server binds all addresses
+        fresh = PortReservation(host=where)  # while the last round's is held: else it may be the same port again
         self.release()
         self._reserved = fresh
-        return RendezvousStoreInfo(self._address(), fresh.port)
+        return RendezvousStoreInfo(address, fresh.port)
 
     def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
         if not is_host:

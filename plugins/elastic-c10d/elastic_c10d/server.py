@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import socket
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from elastic_c10d.endpoint import Endpoint, parse_endpoint
+from elastic_c10d.flood import FloodWatch
 from elastic_c10d.torch_store import distributed
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
@@ -82,6 +85,7 @@ class StoreServer:
         self._endpoint = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
         self._nodes = max_nodes_hint
         self._store: Store | None = None
+        self._watch: FloodWatch | None = None
         self._port = self._endpoint.port
 
     @property
@@ -101,17 +105,26 @@ class StoreServer:
         sock = self._bound()
         self._port = int(sock.getsockname()[1])
         self._store = start_server(sock)
+        self._watch = FloodWatch(self._port, self._renewed)
         return self._port
 
     def stop(self) -> None:
         """End the server and all its connections. Idempotent."""
+        if self._watch is not None:
+            self._watch.stop()
         self._store = None
+
+    def _renewed(self) -> bool:
+        self._store = None
+        with contextlib.suppress(ConfigurationError):
+            self._store = start_server(self._bound())
+        return self._store is not None
 
     def _bound(self) -> socket.socket:
         try:
-            addresses = [address for address in resolve(self._endpoint.host, self._endpoint.port) if is_local(address)]
+            addresses = [address for address in resolve(self._endpoint.host, self._port) if is_local(address)]
             if addresses:
-                return bind_for(self._endpoint, addresses)
+                return bind_for(replace(self._endpoint, port=self._port), addresses)
         except socket.gaierror as error:
             raise self._problem(f"an unknown name: {error.strerror}") from error
         except OSError as error:

@@ -81,6 +81,27 @@ def test_a_loopback_endpoint_is_served_on_loopback_alone_and_a_name_everywhere(p
         assert listening(port) == ["127.0.0.1", "127.0.0.2"]
 
 
+@pytest.mark.parametrize("local_addr", ["127.0.0.1", "localhost", "198.51.100.1", socket.gethostname()])
+def test_the_workers_store_is_served_where_it_is_advertised(parts, free_port, local_addr):
+    """An address that is not of this machine is that of a gateway; a name may be another address elsewhere."""
+    made = parts(f"localhost:{free_port()}", local_addr=local_addr)
+    made.backend.connect()
+    where = made.stores.reserve()
+    made.stores.open(1, where, is_host=True)
+    only = local_addr in ("127.0.0.1", "localhost")
+    assert listening(where.master_port) == (["127.0.0.1"] if only else ["127.0.0.1", "127.0.0.2"])
+    made.stores.release()
+    assert listening(where.master_port) == []
+
+
+def test_a_job_on_loopback_has_nothing_that_listens_elsewhere(parts, free_port):
+    made = parts(f"localhost:{free_port()}")
+    made.backend.connect()
+    where = made.stores.reserve()
+    made.stores.open(1, where, is_host=True)
+    assert listening(where.master_port) == ["127.0.0.1"]
+
+
 RACER = """
 import sys
 from elastic_c10d.create import create_parts
