@@ -18,8 +18,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from elastic_c10d.flood import FloodWatch
-from elastic_c10d.server import allow_connections, bind_for, start_server
+from elastic_c10d.server import FloodWatch, allow_connections, bind_for, start_server
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.versions import peek

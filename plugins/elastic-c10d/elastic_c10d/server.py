@@ -1,27 +1,42 @@
-"""Servers of TCPStores: the socket is bound and listens before torch gets it, so that no port is guessed."""
+"""Servers of TCPStores: the socket is bound and listens before torch gets it, so that no port is guessed.
+
+torch's server keeps all that is written to it, whoever wrote it, and neither bounds it nor tells how much it is. So a
+store that has made its host too large is ended, see `FloodWatch`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import resource
 import socket
+import threading
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elastic_c10d.connection import received_from
 from elastic_c10d.endpoint import Endpoint, parse_endpoint
-from elastic_c10d.flood import FloodWatch
 from elastic_c10d.torch_store import distributed
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
+from elastic_core.support.addresses import joined_host_port
 from elastic_core.support.sockets import bound, bound_everywhere, is_local, plain, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from elastic_c10d.torch_store import Store
+    from elastic_core.clock import Duration
     from elastic_core.support.sockets import Address
 
+MOST_BYTES = 512 << 20
+"""By how much the process may grow. It is far above what the nodes of a job write, whose records have bounds."""
+
+_LOOK_EVERY: Duration = 1.0
+_MIB = 1 << 20
 _BACKLOG = 65535  # the kernel makes net.core.somaxconn of it, as it does of torch's own
 _CONNECTIONS_PER_NODE = 4
 _OTHER_FILES = 256
@@ -71,6 +86,78 @@ def allow_connections(nodes: int) -> None:
         log.warning("file limit raised", advice="raise the hard limit (ulimit -Hn) where the store's host starts")
     else:
         log.info("file limit raised")
+
+
+def own_memory() -> int:
+    """The bytes that are this process's own. Raises OSError where that cannot be read."""
+    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+class FloodWatch:
+    """Looks once in a second, in a thread, whether the process has grown by too much. Then the store is ended, and a
+    new one that is empty takes its place, which nodes take for an outage. If the process is as large afterwards,
+    something else in it has grown, and the watch ends.
+
+    Args:
+        port: the store's.
+        renew: ends the store and starts another one. Returns whether it could; it is called again if not.
+        most: bytes.
+        size: how large the process is.
+        every: seconds between looks.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        renew: Callable[[], bool],
+        most: int = MOST_BYTES,
+        size: Callable[[], int] = own_memory,
+        every: Duration = _LOOK_EVERY,
+    ) -> None:
+        self._port = port
+        self._renew = renew
+        self._most = most
+        self._size = size
+        self._every = every
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="store-flood-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Idempotent."""
+        self._ended.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        try:
+            least = self._size()
+            while not self._ended.wait(self._every):
+                least = min(least, self._size())
+                if self._size() - least > self._most and not self._end_store(least):
+                    return
+        except OSError:  # there is no such system here, or nothing can be read any more
+            return
+
+    def _end_store(self, least: int) -> bool:
+        """Returns whether that was of use."""
+        log = get_logger(port=self._port)
+        heaviest = ", ".join(
+            f"{joined_host_port(host, port)} sent {taken // _MIB} MiB"
+            for host, port, taken in received_from(self._port)[:3]
+        )
+        grown = (self._size() - least) // _MIB
+        log.error("store flooded", grown_mib=grown, most_mib=self._most // _MIB, heaviest=heaviest)
+        while not self._renew():
+            if self._ended.wait(self._every):
+                return False
+        with contextlib.suppress(AttributeError, OSError):  # another libc than GNU's gives memory back in its own way
+            ctypes.CDLL(None).malloc_trim(0)
+        if self._size() - least <= self._most:
+            return True
+        log.warning("store not watched", reason="what has grown in this process is not the store", grown_mib=grown)
+        return False
 
 
 class StoreServer:

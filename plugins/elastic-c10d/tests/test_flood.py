@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from elastic_c10d.flood import MOST_BYTES, FloodWatch
+from elastic_c10d.server import MOST_BYTES, FloodWatch
 from elastic_c10d.torch_store import distributed
 
 from elastic_core.testing import eventually
