@@ -17,6 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests that use them
 sys.path.insert(1, str(Path(__file__).parents[2] / "plugins" / "elastic-etcd" / "tests"))  # `cluster`
 sys.path.insert(2, str(Path(__file__).parents[2] / "plugins" / "elastic-http-health" / "tests"))  # `chromium`
+sys.path.append(str(Path(__file__).parents[2]))  # `benchmarks`
 
 from job_of_nodes import Job
 from warm import Forked, WarmPython, reads_the_same
@@ -140,6 +141,25 @@ def elastic(tmp_path, warm):
     for line in left:
         os.kill(int(line.split()[0]), signal.SIGKILL)
     assert not left, f"orphans: {left}"
+
+
+@pytest.fixture
+def machines():
+    """`machines(n)`: n of them, each a network name space."""
+    from benchmarks.machines import Machines, missing
+
+    if why := missing():
+        assert not os.environ.get("CI"), why
+        pytest.skip(why)
+    made = []
+
+    def make(count: int) -> Machines:
+        made.append(Machines(count))
+        return made[-1]
+
+    yield make
+    for some in made:
+        some.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 import uuid
 
@@ -194,56 +193,17 @@ def test_two_agents_that_are_process_1_of_their_containers_form_a_round(job, ela
     assert codes(*agents) == [0, 0]
 
 
-class Net:
-    """Machines as network name spaces, each with an address on one bridge: 10.97.0.1 and so on."""
-
-    def __init__(self, machines):
-        self.mark = uuid.uuid4().hex[:6]
-        self.spaces = [f"el{self.mark}{number}" for number in range(1, machines + 1)]
-        self.made = []
-        self._ip("link", "add", f"elb{self.mark}", "type", "bridge")
-        self.made.append(("link", "del", f"elb{self.mark}"))
-        self._ip("link", "set", f"elb{self.mark}", "up")
-        for number, space in enumerate(self.spaces, 1):
-            self._ip("netns", "add", space)
-            self.made.append(("netns", "del", space))
-            self._ip("link", "add", f"{space}h", "type", "veth", "peer", "name", "eth0", "netns", space)
-            self._ip("link", "set", f"{space}h", "master", f"elb{self.mark}", "up")
-            for command in (f"addr add 10.97.0.{number}/24 dev eth0", "link set eth0 up", "link set lo up"):
-                self._ip("-n", space, *command.split())
-
-    def apart(self, one, other):
-        """They do not reach each other any more."""
-        self._ip("-n", self.spaces[one - 1], "route", "add", "blackhole", f"10.97.0.{other}/32")
-        self._ip("-n", self.spaces[other - 1], "route", "add", "blackhole", f"10.97.0.{one}/32")
-
-    def close(self):
-        for command in reversed(self.made):
-            subprocess.run(["ip", *command], check=False, capture_output=True)
-
-    def _ip(self, *command):
-        subprocess.run(["ip", *command], check=True, capture_output=True)
-
-
-@pytest.fixture
-def net():
-    if os.geteuid() != 0:
-        pytest.skip("only root may make name spaces")
-    made = Net(3)
-    yield made
-    made.close()
-
-
-def test_nodes_that_do_not_reach_each_other_do_not_meet_in_a_round(job, elastic, net):
+def test_nodes_that_do_not_reach_each_other_do_not_meet_in_a_round(job, elastic, machines):
     """They reach the store, and so nobody is gone. The round of all three fails; then the two that can meet go on."""
-    job.endpoint = f"10.97.0.1:{job.port}"
+    nets = machines(3)
+    job.endpoint = f"{nets[0].address}:{job.port}"
     job.conf |= DEFAULTS
-    net.apart(2, 3)
+    nets.apart(nets[1], nets[2])
     agents = []
-    for number, space in enumerate(net.spaces, 1):
-        elastic.through = ["ip", "netns", "exec", space]
-        environment = {"GLOO_SOCKET_IFNAME": "eth0", "ELASTIC_LOCAL_ADDR": f"10.97.0.{number}"}
-        agents.append(job.agent(f"n{number}", "--nnodes=2:3", "--max-restarts=3", script=job.trainer, **environment))
+    for number, machine in enumerate(nets, 1):
+        elastic.through = machine.through
+        flags = ("--nnodes=2:3", "--max-restarts=3")
+        agents.append(job.agent(f"n{number}", *flags, script=job.trainer, **machine.environment))
         agents[0].says(
             "1 of 2 nodes joined"
         )  # it gets rank 0: where that is out of reach, torch tries for half an hour
