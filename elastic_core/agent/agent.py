@@ -450,7 +450,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _exit_barrier(self) -> None:
         """After success: wait until the other nodes have succeeded, one of them needs this one again, a signal comes,
-        or `exit_barrier_timeout` is over; a node that hosts the others' store waits on after the timeout. If the
+        or `exit_barrier_timeout` is over; a node that hosts the others' store waits on if none takes that over. If the
         handler cannot tell when the others have succeeded, there is nothing to wait for."""
         if not self._link.follows_rounds:
             return
@@ -458,6 +458,8 @@ class SimpleElasticAgent(ElasticAgent):
         progress = self._progress(AgentPhase.FINISHING, "the workers of other nodes to succeed", now)
         while not (decision := self._look_at_others(now)[1]).orders:
             if now >= self._barrier_ends and not prolonged:
+                if self._link.hand_over():
+                    continue
                 prolonged = True
                 get_logger().info("exit barrier prolonged", reason=decision.reason)
             ends = None if prolonged else self._barrier_ends

@@ -63,6 +63,10 @@ class Link:
         """Whether the others lose the rendezvous store when this node ends."""
         return self._rounds is not None and self._rounds.hosts_store
 
+    def hand_over(self) -> bool:
+        """Let another node serve the store. Returns whether the others do without this node now."""
+        return self._rounds is None or self._rounds.hand_over()
+
     def joined(self) -> None:
         """A new round has formed."""
         self._polling.begin()

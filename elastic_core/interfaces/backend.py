@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from elastic_core.clock import Duration
     from elastic_core.interfaces.handler import RendezvousStoreInfo
     from elastic_core.interfaces.store import Store
@@ -183,6 +185,12 @@ class RosterBackend(RendezvousBackend):
     @property
     def hosts_store(self) -> bool:
         """Whether the store runs in this process, so that this node should leave last."""
+        return False
+
+    def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
+        """This process hosts the store, and ends soon: let the first of the nodes with these keys that can serve it do
+        so, with all that was accepted, and wait for the others to follow. Takes `timeout` seconds, or twice that, at
+        most. Returns whether it is elsewhere now; here, that cannot be done."""
         return False
 
     @abc.abstractmethod

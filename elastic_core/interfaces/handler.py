@@ -255,8 +255,14 @@ class RoundHandler(RendezvousHandler):
     @property
     def hosts_store(self) -> bool:
         """Whether the rendezvous store runs in this process, so that the other nodes lose it when this node ends. Such
-        a node stays until the workers of all nodes have ended, even if its own have succeeded."""
+        a node stays until the workers of all nodes have ended, even if its own have succeeded, unless another node
+        takes the store over."""
         return False
+
+    def hand_over(self) -> bool:
+        """Let another node serve the store that this process hosts. Blocks for some seconds at most. Returns whether
+        this process hosts none now. `shutdown` does it too, while the job goes on without this node."""
+        return not self.hosts_store
 
     def introduce(self, role: str, local_world_size: int, max_restarts: int, stop_timeout: Duration) -> None:
         """What the agent runs, and what the other nodes therefore learn of this one, see `interfaces.node.Node`. Called

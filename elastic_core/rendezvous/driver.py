@@ -25,6 +25,7 @@ from elastic_core.rendezvous.codec import decoded_entry, decoded_state, encoded_
 from elastic_core.rendezvous.effects import (
     Announce,
     Beat,
+    HandOver,
     ReadRoster,
     ReadState,
     Registration,
@@ -63,6 +64,7 @@ class Patience:
 
     answer: Duration = 5.0  # an answer of the store, by who closes or leaves
     outage: Duration = 1.0  # the same, when the store has not answered before
+    handover: Duration = 3.0  # by the host of the store, for another node to take it over; once more for all to follow
     linger: Duration = 5.0  # by the host of the store, for the others to have seen that the job is over
     closing: Duration = 10.0  # for the backend to close; a server that it hosts takes its time
     ending: Duration = 2.0  # for the threads to end
@@ -453,6 +455,8 @@ class Operations:
             return self._backend.announce(operation.entry.key, encoded_entry(operation.entry))
         if isinstance(operation, Withdraw):
             return self._backend.withdraw(operation.key)
+        if isinstance(operation, HandOver):
+            return self._backend.hand_over(operation.heirs, operation.timeout)
         assert isinstance(operation, Beat)
         return self._backend.beat(operation.key, operation.leading, operation.look)
 

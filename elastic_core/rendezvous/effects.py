@@ -77,7 +77,20 @@ class Beat:
     look: bool
 
 
-Operation = ReadState | WriteState | ReadRoster | Announce | Withdraw | Beat
+@dataclass(frozen=True)
+class HandOver:
+    """Also a request of the agent: this process hosts the store, and another node is to. [whether one does]
+
+    Args:
+        heirs: keys of nodes that may, the first one first.
+        timeout: seconds for it.
+    """
+
+    heirs: tuple[str, ...]
+    timeout: float
+
+
+Operation = ReadState | WriteState | ReadRoster | Announce | Withdraw | Beat | HandOver
 
 
 @dataclass(frozen=True)
@@ -110,7 +123,7 @@ class Look:
     """Look which nodes are there, as the leader does with every beat."""
 
 
-Request = Amend | Retire | Look
+Request = Amend | Retire | Look | HandOver
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from elastic_core.clock import SystemClock, later
-from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.errors import ConfigurationError, Problem, RendezvousError
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousInfo, RendezvousStoreInfo, RoundHandler
 from elastic_core.log import get_logger
@@ -259,11 +259,22 @@ class DynamicRendezvousHandler(RoundHandler):
             away = self._driver.ask(lambda node, now: node.connection.outage is not None)
             patience = self._patience.outage if away else self._patience.answer
             told = self._driver.carry_out(lambda node: node.retire("it was shut down"), patience)
+            self.hand_over()
             self._linger()
         try:
             return self._driver.stop() and told
         finally:
             self._stores.release()
+
+    def hand_over(self) -> bool:
+        if not self._backend.hosts_store or self._known_closed():
+            return not self._backend.hosts_store
+        patience = self._patience.handover
+        try:
+            self._driver.carry_out(lambda node: node.hand_over(patience), 2 * patience + self._patience.answer)
+        except RendezvousError as error:  # the others do what they do when the host of the store is lost
+            get_logger().warning("rendezvous fault", reason=f"the store was not handed over: {error}")
+        return not self._backend.hosts_store
 
     def _linger(self) -> None:
         """The host of the store leaves last, so that all nodes learn how the job ended. The wait is bounded, because a

@@ -36,6 +36,7 @@ from elastic_core.rendezvous.effects import (
     Amend,
     Announce,
     Beat,
+    HandOver,
     Look,
     Note,
     ReadRoster,
@@ -231,6 +232,12 @@ class Node:
         self.lingers = self.connection.outage is None and self.state is not None and self.state.closed is not None
         self._roster_stale = True
 
+    def hand_over(self, timeout: Duration) -> Request:
+        """It hosts the store, and goes. Members of the last round come first, who are not about to go too."""
+        state = self.state or State()
+        out = {self.key, *state.draining}
+        return self.request(HandOver(tuple(key for key in state.busy if key not in out), timeout))
+
     def request(self, request: Request) -> Request:
         """Any other request. It is settled later, see `take_settled`."""
         if isinstance(request, Look):
@@ -282,6 +289,8 @@ class Node:
             self._announced(operation.entry, answer, now)
         elif isinstance(operation, Withdraw):
             self._withdrawn(operation.key)
+        elif isinstance(operation, HandOver):
+            self._settle()
         elif isinstance(operation, Beat):
             self._beaten(operation, answer, now)
 
@@ -573,6 +582,8 @@ class Node:
                 changed = self._amended(request)
                 if changed is not None:
                     return WriteState(changed, self.token)
+            elif isinstance(request, HandOver):
+                return request
             elif self._registers or not self._may_stand:
                 self._settle()
             else:

@@ -3,6 +3,7 @@ state, and a log of announcements. Push is the store's `wait`."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,14 +17,16 @@ from elastic_core.errors import (
     RendezvousConnectionError,
     RendezvousStateError,
 )
-from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend
+from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend, SpoiltStateError
 from elastic_core.log import get_logger
+from elastic_core.rendezvous.handover import HEIR_PATIENCE, Moved, Pointer, turn
 from elastic_core.rendezvous.roster_log import Announcer, RosterLog
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.versions import (
     EpochLeft,
     Foreign,
     Keys,
+    Moving,
     Version,
     Versions,
     add,
@@ -35,18 +38,23 @@ from elastic_core.rendezvous.versions import (
     peek,
     standing,
 )
+from elastic_core.support.addresses import joined_host_port, split_host_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.backend import Announced, Seal, Token
     from elastic_core.interfaces.store import Store
+    from elastic_core.rendezvous.handover import StoreMover
     from elastic_core.support.retry import Backoff
 
 T = TypeVar("T")
 HOLE_PATIENCE: Duration = 2.0
+_AT_ONCE: Duration = 0.001
+_LONGEST_PLACE = 1024
 _MOST_EPOCHS = 3  # that one operation begins
+_MOST_MOVES = 3  # that one operation follows
 _PIECE: Duration = 1.0  # of a wait that cannot be interrupted
 FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
 
@@ -192,6 +200,7 @@ class _Line:
         self._lock = threading.RLock()
         self._connection: StoreConnection | None = None
         self._closed = threading.Event()
+        self._elsewhere = False
 
     def use(self, doing: str, operation: Callable[[Store], T]) -> T:
         """Do something with the store. After a fault the connection is dropped, and the next call makes a new one.
@@ -216,13 +225,22 @@ class _Line:
             try:
                 return None if self._closed.is_set() else self._tried("waiting", operation)
             except RendezvousConnectionError:
-                if self._closed.is_set():
+                if self._closed.is_set() or self._elsewhere:
                     return None
                 raise
 
     def close(self) -> None:
         """Cut the line. Any thread."""
         self._closed.set()
+        self._cut()
+
+    def renew(self) -> None:
+        """The store is elsewhere: cut the connection, and make another one when it is needed. Who waits is told that
+        there is no news. Any thread."""
+        self._elsewhere = True
+        self._cut()
+
+    def _cut(self) -> None:
         connection = self._connection
         if connection is not None:
             connection.abort()
@@ -235,7 +253,7 @@ class _Line:
     def _tried(self, doing: str, operation: Callable[[StoreConnection], T]) -> T:
         try:
             return operation(self._connected())
-        except (ElasticError, EpochLeft):
+        except (ElasticError, EpochLeft, Moving, Moved):
             raise  # no word of the store about its connection
         except Exception as error:
             self._drop()
@@ -250,6 +268,9 @@ class _Line:
                 self._drop()
 
     def _connected(self) -> StoreConnection:
+        if self._elsewhere:
+            self._elsewhere = False
+            self._drop()
         if self._connection is None and not self._closed.is_set():
             connection = self._connector.connect(self._aside)
             try:
@@ -309,6 +330,7 @@ class OverStore(RosterBackend):
         hole_patience: seconds after which an unfilled slot is given up.
         observes: it only looks, until it announces, beats or writes the state: it changes nothing, and does not begin
             the epoch of an empty store.
+        mover: can have the store elsewhere; None: the store never moves.
 
     Every method but `close` raises:
         RendezvousConnectionError: the store cannot be reached. The next call tries again.
@@ -323,6 +345,7 @@ class OverStore(RosterBackend):
         clock: Clock | None = None,
         hole_patience: Duration = HOLE_PATIENCE,
         observes: bool = False,
+        mover: StoreMover | None = None,
     ) -> None:
         self._run_id = run_id
         self._seal: Seal = HmacSeal(run_id)
@@ -331,6 +354,8 @@ class OverStore(RosterBackend):
         self._hole_patience = hole_patience
         self._observes = observes
         self._connector = connector
+        self._mover = mover
+        self._pointer: Pointer | None = None
         self._epoch: _Epoch | None = None
         self._pushed: _Pushed | None = None
         self._main = _Line(connector, aside=False, greet=self._greet)
@@ -434,9 +459,34 @@ class OverStore(RosterBackend):
             return self._is_filled(epoch.keys.slot(log.cursor + 1), patience) or timeout >= self._hole_patience
         return self._is_filled(epoch.keys.slot(log.cursor + more), timeout)
 
+    def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
+        def ended(store: Store, epoch: _Epoch) -> tuple[str, set[str]] | None:
+            own = set(epoch.announcer.keys)
+            present = [item.key for item in epoch.log.read(store) if item.key not in own]
+            first = [key for key in heirs if key in present]
+            if not present:
+                return None
+            epoch.versions.freeze(store, [*first, *(key for key in present if key not in first)])
+            return self._successor(store, epoch, timeout, stays=True), set(present)
+
+        if self._mover is None or not self._connector.hosts:
+            return False
+        found = self._use("handing over the store", ended)
+        if found is None or not found[0]:
+            return False
+        where, present = found
+        get_logger().info("store handed over", endpoint=where)
+        if self._pointer is not None:
+            self._pointer.close()
+        self._go(where)
+        self._await(present, later(self._clock.now(), timeout))
+        return True
+
     def close(self) -> None:
         """Every blocked call comes back at once: waits with False, others with RendezvousConnectionError. Where the
         connections cannot be cut, waits need 1 s, and others as long as they need."""
+        if self._pointer is not None:
+            self._pointer.close()
         for line in (self._main, self._state_line, self._roster_line):
             line.close()  # before connecting is given up, which is no fault of the store then
         self._connector.close()
@@ -461,6 +511,14 @@ class OverStore(RosterBackend):
             return True
 
     def _use(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool = False) -> T:
+        for _ in range(_MOST_MOVES):
+            try:
+                return self._use_here(doing, operation, takes_part)
+            except Moved as moved:
+                self._go(moved.where)
+        raise RendezvousConnectionError("expected the store where its nodes say, found that it moves on and on")
+
+    def _use_here(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool) -> T:
         def with_epoch(store: Store) -> T:
             assert self._epoch is not None  # `_greet` came first
             if self._observes and takes_part:
@@ -468,7 +526,7 @@ class OverStore(RosterBackend):
             epoch = self._greet(store) if self._epoch is None or not self._epoch.name else self._epoch
             for _ in range(_MOST_EPOCHS):
                 try:
-                    return operation(store, epoch)
+                    return self._followed(store, epoch, operation)
                 except EpochLeft:
                     if self._greet(store) is epoch:
                         self._leave(store, epoch, "a marker of another epoch")
@@ -480,6 +538,89 @@ class OverStore(RosterBackend):
             raise foreign("the keys of a job", "that something else writes to them all the time")
 
         return self._main.use(doing, with_epoch)
+
+    # -- where the store is, see `handover`
+
+    def _followed(self, store: Store, epoch: _Epoch, operation: Callable[[Store, _Epoch], T]) -> T:
+        """What it returns. Raises Moved where the store is another one now, and EpochLeft where it stays after all."""
+        try:
+            return operation(store, epoch)
+        except Moving as moving:
+            heirs = moving.heirs
+        if where := self._successor(store, epoch, HEIR_PATIENCE * (1 + len(heirs)), heirs):
+            raise Moved(where)
+        self._begin_epoch(store, epoch)
+        raise EpochLeft
+
+    def _go(self, where: str) -> None:
+        """Everything goes on there."""
+        assert self._mover is not None
+        self._mover.moved(where)
+        for line in (self._main, self._state_line, self._roster_line):
+            line.renew()
+
+    def _successor(
+        self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
+    ) -> str:
+        """Where the store is from now on; empty: here. This node takes it over in its turn.
+
+        Args:
+            stays: it is this node's, and stays if nobody has taken it over in time.
+
+        Raises:
+            RendezvousConnectionError: nobody has taken it over yet.
+        """
+        if self._mover is None:
+            raise foreign("a store that never moves", "a marker that it has")
+        place = None if self._observes else turn(heirs, epoch.announcer.keys, self._mover.listed)
+        key = epoch.keys.moved
+        value = self._main.fetch(key, timeout if place is None else max(HEIR_PATIENCE * place, _AT_ONCE))
+        if value is None and place is not None:
+            value = self._inherit(store, epoch)
+        if value is None and stays:
+            value = create(store, key, self._seal.sealed(key, b""))
+        if value is None:
+            raise RendezvousConnectionError("the host of the store has gone, and no other node has taken it over yet")
+        opened = self._seal.opened(key, value)
+        where = "?" if opened is None else opened[:_LONGEST_PLACE].decode(errors="replace")
+        try:
+            return joined_host_port(*split_host_port(where, 0)) if where else ""
+        except ValueError as error:
+            raise foreign(f"a place under the key {key!r}", str(error)) from error
+
+    def _inherit(self, store: Store, epoch: _Epoch) -> bytes | None:
+        """Serve the store, and say so. Returns what stands in the old one afterwards; None if it cannot be here."""
+        assert self._mover is not None
+        served = self._mover.serve()
+        if served is None:
+            return None
+        where, connection = served
+        told = self._seal.sealed(epoch.keys.moved, where.encode())
+        try:
+            begun = self._known_as(epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch())))
+            with contextlib.suppress(SpoiltStateError):  # then the nodes give back what they know
+                standing = epoch.versions.standing()
+                if standing is not None:
+                    begun.versions.write(connection.store, standing[0], 0)
+            found = create(store, epoch.keys.moved, told)
+        finally:
+            connection.release()
+        if found != told:
+            self._mover.serve_no_more()
+            return found
+        get_logger().info("store taken over", endpoint=where)
+        self._pointer = Pointer(self._mover, self._run_id, self._seal, where)
+        return told
+
+    def _await(self, present: set[str], until: Instant) -> None:
+        """Wait for these nodes to come to the store where it is now."""
+        left = until - self._clock.now()
+        while left > 0 and not present <= {item.key for item in self.roster()}:
+            epoch = self._epoch
+            assert epoch is not None
+            with contextlib.suppress(EpochLeft):
+                self._main.fetch(epoch.keys.slot(epoch.log.cursor + 1), left)
+            left = until - self._clock.now()
 
     def _greet(self, store: Store) -> _Epoch:
         """The epoch of the store, begun anew where it is another one than before."""

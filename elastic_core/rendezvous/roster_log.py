@@ -106,6 +106,11 @@ class Announcer:
         self._seal = seal
         self._own: dict[str, _Own] = {}
 
+    @property
+    def keys(self) -> list[str]:
+        """Of what it has announced, and not withdrawn."""
+        return [key for key, own in self._own.items() if own.entry is not None]
+
     def announce(self, store: Store, key: str, entry: bytes) -> int:
         """Append an announcement. Returns how many live ones are older than the first of this key, about."""
         own = self._own.get(key)

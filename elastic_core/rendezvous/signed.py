@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from elastic_core.interfaces.backend import Announced, RosterBackend, SpoiltStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Duration
     from elastic_core.interfaces.backend import Seal, Token
@@ -80,6 +80,9 @@ class SignedBackend(RosterBackend):
     @property
     def hosts_store(self) -> bool:
         return self._backend.hosts_store
+
+    def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
+        return self._backend.hand_over(heirs, timeout)
 
     def close(self) -> None:
         self._backend.close()

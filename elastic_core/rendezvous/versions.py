@@ -7,12 +7,14 @@ the key of its version absent, and learns from `head` that it is one of the past
 
 Where something else has written to these keys so that they contradict each other, all nodes leave them behind and begin
 another epoch, as in a store that lost its memory. A marker in the place of the next version wakes who waits for that.
+A marker of another kind ends the epoch because the store moves, see `handover`: no version can be written after it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import re
 import secrets
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,6 +24,8 @@ from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces.backend import SpoiltStateError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from elastic_core.interfaces.backend import Seal
     from elastic_core.interfaces.store import Store
 
@@ -31,6 +35,9 @@ _MOST_DIGITS = 18
 _MOST_READ = 4 * KEPT  # versions in one look: so many cannot be ahead of the head
 _NEVER = b"(nobody writes this)"
 _LEFT = b"(left for another epoch)"
+_MOVING = b"(moving)"
+_MOST_HEIRS = 64
+_LONGEST_KEY = 510
 _EPOCH = re.compile(r"[0-9a-f]{16}")
 
 
@@ -40,6 +47,14 @@ class Foreign(RendezvousStateError):
 
 class EpochLeft(Exception):
     """The nodes have left the epoch of the store in which this was read."""
+
+
+class Moving(Exception):
+    """The store moves to one of these nodes, named by their keys; if there are none, it has moved already."""
+
+    def __init__(self, heirs: tuple[str, ...]) -> None:
+        super().__init__(heirs)
+        self.heirs = heirs
 
 
 class Keys:
@@ -54,6 +69,7 @@ class Keys:
     b/<n>     the beats of the node whose first slot was n
     base      no live announcement is in a slot before this one
     lead      the leaders' beats
+    moved     where the store has moved to; empty if it stays after all
     """
 
     def __init__(self, run_id: str, epoch: str = "") -> None:
@@ -65,6 +81,7 @@ class Keys:
         self.slots = self._prefix + "slots"
         self.base = self._prefix + "base"
         self.lead = self._prefix + "lead"
+        self.moved = self._prefix + "moved"
 
     def state(self, version: int) -> str:
         return f"{self._prefix}s/{version}"
@@ -143,6 +160,22 @@ def delete(store: Store, key: str) -> bool:
     return False
 
 
+def point(store: Store, keys: Keys, seal: Seal, where: str) -> bool:
+    """Let whoever finds this epoch of a store, which holds no state yet, go on elsewhere. Returns false where nodes
+    have agreed on a state in it."""
+    told, first = seal.sealed(keys.moved, where.encode()), keys.state(1)
+    before = peek(store, keys.moved)
+    if before is not None:  # it is pointed at already, or where the store was
+        return before == told or compare_set(store, keys.moved, before, told) == told
+    create(store, keys.moved, told)
+    return create(store, first, _MOVING + seal.sealed(_marker_at(first), b"[]")).startswith(_MOVING)
+
+
+def _marker_at(key: str) -> str:
+    """The place of a marker, for its signature: it passes for no state there, and no state for one."""
+    return key + "/moving"
+
+
 class Version(NamedTuple):
     """Names one write: the epoch of the store, and the number of the version in it."""
 
@@ -153,7 +186,8 @@ class Version(NamedTuple):
 class Versions:
     """Reads and writes versions in one epoch of the store. Used from one thread at a time.
 
-    Every method raises Foreign where the keys contradict each other, and EpochLeft where the nodes have left the epoch.
+    Every method raises Foreign where the keys contradict each other, EpochLeft where the nodes have left the epoch, and
+    Moving where the store moves.
 
     Args:
         keys: of the job, in this epoch.
@@ -185,6 +219,8 @@ class Versions:
             if value == _LEFT:
                 raise EpochLeft
             if value is not None:
+                if (heirs := self._heirs(number + 1, value)) is not None:
+                    raise Moving(heirs)
                 number += 1
                 self._known = (number, value)
                 continue
@@ -211,7 +247,7 @@ class Versions:
 
     def adopt(self, number: int, value: bytes) -> bool:
         """Take over a version that another thread has read already. Returns whether it is the next one."""
-        if number != self._number() + 1 or value == _LEFT:
+        if number != self._number() + 1 or value == _LEFT or value.startswith(_MOVING):
             return False
         self._known = (number, value)
         return True
@@ -241,6 +277,30 @@ class Versions:
             return None if standing is None else (*standing, False)
         self._known, self._opened = (number, value), (number, state)
         return state, Version(self._keys.epoch, number), True
+
+    def freeze(self, store: Store, heirs: Sequence[str]) -> None:
+        """No version is written in this epoch any more: what stands is what one of these nodes takes along."""
+        told = json.dumps(heirs[:_MOST_HEIRS]).encode()
+        for _ in range(_MOST_READ):
+            self.newest(store)
+            key = self._keys.state(self._number() + 1)
+            value = _MOVING + self._seal.sealed(_marker_at(key), told)
+            if create(store, key, value) == value:
+                return
+        raise foreign(f"a place for a version after {self._number()}", "that others write there all the time")
+
+    def _heirs(self, number: int, value: bytes) -> tuple[str, ...] | None:
+        """To whom the store moves, if that is what stands there."""
+        if not value.startswith(_MOVING):
+            return None
+        try:
+            place = _marker_at(self._keys.state(number))
+            found = json.loads(self._seal.opened(place, value.removeprefix(_MOVING)) or b"")
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(found, list) or len(found) > _MOST_HEIRS:
+            return None
+        return tuple(found) if all(isinstance(key, str) and len(key) <= _LONGEST_KEY for key in found) else None
 
     def _created(self, store: Store, number: int, value: bytes) -> bool:
         if create(store, self._keys.state(number), value) != value:

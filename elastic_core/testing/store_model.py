@@ -9,6 +9,7 @@ from elastic_core.interfaces.backend import EntryDroppedError
 from elastic_core.rendezvous.effects import (
     Announce,
     Beat,
+    HandOver,
     ReadRoster,
     ReadState,
     Registration,
@@ -71,6 +72,8 @@ class StoreModel(NamedTuple):
             return self._announced(operation.entry, number)
         if isinstance(operation, Withdraw):
             return self.dropped(operation.key), None
+        if isinstance(operation, HandOver):
+            return self.moved(), True
         return self._beaten(operation)
 
     def _written(self, operation: WriteState) -> tuple[StoreModel, Any]:
@@ -103,6 +106,11 @@ class StoreModel(NamedTuple):
         """Without the entry of this key."""
         rows = tuple(item for item in self.rows if item[0] != key)
         return self if len(rows) == len(self.rows) else self._replace(rows=rows, rosters=self.rosters + 1)
+
+    def moved(self) -> StoreModel:
+        """After another node has taken it over: the state is there under another token, and nodes announce themselves
+        anew."""
+        return self._replace(writes=self.writes + 1, rows=(), lead=0, rosters=self.rosters + 1)
 
     def forgotten(self) -> StoreModel:
         """After it has lost its memory, as one whose host was started anew."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elastic_c10d.connector import as_connector
+from elastic_c10d.tcp_connector import TcpConnector
 from elastic_core.rendezvous.over_store import HOLE_PATIENCE, OverStore
 
 if TYPE_CHECKING:
@@ -30,4 +31,6 @@ class C10dRendezvousBackend(OverStore):
         hole_patience: Duration = HOLE_PATIENCE,
         observes: bool = False,
     ) -> None:
-        super().__init__(as_connector(store), run_id, "c10d", clock, hole_patience, observes)
+        connector = as_connector(store)
+        mover = connector if isinstance(connector, TcpConnector) else None
+        super().__init__(connector, run_id, "c10d", clock, hole_patience, observes, mover)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_c10d.backend import C10dRendezvousBackend
 from elastic_c10d.connector import CONNECT_TIMEOUT, SharedConnector
-from elastic_c10d.endpoint import Endpoint, parse_endpoint
+from elastic_c10d.endpoint import Endpoint, parse_endpoints
 from elastic_c10d.hosting import Hosting
 from elastic_c10d.plugin import C10D
 from elastic_c10d.round_stores import C10dRoundStores
@@ -104,13 +104,14 @@ def connector_for(
         min(CONNECT_TIMEOUT, longest),
         options["read_timeout"],
         grace=options["outage_grace"],
+        local_addr=params.local_addr or "",
     )
 
 
 def _meeting_place(params: RendezvousParameters) -> tuple[Endpoint, PortReservation | None]:
     """A node that is alone meets nobody, and any port will do: that of port 0, or where no endpoint is given."""
     alone = params.max_nodes == 1
-    endpoint = parse_endpoint(params.endpoint or ("localhost:0" if alone else ""), least_port=0 if alone else 1)
+    endpoint = parse_endpoints(params.endpoint or ("localhost:0" if alone else ""), least_port=0 if alone else 1)
     if endpoint.port:
         return endpoint, None
     reservation = PortReservation()
@@ -161,7 +162,7 @@ def _observing(params: RendezvousParameters) -> StoreConnector:
             raise RendezvousConnectionError(f"expected the file of a store, found none at {params.endpoint}")
         return file_connector(params.endpoint)
     return TcpConnector(
-        parse_endpoint(params.endpoint),
+        parse_endpoints(params.endpoint),
         None,
         patience,
         min(CONNECT_TIMEOUT, patience),
@@ -191,6 +192,6 @@ def _advertised(params: RendezvousParameters, connector: StoreConnector) -> Call
     def address() -> str:
         if not isinstance(connector, TcpConnector):
             return advertised_address(params, ())
-        return params.local_addr or connector.local_address or advertised_address(params)
+        return connector.local_address or advertised_address(params)
 
     return address

@@ -1,4 +1,5 @@
-"""Endpoints: `host[:port]`. The host is a name, an IPv4 address, or an IPv6 one with or without brackets."""
+"""Endpoints: `host[:port]`, or several with commas between them. A host is a name, an IPv4 address, or an IPv6 one with
+or without brackets."""
 
 from __future__ import annotations
 
@@ -12,18 +13,24 @@ DEFAULT_PORT = 29400
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where nodes meet. `host` has no brackets."""
+    """Where nodes meet. `host` has no brackets. `rest`: where else the store may be; a new one begins at the first."""
 
     host: str
     port: int = DEFAULT_PORT
+    rest: tuple[Endpoint, ...] = ()
 
     def __str__(self) -> str:
-        return joined_host_port(self.host, self.port)
+        return ",".join(joined_host_port(one.host, one.port) for one in self.each)
+
+    @property
+    def each(self) -> tuple[Endpoint, ...]:
+        """All of them, the first one first, each by itself."""
+        return (Endpoint(self.host, self.port), *self.rest)
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the host is written so that it can only be this machine, whichever one reads it."""
-        return is_loopback(self.host)
+        """Whether all hosts are written so that they can only be this machine, whichever one reads them."""
+        return all(is_loopback(one.host) for one in self.each)
 
 
 def parse_endpoint(text: str, origin: str = "--rdzv-endpoint", least_port: int = 1) -> Endpoint:
@@ -38,3 +45,9 @@ def parse_endpoint(text: str, origin: str = "--rdzv-endpoint", least_port: int =
     except ValueError as error:
         problem = Problem(origin, f"expected one endpoint host[:port], {error}")
         raise ConfigurationError(problem) from None
+
+
+def parse_endpoints(text: str, least_port: int = 1) -> Endpoint:
+    """Read one endpoint or several, with commas between them. Raises ConfigurationError if one of them cannot be."""
+    first, *rest = (parse_endpoint(part, least_port=least_port) for part in text.split(","))
+    return Endpoint(first.host, first.port, tuple(dict.fromkeys(one for one in rest if one != first)))

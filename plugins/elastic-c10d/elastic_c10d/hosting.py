@@ -7,8 +7,11 @@ another machine's, or be one of several addresses of a name) is checked with a n
 Where the name has addresses of several machines, each of these could host, and each might try its own address first. In
 that case only the machine whose address is first, in an order that all agree on, hosts, and only if no other one does.
 
+Where the endpoint names several hosts, a new store begins at the first one, and only if none answers at the others.
+
 If a store that an agent hosted is lost, any agent that can bind its address, so one on the same machine, may host it
-again. `elastic serve` writes no nonce, so no agent replaces its stores.
+again. `elastic serve` writes no nonce, so no agent replaces its stores. A host that goes hands the store over (see
+`rendezvous.handover`): the server of the next host is at any address, and pointers to it at the endpoint.
 """
 
 from __future__ import annotations
@@ -16,18 +19,20 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.server import FloodWatch, allow_connections, bind_for, start_server
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.versions import peek
-from elastic_core.support.sockets import connected, is_local, plain
+from elastic_core.support.addresses import is_loopback
+from elastic_core.support.sockets import connected, is_local, plain, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_c10d.endpoint import Endpoint
     from elastic_c10d.torch_store import Store
     from elastic_core.support.sockets import Address, PortReservation
 
@@ -38,6 +43,14 @@ _PROBE = 2.0
 def answers(address: Address) -> bool:
     """Whether a program listens there."""
     return not connected(address, _PROBE)[0]
+
+
+def resolved(endpoint: Endpoint, resolver: Callable[[str, int], list[Address]] = resolve) -> list[Address]:
+    """The addresses of its first host; none if the name is not known."""
+    try:
+        return resolver(endpoint.host, endpoint.port)
+    except socket.gaierror:
+        return []
 
 
 def in_order(address: Address) -> tuple[int, bytes]:
@@ -80,6 +93,10 @@ class Hosting:
         self._stopped = False
         self._nonce = secrets.token_hex(8).encode()
         self._server: Store | None = None
+        self._port = endpoint.port
+        self._taken_at: Endpoint | None = None
+        self._kept: list[Store] = []
+        self._pointers: dict[Address, Store] = {}
 
     @property
     def server(self) -> Store | None:
@@ -88,27 +105,32 @@ class Hosting:
 
     @property
     def here(self) -> bool:
-        """Whether a server of ours runs."""
+        """Whether a server of ours runs, with the store of the job."""
         return self._server is not None
 
-    def offer(self, addresses: Sequence[Address]) -> str | None:
+    def offer(self, places: Sequence[Sequence[Address]]) -> str | None:
         """Start a server if this node has to. Returns why it does not, if that is worth reporting.
+
+        Args:
+            places: the addresses of each host of the endpoint, none where its name is not known.
 
         Raises:
             RendezvousConnectionError: it must be here, and cannot.
         """
         if self._server is not None or self._is_host is False or self._stopped:
             return None
-        own = [address for address in addresses if is_local(address)]
-        others = [address for address in addresses if address not in own and not self._endpoint.is_loopback]
-        if not self._is_host and own and others:
-            first = min(addresses, key=in_order)
-            if first not in own:
-                return f"left to {first} to host, the first of the name's addresses; is_host=true decides otherwise"
-            if any(self._probe(address) for address in others):
+        firsts, later = places[0], list(chain.from_iterable(places[1:]))
+        own = [address for address in firsts if is_local(address)]
+        apart = [address for address in firsts if address not in own and not is_loopback(self._endpoint.host)]
+        if not self._is_host:
+            first = min((*own, *apart), key=in_order, default=None)
+            if first not in own and (own or any(map(is_local, later))):
+                named = first or f"{self._endpoint.host!r}, which has no address yet,"
+                return f"left to {named} to host, the first of the endpoint; is_host=true decides otherwise"
+            if own and any(map(self._probe, (*apart, *later))):
                 return None
         if own or self._is_host:
-            self._start(own or addresses)
+            self._start(self._endpoint, own or firsts)
         return None
 
     def offer_again(self, lost: Address) -> bool:
@@ -117,8 +139,44 @@ class Hosting:
         anew."""
         if not self._was_free_to_choose or not self._by_agent or self.here or self._stopped or not is_local(lost):
             return False
-        self._start([lost])
+        self._start(self._endpoint if lost.port == self._endpoint.port else Endpoint(lost.host, lost.port), [lost])
         return True
+
+    def take_over(self, host: str) -> Endpoint | None:
+        """Start a server for a store that another node hands over, on this machine, which others reach at this host: at
+        the port of the endpoint, or at another one if that is taken. Returns where; None if it must not be here, or
+        cannot."""
+        if not self._was_free_to_choose or self._stopped:
+            return None
+        for port in (self._endpoint.port, 0):
+            at = Endpoint(self._endpoint.host if self._endpoint.is_loopback else host, port)
+            self._start(at, resolved(at))
+        if self._server is None:
+            return None
+        self._taken_at = Endpoint(at.host, self._port)
+        return self._taken_at
+
+    def take_back(self) -> None:
+        """End what `take_over` has started."""
+        if self._taken_at is not None:
+            self._end()
+
+    def moved(self, at: Endpoint) -> None:
+        """The nodes go there. A server of ours that is elsewhere stays until `stop`, for those that have not heard."""
+        if self._server is not None and at != self._taken_at:
+            self._kept.append(self._server)
+            self._end()
+
+    def pointer(self, address: Address) -> Store | None:
+        """A new server at this address of the endpoint, for what tells newcomers where the store is; None if there is
+        one of ours already, or it is not this machine's, or taken."""
+        if address in self._pointers or self._stopped or not is_local(address):
+            return None
+        try:
+            self._pointers[address] = start_server(bind_for(Endpoint(address.host, address.port), [address]))
+        except OSError:
+            return None
+        return self._pointers[address]
 
     def look(self, store: Store, only_if_unknown: bool) -> None:
         """Learn whether an agent hosts the store that the endpoint leads to now. A client may be quicker than its
@@ -150,6 +208,8 @@ class Hosting:
     def stop(self) -> None:
         """End the server, if there is one; there will be none any more. Idempotent."""
         self._stopped = True
+        self._pointers.clear()
+        self._kept.clear()
         self._end()
         if self._reservation is not None:
             self._reservation.release()
@@ -157,23 +217,23 @@ class Hosting:
     def _end(self) -> None:
         if self._watch is not None:
             self._watch.stop()
-        self._server = self._watch = None
+        self._server = self._watch = self._taken_at = None
 
-    def _start(self, addresses: Sequence[Address]) -> None:
+    def _start(self, at: Endpoint, addresses: Sequence[Address]) -> None:
         with self._lock:  # the watch starts a server, too
             if self._server is None and not self._stopped:
-                self._serve(addresses)
+                self._serve(at, addresses)
 
-    def _renewed(self, addresses: Sequence[Address]) -> bool:
+    def _renewed(self, at: Endpoint, addresses: Sequence[Address]) -> bool:
         """In place of a server that was flooded."""
         if self._server is not None:
             self._server = None
-            self._start(addresses)
+            self._start(at, addresses)
         return True  # if it could not, that is as if it was lost
 
-    def _serve(self, addresses: Sequence[Address]) -> None:
+    def _serve(self, at: Endpoint, addresses: Sequence[Address]) -> None:
         try:
-            bound = bind_for(self._endpoint, addresses)
+            bound = bind_for(at, addresses)
         except OSError as error:
             if self._is_host:
                 raise RendezvousConnectionError(
@@ -182,8 +242,9 @@ class Hosting:
                 ) from error
             return  # somebody else's, on this machine; or not ours to take
         allow_connections(self._max_nodes)
+        port = int(bound.getsockname()[1])
         server = start_server(bound)
         server.set(_NONCE_KEY, self._nonce.decode())
-        self._server = server
+        self._server, self._port = server, port
         if self._watched and self._watch is None:
-            self._watch = FloodWatch(self._endpoint.port, lambda: self._renewed(addresses))
+            self._watch = FloodWatch(port, lambda: self._renewed(Endpoint(at.host, port), addresses))

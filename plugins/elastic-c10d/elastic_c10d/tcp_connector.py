@@ -1,24 +1,27 @@
-"""Connections to a TCPStore at an endpoint: names resolved anew each time, addresses tried in turn, patience,
-messages."""
+"""Connections to a TCPStore at an endpoint, or where it has moved from there: names resolved anew each time, addresses
+tried in turn, patience, messages."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import weakref
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from elastic_c10d.connection import TorchConnection
 from elastic_c10d.connector import CONNECT_TIMEOUT, READ_TIMEOUT, Dialler
+from elastic_c10d.endpoint import parse_endpoint
+from elastic_c10d.hosting import resolved
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.support.addresses import seen_from_outside
 from elastic_core.support.retry import Backoff
-from elastic_core.support.sockets import REFUSED, connected, resolve
+from elastic_core.support.sockets import REFUSED, connected, is_local, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from elastic_c10d.connection import TorchConnection
     from elastic_c10d.endpoint import Endpoint
     from elastic_c10d.hosting import Hosting
     from elastic_core.clock import Clock, Duration
@@ -31,7 +34,7 @@ GRACE: Duration = 30.0
 
 
 class TcpConnector:
-    """See `over_store.StoreConnector`.
+    """See `over_store.StoreConnector`, and `handover.StoreMover`.
 
     Args:
         endpoint: where the store is, or will be.
@@ -44,6 +47,7 @@ class TcpConnector:
         resolver: finds the addresses of a host and port.
         grace: seconds beyond the window for which workers are kept while the store's machine answers and the store does
             not: then it answers no node, so no node is called gone.
+        local_addr: the address by which others reach this machine; empty: what connections tell.
     """
 
     def __init__(
@@ -56,8 +60,11 @@ class TcpConnector:
         clock: Clock | None = None,
         resolver: Callable[[str, int], list[Address]] = resolve,
         grace: Duration = GRACE,
+        local_addr: str = "",
     ) -> None:
         self._endpoint = endpoint
+        self._at: Endpoint | None = None
+        self._local_addr = local_addr
         self._hosting = hosting
         self._patience = patience
         self._connect_timeout = connect_timeout
@@ -73,13 +80,13 @@ class TcpConnector:
 
     @property
     def where(self) -> str:
-        return str(self._endpoint)
+        return str(self._at or self._endpoint)
 
     @property
     def local_address(self) -> str:
-        """The address by which others reach this machine, as far as the connection to the store tells; empty before
-        the first contact."""
-        return self._local
+        """The address by which others reach this machine, as far as it was told, or the connection to the store tells;
+        empty before the first contact."""
+        return self._local_addr or self._local
 
     @property
     def hosts(self) -> bool:
@@ -114,6 +121,40 @@ class TcpConnector:
         if self._hosting is not None:
             self._hosting.stop()
 
+    # -- where the store is, see `handover.StoreMover`
+
+    @property
+    def listed(self) -> bool:
+        return not self._endpoint.rest or any(is_local(address) for address in chain.from_iterable(self._places()))
+
+    def serve(self) -> tuple[str, TorchConnection] | None:
+        at = None if self._hosting is None else self._hosting.take_over(self.local_address)
+        if at is None:
+            return None
+        return str(at), self._dial(self._resolve(at.host, at.port)[0])
+
+    def serve_no_more(self) -> None:
+        if self._hosting is not None:
+            self._hosting.take_back()
+
+    def moved(self, where: str) -> None:
+        self._at = parse_endpoint(where)
+        self._good = next(iter(resolved(self._at, self._resolve)), self._good)
+        if self._hosting is not None:
+            self._hosting.moved(self._at)
+
+    def at_the_endpoint(self) -> Iterator[TorchConnection]:
+        for address in chain.from_iterable(self._places()):
+            begun = self._hosting.pointer(address) if self._hosting is not None else None
+            if begun is not None:
+                yield TorchConnection(begun, pushes=True, where=str(address))
+            elif str(address) != str(self._at) and not connected(address, _PROBE)[0]:
+                with contextlib.suppress(RendezvousConnectionError):
+                    yield self._dial(address)
+
+    def _places(self) -> list[list[Address]]:
+        return [resolved(one, self._resolve) for one in self._endpoint.each]
+
     def _beside(self, address: Address) -> TorchConnection:
         """One where the main one went. The first one after it needs no care, which saves a probe and a thread at every
         node that joins; later ones are made because one was lost, and maybe the store with it."""
@@ -135,19 +176,24 @@ class TcpConnector:
         return found
 
     def _once(self, answers: list[str], decides: bool) -> TorchConnection | None:
-        try:
-            addresses = self._resolve(self._endpoint.host, self._endpoint.port)
-        except socket.gaierror as error:
-            answers.append(f"unknown name {self._endpoint.host!r} ({error.strerror})")
-            return None
-        if decides and self._hosting is not None:
-            left = self._hosting.offer(addresses)
+        moved = [] if self._at is None else resolved(self._at, self._resolve)
+        places = [self._looked_up(one, answers) for one in self._endpoint.each]
+        if decides and self._hosting is not None and any(places):
+            left = self._hosting.offer(places)
             answers.extend([left] if left else [])
-        for address in addresses:
+        for address in dict.fromkeys(chain(moved, *places)):
             found = self._try(address, answers, decides)
             if found is not None:
+                self._at = self._at if address in moved else None
                 return found
         return None
+
+    def _looked_up(self, one: Endpoint, answers: list[str]) -> list[Address]:
+        try:
+            return self._resolve(one.host, one.port)
+        except socket.gaierror as error:
+            answers.append(f"unknown name {one.host!r} ({error.strerror})")
+            return []
 
     def _try(self, address: Address, answers: list[str], decides: bool) -> TorchConnection | None:
         fault, local = connected(address, min(_PROBE, self._connect_timeout))

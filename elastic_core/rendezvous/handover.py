@@ -1,0 +1,127 @@
+"""Handing the store over: its host goes, and another node serves it from then on, with all that was accepted.
+
+1. The host ends the epoch: in the place of the next version of the state it writes a marker with the keys of its heirs,
+   the nodes that may take over. No version can follow, and whoever waits for the state wakes.
+2. The first heir serves a new store, and writes the newest state into it. Then it says in the old store where that is.
+   If it does not in time, the next heir does the same. Only one of them can say so.
+3. All nodes go there, the old host too, and announce themselves. Tokens and entries are of a new epoch, as in a store
+   that begins anew, but nothing is missing. The old host waits for the others, and goes.
+4. At the endpoint the new host leaves a pointer, wherever it can: a store of its own, if the address is its machine's
+   and free; otherwise a marker in the store that somebody has begun there. Newcomers follow it.
+
+If no heir takes over in time the host says that the store stays, and the nodes begin a new epoch in it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from elastic_core.log import get_logger
+from elastic_core.rendezvous.versions import Keys, create, epoch_named, new_epoch, point
+from elastic_core.support.retry import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from elastic_core.clock import Duration
+    from elastic_core.interfaces.backend import Seal
+    from elastic_core.rendezvous.over_store import StoreConnection
+
+HEIR_PATIENCE: Duration = 0.5  # for the heir before to take over
+_PAUSES = Backoff(first=0.05, longest=5.0)
+_NEVER = "elastic/never"  # a key that nobody writes
+
+
+class Moved(Exception):
+    """The store is elsewhere."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where)
+        self.where = where
+
+
+class StoreMover(Protocol):
+    """What a connector can do whose store may move."""
+
+    @property
+    def listed(self) -> bool:
+        """Whether newcomers look for the store on this machine, because the endpoint names it."""
+        ...
+
+    def serve(self) -> tuple[str, StoreConnection] | None:
+        """Serve a new store in this process. Returns where the others reach it, and a connection; None if it must not
+        be here, or cannot. Idempotent."""
+        ...
+
+    def serve_no_more(self) -> None:
+        """End what `serve` has begun: another node was quicker."""
+        ...
+
+    def moved(self, where: str) -> None:
+        """Connect there from now on; and to the endpoint, if nobody answers there. Raises ConfigurationError: it is no
+        such place."""
+        ...
+
+    def at_the_endpoint(self) -> Iterable[StoreConnection]:
+        """Connections to stores at the endpoint other than the one where it is now. Where an address is this machine's
+        and free, one is begun here first; such a one is returned once, and ends with `close`."""
+        ...
+
+
+def turn(heirs: Sequence[str], own: Iterable[str], listed: bool) -> int | None:
+    """After how many others a node takes over, which has these keys; None if it is no heir. Those at the endpoint come
+    first, since newcomers look for the store there."""
+    place = next((place for place, key in enumerate(heirs) if key in set(own)), None)
+    return place if place is None or listed else place + len(heirs)
+
+
+class Pointer:
+    """Keeps pointers at the endpoint, in a thread, from when this process serves the store elsewhere until `close`. It
+    looks there again when a store at the endpoint ends, and now and then: nobody tells when one begins.
+
+    Args:
+        where: the store is now.
+    """
+
+    def __init__(self, mover: StoreMover, run_id: str, seal: Seal, where: str) -> None:
+        self._mover, self._run_id, self._seal, self._where = mover, run_id, seal, where
+        self._closed = threading.Event()
+        self._told = False
+        threading.Thread(target=self._keep, name="rendezvous-pointer", daemon=True).start()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._closed.set()
+
+    def _keep(self) -> None:
+        looks = 0
+        while not self._closed.is_set():
+            looks += 1
+            standing = list(self._mover.at_the_endpoint())
+            for connection in standing:
+                self._point(connection)
+            self._rest(standing, _PAUSES.pause(looks))
+            for connection in standing:
+                connection.release()
+
+    def _point(self, connection: StoreConnection) -> None:
+        try:
+            epoch = epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch()))
+            pointed = point(connection.store, Keys(self._run_id, epoch), self._seal, self._where)
+        except Exception as error:  # noqa: BLE001 - it ended meanwhile, or is spoilt: a later look tells
+            get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
+            return
+        if not pointed and not self._told:
+            self._told = True
+            get_logger().warning("job split", endpoint=connection.where, moved=self._where)
+
+    def _rest(self, standing: Sequence[StoreConnection], pause: Duration) -> None:
+        """For so long, or until the first of these ends."""
+        try:
+            if standing:
+                standing[0].fetch(_NEVER, pause, self._closed)
+            else:
+                self._closed.wait(pause)
+        except Exception:  # noqa: BLE001 - it has ended, so there is something to do
+            return

@@ -1,0 +1,231 @@
+"""The host of the store goes, and another node serves it from then on."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+
+import pytest
+from elastic_c10d.create import create_parts, open_backend
+
+from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.rendezvous.seal import HmacSeal
+
+LONG = 60.0
+
+
+@pytest.fixture
+def node():
+    made = []
+
+    def make(endpoint, seal=None, **config):
+        params = RendezvousParameters("c10d", endpoint, "job", 1, 4, "127.0.0.1", connect_timeout=20.0, **config)
+        made.append(create_parts(params).backend)
+        if seal is not None:
+            made[-1].sign_with(seal)
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "signed"])
+def seal(request):
+    secret = secrets.token_bytes(32)
+    return lambda: HmacSeal("job", [secret]) if request.param else None
+
+
+@pytest.fixture
+def meet(node, seal, free_port):
+    """`meet(n)`: the endpoint, and so many nodes that have met there, the host first."""
+
+    def made(count, endpoint=None):
+        endpoint = endpoint or f"127.0.0.1:{free_port()}"
+        nodes = [node(endpoint, seal()) for _ in range(count)]
+        for name, backend in zip("abcd", nodes, strict=False):
+            backend.announce(name, name.encode())
+        assert [backend.hosts_store for backend in nodes] == [True, *[False] * (count - 1)]
+        return endpoint, nodes
+
+    return made
+
+
+@pytest.fixture
+def go(background):
+    """`go(host, own, heirs, *others)`: it ends, as its agent does, while the others wait for news as nodes do."""
+
+    def gone(host, own, heirs, *others, timeout=LONG):
+        tokens = [other.get_state()[1] for other in others]
+        waiting = [
+            background(lambda other=other, token=token: other.wait_for_state(token, LONG) and other.get_state())
+            for other, token in zip(others, tokens, strict=True)
+        ]
+        host.withdraw(own)
+        assert host.hand_over(heirs, timeout)
+        assert not host.hosts_store
+        return [waits.result() for waits in waiting]
+
+    return gone
+
+
+def listens(port):
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def keys(backend):
+    return sorted(seen.key for seen in backend.roster())
+
+
+def test_the_heir_has_all_that_was_accepted_and_the_others_follow(meet, go):
+    _, (host, heir, other) = meet(3)
+    _, old, _ = other.set_state(b"state")
+    told = go(host, "a", ["b", "c"], heir, other)
+    assert [state for state, _ in told] == [b"state"] * 2
+    assert (heir.hosts_store, other.hosts_store) == (True, False)
+    host.close()
+    assert keys(other) == keys(heir) == ["b", "c"]
+    assert other.beat("c", leading=True, look=True) == heir.beat("b", leading=False, look=True) == 1
+    standing, token, written = heir.set_state(b"late", old)
+    assert (standing, written) == (b"state", False)
+    _, token, written = other.set_state(b"new", token)
+    assert written
+    assert heir.get_state() == (b"new", token)
+
+
+def test_no_write_is_lost_between_the_two(meet, background):
+    """Whoever writes while the store moves has written into the new one, or nothing."""
+    _, (host, heir, other) = meet(3)
+    _, token, _ = other.set_state(b"0")
+    host.withdraw("a")
+    going = background(lambda: host.hand_over(["b"], LONG))
+    accepted, number = b"0", 0
+    while not going.over(0):
+        number += 1
+        found, token, written = other.set_state(b"%d" % number, token)
+        assert found == (b"%d" % number if written else accepted)
+        accepted = found
+        assert heir.get_state()[0] == accepted
+    assert going.result()
+    host.close()
+    assert other.get_state()[0] == heir.get_state()[0] == accepted
+    assert [heir.hosts_store, other.hosts_store].count(True) == 1
+
+
+def test_who_waits_is_told_in_the_new_store(meet, go, background):
+    _, (host, heir, other) = meet(3)
+    other.set_state(b"state")
+    other.roster()
+    waiting = background(lambda: other.wait_for_roster(LONG))  # for news that the old store will not have
+    _, (_, token) = go(host, "a", ["b", "c"], heir, other)
+    host.close()
+    waiting.result()
+    waiting = background(lambda: other.wait_for_state(token, LONG))
+    assert heir.set_state(b"next", heir.get_state()[1])[2]
+    assert waiting.result() is True
+    other.roster()
+    waiting = background(lambda: other.wait_for_roster(LONG))
+    heir.announce("d", b"d")
+    assert waiting.result() is True
+
+
+def test_the_next_heir_takes_over_if_the_first_one_does_not(meet, go):
+    """It is dead, and nobody knows yet."""
+    _, (host, dead, heir) = meet(3)
+    heir.set_state(b"state")
+    dead.close()
+    assert go(host, "a", ["b", "c"], heir, timeout=5.0)[0][0] == b"state"
+    assert heir.hosts_store
+
+
+def test_where_nobody_may_host_it_stays(meet, node, seal):
+    endpoint, (host,) = meet(1)
+    other = node(endpoint, seal(), is_host=False)
+    other.announce("b", b"b")
+    other.set_state(b"state")
+    assert not host.hand_over(["b"], 0.5)
+    assert host.hosts_store
+    other.announce("b", b"again")
+    assert other.set_state(b"again")[2]  # the nodes give back what they know
+    assert host.get_state()[0] == b"again"
+    assert b"again" in [seen.entry for seen in host.roster()]
+
+
+def test_who_is_alone_hands_nothing_over(meet):
+    _, (host,) = meet(1)
+    host.withdraw("a")
+    assert not host.hand_over([], LONG)
+    assert host.hosts_store
+
+
+def test_newcomers_and_commands_find_it_at_the_endpoint(meet, node, seal, go, eventually):
+    endpoint, (host, heir) = meet(2)
+    port = int(endpoint.rpartition(":")[2])
+    heir.set_state(b"state")
+    go(host, "a", ["b"], heir)
+    assert node(endpoint, seal()).get_state()[0] == b"state"  # the old server is still there
+    host.close()
+    eventually(lambda: listens(port))  # the heir's, once the port is free
+    late = node(endpoint, seal())
+    late.announce("d", b"d")
+    assert late.get_state()[0] == b"state"
+    assert keys(heir) == ["b", "d"]
+    assert not late.hosts_store
+    looking = open_backend(RendezvousParameters("c10d", endpoint, "job", 1, 1, join_timeout=20.0))
+    if (signs := seal()) is not None:
+        looking.sign_with(signs)
+    assert looking.get_state()[0] == b"state"
+    looking.close()
+
+
+def test_a_store_that_begins_at_the_endpoint_leads_there(meet, node, seal, go, eventually):
+    """The machine of the first host comes back, and knows of nothing."""
+    endpoint, (host, heir) = meet(2)
+    heir.set_state(b"state")
+    go(host, "a", ["b"], heir)
+    host.close()
+    back = node(endpoint, seal(), is_host=True)
+    eventually(lambda: _hosts(back))
+    back.announce("e", b"back")
+    eventually(lambda: (back.get_state() or (b"",))[0] == b"state")
+    assert keys(heir) == ["b", "e"]
+    assert not back.hosts_store
+
+
+def _hosts(backend):
+    """Whoever is quicker binds the port: the pointer of the other, or this one."""
+    try:
+        backend.connect()
+    except Exception:
+        return False
+    return True
+
+
+def test_one_host_after_another(meet, go):
+    _, (host, heir, last) = meet(3)
+    last.set_state(b"state")
+    go(host, "a", ["b", "c"], heir, last)
+    host.close()
+    go(heir, "b", ["c"], last)
+    heir.close()
+    assert last.hosts_store
+    assert last.get_state()[0] == b"state"
+    assert keys(last) == ["c"]
+
+
+def test_an_endpoint_of_several_hosts(meet, node, seal, go, free_port):
+    """A new store begins at the first; one that has moved to the next is found there, also when the first is free."""
+    first, second = free_port(), free_port()
+    endpoint = f"127.0.0.1:{first},127.0.0.1:{second}"
+    _, (host, other) = meet(2, endpoint)
+    assert (listens(first), listens(second)) == (True, False)
+    other.set_state(b"state")
+    host.close()
+    other.close()
+    served = node(f"127.0.0.1:{second}", seal())
+    served.set_state(b"elsewhere")
+    late = node(endpoint, seal())
+    assert late.get_state()[0] == b"elsewhere"
+    assert not late.hosts_store
+    assert not listens(first)
