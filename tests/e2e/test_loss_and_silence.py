@@ -59,18 +59,25 @@ def test_a_suspended_host_of_the_store_costs_nothing(job):
     assert all("restart decided" not in agent.err for agent in agents)
 
 
-def test_the_host_of_the_store_stays_while_others_work(job):
-    """Whatever its exit barrier says: with the store they would lose their workers."""
+@pytest.mark.parametrize("may_host", [True, False], ids=["another may host", "no other may host"])
+def test_the_host_of_the_store_goes_or_stays_while_others_work(job, may_host):
+    """With the store they would lose their workers, whatever its exit barrier says."""
     job.conf |= DEFAULTS
-    agents = job.agents("a b", "--nnodes=2", "--exit-barrier-timeout=1")
+    host = job.agent("a", "--nnodes=2", "--exit-barrier-timeout=1")
+    host.says("store hosted")
+    job.conf |= {} if may_host else {"is_host": "false"}
+    guest = job.agent("b", "--nnodes=2", "--exit-barrier-timeout=1")
     first = job.round(2)
-    host, guest = host_first(agents)
     job.end(host.name)
-    host.says("exit barrier prolonged")
+    if may_host:
+        guest.says("store taken over")
+        assert host.code() == 0
+    else:
+        host.says("exit barrier prolonged")
     time.sleep(7)  # a window, and more
     assert lives(first.pid(guest.name))
     job.end(guest.name)
-    assert codes(*agents) == [0, 0]
+    assert codes(host, guest) == [0, 0]
     assert job.rounds() == [first]
 
 
