@@ -55,6 +55,11 @@ class Machine:
         found = subprocess.run(["ip", "netns", "pids", self.space], check=False, capture_output=True, text=True)
         return [int(pid) for pid in found.stdout.split()]
 
+    def listens(self, port: int) -> bool:
+        """Whether a process there listens at this port."""
+        found = subprocess.run([*self.through, "ss", "-Hltn", f"sport = :{port}"], check=True, capture_output=True)
+        return bool(found.stdout)
+
     def cut(self) -> None:
         """Its link is gone, without a word to anybody."""
         _ip("link", "set", self.link, "down")
