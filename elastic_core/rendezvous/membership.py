@@ -44,7 +44,7 @@ class JoinStatus(enum.Enum):
 
 
 def join_status(state: State, key: str, after: int, max_nodes: int) -> JoinStatus:
-    """Where the node stands that was last in round `after`."""
+    """Where the node stands that wants a round newer than `after`."""
     if state.closed:
         return JoinStatus.CLOSED
     if state.refusal(key):
@@ -59,12 +59,10 @@ def join_status(state: State, key: str, after: int, max_nodes: int) -> JoinStatu
 
 
 def missed(state: State, key: str, after: int) -> int | None:
-    """The last round that formed with a node in it which had been over before the node looked, when it was last in
-    round `after`; None if there is none. The node has to announce that it wants a newer one: it cannot have run that
-    round, but the others do not know this, and until then they take it for a member."""
-    last = state.round if state.seated(key) else state.last_round_of(key)
+    """The last round, if it formed without the node that wants one newer than `after`, or was over before that looked;
+    None otherwise. The node has to announce that it wants a newer one: until then its entry is of the past."""
     running = state.open and state.seated(key)
-    return last if last > after and not running else None
+    return state.round if state.round > after and not running else None
 
 
 def verdict(state: State, key: str, number: int) -> Verdict | None:

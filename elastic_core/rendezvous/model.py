@@ -31,7 +31,7 @@ class Entry:
         node: the node's name.
         address, port: where the workers' store would be if this node became rank 0.
         stop_timeout: seconds that this node may take to stop its workers.
-        after: the last round it was in; 0 before the first.
+        after: the last round that it knows of; 0 before the first.
         done: the round in which all its workers succeeded; 0 for none.
         unreachable: keys of members of the last round that this node could not reach.
     """
@@ -149,8 +149,6 @@ class State:
         restarts: failures that were forgiven so far.
         max_restarts: how many failures are forgiven: the most that a member of the last round allows.
         reason: why the round formed just then.
-        absent: members of earlier rounds that are not in the last one and still have an entry, with the number of their
-            last round: until they announce themselves anew, their entries are of the past.
         refused: keys that may not take part, and why.
         min_nodes, max_nodes: bounds of the job, as the node that formed the round was told; 0 before the first.
         serial: counted up with every change: of two states of one store, the later one has the greater.
@@ -168,7 +166,6 @@ class State:
     max_restarts: int = 0
     closed: Closed | None = None
     reason: str = ""
-    absent: tuple[tuple[str, int], ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
     min_nodes: int = 0
     max_nodes: int = 0
@@ -182,14 +179,6 @@ class State:
     def rank(self, key: str) -> int | None:
         """The group rank that the node has, or had, in the last round."""
         return self.seats.rank(key)
-
-    def last_round_of(self, key: str) -> int:
-        """The last round of a node that is not in the present one; 0 for an unknown node."""
-        return self._absent.get(key, 0)
-
-    @functools.cached_property
-    def _absent(self) -> dict[str, int]:
-        return dict(self.absent)
 
     def refusal(self, key: str) -> str:
         """Why the node may not take part; empty if it may."""
@@ -217,7 +206,6 @@ def formed(
     """The next round. `announced`: all keys that have an entry. What is kept about others is forgotten, except for a
     node that was drained in the last round: it may only be cut off, and come back."""
     taken = Seats.of(seats)
-    past = {**dict(state.absent), **dict.fromkeys(state.seats.keys, state.round)}
     return replace(
         state,
         round=state.round + 1,
@@ -229,7 +217,6 @@ def formed(
         reason=reason,
         draining=tuple(key for key in state.draining if key in announced or state.seated(key)),
         refused=tuple(item for item in state.refused if item[0] in announced),
-        absent=tuple((key, number) for key, number in past.items() if taken.rank(key) is None and key in announced),
     )
 
 

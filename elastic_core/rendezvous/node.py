@@ -162,6 +162,7 @@ class Node:
             port=where.master_port,
             unreachable=tuple(unreachable),
         )
+        self._catch_up()
         self._hurry()
 
     def _give_up_round(self) -> None:
@@ -398,11 +399,15 @@ class Node:
         """What the state means for a node that wants a round."""
         if not self.membership.joins or self.state is None:
             return
-        over = missed(self.state, self.key, self.entry.after)
-        if over is not None:
-            self.entry = replace(self.entry, after=over)
+        self._catch_up()
         if self.join_status is JoinStatus.MEMBER:
             self.membership = self.membership.came_to(self.state)
+
+    def _catch_up(self) -> None:
+        """It wants a round newer than the last one, if that is not its own."""
+        over = None if self.state is None else missed(self.state, self.key, self.entry.after)
+        if over is not None:
+            self.entry = replace(self.entry, after=over)
 
     def _written(self, operation: WriteState, answer: Any, now: Instant) -> None:
         if answer is None:

@@ -34,6 +34,7 @@ from elastic_core.rendezvous.versions import (
     create,
     epoch_named,
     foreign,
+    is_wait_timeout,
     new_epoch,
     peek,
     standing,
@@ -55,6 +56,7 @@ _AT_ONCE: Duration = 0.001
 _LONGEST_PLACE = 1024
 _MOST_EPOCHS = 3  # that one operation begins
 _MOST_MOVES = 3  # that one operation follows
+_ABSENT_PATIENCE: Duration = 2.0  # an answer takes less
 _PIECE: Duration = 1.0  # of a wait that cannot be interrupted
 FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
 
@@ -99,6 +101,9 @@ class StoreConnection:
             closed.wait(min(pauses.pause(asked), left))
         return None
 
+    def hasten(self, seconds: Duration) -> None:
+        """Let a `get` of a key that has just been deleted wait for so long, if that can be said."""
+
     def abort(self) -> None:
         """Let every operation on it fail now, blocked ones included, if that is possible. Any thread. Idempotent."""
 
@@ -107,13 +112,6 @@ class StoreConnection:
         close = getattr(self.store, "close", None)
         if close is not None:
             close()
-
-
-def is_wait_timeout(error: BaseException) -> bool:
-    """Whether a `wait` ended because its time was up. torch has one class for this and other refusals of a store, and
-    only the message tells them apart; a broken connection has a class of its own."""
-    words = isinstance(error, RuntimeError) and type(error).__name__ != "DistNetworkError"
-    return isinstance(error, TimeoutError) or (words and "timeout" in str(error).lower())
 
 
 class StoreConnector(Protocol):
@@ -274,6 +272,7 @@ class _Line:
         if self._connection is None and not self._closed.is_set():
             connection = self._connector.connect(self._aside)
             try:
+                connection.hasten(_ABSENT_PATIENCE)
                 self._greet(connection.store)
             except BaseException:
                 connection.release()

@@ -65,10 +65,9 @@ def alive(roster: Roster, state: State) -> list[Entry]:
 
 
 def is_ready(entry: Entry, state: State) -> bool:
-    """Whether the node waits for the next round: a newcomer at any time, a member after the end of its round."""
-    if not state.seated(entry.key):
-        return entry.after >= state.last_round_of(entry.key)
-    return entry.after >= state.round and not state.open
+    """Whether the node waits for the next round, and knows of the last one: what was announced before that formed is of
+    the past. A member waits only after the end of its round."""
+    return entry.after >= state.round and not (state.open and state.seated(entry.key))
 
 
 def waiting(roster: Roster, state: State) -> list[Entry]:

@@ -35,6 +35,7 @@ from elastic_core.rendezvous.versions import (
     delete,
     epoch_named,
     foreign,
+    is_wait_timeout,
     peek,
     standing,
 )
@@ -305,13 +306,12 @@ class RosterLog:
         return True
 
     def _filled(self, store: Store, first: int, last: int) -> list[bytes]:
-        """The values of the filled slots from `first` on, up to the next hole; `multi_get` would wait for that. If it
-        ever waits for a slot that was deleted in between, since we were left behind just then, it breaks off at the
-        read timeout, and the next reading finds `base` further on."""
+        """The values of the filled slots from `first` on, up to the next hole; `multi_get` would wait for that. None
+        of them if a slot was deleted meanwhile: we were left behind just then, and `base` is further on."""
         names = [self._keys.slot(number) for number in range(first, last + 1)]
         while names and not store.check(names):
             names = names[: len(names) // 2]
-        return values_of(store, names)
+        return values_of(store, names) or []
 
     def _pass_hole(self, store: Store) -> bool:
         """Whether the log can be read on from the cursor, where there is a hole."""
@@ -405,7 +405,11 @@ def values_there(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for start in range(0, len(there), _MOST_AT_ONCE):
         some = there[start : start + _MOST_AT_ONCE]
-        found.update(zip(some, values_of(store, some), strict=True))
+        values = values_of(store, some)
+        if values is None:
+            found |= {key: value for key in some if (value := peek(store, key)) is not None}
+        else:
+            found.update(zip(some, values, strict=True))
     return found
 
 
@@ -417,9 +421,15 @@ def _there(store: Store, keys: list[str]) -> list[str]:
     return _there(store, keys[:half]) + _there(store, keys[half:]) if half else []
 
 
-def values_of(store: Store, keys: Sequence[str]) -> list[bytes]:
-    """The values of keys that exist; in one operation, where the store can."""
+def values_of(store: Store, keys: Sequence[str]) -> list[bytes] | None:
+    """The values of keys that exist; in one operation, where the store can. None if one has gone meanwhile: the store
+    has waited for it."""
     several = getattr(store, "multi_get", None)
-    if several is None or not keys:
-        return [bytes(store.get(key)) for key in keys]
-    return [bytes(value) for value in several(list(keys))]
+    try:
+        if several is None or not keys:
+            return [bytes(store.get(key)) for key in keys]
+        return [bytes(value) for value in several(list(keys))]
+    except Exception as error:
+        if is_wait_timeout(error):
+            return None
+        raise

@@ -93,6 +93,13 @@ class Keys:
         return f"{self._prefix}b/{first_slot}"
 
 
+def is_wait_timeout(error: BaseException) -> bool:
+    """Whether an operation that waits for a key ended because its time was up. torch has one class for this and other
+    refusals of a store, and only the message tells them apart; a broken connection has a class of its own."""
+    words = isinstance(error, RuntimeError) and type(error).__name__ != "DistNetworkError"
+    return isinstance(error, TimeoutError) or (words and "timeout" in str(error).lower())
+
+
 def peek(store: Store, key: str) -> bytes | None:
     """The value, or None if there is none. Not by `get`: should the key be deleted between the two operations, that
     would wait for it until the store's own timeout. Nor by `standing` alone, which would do: it wakes everybody who

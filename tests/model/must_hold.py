@@ -33,8 +33,7 @@ def check_state(state: State, settings: RendezvousSettings) -> None:
         must(settings.min_nodes <= len(keys) <= settings.max_nodes, "a round of too few or too many members")
     must(not (set(state.gone) & set(state.done)), "a node is gone and done")
     must({*state.gone, *state.done} <= set(keys), "a node is gone or done that was no member")
-    must(not (set(keys) & {key for key, _ in state.absent}), "a member is absent")
-    for what in (state.gone, state.done, state.draining, [key for key, _ in state.absent]):
+    for what in (state.gone, state.done, state.draining):
         must(len(set(what)) == len(what), "a node is in a list twice")
     must(not state.open or not state.gone, "a round runs on though a member is gone")
     must(not (state.open and state.closed), "a round runs though the job is closed")

@@ -35,7 +35,7 @@ def test_before_the_first_round(job, snapshot):
 
 def test_a_round_that_runs(job, snapshot):
     state = job.state("ba", min_nodes=1, max_nodes=3, restarts=1, reason="all are there")
-    found = snapshot(state, job.entries("abc", after=0))
+    found = snapshot(state, job.entries("abc", after=3))
     assert found.phase is Phase.RUNNING
     assert [(view.rank, view.node, view.standing) for view in found.members] == [
         (0, "b", Standing.RUNNING),
@@ -50,7 +50,7 @@ def test_a_round_that_runs(job, snapshot):
 
 def test_a_spare_is_one_for_whom_there_is_no_room(job, snapshot):
     state = job.state("ab", min_nodes=1, max_nodes=2)
-    assert standings(snapshot(state, job.entries("abc")).others) == {"c": "spare"}
+    assert standings(snapshot(state, job.entries("abc", after=3)).others) == {"c": "spare"}
     bounds_that_cannot_be = job.state("ab", min_nodes=3, max_nodes=2)
     assert snapshot(bounds_that_cannot_be, job.entries("ab")).nodes is None
 
@@ -85,7 +85,7 @@ def test_who_was_lost_is_missing_when_its_entry_was_dropped_too_until_it_is_back
 
 
 def test_a_node_that_was_started_anew_is_not_missing(job, snapshot):
-    anew = job.entry("b", key="b/2")
+    anew = job.entry("b", key="b/2", after=3)
     found = snapshot(ended(job.state("ab"), Cause.LOST, "b", "lost b", ("b/1",)), (*job.entries("a"), anew))
     assert standings(found.members) == {"a": "stopping", "b": "gone"}
     assert standings(found.others) == {"b": "joined"}
@@ -125,9 +125,9 @@ def test_who_may_not_take_part(job, snapshot):
 
 
 def test_a_node_of_an_earlier_round_that_is_not_back_yet(job, snapshot):
-    state = job.state("a", absent=(("b/1", 2),))
-    assert standings(snapshot(state, (job.entry("a"), job.entry("b", after=1))).others) == {"b": "stopping"}
-    assert standings(snapshot(state, (job.entry("a"), job.entry("b", after=2))).others) == {"b": "waiting"}
+    state = job.state("a")
+    assert standings(snapshot(state, (job.entry("a"), job.entry("b", after=2))).others) == {"b": "stopping"}
+    assert standings(snapshot(state, (job.entry("a"), job.entry("b", after=3))).others) == {"b": "waiting"}
 
 
 def test_a_job_that_is_over(job, snapshot):

@@ -65,7 +65,6 @@ whole_states = st.builds(
     numbers,
     st.none() | st.builds(Closed, text, text, st.booleans()),
     text,
-    st.lists(st.tuples(names, numbers), max_size=3).map(tuple),
     st.lists(st.tuples(names, text), max_size=3).map(tuple),
     numbers,
     numbers,

@@ -52,14 +52,14 @@ def test_a_round_that_was_over_before_its_member_looked_was_missed(say):
     assert missed(running, "a", 0) is None
     assert missed(over, "a", 0) == 1
     assert missed(over, "a", 1) is None
-    assert missed(over, "c", 0) is None
+    assert missed(over, "c", 0) == 1
 
 
 def test_also_when_the_next_one_has_formed_without_it(say):
     over = ended(say.state("ab"), Cause.LOST, "b", "", ("b",))
     after = formed(over, say.seats("a"), 3, "", {"a", "b"})
-    assert missed(after, "b", 0) == 1
-    assert missed(after, "b", 1) is None
+    assert missed(after, "b", 0) == missed(after, "b", 1) == 2
+    assert missed(after, "b", 2) is None
     assert missed(after, "a", 1) is None
 
 

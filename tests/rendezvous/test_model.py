@@ -42,15 +42,12 @@ def test_a_round_forgets_what_belonged_to_the_one_before(say):
     state = formed(before, say.seats("c"), 3, "", {"a", "b", "c"})
     assert (state.gone, state.done) == ((), ())
     assert state.end.cause is Cause.LOST
-    assert state.absent == (("a", 1), ("b", 1))
-    assert state.last_round_of("b") == 1
 
 
 def test_what_is_known_of_nodes_without_an_entry_is_forgotten(say):
     before = State(round=4, seats=say.seats("ab"), draining=("a", "x"), refused=(("y", "why"), ("b", "why")))
     state = formed(before, say.seats("c"), 3, "", {"b", "c", "a"})
-    assert (state.draining, state.refused, state.absent) == (("a",), (("b", "why"),), (("a", 4), ("b", 4)))
-    assert formed(before, say.seats("c"), 3, "", {"c"}).absent == ()
+    assert (state.draining, state.refused) == (("a",), (("b", "why"),))
 
 
 def test_a_drain_is_kept_for_a_member_that_is_only_cut_off(say):
@@ -59,11 +56,6 @@ def test_a_drain_is_kept_for_a_member_that_is_only_cut_off(say):
     without = formed(drained, say.seats("a"), 3, "", {"a"})
     assert without.draining == ("b",)
     assert formed(replace(without, open=False), say.seats("a"), 3, "", {"a"}).draining == ()
-
-
-def test_who_is_seated_again_is_not_absent_any_more(say):
-    state = State(round=2, seats=say.seats("a"), absent=(("b", 1),))
-    assert formed(state, say.seats("ab"), 3, "", {"a", "b"}).absent == ()
 
 
 def test_a_round_ends_once(running):

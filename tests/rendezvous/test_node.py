@@ -686,7 +686,7 @@ def test_an_entry_that_led_to_a_round_of_the_past_is_not_announced_again(pair):
     assert other.node.verdict(other.clock.now()).outcome is Outcome.RESTART
     other.node.want(WHERE)
     other.settle()
-    assert other.entries["b/1"].after == 1
+    assert other.entries["b/1"].after == 2
 
 
 def test_who_leaves_says_so_and_its_entry_goes_when_its_workers_have_stopped(pair):

@@ -8,8 +8,8 @@ from store_place import KEYS, Place
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import EntryDroppedError, SpoiltStateError
-from elastic_core.rendezvous.over_store import StoreConnection, is_wait_timeout
-from elastic_core.rendezvous.versions import KEPT, Keys
+from elastic_core.rendezvous.over_store import StoreConnection
+from elastic_core.rendezvous.versions import KEPT, Keys, is_wait_timeout
 from elastic_core.testing import BackendContract, Background, eventually
 
 LONG = 20.0

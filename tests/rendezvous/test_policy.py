@@ -91,22 +91,21 @@ def test_a_member_that_is_lost_ends_it(say, choose, roster):
 
 
 def test_a_newcomer_ends_it_if_there_is_room(say, choose):
-    decision = choose(say.roster("abc"), say.state("ab"))
+    decision = choose(say.roster("abc", after=1), say.state("ab"))
     assert (decision.state.end.cause, decision.reason) == (Cause.JOINED, "c wants to take part")
-    assert choose(say.roster("abcd"), say.state("ab")).reason == "c, d want to take part"
-    assert isinstance(choose(say.roster("abc"), say.state("ab"), bounds=(2, 2)), Wait)
+    assert choose(say.roster("abcd", after=1), say.state("ab")).reason == "c, d want to take part"
+    assert isinstance(choose(say.roster("abc", after=1), say.state("ab"), bounds=(2, 2)), Wait)
 
 
 @pytest.mark.parametrize("who", ["late", "drained", "refused", "of the past"])
 def test_who_cannot_take_part_does_not_end_it(say, choose, who):
     state = say.state("ab", round=2)
-    roster = say.roster("abc", late="c" if who == "late" else "")
+    late, after = "c" if who == "late" else "", 1 if who == "of the past" else 2
+    roster = say.roster("abc", late=late, after=after)
     if who == "drained":
         state = replace(state, draining=("c",))
     elif who == "refused":
         state = replace(state, refused=(("c", "why"),))
-    elif who == "of the past":
-        state = replace(state, absent=(("c", 1),))
     assert isinstance(choose(roster, state), Wait)
 
 
@@ -174,7 +173,6 @@ def test_a_member_that_lives_and_is_not_back_is_waited_for(say, choose):
     assert decision == Wait("2 nodes joined, waiting for c to come back", Instant(110.0), 2, 4, ("c",))
     decision = choose(roster, state, enough_since=Instant(40.0))
     assert (members(decision), decision.reason) == ("ab", "c did not come back in time")
-    assert decision.state.absent == (("c", 1),)
 
 
 def test_nobody_waits_for_the_lost_and_the_done(say, choose):
@@ -213,33 +211,33 @@ def test_members_come_before_older_nodes_that_wait(say, choose):
 
 def test_a_spare_steps_in(say, choose):
     state = ended(say.state("ab"), Cause.LOST, "a", "", ("a",))
-    roster = (say.seen("a", late=True), say.seen("b", after=1), say.seen("c"))
+    roster = (say.seen("a", late=True), say.seen("b", after=1), say.seen("c", after=1))
     assert members(choose(roster, state, bounds=(2, 2))) == "bc"
 
 
 def test_spares_do_not_take_the_places_of_members_that_are_about_to_come_back(say, choose):
     """Spares are ready the moment that a round ends; members have to hear of it, and their workers to stop first."""
     state = ended(say.state("ab"), Cause.LOST, "a", "", ("a",))
-    roster = (say.seen("b", stop_timeout=30.0), say.seen("c"), say.seen("d"))
+    roster = (say.seen("b", stop_timeout=30.0), say.seen("c", after=1), say.seen("d", after=1))
     decision = choose(roster, state, bounds=(2, 2), enough_since=NOW)
     assert (decision.reason, decision.until) == ("2 nodes joined, waiting for b to come back", Instant(135.0))
-    back = (say.seen("b", after=1), say.seen("c"), say.seen("d"))
+    back = say.roster("bcd", after=1)
     assert members(choose(back, state, bounds=(2, 2), enough_since=NOW)) == "bc"
     assert members(choose(roster, state, bounds=(2, 2), enough_since=Instant(65.0))) == "cd"
 
 
 def test_a_member_that_takes_long_to_stop_is_waited_for_that_long(say, choose):
     state = ended(say.state("ab"), Cause.LEFT, "c", "")
-    roster = (say.seen("a", after=1), say.seen("b", stop_timeout=90.0), say.seen("c"))
+    roster = (say.seen("a", after=1), say.seen("b", stop_timeout=90.0), say.seen("c", after=1))
     assert choose(roster, state, enough_since=NOW, bounds=(2, 3)).until == Instant(195.0)
     assert choose(roster, state, enough_since=NOW, bounds=(2, 2)).until == Instant(195.0)
 
 
 def test_when_nobody_of_the_last_round_is_left_the_last_call_is_waited_for(say, choose):
     state = ended(say.state("ab"), Cause.LOST, "a, b", "", ("a", "b"))
-    decision = choose(say.roster("cd"), state, enough_since=NOW)
+    decision = choose(say.roster("cd", after=1), state, enough_since=NOW)
     assert (decision.reason, decision.until) == ("2 nodes joined, waiting for the last call", Instant(105.0))
-    assert members(choose(say.roster("cd"), state, enough_since=Instant(95.0))) == "cd"
+    assert members(choose(say.roster("cd", after=1), state, enough_since=Instant(95.0))) == "cd"
 
 
 # -- failures that nobody was certain about
@@ -355,7 +353,7 @@ def test_after_an_outage_success_newcomers_and_rounds_do_not_wait(say):
     settings, now, until = say.settings(), Instant(0.0), Instant(5.0)
     over = decide(say.roster("ab", done=1), say.state("ab"), settings, now, None, until)
     assert over.state.closed.succeeded
-    joined = decide(say.roster("abn"), say.state("abc"), settings, now, None, until)
+    joined = decide(say.roster("abn", after=1), say.state("abc"), settings, now, None, until)
     assert joined.state.end.cause is Cause.JOINED
     again = decide(say.roster("ab", after=1), say.state("ab", open=False), settings, now, None, until)
     assert again.state.round == 2
@@ -398,8 +396,9 @@ def test_if_too_few_can_they_all_meet(say, choose):
 
 
 def test_who_cannot_reach_the_members_does_not_end_their_round(say, choose):
-    assert isinstance(choose((*say.roster("ab"), say.seen("c", unreachable=("a",))), say.state("ab")), Wait)
-    assert choose((*say.roster("ab"), say.seen("c")), say.state("ab")).state.end.cause is Cause.JOINED
+    cut_off = say.seen("c", after=1, unreachable=("a",))
+    assert isinstance(choose((*say.roster("ab"), cut_off), say.state("ab")), Wait)
+    assert choose((*say.roster("ab"), say.seen("c", after=1)), say.state("ab")).state.end.cause is Cause.JOINED
 
 
 def dumb_meeting(entries, least):

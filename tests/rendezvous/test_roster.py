@@ -32,7 +32,7 @@ def test_a_member_has_its_name_although_an_older_agent_of_that_name_wakes_up(say
 
 def test_a_member_that_was_lost_and_is_heard_of_again_does_not_keep_its_name_from_the_one_that_replaces_it(say):
     """Only an entry of it may be there, of before: the agent behind it sleeps, or is cut off."""
-    roster = (say.seen("x/1", node="x"), say.seen("x/2", node="x"))
+    roster = (say.seen("x/1", node="x"), say.seen("x/2", node="x", after=1))
     gone = ended(say.state(["x/1", "a"]), Cause.LOST, "x", "silent", ("x/1",))
     assert keys(alive(roster, gone)) == ["x/2"]
     assert keys(alive((say.seen("x/1", node="x", after=1), roster[1]), gone)) == ["x/1"]
@@ -48,15 +48,17 @@ def test_a_member_of_a_round_that_runs_is_not_ready(say):
     assert not is_ready(say.entry("a", after=1), say.state("ab"))
 
 
-def test_a_newcomer_is_ready_at_any_time(say):
-    assert is_ready(say.entry("c"), say.state("ab"))
+def test_a_newcomer_is_ready_once_it_knows_of_the_last_round(say):
+    """What it announced before may have been put back by somebody: the node has left long ago."""
+    assert is_ready(say.entry("c", after=1), say.state("ab"))
+    assert not is_ready(say.entry("c"), say.state("ab"))
 
 
 def test_who_was_lost_is_ready_only_after_it_announced_itself_anew(say):
     state = ended(say.state("ab"), Cause.LOST, "b", "silent", ("b",))
     later = formed(state, say.seats("a"), 3, "", {"a", "b"})
-    assert not is_ready(say.entry("b", after=0), later)
-    assert is_ready(say.entry("b", after=1), later)
+    assert not is_ready(say.entry("b", after=1), later)
+    assert is_ready(say.entry("b", after=2), later)
 
 
 def test_who_is_drained_or_refused_does_not_wait(say):

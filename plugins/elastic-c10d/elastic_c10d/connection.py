@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from elastic_c10d.torch_store import innermost
-from elastic_core.rendezvous.over_store import StoreConnection, is_wait_timeout
+from elastic_core.rendezvous.over_store import StoreConnection
+from elastic_core.rendezvous.versions import is_wait_timeout
 from elastic_core.support.retry import Backoff
 
 if TYPE_CHECKING:
@@ -53,21 +54,29 @@ class TorchConnection(StoreConnection):
         super().__init__(store, where)
         self.pushes = pushes
         self.socket = handle
+        self._patience: Duration | None = None  # of the store, where it was told
 
     def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
         """torch's `get` waits for the key as `wait` does. Without a socket to cut it could not be ended in time."""
         if not self.pushes:
             return self.asked_for(key, timeout, closed, _ASKING)
-        set_timeout = getattr(self.store, "set_timeout", None)
-        if self.socket is None or set_timeout is None:
+        if self.socket is None or not hasattr(self.store, "set_timeout"):
             return super().fetch(key, timeout, closed)
         try:
-            set_timeout(timedelta(seconds=max(timeout, 0.001)))
+            self.store.set_timeout(timedelta(seconds=max(timeout, 0.001)))
             return bytes(self.store.get(key))
         except RuntimeError as error:
             if is_wait_timeout(error):
                 return None
             raise
+        finally:
+            if self._patience is not None:
+                self.hasten(self._patience)
+
+    def hasten(self, seconds: Duration) -> None:
+        if self.socket is not None and hasattr(self.store, "set_timeout"):
+            self._patience = seconds
+            self.store.set_timeout(timedelta(seconds=seconds))
 
     def bound(self, seconds: Duration, watched: bool = True) -> None:
         """No operation takes longer than this, time spent in `wait` aside. After one that did, the connection is out

@@ -15,6 +15,7 @@ from elastic_c10d.tcp_connector import TcpConnector
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
 from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
+from elastic_core.rendezvous.roster_log import values_of
 from elastic_core.support.addresses import ip_address
 
 
@@ -255,6 +256,17 @@ def test_two_hundred_cycles_leave_no_threads_and_no_sockets(over, port, eventual
         cycle()
     eventually(lambda: threading.active_count() <= threads)  # one that has done its work may still be ending
     eventually(lambda: len(os.listdir("/proc/self/fd")) <= files + 3)
+
+
+def test_a_key_that_was_deleted_between_two_operations_is_not_waited_for_long(port):
+    """torch's `multi_get` waits for it. Nothing else fails with that: the connection is as good as before."""
+    connection = TcpConnector(Endpoint("127.0.0.1", port)).connect()
+    connection.hasten(0.2)
+    connection.store.set("there", b"1")
+    assert values_of(connection.store, ["there", "deleted"]) is None
+    assert values_of(connection.store, ["there"]) == [b"1"]
+    assert connection.fetch("deleted", 0.01, threading.Event()) is None
+    assert values_of(connection.store, ["there"]) == [b"1"]
 
 
 def test_serving_where_somebody_serves_already_is_told(port):
