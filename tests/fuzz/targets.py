@@ -43,9 +43,11 @@ from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, Sta
 from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.over_state import StateStore
 from elastic_core.rendezvous.over_store import FactoryConnector, OverStore, StoreConnection
+from elastic_core.rendezvous.policy import Write, decide
 from elastic_core.rendezvous.roster_log import LogRecord, decoded_record
 from elastic_core.rendezvous.seal import HmacSeal, seal_of
 from elastic_core.rendezvous.seats import Seat, Seats
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.signed import SignedBackend
 from elastic_core.rendezvous.versions import Keys
 from elastic_core.support.addresses import hosts_of, joined_host_port, reaches_beyond, split_host_port
@@ -170,9 +172,27 @@ def shown(data):
     for one in (first if rest else None, None):
         seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(one, told, 6.0)
         made = snapshot.snapshot_of(seen, Job("toy", "here:1", "job", {}))
-        text = status.as_text(made)
-        assert printable(text) == text
+        for text in (status.as_text(made), str(ChildFailedError("train.py", made.failures))):
+            assert printable(text) == text
         json.dumps(status.as_dict(made))
+
+
+@target(
+    (RendezvousStateError,),
+    *(b"\n\n".join((one, encoded_entry(ENTRY), encoded_entry(Entry("b/1", "b", after=3)))) for one in STATES),
+)
+def decided(data):
+    """What a node makes of a state and of entries, which empty lines part."""
+    first, *rest = data.split(b"\n\n")
+    told = [Announced(f"k{place}", value, place) for place, value in enumerate(rest)]
+    seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(first, told, 6.0)
+    for now in (0.0, 6.0, 1e9):
+        found = decide(seen.nodes.roster, seen.state, SETTINGS, now, 0.0)
+        if isinstance(found, Write) and max(found.state.round, found.state.restarts) < 2**62:
+            assert decoded_state(encoded_state(found.state)).seats == found.state.seats
+
+
+SETTINGS = RendezvousSettings("job", 1, 2, RendezvousTimeout(), 1.0, 5)
 
 
 @target((ElasticError,), b'["default", 2, 1, 0]', b'["default", 2, 1, 1000000000000]', DEEP, MANY_DIGITS, b"{}")
@@ -330,8 +350,8 @@ def error_file(data):
     evidence = Evidence(WorkerExit(0, 7, 1), RANKS, ("line",), "error.json", content, 1.5)
     failures = explain([evidence], PLAN)
     error = ChildFailedError("train.py", failures)
-    text = report.as_text(error)
-    assert printable(text) == text
+    for text in (report.as_text(error), str(error)):
+        assert printable(text) == text
     result_file.write(FOLDER / "result.json", result_file.outcome("job", 1, error, History()))
     end = End(Cause.FAILURE, "a/1", "it failed", (Report("a/1", "a", (describe(evidence, PLAN),), True),))
     decoded_state(encoded_state(State(round=1, end=end)))
