@@ -55,8 +55,10 @@ if find_spec("elastic_http_health"):
         for piece in (data[: len(data) // 2], data[len(data) // 2 :]):
             found = found or (exchange.receive(piece) if piece else None)
         if found is not None:
-            answer = found if isinstance(found, Response) else _ROUTER._answer(found)
-            assert not isinstance(answer, Response) or exchange.send(answer).startswith(b"HTTP/1.1 ")
+            answer = found if isinstance(found, Response) else _ROUTER.answer(found)
+            sent = exchange.send(answer) if isinstance(answer, Response) else b"HTTP/1.1 later"
+            assert sent.startswith(b"HTTP/1.1 ")
+            assert not sent.startswith(b"HTTP/1.1 500"), sent
 
     @target((ConfigurationError,), b"secret\n", b"\xff", b"x" * 2000)
     def token_file(data):

@@ -49,7 +49,7 @@ from elastic_core.rendezvous.seal import HmacSeal, seal_of
 from elastic_core.rendezvous.seats import Seat, Seats
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.signed import SignedBackend
-from elastic_core.rendezvous.versions import Keys
+from elastic_core.rendezvous.versions import Keys, epoch_named
 from elastic_core.support.addresses import hosts_of, joined_host_port, reaches_beyond, split_host_port
 from elastic_core.support.secret_files import read_secret
 from elastic_core.testing import FakeClock, MemoryBackend, SharedMemory
@@ -164,11 +164,22 @@ def record(data):
     assert decoded_record(found.encode()) == found
 
 
+def _announced(values):
+    """These entries, each once and under its own key, as a backend has them; what is none under another."""
+    found = {}
+    for place, value in enumerate(values):
+        key = f"k{place}"
+        with suppress(RendezvousStateError):
+            key = decoded_entry(value).key
+        found[key] = Announced(key, value, place)
+    return list(found.values())
+
+
 @target((RendezvousStateError,), *STATES, encoded_entry(ENTRY), STATES[1] + b"\n\n" + encoded_entry(ENTRY))
 def shown(data):
     """What `elastic status` shows of a state and of entries, which empty lines part."""
     first, *rest = data.split(b"\n\n")
-    told = [Announced(f"k{place}", value, place) for place, value in enumerate(rest or [first])]
+    told = _announced(rest or [first])
     for one in (first if rest else None, None):
         seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(one, told, 6.0)
         made = snapshot.snapshot_of(seen, Job("toy", "here:1", "job", {}))
@@ -184,8 +195,7 @@ def shown(data):
 def decided(data):
     """What a node makes of a state and of entries, which empty lines part."""
     first, *rest = data.split(b"\n\n")
-    told = [Announced(f"k{place}", value, place) for place, value in enumerate(rest)]
-    seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(first, told, 6.0)
+    seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(first, _announced(rest), 6.0)
     for now in (0.0, 6.0, 1e9):
         found = decide(seen.nodes.roster, seen.state, SETTINGS, now, 0.0)
         if isinstance(found, Write) and max(found.state.round, found.state.restarts) < 2**62:
@@ -199,11 +209,9 @@ SETTINGS = RendezvousSettings("job", 1, 2, RendezvousTimeout(), 1.0, 5)
 def introduction(data):
     """What the members of a round tell each other through its store."""
     store = MemoryStore()
-    for rank in range(2):
-        store.set(joining._KEY.format(rank=rank), data)
-    own = Member(*MEMBER)
-    workers = joining.ranked_workers([own, joining._read(store, 1).member], 0)
-    assert all(worker.world_size < 2**32 for worker in workers)
+    store.set("elastic/member/1", data)
+    formed = joining.exchange_introductions(store, 0, 2, joining.Introduction("default", 2, 0, 1))
+    assert all(worker.world_size < 2**32 for worker in joining.ranked_workers(formed.members, 0))
 
 
 @target((), peers.encoded(peers.Card("a", "10.0.0.1", 1, {"python": "3"})), b'{"version": 1, "port": Infinity}', DEEP)
@@ -255,8 +263,8 @@ class Mover:
     b"s/1=0123abcd:{}\nhead=1\n!state\n!write\ns/3=x\n!state\n-s/2\n!state\n!freeze",
 )
 def keys(data):
-    """A node in a store to which something else writes. `key=value` is a write there, `-key` a deletion, in both `%0a`
-    is a byte; `!word` is what the node does next."""
+    """A node in a store to which something else writes, in the epoch in which the nodes are. `key=value` is a write
+    there, `-key` a deletion, in both `%0a` is a byte; `!word` is what the node does next."""
     clock, store = FakeClock(), MemoryStore()
     store.set(EPOCH.id, EPOCH.epoch)
     lines = data.split(b"\n")[:20]
@@ -280,9 +288,9 @@ def keys(data):
     for line in lines:
         name, is_write, value = line.partition(b"=")
         if is_write:
-            store.set(_key(name), unquote_to_bytes(value))
+            store.set(_key(store, name), unquote_to_bytes(value))
         elif line.startswith(b"-"):
-            store.delete_key(_key(line[1:]))
+            store.delete_key(_key(store, line[1:]))
         elif line in acts:
             with suppress(ElasticError, EntryDroppedError):
                 acts[line]()
@@ -290,9 +298,10 @@ def keys(data):
     node.close()
 
 
-def _key(name):
+def _key(store, name):
     text = unquote_to_bytes(name).decode("latin-1")
-    return EPOCH.id if text == "id" else EPOCH.head.removesuffix("head") + text
+    now = Keys("job", epoch_named(store.compare_set(EPOCH.id, b"", b"")))
+    return now.id if text == "id" else now.head.removesuffix("head") + text
 
 
 def _two_methods(data):
