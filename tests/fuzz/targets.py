@@ -30,7 +30,7 @@ from elastic_core.errors import (
 )
 from elastic_core.events import Event, RdzvEvent
 from elastic_core.interfaces.backend import Announced, EntryDroppedError
-from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.interfaces.handler import RendezvousParameters, RendezvousStoreInfo
 from elastic_core.interfaces.node import Member
 from elastic_core.interfaces.workers import RoundPlan, WorkerExit, WorkerRanks
 from elastic_core.observers import History
@@ -212,6 +212,16 @@ def introduction(data):
     store.set("elastic/member/1", data)
     formed = joining.exchange_introductions(store, 0, 2, joining.Introduction("default", 2, 0, 1))
     assert all(worker.world_size < 2**32 for worker in joining.ranked_workers(formed.members, 0))
+
+
+@target((ElasticError,), b"10.0.0.1\n29500", b"a\n99999", b"\xff\n-1", b"a\n" + MANY_DIGITS)
+def store_info(data):
+    """Where rank 0 says that the workers' store is."""
+    address, _, port = data.partition(b"\n")
+    store = MemoryStore()
+    store.set("MASTER_ADDR", address)
+    store.set("MASTER_PORT", port)
+    RendezvousStoreInfo.build(1, store)
 
 
 @target((), peers.encoded(peers.Card("a", "10.0.0.1", 1, {"python": "3"})), b'{"version": 1, "port": Infinity}', DEEP)
