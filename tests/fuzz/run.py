@@ -55,7 +55,7 @@ def searched(name: str, runs: int, folder: Path) -> bool:
         (corpus / f"seed{number}").write_bytes(seed)
     words.write_text("".join(f'"{"".join(map(_ESCAPE, token))}"\n' for token in TOKENS if token))
     command = [sys.executable, __file__, "--one", name, str(corpus), str(kept), f"-runs={runs}", f"-seed={SEED}"]
-    command += [*LIMITS, f"-dict={words}", f"-artifact_prefix={kept}/", "-print_final_stats=0"]
+    command += [*LIMITS, f"-dict={words}", f"-artifact_prefix={kept}/"]
     begun = time.monotonic()
     ended = subprocess.run(command, env={**os.environ, "TMPDIR": str(folder)}, stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, text=True, errors="replace")  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fuzz import plugin_targets  # noqa: F401 - they enter the table
-from fuzz.targets import TARGETS
+from fuzz.targets import TARGETS, Target
 from fuzz.tokens import TOKENS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,6 +54,17 @@ def test_anything(name, data):
     seeds = [seed for seed in TARGETS[name].seeds if len(seed) < 4000]
     changed = st.builds(_changed, st.sampled_from(seeds), st.lists(_CHANGE, min_size=1, max_size=4))
     TARGETS[name](data.draw(st.binary(max_size=60) | changed))
+
+
+def test_an_exception_that_is_not_ours_and_one_without_bounds_are_defects():
+    with pytest.raises(KeyError):
+        Target({}.__getitem__, (ValueError,), ())(b"x")
+    with pytest.raises(AssertionError, match="an error of 5000 characters"):
+        Target(_talkative, (ValueError,), ())(b"x")
+
+
+def _talkative(data):
+    raise ValueError("x" * 5000)
 
 
 def test_all_that_is_kept_has_a_target():
