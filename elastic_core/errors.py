@@ -211,8 +211,12 @@ class ProcessFailure:
             return f"signal {-self.exitcode}"
 
     def timestamp_isoformat(self) -> str:
-        """The timestamp for people: `YYYY-MM-DD_HH:MM:SS`, in the time zone of this machine."""
-        return datetime.fromtimestamp(int(self.timestamp)).isoformat(sep="_")
+        """The timestamp for people: `YYYY-MM-DD_HH:MM:SS`, in the time zone of this machine; in seconds since the epoch
+        where a year has more digits, as another node may say."""
+        try:
+            return datetime.fromtimestamp(int(self.timestamp)).isoformat(sep="_")
+        except (ValueError, OverflowError, OSError):
+            return f"{self.timestamp:g}"
 
     def as_dict(self) -> dict[str, Any]:
         """The failure for JSON reports."""

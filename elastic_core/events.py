@@ -67,8 +67,7 @@ class Event:
         """The event that `serialize` wrote. Raises ValueError or TypeError for anything else."""
         if isinstance(data, Event):
             return data
-        fields = json.loads(data)
-        return cls(**{**fields, "source": EventSource(fields["source"])})
+        return cls(**_read(data, "source", EventSource))
 
 
 class NodeState(str, enum.Enum):
@@ -115,8 +114,16 @@ class RdzvEvent:
         """The event that `serialize` wrote. Raises ValueError or TypeError for anything else."""
         if isinstance(data, RdzvEvent):
             return data
+        return cls(**_read(data, "node_state", NodeState))
+
+
+def _read(data: str, name: str, kind: type[enum.Enum]) -> dict[str, Any]:
+    """The fields of an event, one of them of this kind."""
+    try:
         fields = json.loads(data)
-        return cls(**{**fields, "node_state": NodeState(fields["node_state"])})
+        return {**fields, name: kind(fields[name])}
+    except (LookupError, RecursionError) as error:
+        raise ValueError(f"expected an event of {name}, found {data[:60]!r}") from error
 
 
 def _drop(event: object) -> None:

@@ -57,9 +57,12 @@ def parse_path(raw: object) -> Path:
     """A path; `~` is the home folder."""
     if isinstance(raw, Path):
         return raw
-    if isinstance(raw, str) and raw:
+    if not isinstance(raw, str) or not raw or "\0" in raw:
+        raise unexpected("a path", raw)
+    try:
         return Path(raw).expanduser()
-    raise unexpected("a path", raw)
+    except RuntimeError:
+        raise unexpected("a path in the home folder of a user that there is", raw) from None
 
 
 def parse_boolean(raw: object) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 OLDEST_PYTHON = "3.10"
 _ALL = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
-WITH_OURS = {"demo": [ROOT], "py": _ALL, "run": _ALL}
+WITH_OURS = {"demo": [ROOT], "fuzz": _ALL, "py": _ALL, "run": _ALL}
 """The distributions of ours that an environment installs, whose needs it has as well."""
 _REFERENCE = re.compile(r"\{\[([\w:]+)\](\w+)\}")
 _NEED = re.compile(r'"([^"]+)"')

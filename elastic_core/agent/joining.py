@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store
 
 _KEY = "elastic/member/{rank}"
+_LONGEST = 4096  # bytes
+_MOST = 2**31
 
 
 class Introduction(NamedTuple):
@@ -102,14 +104,14 @@ def _read(store: Store, rank: int) -> Introduction:
         message = f"expected the node with rank {rank} to tell its role through the round's store, found: {error}"
         raise RendezvousConnectionError(message) from error
     try:
-        return _checked(*json.loads(raw))
+        return _checked(*json.loads(raw if len(raw) <= _LONGEST else b""))
     except (ValueError, TypeError, RecursionError) as error:
         message = f"expected the role and the number of workers of the node with rank {rank}, found {raw[:100]!r}"
         raise RendezvousStateError(f"{message}; let all nodes run the same version") from error
 
 
 def _checked(role: Any, *numbers: Any) -> Introduction:
-    if not isinstance(role, str) or not all(type(number) is int and number >= 0 for number in numbers):
+    if not isinstance(role, str) or not all(type(number) is int and 0 <= number < _MOST for number in numbers):
         raise ValueError(numbers)
     return Introduction(role, *numbers)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.config.spec import Findings, Found
 from elastic_core.errors import Problem
+from elastic_core.parsing import parse_path
 from elastic_core.support.files import distrust
 from elastic_core.text import did_you_mean, nearest
 
@@ -43,7 +44,10 @@ def from_file(named: Found | None, cwd: Path, home: str, specs: Mapping[str, Spe
     """Read the file that `named` names (relative to `cwd`), or else the nearest one going up from `cwd`. The search
     ends at the folder `home`, or where another file system begins."""
     skipped: list[Problem] = []
-    path = _locate(cwd, home, skipped) if named is None else cwd / Path(str(named.raw)).expanduser()
+    try:
+        path = _locate(cwd, home, skipped) if named is None else cwd / parse_path(named.raw)
+    except ValueError:  # whoever reads the setting tells
+        path = None
     if path is None:
         return Findings(skipped=skipped)
     try:
@@ -151,7 +155,7 @@ def _parse(path: Path) -> dict[str, Any]:
     toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         parsed: dict[str, Any] = toml.loads(text)
-    except toml.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
         raise _Unreadable(f"expected TOML in {path}, found: {error}") from None
     return parsed
 

@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.errors import ConfigurationError, Problem, RendezvousStateError
 from elastic_core.support.sockets import PortReservation
 from elastic_core.text import truth
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _ADDRESS_KEY = "MASTER_ADDR"
 _PORT_KEY = "MASTER_PORT"
+_LONGEST_HOST = 255
+_LONGEST_PORT = 5
 
 
 def check_job(run_id: str, min_nodes: int, max_nodes: int) -> None:
@@ -117,12 +119,19 @@ class RendezvousStoreInfo:
                 pass it here.
 
         Raises:
+            RendezvousStateError: what stands there is no address and no port.
             RendezvousConnectionError and any other error of the store.
         """
         if rank == 0:
             store.set(_ADDRESS_KEY, local_addr or socket.getfqdn())
             store.set(_PORT_KEY, str(_free_port() if server_port is None else server_port))
-        return RendezvousStoreInfo(store.get(_ADDRESS_KEY).decode(), int(store.get(_PORT_KEY)))
+        address, port = store.get(_ADDRESS_KEY), store.get(_PORT_KEY)
+        host = address[: _LONGEST_HOST + 1].decode("utf-8", "replace")
+        is_host = 0 < len(host) <= _LONGEST_HOST and host.isprintable()
+        if not (is_host and port.isdigit() and len(port) <= _LONGEST_PORT):
+            expected = "expected the address and the port of the workers' store in the store of the round"
+            raise RendezvousStateError(f"{expected}, found {address[:60]!r} and {port[:60]!r}")
+        return RendezvousStoreInfo(host, int(port))
 
 
 def _free_port() -> int:

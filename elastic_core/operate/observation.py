@@ -149,10 +149,12 @@ class JobObservation:
 
 
 def _entry(announced: Announced) -> Entry | None:
+    """None for one that the nodes pass over, too: one bad entry must not hide the others."""
     try:
-        return decoded_entry(announced.entry)
-    except RendezvousStateError:  # one bad entry must not hide the others
+        entry = decoded_entry(announced.entry)
+    except RendezvousStateError:
         return None
+    return entry if entry.key == announced.key else None
 
 
 @dataclass(frozen=True)

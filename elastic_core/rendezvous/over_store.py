@@ -582,9 +582,12 @@ class OverStore(RosterBackend):
         opened = self._seal.opened(key, value)
         where = "?" if opened is None else opened[:_LONGEST_PLACE].decode(errors="replace")
         try:
-            return joined_host_port(*split_host_port(where, 0)) if where else ""
+            host, port = split_host_port(where, 0) if where else ("", 1)
         except ValueError as error:
             raise foreign(f"a place under the key {key!r}", str(error)) from error
+        if not port:
+            raise foreign(f"a place with a port under the key {key!r}", repr(where))
+        return host and joined_host_port(host, port)
 
     def _inherit(self, store: Store, epoch: _Epoch) -> bytes | None:
         """Serve the store, and say so. Returns what stands in the old one afterwards; None if it cannot be here."""

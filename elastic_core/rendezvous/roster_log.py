@@ -289,9 +289,10 @@ class RosterLog:
 
     def _fold(self, store: Store, taken: int) -> bool:
         """Read on, up to the slots taken. Returns false if the log has to be read anew from `base`."""
-        holes = 0
+        holes, ahead = 0, CHUNK
         while self.cursor < taken and holes < CHUNK:  # the rest with the next reading: this one takes its time
-            found = self._filled(store, self.cursor + 1, min(taken, self.cursor + CHUNK))
+            found = self._filled(store, self.cursor + 1, min(taken, self.cursor + ahead))
+            ahead = min(CHUNK, 2 * ahead) if found else 1  # where there is a hole, there may be more
             for value in found:
                 self.cursor += 1
                 self._fold_one(self.cursor, value)

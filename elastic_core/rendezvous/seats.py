@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _PORT = "(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _KEYS = re.compile(r"\n([^\t\n]{0,510})(?:\t[^\t\n]{0,255}){4}\t" + _PORT + r"\t[1-9][0-9]{0,8}(?=\n|\Z)")
+_MOST = 2**16
 _SEPARATORS = dict.fromkeys(map(ord, "\t\n"))
 
 
@@ -95,8 +96,10 @@ class Seats(_Lazy[Seat]):
 
     @classmethod
     def checked(cls, text: str) -> Seats:
-        """The seats of an untrusted text. Raises ValueError if a line is not that of a seat, or two seats have one
-        key."""
+        """The seats of an untrusted text. Raises ValueError if a line is not that of a seat, two seats have one key, or
+        there are more than a round can have."""
+        if text.count("\n") > _MOST:  # a few bytes may unpack to millions
+            raise ValueError(f"more than {_MOST} members")
         keys = _KEYS.findall(text)
         if len(keys) != text.count("\n") or text[:1] not in ("", "\n"):
             raise ValueError("a line is not one of a member")

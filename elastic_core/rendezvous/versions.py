@@ -126,8 +126,8 @@ def create(store: Store, key: str, value: bytes) -> bytes:
 def as_number(key: str, found: bytes | int) -> int:
     """The number that stands under the key. Raises RendezvousStateError: it is none that we write."""
     digits = found if isinstance(found, bytes) else b"%d" % found
-    if not digits.isdigit() or len(digits) > _MOST_DIGITS:
-        raise foreign(f"a number under the key {key!r}", repr(digits[:60]))
+    if not digits.isdigit() or len(digits) > _MOST_DIGITS or (digits[:1] == b"0" and digits != b"0"):
+        raise foreign(f"a number under the key {key!r}", repr(digits[:60]))  # who compares and sets writes no 007
     return int(digits)
 
 

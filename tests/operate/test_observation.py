@@ -7,7 +7,7 @@ import pytest
 from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces.backend import Announced
 from elastic_core.operate.observation import JobObservation
-from elastic_core.rendezvous.codec import encoded_state
+from elastic_core.rendezvous.codec import encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Closed
 from elastic_core.rendezvous.observation import Observation
 
@@ -71,6 +71,12 @@ def test_nobody_has_to_beat_once_the_job_is_over(job):
 def test_one_entry_that_cannot_be_read_does_not_hide_the_others(job):
     seen = NOTHING.after_look(None, [Announced("x", b"\x80", 1), job.announced(job.entry("a"))], 0.0)
     assert ([entry.node for entry in seen.entries], seen.unreadable) == (["a"], ("x",))
+
+
+def test_one_under_the_key_of_another_node_is_passed_over_as_by_the_nodes(job):
+    copied = Announced("b/1", encoded_entry(job.entry("a")), 1)
+    seen = NOTHING.after_look(None, [job.announced(job.entry("a")), copied], 0.0)
+    assert ([entry.node for entry in seen.entries], seen.unreadable) == (["a"], ("b/1",))
 
 
 def test_a_state_of_another_version_is_told():

@@ -22,7 +22,7 @@ KNOWN_HOLES = {
 }
 """Of what we need and try with: a hole in a part that is used, and the first release without it. `tox run -e audit`
 asks the package index for all of them; this is for machines that it does not answer."""
-ENVIRONMENTS = ("ci", "demo", "docs", "lint", "packages", "py", "run")
+ENVIRONMENTS = ("ci", "demo", "docs", "fuzz", "lint", "packages", "py", "run")
 LINE = re.compile(r"([A-Za-z0-9._-]+)==([^ ;\\]+)(?: ; ([^\\]+?))?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
 
 

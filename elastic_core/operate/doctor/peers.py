@@ -80,7 +80,7 @@ def decoded(data: bytes) -> Card | None:
             Stage(found["stage"]),
             {_text(key): _text(value) for key, value in found["unreachable"].items()},
         )
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
 
 

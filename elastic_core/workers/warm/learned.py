@@ -96,7 +96,7 @@ def from_json(text: str) -> Cached | None:
         learned = Learned(_texts(content["modules"]), _texts(content["left"]), seconds)
         without, varying = frozenset(map(str, content["without"])), frozenset(map(str, content["varying"]))
         return Cached(learned, _texts(content["environment"]), without, varying)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
 
 

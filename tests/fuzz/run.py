@@ -1,0 +1,92 @@
+"""Searches for inputs that a target does not take: `python tests/fuzz/run.py [RUNS [TARGET...]]`.
+
+Each target gets so many inputs, in a process of its own. The fuzzer starts from the seeds and from what is kept, and
+goes on from inputs that reached new code, in the readers or in what they use. What is found is kept in `kept/TARGET/`,
+where `test_targets.py` tries it from then on; the exit code is 1 then.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+RUNS = 20_000
+SEED = 1
+LIMITS = ("-timeout=2", "-rss_limit_mb=1024", "-max_len=4096")
+"""A machine that is busy may make an input of a moment one of a second."""
+FOLLOWED = ["elastic_core", "elastic_c10d", "elastic_etcd", "elastic_etcd_legacy", "elastic_file_timer",
+            "elastic_http_health", "h11", "tomllib"]  # fmt: skip
+_TALK = re.compile(r"^(INFO|WARNING|#\d+).*\n", re.M)
+_ESCAPE = "\\x{:02x}".format
+_DONE = re.compile(r"^Done (\d+) runs", re.M)
+
+
+def main(runs: int = RUNS, *names: str) -> int:
+    """Prints a line for each target. Returns the exit code."""
+    from fuzz import plugin_targets  # noqa: F401 - they enter the table
+    from fuzz.targets import TARGETS
+
+    print(f"{runs} inputs for each target, from seed {SEED}", flush=True)
+    defects = 0
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        for name in names or TARGETS:
+            defects += not searched(name, runs, Path(folder))
+    print(f"{defects} targets with a defect")
+    return int(defects > 0)
+
+
+def searched(name: str, runs: int, folder: Path) -> bool:
+    """Whether no defect was found in this target."""
+    from fuzz.targets import TARGETS
+    from fuzz.tokens import TOKENS
+
+    kept, corpus, words = HERE / "kept" / name, folder / "corpus" / name, folder / "words"
+    kept.mkdir(parents=True, exist_ok=True)
+    corpus.mkdir(parents=True)
+    for number, seed in enumerate(TARGETS[name].seeds):
+        (corpus / f"seed{number}").write_bytes(seed)
+    words.write_text("".join(f'"{"".join(map(_ESCAPE, token))}"\n' for token in TOKENS if token))
+    command = [sys.executable, __file__, "--one", name, str(corpus), str(kept), f"-runs={runs}", f"-seed={SEED}"]
+    command += [*LIMITS, f"-dict={words}", f"-artifact_prefix={kept}/"]
+    begun = time.monotonic()
+    ended = subprocess.run(command, env={**os.environ, "TMPDIR": str(folder)}, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True, errors="replace")  # fmt: skip
+    seconds = time.monotonic() - begun
+    if ended.returncode == 0 and (done := _DONE.search(ended.stdout)):
+        of_interest = len(list(corpus.iterdir()))
+        print(f"{name:16} {int(done[1]):10,} inputs in {seconds:6.0f} s, {of_interest:5} of interest", flush=True)
+        if not any(kept.iterdir()):
+            kept.rmdir()
+        return True
+    said = _TALK.sub("", ended.stdout)[-4000:]
+    print(f"{name:16} a defect after {seconds:.0f} s\n{said}", flush=True)
+    return False
+
+
+def search_one(name: str, arguments: list[str]) -> None:
+    """The search itself, which ends this process."""
+    import atheris
+
+    with atheris.instrument_imports(include=FOLLOWED):
+        from fuzz import plugin_targets  # noqa: F401 - they enter the table
+        from fuzz.targets import TARGETS
+
+        from elastic_core import log
+    log.configure(level="critical")
+    atheris.Setup([sys.argv[0], *arguments], TARGETS[name])
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"]:
+        search_one(sys.argv[2], sys.argv[3:])
+    else:
+        sys.exit(main(*map(int, sys.argv[1:2]), *sys.argv[2:]))

@@ -1,0 +1,480 @@
+"""Every reader of what others wrote, as a function of bytes: what stands in a store, comes through a pipe or a socket,
+or lies in a file. A reader takes its bytes or raises one of its own exceptions; anything else is a defect, as is an
+input that takes it more than a second, or memory out of proportion.
+
+`test_targets.py` tries each with Hypothesis, and with what was kept of earlier finds (`kept/TARGET/`); `run.py`, which
+is `tox run -e fuzz`, lets a fuzzer look for inputs that reach new code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+from elastic_core import config, report, result_file
+from elastic_core.agent import joining
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.errors import (
+    ChildFailedError,
+    ConfigurationError,
+    ElasticError,
+    ProcessFailure,
+    RendezvousStateError,
+)
+from elastic_core.events import Event, RdzvEvent
+from elastic_core.interfaces.backend import Announced, EntryDroppedError
+from elastic_core.interfaces.handler import RendezvousParameters, RendezvousStoreInfo
+from elastic_core.interfaces.node import Member
+from elastic_core.interfaces.workers import RoundPlan, WorkerExit, WorkerRanks
+from elastic_core.observers import History
+from elastic_core.operate import snapshot, status
+from elastic_core.operate.doctor import peers
+from elastic_core.operate.observation import JobObservation
+from elastic_core.operate.target import Target as Job
+from elastic_core.rendezvous.codec import LONGEST_STATE, decoded_entry, decoded_state, encoded_entry, encoded_state
+from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, State
+from elastic_core.rendezvous.observation import Observation
+from elastic_core.rendezvous.over_state import StateStore
+from elastic_core.rendezvous.over_store import FactoryConnector, OverStore, StoreConnection
+from elastic_core.rendezvous.policy import Write, decide
+from elastic_core.rendezvous.roster_log import LogRecord, decoded_record
+from elastic_core.rendezvous.seal import HmacSeal, seal_of
+from elastic_core.rendezvous.seats import Seat, Seats
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+from elastic_core.rendezvous.signed import SignedBackend
+from elastic_core.rendezvous.versions import Keys, epoch_named
+from elastic_core.support.addresses import hosts_of, joined_host_port, reaches_beyond, split_host_port
+from elastic_core.support.secret_files import read_secret
+from elastic_core.testing import FakeClock, MemoryBackend, SharedMemory
+from elastic_core.text import in_one_line, printable
+from elastic_core.workers.failure import Evidence, describe, explain, read_error_file
+from elastic_core.workers.warm import learned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST_WORD = 4000
+"""Characters of an error about what others wrote, however much that is."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """`read` raises nothing but `ours`; `seeds` are where a search begins."""
+
+    read: Callable[[bytes], object]
+    ours: tuple[type[Exception], ...]
+    seeds: tuple[bytes, ...]
+
+    def __call__(self, data: bytes) -> None:
+        try:
+            self.read(data)
+        except self.ours as error:
+            of_the_user = isinstance(error, ConfigurationError)  # which shows what he has written
+            assert of_the_user or len(str(error)) <= LONGEST_WORD, f"an error of {len(str(error))} characters"
+
+
+TARGETS: dict[str, Target] = {}
+
+
+def target(ours, *seeds):
+    """The function below is one; it has its name, or that with `_` for `-`."""
+
+    def enter(read):
+        TARGETS[read.__name__.replace("_", "-")] = Target(read, ours, seeds)
+        return read
+
+    return enter
+
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="elastic-fuzz-")
+FOLDER = Path(_FOLDER.name)
+EMPTY = FOLDER / "empty"
+EMPTY.mkdir()
+DEEP = b"[" * 100_000
+MANY_DIGITS = b"9" * 5000
+
+
+def text_of(data):
+    """As Python reads bytes of the system: those that are none in UTF-8 become half characters."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def written(name, data):
+    """A file of this user alone that holds these bytes."""
+    path = FOLDER / name
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+    return path
+
+
+# -- what nodes tell each other
+
+MEMBER = ("a", "host-a", "10.0.0.1", "default", 2)
+ENTRY = Entry("a/1", "a", "host-a", "10.0.0.1", 29400, "default", 2, labels={"rack": "7"}, unreachable=("b/1",))
+
+
+def _states():
+    seats = Seats.of([Seat("a/1", Member(*MEMBER), 29400), Seat("b/1", Member(*MEMBER))])
+    failure = ProcessFailure(0, 7, 1, message="boom", timestamp=1.5, global_rank=3, node="a", stderr_tail=("line",))
+    end = End(Cause.FAILURE, "a/1", "it failed", (Report("a/1", "a", (failure,), True),), True)
+    running = State(round=3, open=True, seats=seats, min_nodes=1, max_nodes=4, max_restarts=3, origin="a/1", serial=9)
+    ended = State(round=3, seats=seats, gone=("b/1",), done=("a/1",), draining=("a/1",), end=end, reason="why")
+    closed = State(closed=Closed("a", "done", True), absent=(("c/1", 2),), refused=(("d/1", "no"),))
+    return tuple(map(encoded_state, (State(), running, ended, closed)))
+
+
+STATES = _states()
+_HEAD, _, _ = STATES[1].partition(b"\n")
+BOMB = b"\n" + zlib.compress(b"\nabc\t\t\t\t\t0\t1" * 1_000_000)
+
+
+@target((RendezvousStateError,), encoded_entry(ENTRY), encoded_entry(Entry("b/1", "b")), DEEP, MANY_DIGITS)
+def entry(data):
+    found = decoded_entry(data)
+    assert decoded_entry(encoded_entry(found)) == found
+
+
+@target((RendezvousStateError,), *STATES, _HEAD + BOMB, DEEP, MANY_DIGITS)
+def state(data):
+    found = decoded_state(data)
+    again = decoded_state(encoded_state(found))
+    assert again.seats == found.seats
+    assert again.round == found.round
+
+
+@target((ValueError,), *(decoded_state(one).seats.text.encode() for one in STATES))
+def seats(data):
+    for packed in (data, zlib.compress(data)):
+        with suppress(ValueError):
+            found = Seats.unpacked(packed, LONGEST_STATE)
+            assert [found.rank(seat.key) for seat in found] == list(range(len(found)))
+            assert len(found.members) == len(found)
+
+
+@target((ValueError,), LogRecord("a/1", 7, b"x").encode(), LogRecord("a b/1", 1, None).encode(), b"007 %ff x")
+def record(data):
+    found = decoded_record(data)
+    assert decoded_record(found.encode()) == found
+
+
+def _announced(values):
+    """These entries, each once and under its own key, as a backend has them; what is none under another."""
+    found = {}
+    for place, value in enumerate(values):
+        key = f"k{place}"
+        with suppress(RendezvousStateError):
+            key = decoded_entry(value).key
+        found[key] = Announced(key, value, place)
+    return list(found.values())
+
+
+@target((RendezvousStateError,), *STATES, encoded_entry(ENTRY), STATES[1] + b"\n\n" + encoded_entry(ENTRY))
+def shown(data):
+    """What `elastic status` shows of a state and of entries, which empty lines part."""
+    first, *rest = data.split(b"\n\n")
+    told = _announced(rest or [first])
+    for one in (first if rest else None, None):
+        seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(one, told, 6.0)
+        made = snapshot.snapshot_of(seen, Job("toy", "here:1", "job", {}))
+        for text in (status.as_text(made), str(ChildFailedError("train.py", made.failures))):
+            assert printable(text) == text
+        json.dumps(status.as_dict(made))
+
+
+@target(
+    (RendezvousStateError,),
+    *(b"\n\n".join((one, encoded_entry(ENTRY), encoded_entry(Entry("b/1", "b", after=3)))) for one in STATES),
+)
+def decided(data):
+    """What a node makes of a state and of entries, which empty lines part."""
+    first, *rest = data.split(b"\n\n")
+    seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(first, _announced(rest), 6.0)
+    for now in (0.0, 6.0, 1e9):
+        found = decide(seen.nodes.roster, seen.state, SETTINGS, now, 0.0)
+        if isinstance(found, Write) and max(found.state.round, found.state.restarts) < 2**62:
+            assert decoded_state(encoded_state(found.state)).seats == found.state.seats
+
+
+SETTINGS = RendezvousSettings("job", 1, 2, RendezvousTimeout(), 1.0, 5)
+
+
+@target((ElasticError,), b'["default", 2, 1, 0]', b'["default", 2, 1, 1000000000000]', DEEP, MANY_DIGITS, b"{}")
+def introduction(data):
+    """What the members of a round tell each other through its store."""
+    store = MemoryStore()
+    store.set("elastic/member/1", data)
+    formed = joining.exchange_introductions(store, 0, 2, joining.Introduction("default", 2, 0, 1))
+    assert all(worker.world_size < 2**32 for worker in joining.ranked_workers(formed.members, 0))
+
+
+@target((ElasticError,), b"10.0.0.1\n29500", b"a\n99999", b"\xff\n-1", b"a\n" + MANY_DIGITS)
+def store_info(data):
+    """Where rank 0 says that the workers' store is."""
+    address, _, port = data.partition(b"\n")
+    store = MemoryStore()
+    store.set("MASTER_ADDR", address)
+    store.set("MASTER_PORT", port)
+    RendezvousStoreInfo.build(1, store)
+
+
+@target((), peers.encoded(peers.Card("a", "10.0.0.1", 1, {"python": "3"})), b'{"version": 1, "port": Infinity}', DEEP)
+def card(data):
+    """What doctors tell each other."""
+    found = peers.decoded(data)
+    assert found is None or all(map(printable, (found.name, found.address)))
+
+
+# -- stores
+
+EPOCH = Keys("job", "0123456789abcdef")
+SECRET = b"0123456789abcdef"
+
+
+class NoWaiting(StoreConnection):
+    """Of a store in which nothing comes later."""
+
+    def fetch(self, key, timeout, closed):
+        return self.store.compare_set(key, b"-", b"-") if self.store.check([key]) else None
+
+
+class InMemory(FactoryConnector):
+    def connect(self, aside=False):
+        return NoWaiting(self._make(), self.where)
+
+
+class Mover:
+    """The store may be elsewhere, and is not here."""
+
+    listed = False
+
+    def serve(self):
+        return None
+
+    def moved(self, where):
+        split_host_port(where, 1)
+
+
+@target(
+    (ElasticError, EntryDroppedError),
+    b"!announce\n!roster\n!write\n!state\n!beat\n!look\n!withdraw\n!roster",
+    b"!write\nhead=001\n!write\n!state",
+    b"!signed\n!write\ns/2=x\n!state\n!write",
+    b'!moves\n!write\ns/2=(moving)["a/1"]\n!state\nmoved=node7:29400\n!state',
+    b"slots=3\ne/1=1 a/1 x\ne/2=2 b/1 y\ne/3=3 a/1\nb/1=4\n!roster\nbase=2\n!roster\n!announce\n!late\n!roster",
+    b"slots=1099511627776\n!roster\nhead=1099511627776\n!state\n!write\nlead=1099511627776\n!look",
+    b"id=x\n!state\n!write\nid=\n!state\n!write\n-id\n!write",
+    b"s/1=0123abcd:{}\nhead=1\n!state\n!write\ns/3=x\n!state\n-s/2\n!state\n!freeze",
+)
+def keys(data):
+    """A node in a store to which something else writes, in the epoch in which the nodes are. `key=value` is a write
+    there, `-key` a deletion, in both `%0a` is a byte; `!word` is what the node does next."""
+    clock, store = FakeClock(), MemoryStore()
+    store.set(EPOCH.id, EPOCH.epoch)
+    lines = data.split(b"\n")[:20]
+    moves = Mover() if b"!moves" in lines else None
+    node = OverStore(InMemory(lambda: store, "memory"), "job", clock=clock, mover=moves)
+    if b"!signed" in lines:
+        node.sign_with(HmacSeal("job", [SECRET]))
+    acts = {
+        b"!announce": lambda: node.announce("a/1", b"entry"),
+        b"!beat": lambda: node.beat("a/1", leading=True, look=False),
+        b"!look": lambda: node.beat("a/1", leading=False, look=True),
+        b"!withdraw": lambda: node.withdraw("a/1"),
+        b"!roster": node.roster,
+        b"!state": node.get_state,
+        b"!write": lambda: node.set_state(b"{}", (node.get_state() or (b"", None))[1]),
+        b"!anew": lambda: node.set_state(b"{}"),
+        b"!late": lambda: clock.advance(10.0),
+        b"!freeze": lambda: node.hand_over(["b/1"], 0.0),
+        b"!wait": lambda: (node.wait_for_state(None, 0.0), node.wait_for_roster(0.0)),
+    }
+    for line in lines:
+        name, is_write, value = line.partition(b"=")
+        if is_write:
+            store.set(_key(store, name), unquote_to_bytes(value))
+        elif line.startswith(b"-"):
+            store.delete_key(_key(store, line[1:]))
+        elif line in acts:
+            with suppress(ElasticError, EntryDroppedError):
+                acts[line]()
+    assert store.num_keys() < 600 * len(lines)
+    node.close()
+
+
+def _key(store, name):
+    text = unquote_to_bytes(name).decode("latin-1")
+    now = Keys("job", epoch_named(store.compare_set(EPOCH.id, b"", b"")))
+    return now.id if text == "id" else now.head.removesuffix("head") + text
+
+
+def _two_methods(data):
+    """A backend in which this stands as the state."""
+    backend = MemoryBackend(SharedMemory())
+    backend.set_state(data)
+    return backend
+
+
+@target(
+    (ElasticError, TimeoutError, ValueError),
+    b'{"version":1,"serial":"x","values":{"k":"MQ==","other":""}}',
+    b'{"version":1,"serial":"x","values":{"k":"Kg=="}}',
+    DEEP,
+)
+def state_store(data):
+    """A store in the state of a backend that has two methods."""
+    store = StateStore(_two_methods(data))
+    store.add("k", 1)
+    store.compare_set("k", "", "1")
+    store.delete_key("k")
+
+
+@target((ElasticError,), HmacSeal("job", [SECRET]).sealed("state", b"{}"), b"signed 00000000 x", b'{"version":3}')
+def signed(data):
+    """A value where one is to be that is signed."""
+    seal = HmacSeal("job", [SECRET])
+    backend = _two_methods(data)
+    backend.announce("a/1", data)
+    node = SignedBackend(backend, seal)
+    assert not node.roster()
+    found = node.get_state()
+    assert found is None or seal.sealed("state", found[0]) == data
+
+
+# -- files
+
+RANKS = WorkerRanks(0, 0, 0)
+PLAN = RoundPlan(1, "job", "a", "default", 0, 1, 1, 1, "10.0.0.1", 29500, True, 0, 3, (RANKS,))
+
+
+@target(
+    (),
+    b'{"message": {"message": "ValueError: x", "extraInfo": {"py_callstack": "T\\n", "timestamp": "1700000000"}}}',
+    b'{"message": "\\ud800\\u202e\\u001b[31m"}',
+    b'{"message": {"message": [1e999, NaN, -0.0], "errorCode": 7}}',
+    b"Traceback\xff",
+    DEEP,
+    b'{"a":' * 100_000,
+    MANY_DIGITS,
+)
+def error_file(data):
+    """From what a worker left behind to the report, the result file and the other nodes."""
+    content = read_error_file(written("error.json", data))
+    evidence = Evidence(WorkerExit(0, 7, 1), RANKS, ("line",), "error.json", content, 1.5)
+    failures = explain([evidence], PLAN)
+    error = ChildFailedError("train.py", failures)
+    for text in (report.as_text(error), str(error)):
+        assert printable(text) == text
+    result_file.write(FOLDER / "result.json", result_file.outcome("job", 1, error, History()))
+    end = End(Cause.FAILURE, "a/1", "it failed", (Report("a/1", "a", (describe(evidence, PLAN),), True),))
+    decoded_state(encoded_state(State(round=1, end=end)))
+
+
+@target(
+    (ConfigurationError,),
+    b"nnodes = '1:4'\nmax-restarts = 3\n[rendezvous]\nbackend = 'c10d'\n[rendezvous.c10d]\njoin_timeout = 7\n",
+    b"run_id = 7\nlog-level = 'debug'",
+    b"log_dir = '~!x'\nresult_file = \"a\\u0000b\"",
+    b"config = 'x'\nconfig = 1979-05-27T07:32:00Z",
+    b"[rendezvous]\nid=0o7\nx={a=1}",
+    b"run_id = 0x" + b"f" * 5000,
+    b"a=" + b"[" * 5000,
+    b"a=" + MANY_DIGITS,
+)
+def config_file(data):
+    path = written("elastic.toml", data)
+    _reading(["--config", str(path), "train.py"], {})
+
+
+@target((ConfigurationError,), b"[tool.elastic]\nnnodes = 2\n", b"[tool]\nelastic = 7", b"tool.elastic=" + b"[" * 5000)
+def project_file(data):
+    path = written("pyproject.toml", data)
+    _reading(["--config", str(path), "train.py"], {})
+
+
+@target((ConfigurationError,), b"ELASTIC_NNODES=1:4\nPET_RDZV_CONF=a=1,,b=2\nLOGLEVEL=debug",
+        b"SLURM_JOB_ID=7\nSLURM_STEP_ID=0\nSLURM_STEP_NUM_NODES=2\nSLURM_STEP_NUM_TASKS=2\nSLURM_NODEID=1",
+        b"JOB_COMPLETION_INDEX=1\nELASTIC_NNODES=2\nELASTIC_RDZV_ENDPOINT=node0:29400\nELASTIC_RDZV_ID=j")  # fmt: skip
+def environment(data):
+    """Variables, a line each."""
+    pairs = (line.partition("=") for line in text_of(data).split("\n"))
+    _reading(["train.py"], {name: value for name, _, value in pairs})
+
+
+@target((ConfigurationError,), b"--nnodes\n1:4\n--rdzv-conf=a=1,b=2\n-t\n0:3,1:1\ntrain.py\n--x",
+        b"--nproc-per-node=gpu\n--stop-signals=TERM\n--rdzv-endpoint=[::1]:7\n--log-dir=~/x\nt", b"-m\n--\nx",
+        b"--log-dir=~!x", b"--config=~!x")  # fmt: skip
+def flags(data):
+    """The words of a command line, a line each."""
+    words = [word.replace("\0", "") for word in text_of(data).split("\n")]
+    found = _reading(words, {})
+    config.as_text(found, ())
+    json.dumps(config.as_dict(found, ()))
+
+
+def _reading(words, environ):
+    return config.read(words, {"HOME": str(EMPTY), **environ}, EMPTY, require_script=False)
+
+
+@target((ConfigurationError,), b"s" * 32 + b"\n", b"\n\n" + b"t" * 16 + b"\r\n" + b"u" * 20, b"", b"x" * 5000)
+def secret_file(data):
+    path = written("job.secret", data)
+    with suppress(ValueError):
+        assert len(read_secret(path)) <= 4096
+    seal_of(RendezvousParameters("c10d", "", "job", 1, 1, secret_file=str(path)))
+
+
+@target(
+    (),
+    b'{"format": 1, "modules": {}, "left": {}, "seconds": 1, "environment": {}, "without": [], "varying": []}',
+    b'{"format": 1, "seconds": 1' + b"0" * 400 + b"}",
+    DEEP,
+)
+def warm_cache(data):
+    """What an earlier run has learned for the warm start."""
+    with suppress(UnicodeDecodeError):
+        learned.from_json(data.decode("ascii"))
+
+
+@target((), b"0\t1\tnumpy\t/usr/lib/numpy.py", b"1\t0\tnumpy\t\n7\t7\t__main__\tx")
+def warm_lines(data):
+    """What workers tell of their imports."""
+    known = learned.Learned()
+    for line in data.split(b"\n"):
+        known.hear(line.decode("utf-8", "surrogateescape"), 1)
+    json.loads(known.as_json({}, (), ()))
+
+
+# -- words
+
+
+@target((ValueError,), b"node7:29400", b"[fe80::1%eth0]:1", b"etcd://u:p@a:1,b:2/x", b"localhost:000000000080", b"::1")
+def endpoint(data):
+    text = text_of(data)[:1000]
+    reaches_beyond(text)
+    for host, port in hosts_of(text, 1):
+        assert split_host_port(joined_host_port(host, port), 1) == (host, port)
+
+
+@target((), b"\x1b[31mred", "\u202eevil".encode(), b"a\r\nb\tc", b"\xff\xfe", b"\\x1b")
+def words(data):
+    for text in (text_of(data), data.decode("latin-1"), data.decode("utf-16-le", "replace")):
+        line = in_one_line(text)
+        assert "\n" not in line
+        assert "\x1b" not in line
+        assert printable(line) == line
+        line.encode()
+
+
+@target((ValueError, TypeError), b'{"name": "x", "source": "AGENT"}', DEEP, b'{"name": 1, "source": []}',
+        b'{"name":"n","run_id":"r","message":"m","hostname":"h","pid":1,"node_state":"INIT"}')  # fmt: skip
+def event(data):
+    for kind in (Event, RdzvEvent):
+        with suppress(ValueError, TypeError):
+            kind.deserialize(text_of(data))

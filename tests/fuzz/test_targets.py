@@ -1,0 +1,73 @@
+"""What reads what others wrote takes any bytes, or says in its own words why not; see `targets.py`. The examples are
+the same each time; a search for others is `tox run -e fuzz`."""
+
+from __future__ import annotations
+
+import tracemalloc
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from fuzz import plugin_targets  # noqa: F401 - they enter the table
+from fuzz.targets import TARGETS, Target
+from fuzz.tokens import TOKENS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+KEPT = Path(__file__).parent / "kept"
+EACH = pytest.mark.parametrize("name", TARGETS)
+few = settings(derandomize=True, max_examples=40)
+
+_PLACE = st.integers(0, 4000)
+_CHANGE = st.tuples(_PLACE, st.integers(0, 40), st.sampled_from(TOKENS) | st.binary(max_size=4))
+
+
+def _changed(seed, changes):
+    """The seed, in which other bytes stand in some places."""
+    for place, length, bytes_ in changes:
+        begin = place % (len(seed) + 1)
+        seed = seed[:begin] + bytes_ + seed[begin + length :]
+    return seed
+
+
+def kept(name):
+    """What was found at some time, by a path."""
+    return sorted((KEPT / name).glob("*"))
+
+
+@EACH
+def test_what_a_search_begins_with_and_what_was_found_earlier(name):
+    for data in (b"", *TARGETS[name].seeds, *(path.read_bytes() for path in kept(name))):
+        tracemalloc.start()
+        try:
+            TARGETS[name](data)
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert most < 2**26 + 100 * len(data), f"{most} bytes of memory for {len(data)}, {data[:60]!r}"
+
+
+@EACH
+@few
+@given(data=st.data())
+def test_anything(name, data):
+    seeds = [seed for seed in TARGETS[name].seeds if len(seed) < 4000]
+    changed = st.builds(_changed, st.sampled_from(seeds), st.lists(_CHANGE, min_size=1, max_size=4))
+    TARGETS[name](data.draw(st.binary(max_size=60) | changed))
+
+
+def test_an_exception_that_is_not_ours_and_one_without_bounds_are_defects():
+    with pytest.raises(KeyError):
+        Target({}.__getitem__, (ValueError,), ())(b"x")
+    with pytest.raises(AssertionError, match="an error of 5000 characters"):
+        Target(_talkative, (ValueError,), ())(b"x")
+
+
+def _talkative(data):
+    raise ValueError("x" * 5000)
+
+
+def test_all_that_is_kept_has_a_target():
+    installed = {"elastic_c10d", "elastic_etcd", "elastic_etcd_legacy", "elastic_http_health", "elastic_file_timer"}
+    if all(map(find_spec, installed)):
+        assert {path.name for path in KEPT.iterdir()} <= TARGETS.keys()
