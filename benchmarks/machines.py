@@ -55,6 +55,10 @@ class Machine:
         found = subprocess.run(["ip", "netns", "pids", self.space], check=False, capture_output=True, text=True)
         return [int(pid) for pid in found.stdout.split()]
 
+    def run(self, *command: str) -> str:
+        """What a command prints that runs there."""
+        return subprocess.run([*self.through, *command], check=True, capture_output=True, text=True).stdout
+
     def cut(self) -> None:
         """Its link is gone, without a word to anybody."""
         _ip("link", "set", self.link, "down")

@@ -116,6 +116,8 @@ def composed(
             hangs=parts.hangs,
         )
         stack.callback(agent.close)
+        if isinstance(handler, RoundHandler):
+            parts.processes.hold(handler.lifeline)
         parts.attach(agent)
         yield agent
 

@@ -270,13 +270,14 @@ def _end_holders(link: str, table: Table | None) -> None:
         select.poll().poll(_PAUSE_MS)
 
 
-def guard(orders: IO[str], table: Table | None = None) -> None:
+def guard(orders: IO[str], table: Table | None = None, held: Iterable[int] = ()) -> None:
     """Follow the lines of `orders` to their end, then end what is watched and what is expected:
     `expect LINK`, a worker that is about to start and will hold this link, `watch PID START`, which is that worker,
     `forget PID`, and `scratch PATH`, a folder to remove.
 
     The end comes when the agent closes the pipe or dies, however it dies. Then a worker that is just being started
-    holds no copy of the pipe any more, and has its mark.
+    holds no copy of the pipe any more, and has its mark. Once no worker is left, the descriptors that are `held` are
+    closed: other nodes then learn that the agent has ended.
     """
     leaders: dict[int, int] = {}
     scratch: list[str] = []
@@ -296,6 +297,8 @@ def guard(orders: IO[str], table: Table | None = None) -> None:
     end(leaders, table)
     if expected:
         _end_holders(expected, table)
+    for descriptor in held:
+        os.close(descriptor)
     for path in scratch:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -303,4 +306,4 @@ def guard(orders: IO[str], table: Table | None = None) -> None:
 if __name__ == "__main__":
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_IGN)
-    guard(sys.stdin)
+    guard(sys.stdin, held=[int(text) for text in sys.argv[1:]])
