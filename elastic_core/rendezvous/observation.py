@@ -195,4 +195,4 @@ class Observation:
             age = self.age(key, now) if self.late(key, now) else None
             if age is not None and age >= patience:
                 return key
-        return next((key for key in idle if key in self.ended), None)
+        return next((key for key in idle if key in self.ended and key not in state.busy), None)

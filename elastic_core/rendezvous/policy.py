@@ -9,10 +9,11 @@ The policy, in order:
 - A round runs: end it when a member is lost; close the job when all its members are done; end it when a member is to be
   drained, or when nodes wait and there is room for them. Members that are done are noted, so that they never count as
   lost. Once the first is done, no new node is let in: the job is ending.
-- No round runs: form one when `min_nodes` are ready, and all nodes we know of are back, or have had the time to come
-  back. The round waits for a live member that stops its workers for as long as that may take, even if spares fill all
-  places. A new job, whose nodes are not known yet, waits for the last call instead, or until `max_nodes` are ready.
-  Nodes that cannot reach each other do not meet in a round, as long as enough others can.
+- No round runs: note members whose agents have ended. Form a round when `min_nodes` are ready, and all nodes we know of
+  are back, or have had the time to come back. The round waits for a live member that stops its workers for as long as
+  that may take, even if spares fill all places. A new job, whose nodes are not known yet, waits for the last call
+  instead, or until `max_nodes` are ready. Nodes that cannot reach each other do not meet in a round, as long as enough
+  others can.
 """
 
 from __future__ import annotations
@@ -146,6 +147,10 @@ def _while_gathering(
     enough_since: Instant | None,
     settled: Instant,
 ) -> Decision:
+    over = [seen.entry.key for seen in roster if seen.ended and seen.entry.key in state.busy]
+    if over:
+        by, reason = ", ".join(state.names(over)), _why_lost(state, over, roster, settings)
+        return Write(followed(ended(state, Cause.LOST, by, reason, tuple(over)), Cause.LOST, by, reason), reason)
     ready = waiting(roster, state)
     missing = _missing(roster, state)
     names = tuple(entry.node for entry in missing)

@@ -42,6 +42,21 @@ def test_who_is_killed_is_missed_at_once(any_store, rank):
     assert [agent.code() for agent in (*agents.values(), back)] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_workers_that_fail_first_do_not_hide_it(any_store, rank):
+    """They are connected with those of the killed agent. No restart is allowed, and none is used."""
+    agents = {name: any_store.agent(name, "--nnodes=1:2", script=any_store.trainer) for name in "ab"}
+    both = any_store.round(2)
+    lost = agents.pop(both.nodes[rank])
+    lost.signal(signal.SIGKILL)
+    alone = any_store.round(1, after=both)
+    assert alone.restarts == {"0"}
+    (kept,) = agents.values()
+    kept.says(f'restart decided: cause="node lost" reason="lost {lost.name}: {ENDED}')
+    any_store.end()
+    assert kept.code() == 0
+
+
 def test_two_are_killed_one_after_the_other(any_store):
     """Who watched the first one watches the next one then."""
     agents = {name: any_store.agent(name, "--nnodes=1:3") for name in "abc"}
