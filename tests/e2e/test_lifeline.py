@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
+import psutil
 import pytest
 from job_of_nodes import Job, eventually, lives
 
@@ -20,6 +23,23 @@ def any_store(any_job):
     if any_job.backend == "c10d":
         any_job.serve()
     return any_job
+
+
+def sockets(pid):
+    links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    return {link for link in links if link.startswith("socket:")}
+
+
+def test_the_guardian_holds_the_lifeline_and_no_worker_does(any_store):
+    agents = [any_store.agent(name, "--nnodes=2") for name in "ab"]
+    both = any_store.round(2)
+    worker = psutil.Process(both.pid("a"))
+    agent = worker.parent()
+    (guardian,) = (child for child in agent.children() if any("sessions.py" in word for word in child.cmdline()))
+    assert len(sockets(guardian.pid) & sockets(agent.pid)) == 1
+    assert not sockets(worker.pid) & sockets(agent.pid)
+    any_store.end()
+    assert [agent.code() for agent in agents] == [0, 0]
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
