@@ -213,15 +213,17 @@ def send_group(leader: int, signum: int) -> None:
 
 def send_all(leaders: dict[int, int], signum: int, table: Table | None = None) -> None:
     """Signal the sessions of `leaders`: whole process groups, so that no process escapes by forking, then the processes
-    in none of the leaders' groups, or in none yet."""
+    in none of the leaders' groups, or in none yet. To look for these takes long where many processes run."""
     table = table or best_table()
-    living = members(leaders, table)
     groups = {leader for leader, start in leaders.items() if _leads_group(table.stat(leader), start)}
-    groups |= {stat.group for stat in living if stat.group in leaders}
     for group in groups:
         send_group(group, signum)
+    living = members(leaders, table)
+    left = {stat.group for stat in living if stat.group in leaders} - groups
+    for group in left:
+        send_group(group, signum)
     for stat in living:
-        if stat.group not in groups:
+        if stat.group not in groups | left:
             send(stat.pid, signum)
 
 
