@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.job import WORKERS, BenchmarkError, Job
+from benchmarks.machines import Machine
 from benchmarks.processes import end_descendants, now, start_time, wait_gone
 
 LOOK_EVERY_S = 0.05  # How often does not matter: the steps carry their own times.
@@ -23,8 +24,8 @@ STOP_TOGETHER_S = 3.0
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the optimizer: when, on which node, by which process, with which rank in which world. It is
-    `workers/steps.py` that writes it."""
+    """A step of the optimizer: when, on which node, by which process, with which rank in which world; `group` is the
+    store by which its workers found each other. It is `workers/steps.py` that writes it."""
 
     at: float
     node: int
@@ -33,6 +34,7 @@ class Step:
     world_size: int
     restart: int
     local_rank: int = 0
+    group: str = ""
 
 
 class StepFile:
@@ -74,10 +76,11 @@ def resumed(steps: Sequence[Step], world_size: int, count: int) -> tuple[float, 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the nodes of a job meet: the rendezvous backend, and the port of its store on this machine."""
+    """Where the nodes of a job meet: the rendezvous backend, and the port of its store on these hosts."""
 
     backend: str
     port: int
+    hosts: tuple[str, ...] = ("127.0.0.1",)
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Shape:
 
 class Cluster:
     """A job whose nodes are started one by one. Made by `cluster`. Unless it meets at a store that stands, node 0 hosts
-    the store of the rendezvous. A job of one node meets nobody."""
+    the store of the rendezvous. A job of one node meets nobody. All nodes are on one machine, unless there are more."""
 
     def __init__(
         self,
@@ -108,9 +111,11 @@ class Cluster:
         folder: Path,
         meeting: Meeting | None = None,
         shape: Shape = Shape(),
+        machines: Sequence[Machine] = (),
     ) -> None:
         self.folder = folder
         self.agents: list[Job] = []
+        self.machines = machines
         meeting = meeting or Meeting("c10d", free_port())
         self._port = meeting.port
         self._workers = shape.workers
@@ -125,11 +130,14 @@ class Cluster:
             str(WORKERS / shape.script),
         ]
 
-    def start_node(self) -> Job:
-        """One more agent."""
-        node = len(self.agents)
-        extra = {"BENCHMARK_STEPS": str(self._file.path), "BENCHMARK_NODE": str(node)}
-        self.agents.append(Job(self._command, self.folder, extra))
+    def start_node(self, machine: int | None = None, **extra: str) -> Job:
+        """One more agent; on this one of the machines, with more in its environment."""
+        extra |= {"BENCHMARK_STEPS": str(self._file.path), "BENCHMARK_NODE": str(len(self.agents))}
+        through: list[str] = []
+        if machine is not None:
+            through = self.machines[machine].through
+            extra |= self.machines[machine].environment
+        self.agents.append(Job([*through, *self._command], self.folder, extra))
         return self.agents[-1]
 
     def wait_host(self, deadline: float) -> None:
@@ -144,11 +152,18 @@ class Cluster:
         self._last.update({step.node * self._workers + step.local_rank: step for step in steps})
         return steps
 
-    def wait_resumed(self, world_size: int, old: Collection[int], count: int, deadline: float) -> Resumed | None:
-        """Wait until a new world of this size has made `count` steps of every rank; None if it does not."""
+    def steps(self) -> list[Step]:
+        """All that were made so far."""
+        return StepFile(self._file.path).more()
+
+    def wait_resumed(
+        self, world_size: int, old: Collection[int], count: int, deadline: float, since: float = 0.0
+    ) -> Resumed | None:
+        """Wait until a new world of this size has made `count` steps of every rank since then; None if it does not."""
         fresh: list[Step] = []
         while True:
-            fresh += [step for step in self._more() if step.pid not in old and step.world_size == world_size]
+            more = [step for step in self._more() if step.at > since and step.world_size == world_size]
+            fresh += [step for step in more if step.pid not in old]
             if (back := resumed(fresh, world_size, count)) is not None:
                 return Resumed(back[0], max(start_time(pid) for pid in back[1]))
             if now() > deadline or all(agent.process.poll() is not None for agent in self.agents):
@@ -183,7 +198,7 @@ def meet(meeting: Meeting, nodes: str) -> list[str]:
     return [
         f"--nnodes={nodes}",
         f"--rdzv-backend={meeting.backend}",
-        f"--rdzv-endpoint=127.0.0.1:{meeting.port}",
+        "--rdzv-endpoint=" + ",".join(f"{host}:{meeting.port}" for host in meeting.hosts),
         f"--rdzv-id={uuid.uuid4().hex[:12]}",
     ]
 
@@ -194,10 +209,11 @@ def cluster(
     nodes: str,
     meeting: Meeting | None = None,
     shape: Shape = Shape(),
+    machines: Sequence[Machine] = (),
 ) -> Iterator[Cluster]:
     """A job without agents yet; when the block is left, nothing of it runs any more. `nodes` is MIN:MAX or a number."""
     with tempfile.TemporaryDirectory(prefix="elastic-benchmark-") as folder:
-        made = Cluster(launcher, nodes, Path(folder), meeting, shape)
+        made = Cluster(launcher, nodes, Path(folder), meeting, shape, machines)
         try:
             yield made
         finally:

@@ -59,6 +59,10 @@ class Machine:
         """What a command prints that runs there."""
         return subprocess.run([*self.through, *command], check=True, capture_output=True, text=True).stdout
 
+    def listens(self, port: int) -> bool:
+        """Whether a process there listens at this port."""
+        return bool(self.run("ss", "-Hltn", f"sport = :{port}"))
+
     def cut(self) -> None:
         """Its link is gone, without a word to anybody."""
         _ip("link", "set", self.link, "down")

@@ -8,7 +8,7 @@ into `--plot`, if `rendezvous` is among what was measured. Of files that measure
 `--print` only shows the tables.
 
 The page owns the figures. The table in `--readme`, between the same markers, is made of some rows of the page (see
-`README`), each time this runs; without files that is all it does.
+`README`), and that in `--survival` is the one of `losses`, each time this runs; without files that is all it does.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ TITLES = {
     "warm": "Warm start: a worker is killed, and other first steps",
     "etcd": "Over etcd (stock torchrun's own etcd backends cannot use an etcd of today)",
     "etcd_recovery": "Recovery over etcd",
+    "losses": "Losses: a job of three machines",
     "endurance": "1,000 rounds with killed agents",
     "paper": "10,000 nodes on paper",
     "timer": "Watchdog timers: what they cost a worker",
@@ -96,18 +97,21 @@ def cell(row: Mapping[str, Any], launcher: str) -> str:
     return f"{number(value)} ({note})" if note else number(value)
 
 
-def line(row: Mapping[str, Any], names: Sequence[str]) -> str:
-    """One row of a table."""
+def line(row: Mapping[str, Any], names: Sequence[str], compared: bool) -> str:
+    """One row of a table; with ratio and target, where there are any."""
     ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f}"
     met = {None: "", True: "yes", False: "**no**"}[row["met"]]
-    cells = [f"{row['what']} [{row['unit']}]", *(cell(row, name) for name in names), ratio, row["target"], met]
+    ends = [ratio, row["target"], met] if compared else []
+    cells = [f"{row['what']} [{row['unit']}]", *(cell(row, name) for name in names), *ends]
     return "| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |"
 
 
 def table(report: Mapping[str, Any]) -> str:
     """One benchmark."""
     names = sides(row["values"] for row in report["rows"])
-    head = [f"| | {' | '.join(names)} | ratio | target | met |", f"|{'---|' * (len(names) + 4)}"]
+    compared = any(row["ratio"] is not None or row["target"] for row in report["rows"])
+    ends = ["ratio", "target", "met"] if compared else []
+    head = [f"| | {' | '.join([*names, *ends])} |", f"|{'---|' * (len(names) + len(ends) + 1)}"]
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report["settings"].items())
     title = TITLES.get(report["benchmark"], report["benchmark"])
     return "\n".join(
@@ -117,7 +121,7 @@ def table(report: Mapping[str, Any]) -> str:
             f"`{report['benchmark']}`: {settings}.",
             "",
             *head,
-            *(line(row, names) for row in report["rows"]),
+            *(line(row, names, compared) for row in report["rows"]),
         ]
     )
 
@@ -186,6 +190,20 @@ def with_figures(readme: str, page: str) -> str:
     return "\n".join([f"{before}{BEGIN}", *head, *(shown(row, parts) for row in README), f"{END}{after}"])
 
 
+def with_losses(text: str, page: str) -> str:
+    """What is said of losses, with the figures of the page.
+
+    Raises:
+        ValueError: the markers are not there, or the page has no such table.
+    """
+    before, _, after = apart(text)
+    part = sections(apart(page)[1]).get(TITLES["losses"])
+    if part is None:
+        raise ValueError(f"expected a table {TITLES['losses']!r}")
+    table = [line for line in part.splitlines() if line.startswith("|")]
+    return "\n".join([f"{before}{BEGIN}", *table, f"{END}{after}"])
+
+
 def shown(row: Shown, parts: Mapping[str, str]) -> str:
     """A row of the README's table. A figure has its unit, and a ratio two digits after the point, if torchrun has a
     figure, too.
@@ -235,6 +253,7 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--page", type=Path, default=DOCS / "benchmarks.md", help="(docs/benchmarks.md)")
     made.add_argument("--plot", type=Path, default=DOCS / "img" / "rendezvous.png", help="(docs/img/rendezvous.png)")
     made.add_argument("--readme", type=Path, default=ROOT / "README.md", help="(README.md)")
+    made.add_argument("--survival", type=Path, default=DOCS / "what-survives.md", help="(docs/what-survives.md)")
     made.add_argument("--print", action="store_true", help="only show the tables")
     return made
 
@@ -252,7 +271,9 @@ def main() -> int:
             measured = f"{image(arguments.page, arguments.plot)}\n\n{measured}"
         page = with_tables(arguments.page.read_text(), measured)
         readme = with_figures(arguments.readme.read_text(), page)
+        survival = with_losses(arguments.survival.read_text(), page)
         arguments.page.write_text(page)
+        arguments.survival.write_text(survival)
         arguments.readme.write_text(readme)
     except (OSError, ValueError) as error:
         print(f"error: {arguments.page}: {error}", file=sys.stderr)

@@ -90,9 +90,9 @@ class Report:
 def sides(values: Iterable[Mapping[str, float | None]]) -> tuple[str, ...]:
     """What is compared in these rows: elastic with torchrun, unless they say with what else."""
     names = {name: None for of_one in values for name in of_one}
-    ours = next((name for name in OURS if name in names), OURS[0])
-    others = [name for name in names if name not in (ours, *LAUNCHERS)]
-    return ours, *others, *(["torchrun"] if "torchrun" in names or not others else [])
+    ours = [name for name in (*OURS, "c10d") if name in names][:1] or [OURS[0]]
+    others = [name for name in names if name not in (*ours, *LAUNCHERS)]
+    return *ours, *others, *(["torchrun"] if "torchrun" in names or not others else [])
 
 
 def own(values: Mapping[str, float | None]) -> float | None:

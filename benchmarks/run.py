@@ -20,6 +20,7 @@ from benchmarks import (
     hangs,
     health,
     hello,
+    losses,
     many_workers,
     paper,
     recovery,
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "timer": timer,
     "health": health,
     "etcd_recovery": etcd_recovery,
+    "losses": losses,
     "endurance": endurance,
     "paper": paper,
 }

@@ -18,6 +18,7 @@ def telling() -> Callable[[], None]:
         "world_size": int(os.environ["WORLD_SIZE"]),
         "restart": int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
         "local_rank": int(os.environ["LOCAL_RANK"]),
+        "group": f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}",
     }
 
     def tell() -> None:

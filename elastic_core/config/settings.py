@@ -122,7 +122,12 @@ class Settings:
         aliases=("backend",),
     )
     rdzv_endpoint: str = setting(
-        "", parse_text, "rendezvous", "where the nodes meet; etcd takes several", "HOST[:PORT]", aliases=("endpoint",)
+        "",
+        parse_text,
+        "rendezvous",
+        "where the nodes meet; c10d and etcd take several",
+        "HOST[:PORT]",
+        aliases=("endpoint",),
     )
     rdzv_id: str | None = setting(
         None,

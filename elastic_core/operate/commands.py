@@ -26,7 +26,7 @@ ROOM = 1000
 
 _JOB = {
     "rdzv_backend": f"the job's backend; unset: {DEFAULT_BACKEND}",
-    "rdzv_endpoint": "where the nodes of the job meet; etcd takes several",
+    "rdzv_endpoint": "where the nodes of the job meet; c10d and etcd take several",
     "rdzv_id": f"name of the job; needed with any backend but static, whose job without a name is '{STATIC_RUN_ID}'",
     "rdzv_conf": "options of the backend, the same as the job's; repeated flags add up",
     "rdzv_secret_file": "file of the job's secret, without which nothing that is signed can be read",

@@ -358,9 +358,9 @@ class OverStore(RosterBackend):
         self._pointer: Pointer | None = None
         self._epoch: _Epoch | None = None
         self._pushed: _Pushed | None = None
-        self._main = _Line(connector, aside=False, greet=self._greet)
         self._state_line = _Line(connector, aside=True, greet=self._greet_aside)
         self._roster_line = _Line(connector, aside=True, greet=self._greet_aside)
+        self._main = _Line(connector, aside=False, greet=self._arrived)
 
     @property
     def name(self) -> str:
@@ -556,8 +556,7 @@ class OverStore(RosterBackend):
         """Everything goes on there."""
         assert self._mover is not None
         self._mover.moved(where)
-        for line in (self._main, self._state_line, self._roster_line):
-            line.renew()
+        self._main.renew()
 
     def _successor(
         self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
@@ -621,6 +620,12 @@ class OverStore(RosterBackend):
             with contextlib.suppress(EpochLeft):
                 self._main.fetch(epoch.keys.slot(epoch.log.cursor + 1), left)
             left = until - self._clock.now()
+
+    def _arrived(self, store: Store) -> None:
+        """A connection before this one was lost. Those beside it may lead to where nothing comes from any more."""
+        self._greet(store)
+        for line in (self._state_line, self._roster_line):
+            line.renew()
 
     def _greet(self, store: Store) -> _Epoch:
         """The epoch of the store, begun anew where it is another one than before."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from benchmarks.cluster import Step, StepFile, resumed
+from benchmarks.losses import at_once
 
 
 def steps(rank, times, restart=0, world_size=2, pid=1):
@@ -29,6 +30,14 @@ def test_a_restart_that_came_to_nothing_is_passed_over():
     early = steps(0, [1.0], restart=0)
     late = steps(0, [3.0, 4.0], restart=1, pid=2) + steps(1, [3.5, 4.5], restart=1, pid=3)
     assert resumed(early + late, 2, 2) == (3.5, {2, 3})
+
+
+def test_for_how_long_two_groups_were_at_work_at_once():
+    def group(name, *times):
+        return [replace(step, group=name) for step in steps(0, times)]
+
+    assert at_once(group("a", 1.0, 2.0) + group("b", 2.5, 9.0)) == 0.0
+    assert at_once(group("a", 1.0, 4.0) + group("b", 2.5, 9.0) + group("c", 8.0, 10.0)) == 1.5
 
 
 def test_lines_are_read_once_and_whole(tmp_path):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _DESCRIPTOR = re.compile(r"SocketImpl\(fd=(\d+)")
 _ASKING = Backoff(first=0.005, longest=0.1, factor=1.5)  # between questions, where nothing is pushed
 _ACK_AGE, _RECEIVED, _INFO = 56, 128, 136  # where tcpi_last_ack_recv and tcpi_bytes_received are in tcp_info; its size
+_SILENCE = 5.0  # of a machine, after which a new connection is sooner than the next packet of the old one
 _FRESH = 3000  # milliseconds since the last sign of life; the kernel asks for one in every second
 _known: WeakValueDictionary[int, socket.socket] = WeakValueDictionary()
 
@@ -70,8 +71,9 @@ class TorchConnection(StoreConnection):
 
     def bound(self, seconds: Duration, watched: bool = True) -> None:
         """No operation takes longer than this, time spent in `wait` aside. After one that did, the connection is out
-        of step and must be dropped. And the kernel ends the connection when the peer's machine has been silent for
-        about as long; where it is `watched`, it asks for a sign of that machine once in a second."""
+        of step and must be dropped. And the kernel ends the connection when the peer's machine has been silent for some
+        seconds: it would send again with ever longer pauses. Where the connection is `watched`, the kernel asks for a
+        sign of that machine once in a second."""
         if self.socket is not None:
             limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -80,7 +82,8 @@ class TorchConnection(StoreConnection):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(3, int(seconds / interval) - 1))
+            silence = int(min(seconds, _SILENCE) * 1000)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
 
     def machine_answers(self) -> bool:
         """Whether the machine at the other end has given a sign of life within the last seconds: if it has, the store

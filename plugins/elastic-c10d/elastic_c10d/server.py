@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic_c10d.connection import received_from
-from elastic_c10d.endpoint import Endpoint, parse_endpoint
+from elastic_c10d.endpoint import Endpoint, parse_endpoints
 from elastic_c10d.torch_store import distributed
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
@@ -160,16 +160,25 @@ class FloodWatch:
         return False
 
 
+def _is_here(endpoint: Endpoint) -> bool:
+    try:
+        return any(map(is_local, resolve(endpoint.host, endpoint.port)))
+    except socket.gaierror:
+        return False
+
+
 class StoreServer:
     """A TCPStore server in this process, for `elastic serve`: it belongs to no node, so it outlives all of them.
 
     Args:
-        endpoint: `host[:port]`, an address or name of this machine; port 29400 if there is none.
+        endpoint: `host[:port]`, an address or name of this machine; port 29400 if there is none. Of several, with
+            commas between them, the first that is this machine's.
         max_nodes_hint: how many nodes to have room for.
     """
 
     def __init__(self, endpoint: str | Endpoint, max_nodes_hint: int = 1000) -> None:
-        self._endpoint = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+        named = parse_endpoints(endpoint) if isinstance(endpoint, str) else endpoint
+        self._endpoint = next(filter(_is_here, named.each), named.each[0])
         self._nodes = max_nodes_hint
         self._store: Store | None = None
         self._watch: FloodWatch | None = None

@@ -273,6 +273,17 @@ def test_serving_at_an_address_that_is_mapped_into_ipv6():
     server.stop()
 
 
+def test_of_several_endpoints_it_serves_at_that_of_this_machine():
+    from elastic_c10d import StoreServer
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = StoreServer(f"no-such-host.invalid:{port},192.0.2.1:{port},127.0.0.1:{port}")
+    assert (server.start(), server.endpoint) == (port, f"127.0.0.1:{port}")
+    server.stop()
+
+
 @pytest.mark.parametrize(("endpoint", "found"), [("192.0.2.1:1", "another one"), ("no-such-host.invalid:1", "unknown")])
 def test_serving_elsewhere_is_told(endpoint, found):
     from elastic_c10d import StoreServer

@@ -92,7 +92,6 @@ def test_waiting_lines_follow_to_the_new_host(host, node, free_port, background,
     for backend in (one, two):
         assert fails(backend.get_state)
         assert backend.get_state() is None
-    assert fails(lambda: one.wait_for_state(None, 20))
     waiting = background(lambda: one.wait_for_state(None, 20))
     two.set_state(b"after")
     assert waiting.result() is True

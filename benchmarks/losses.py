@@ -1,0 +1,269 @@
+"""What does a job survive, and how soon does it train again?
+
+A job of three nodes (`--nnodes=1:3`), each on a machine of its own: a network name space with a link and an address.
+Each has one worker that runs `workers/ddp.py` (DDP over gloo). With c10d machine 0 hosts the store, and the endpoint
+names all three. Once they train, something is lost. Measured is from that moment to the first optimizer step of the
+world afterwards, of its slowest rank. A try has *recovered*, *failed* or *hung* as in `recovery`.
+
+- `worker`: SIGKILL to a worker. `agent`: SIGKILL to an agent. `machine`: one is off; none of these with the store.
+- `host_told`: SIGTERM to the agent of machine 0. The others go on.
+- `host`: machine 0 is off. After 10 s it is on again, and an agent is started there.
+- `two`: machines 0 and 1 are off; both come back after 10 s.
+- `split`: machine 0 is cut off from the other two for some seconds; `split_last`: machine 2 is.
+
+All else is default. Of every try the steps are looked through: how long two groups of workers were at work at once.
+Root only. torchrun is told which machine hosts the store, since all of them have one host name here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+
+from benchmarks.cluster import Cluster, Meeting, Shape, Step, cluster
+from benchmarks.job import BenchmarkError, launchers
+from benchmarks.machines import Machines, machines, missing
+from benchmarks.processes import now
+from benchmarks.recovery import FORM_LIMIT_S, MOST_PAUSE_S, STEPS, kill, note
+from benchmarks.report import Report, Row, main, median, parser
+
+PORT = 29400
+AWAY_S = 10.0
+
+
+@dataclass
+class Try:
+    """One job, in seconds. What did not come about is None.
+
+    Args:
+        recovery_s: from the loss to the first step of the world afterwards.
+        workers_s: until the last of its workers was started.
+        at_once_s: for how long at most two groups of workers made steps at the same time.
+        tail: what the agents said last, where the job did not recover.
+    """
+
+    outcome: str
+    recovery_s: float | None = None
+    workers_s: float | None = None
+    at_once_s: float = 0.0
+    tail: str = ""
+
+
+class Running:
+    """A job of three nodes on three machines.
+
+    Args:
+        hosted: whether the machine that hosts the store has to be told so.
+    """
+
+    def __init__(self, job: Cluster, machines: Machines, hosted: bool) -> None:
+        self.job, self.machines, self._hosted = job, machines, hosted
+
+    def start(self, place: int) -> None:
+        """An agent there."""
+        more = {"PET_LOCAL_ADDR": self.machines[place].address}
+        self.job.start_node(place, **(more | {"PET_RDZV_CONF": f"is_host={place == 0}"} if self._hosted else {}))
+
+    def formed(self) -> bool:
+        """Let all three train."""
+        deadline = now() + FORM_LIMIT_S
+        for place in range(len(self.machines)):
+            self.start(place)
+            while self._hosted and not self.machines[0].listens(PORT):
+                time.sleep(0.1)
+        return self.job.wait_resumed(len(self.machines), (), STEPS, deadline) is not None
+
+    def off(self, *places: int) -> None:
+        """These machines lose power, and come back with new agents."""
+        for place in places:
+            self.machines[place].off()
+        time.sleep(AWAY_S)
+        for place in places:
+            self.machines[place].mend()
+        for place in places:
+            self.start(place)
+
+    def split(self, place: int, seconds: float) -> None:
+        """This machine does not reach the others for so long."""
+        others = [one for one in self.machines if one is not self.machines[place]]
+        for other in others:
+            self.machines.apart(self.machines[place], other)
+        time.sleep(seconds)
+        for other in others:
+            self.machines.together(self.machines[place], other)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What happens.
+
+    Args:
+        cause: does it.
+        world_size: of the world that must train afterwards.
+        heals: whether the time counts from when all is there again; the workers may be the old ones then.
+    """
+
+    title: str
+    cause: Callable[[Running], None]
+    world_size: int = 3
+    heals: bool = False
+
+
+LOSSES = {
+    "worker": Loss("worker killed", lambda one: kill(one.job.workers()[2])),
+    "agent": Loss("agent killed", lambda one: kill(one.job.agents[2].pid), 2),
+    "machine": Loss("machine off", lambda one: one.machines[2].off(), 2),
+    "host_told": Loss("SIGTERM to the agent of machine 0", lambda one: one.job.agents[0].process.terminate(), 2),
+    "host": Loss("machine 0 off, back after 10 s", lambda one: one.off(0)),
+    "two": Loss("machines 0 and 1 off, back after 10 s", lambda one: one.off(0, 1)),
+    "split_5": Loss("machine 0 cut off for 5 s, then", lambda one: one.split(0, 5), heals=True),
+    "split_60": Loss("machine 0 cut off for 60 s, then", lambda one: one.split(0, 60), heals=True),
+    "split_last_5": Loss("machine 2 cut off for 5 s, then", lambda one: one.split(2, 5), heals=True),
+    "split_last_60": Loss("machine 2 cut off for 60 s, then", lambda one: one.split(2, 60), heals=True),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class World:
+    """Where the nodes meet.
+
+    Args:
+        hosted: whether the machine that hosts the store has to be told so; then only that one is the endpoint.
+    """
+
+    launcher: str
+    backend: str
+    options: tuple[str, ...] = ()
+    hosted: bool = False
+
+
+WORLDS = {
+    "c10d": World("elastic", "c10d"),
+    "torchrun": World("torchrun", "c10d", hosted=True),
+}
+
+
+@dataclass
+class Figures:
+    """All tries of one loss in one world."""
+
+    tries: list[Try] = field(default_factory=list)
+
+    def median(self, name: str) -> float | None:
+        """Of one kind of time, where it came about."""
+        return median([value for one in self.tries if (value := getattr(one, name)) is not None])
+
+
+def at_once(steps: Sequence[Step]) -> float:
+    """For how many seconds at most two groups of workers were at work at the same time: each from its first step to
+    its last."""
+    groups: dict[str, list[float]] = {}
+    for step in steps:
+        groups.setdefault(step.group, []).append(step.at)
+    spans = [(min(times), max(times)) for times in groups.values()]
+    return max((0.0, *(min(a[1], b[1]) - max(a[0], b[0]) for a, b in combinations(spans, 2))))
+
+
+def attempt(world: World, launcher: Sequence[str], loss: Loss, number: int, arguments: argparse.Namespace) -> Try:
+    """One job, from its start to its recovery or the limit."""
+    with machines(3) as made:
+        hosts = tuple(machine.address for machine in made)[: 1 if world.hosted else None]
+        meeting, shape = Meeting(world.backend, PORT, hosts), Shape(options=world.options)
+        with cluster(launcher, "1:3", meeting, shape, list(made)) as job:
+            running = Running(job, made, world.hosted)
+            if not running.formed():
+                return Try("never formed", tail=job.tail())
+            time.sleep(random.Random(f"{arguments.seed}/{number}").uniform(0, MOST_PAUSE_S))
+            return lost(running, loss, arguments.limit)
+
+
+def lost(running: Running, loss: Loss, limit_s: float) -> Try:
+    """Let it happen, and see what becomes of the job."""
+    job = running.job
+    old = () if loss.heals else tuple(job.workers().values())
+    at = now()
+    loss.cause(running)
+    if loss.heals:
+        at = now()
+    back = job.wait_resumed(loss.world_size, old, STEPS, now() + limit_s, at)
+    made = Try("recovered", at_once_s=at_once(job.steps()))
+    if back is not None:
+        made.recovery_s, made.workers_s = back.at - at, max(0.0, back.started - at)
+        return made
+    made.outcome = "failed" if all(agent.process.poll() is not None for agent in job.agents) else "hung"
+    made.tail = job.tail()
+    return made
+
+
+def names(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Reads some of these from the command line."""
+
+    def read(text: str) -> list[str]:
+        found = text.split(",")
+        if unknown := set(found) - set(known):
+            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: known are {', '.join(known)}")
+        return found
+
+    return read
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = parser(__doc__)
+    made.add_argument("--worlds", type=names(list(WORLDS)), default=list(WORLDS), help=f"which ({','.join(WORLDS)})")
+    made.add_argument("--losses", type=names(list(LOSSES)), default=list(LOSSES), help=f"which ({','.join(LOSSES)})")
+    made.add_argument("--runs", type=int, default=3, help="tries of each (3)")
+    made.add_argument("--torchrun-runs", type=int, default=1, help="tries of torchrun for each (1)")
+    made.add_argument("--limit", type=float, default=90.0, help="seconds after which a try counts as hung (90)")
+    made.add_argument("--seed", type=int, default=1, help="of the pause before something happens (1)")
+    return made
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """All losses asked for, in all worlds asked for, in turn."""
+    if reason := missing():
+        raise BenchmarkError(reason)
+    report = Report("losses", {"limit": arguments.limit, "machines": 3, "nproc_per_node": 1})
+    commands = launchers(arguments)
+    worlds = {name: WORLDS[name] for name in arguments.worlds if WORLDS[name].launcher in commands}
+    for name in arguments.losses:
+        figures = {where: Figures() for where in worlds}
+        for number in range(arguments.runs):
+            for where, world in worlds.items():
+                if number < (arguments.torchrun_runs if world.launcher == "torchrun" else arguments.runs):
+                    made = attempt(world, commands[world.launcher], LOSSES[name], number, arguments)
+                    narrate(where, name, number, made)
+                    figures[where].tries.append(made)
+        report.rows += rows(LOSSES[name], figures, arguments.limit)
+        report.measurements[name] = {where: [asdict(one) for one in of.tries] for where, of in figures.items()}
+    return report
+
+
+def rows(loss: Loss, figures: dict[str, Figures], limit_s: float) -> list[Row]:
+    """The medians of those that recovered, and how many did."""
+    notes = {where: note(of.tries, limit_s) for where, of in figures.items()}
+    together = {where: max((one.at_once_s for one in of.tries), default=0.0) for where, of in figures.items()}
+    title = f"{loss.title}: next step at world size {loss.world_size}"
+    return [
+        Row(title, "s", {where: of.median("recovery_s") for where, of in figures.items()}, notes=notes),
+        Row("- of that, until its workers were started", "s",
+            {where: of.median("workers_s") for where, of in figures.items()}),
+        *([Row("- two groups at work at once, at most", "s", together)] if any(together.values()) else []),
+    ]  # fmt: skip
+
+
+def narrate(where: str, name: str, number: int, made: Try) -> None:
+    """One line per try: all of them take long."""
+    after = "" if made.recovery_s is None else f" after {made.recovery_s:.2f} s (workers {made.workers_s:.2f} s)"
+    print(f"{where} {name} {number + 1}: {made.outcome}{after}, two at once {made.at_once_s:.2f} s", flush=True)
+    if made.tail:
+        print("".join(f"    {line}\n" for line in made.tail.splitlines()), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(measure, options()))
