@@ -99,7 +99,7 @@ NIGHTLY = [
     Case("1:2, both run, workers take long to stop", (1, 2), "ab", 2, 100_000, more=SLOW),
     Case("1:2, one runs, one may come", (1, 2), "ab", 1, 100_000),
     Case("2:2, one is drained, one may come", (2, 2), "aba", 2, 1_100_000, 1, ("crashes",), SLOW, ("b/1 is drained",)),
-    Case("1:3, three run, ends are seen", (1, 3), "abc", 3, 100_000, 1, ("crashes",), SEEN),
+    Case("1:3, three run, ends are seen", (1, 3), "abc", 3, 700_000, 1, ("crashes",), SEEN),
     Case("2:3, three run", (2, 3), "abc", 3, 170_000, 1, ("crashes", "fails", "succeeds")),
 ]
 
