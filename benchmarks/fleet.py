@@ -158,6 +158,10 @@ class Fleet:
         """Let them do what agents do while workers run; returns how many ask again and again."""
         return sum(answer["polled"] for answer in self._ask({"follow": True}, ANSWER_LIMIT_S))
 
+    def ended(self) -> list[str]:
+        """Why the round is over, said once by each agent for which it is. For ours alone."""
+        return [reason for answer in self._ask({"ended": True}, ANSWER_LIMIT_S) for reason in answer["ended"]]
+
     def look(self) -> list[dict[str, dict[str, int]]]:
         """What the kernel has counted so far, for each process, by connection."""
         return [answer["connections"] for answer in self._ask({"traffic": True}, ANSWER_LIMIT_S)]
@@ -209,13 +213,15 @@ def shares(nodes: int, processes: int = PROCESSES) -> list[tuple[int, int]]:
 
 
 @contextmanager
-def fleet(launcher: str, nodes: int, join_timeout_s: int) -> Iterator[Fleet]:
-    """A store and `nodes` agents with min = max = `nodes`, handlers made and connected."""
+def fleet(launcher: str, nodes: int, join_timeout_s: int, conf: str = "") -> Iterator[Fleet]:
+    """A store and `nodes` agents with min = max = `nodes`, handlers made and connected. `conf`: options of our
+    rendezvous, as in --rdzv-conf."""
     run_id = uuid.uuid4().hex[:12]
     with helping([[str(WORKERS / STORES.get(launcher, "store_server.py"))]]) as [store]:
         port = int(store.answer(monotonic() + START_LIMIT_S))
         common = [str(WORKERS / "agents.py"), launcher, str(port), run_id, str(nodes)]
-        commands = [[*common, str(first), str(count), str(join_timeout_s)] for first, count in shares(nodes)]
+        more = [str(join_timeout_s), *([conf] if conf else [])]
+        commands = [[*common, str(first), str(count), *more] for first, count in shares(nodes)]
         with helping(commands) as agents:
             deadline = monotonic() + START_LIMIT_S
             for helper in agents:

@@ -55,10 +55,13 @@ class Machine:
         found = subprocess.run(["ip", "netns", "pids", self.space], check=False, capture_output=True, text=True)
         return [int(pid) for pid in found.stdout.split()]
 
+    def run(self, *command: str) -> str:
+        """What a command prints that runs there."""
+        return subprocess.run([*self.through, *command], check=True, capture_output=True, text=True).stdout
+
     def listens(self, port: int) -> bool:
         """Whether a process there listens at this port."""
-        found = subprocess.run([*self.through, "ss", "-Hltn", f"sport = :{port}"], check=True, capture_output=True)
-        return bool(found.stdout)
+        return bool(self.run("ss", "-Hltn", f"sport = :{port}"))
 
     def cut(self) -> None:
         """Its link is gone, without a word to anybody."""

@@ -12,6 +12,7 @@ import sys
 from types import ModuleType
 
 from benchmarks import (
+    alarms,
     digits_kill,
     endurance,
     etcd,
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "digits_kill": digits_kill,
     "rendezvous": rendezvous,
     "steady": steady,
+    "alarms": alarms,
     "recovery": recovery,
     "warm": warm,
     "etcd": etcd,

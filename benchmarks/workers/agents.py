@@ -1,13 +1,15 @@
 """Many agents, each a thread with a rendezvous handler of its own, in one process.
 
-    agents.py LAUNCHER PORT RUN_ID NODES FIRST COUNT JOIN_TIMEOUT_S
+    agents.py LAUNCHER PORT RUN_ID NODES FIRST COUNT JOIN_TIMEOUT_S [NAME=VALUE,...]
 
-Makes the handlers `FIRST` to `FIRST + COUNT - 1` of a job of `NODES` nodes against the store on `PORT`, and says so.
-Then it answers lines of JSON on standard input with one line each, and ends when the input does:
+The last are options of our rendezvous. Makes the handlers `FIRST` to `FIRST + COUNT - 1` of a job of `NODES` nodes
+against the store on `PORT`, and says so. Then it answers lines of JSON on standard input with one line each, and ends
+when the input does:
 
     {"join": INSTANT}      let all join, at this instant of time.monotonic; says how many have, or have failed to
     {"joined": true}       what each has got
     {"follow": true}       do from now on what an agent does while its workers run
+    {"ended": true}        why the round is over for those of ours for whom it is
     {"traffic": true}      what the kernel has counted on the connections of this process
 """
 
@@ -49,6 +51,7 @@ class Setting:
     first: int
     count: int
     join_timeout_s: int
+    conf: dict[str, str]
 
 
 @dataclass
@@ -147,6 +150,7 @@ def elastic_parameters(setting: Setting, number: int, backend: str = "c10d") -> 
         Node(node_name(number), f"host{number}"),
         join_timeout=setting.join_timeout_s,
         **({"is_host": False} if backend == "c10d" else {}),
+        **setting.conf,
     )
 
 
@@ -216,12 +220,15 @@ def answer(agents: list[Agent], request: dict[str, Any]) -> dict[str, Any]:
         return {"agents": [agent.joined() for agent in agents]}
     if "follow" in request:
         return follow(agents)
+    if "ended" in request:
+        return {"ended": [verdict.reason for agent in agents if (verdict := agent.handler.verdict())]}
     return {"connections": {name: asdict(counted) for name, counted in connections().items()}}
 
 
 def main() -> None:
-    launcher, port, run_id, nodes, first, count, timeout = sys.argv[1:]
-    setting = Setting(launcher, int(port), run_id, int(nodes), int(first), int(count), int(timeout))
+    launcher, port, run_id, nodes, first, count, timeout, *more = sys.argv[1:]
+    conf = dict(pair.split("=", 1) for text in more for pair in text.split(","))
+    setting = Setting(launcher, int(port), run_id, int(nodes), int(first), int(count), int(timeout), conf)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     sys.setswitchinterval(SWITCH_INTERVAL_S)

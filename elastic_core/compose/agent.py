@@ -53,9 +53,12 @@ class Parts:
     watchdog: Watchdog | None
 
     def attach(self, agent: ProcessAgent) -> None:
-        """Let the watchdog and whoever looks know the agent, before it runs."""
+        """Let the watchdog, the guardian and whoever looks know the agent, before it runs."""
         faults = [self.watchdog.fault] if self.watchdog else []
-        seal = getattr(agent.get_worker_group().spec.rdzv_handler, "seal", None)
+        handler = agent.get_worker_group().spec.rdzv_handler
+        if isinstance(handler, RoundHandler):
+            self.processes.hold(handler.lifeline)
+        seal = getattr(handler, "seal", None)
         not_signed = (lambda: 0) if seal is None else (lambda: int(seal.refused))
         self.board.follow(agent.alive_at, faults, self.processes.template_pid, not_signed)
         if self.watchdog is not None:

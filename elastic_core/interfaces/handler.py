@@ -273,6 +273,12 @@ class RoundHandler(RendezvousHandler):
         this process hosts none now. `shutdown` does it too, while the job goes on without this node."""
         return not self.hosts_store
 
+    @property
+    def lifeline(self) -> int:
+        """The descriptor of a socket by whose end the other nodes see that this agent has ended; -1: there is none. Who
+        ends the workers of an agent that was killed holds a copy until they are gone."""
+        return -1
+
     def introduce(self, role: str, local_world_size: int, max_restarts: int, stop_timeout: Duration) -> None:
         """What the agent runs, and what the other nodes therefore learn of this one, see `interfaces.node.Node`. Called
         before the first `next_rendezvous`. A handler that takes it from `RendezvousParameters.node` need not care."""

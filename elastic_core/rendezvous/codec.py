@@ -16,7 +16,7 @@ from elastic_core.rendezvous.seats import NOBODY, Seats
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = 3
+VERSION = 4
 LONGEST_STATE = 16 * 1024 * 1024
 LONGEST_ENTRY = 64 * 1024
 _LONGEST_NAME = 255
@@ -63,6 +63,7 @@ _ENTRY_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "after": int,
     "done": int,
     "unreachable": (list, tuple),
+    "lifeline": int,
 }
 _NAMES = ("key", "node", "host", "address", "role")
 
@@ -164,8 +165,10 @@ def check_entry(entry: Entry) -> None:
         text = getattr(entry, name)
         if len(text) > _LONGEST_NAME or not text.isprintable():
             raise ValueError(f"expected a {name} of {_LONGEST_NAME} printable characters at most, found {text[:60]!r}")
-    if not 1 <= entry.local_world_size < 2**31 or not 0 <= entry.port < 2**16:
-        raise ValueError(f"expected a worker and a port, found {entry.local_world_size} and {entry.port}")
+    if not 1 <= entry.local_world_size < 2**31:
+        raise ValueError(f"expected a worker, found {entry.local_world_size}")
+    if not 0 <= entry.port < 2**16 or not 0 <= entry.lifeline < 2**16:
+        raise ValueError(f"expected two ports, found {entry.port} and {entry.lifeline}")
     least = min(entry.max_restarts, entry.after, entry.done, entry.stop_timeout)
     if least < 0:
         raise ValueError(f"expected numbers of 0 or more, found {least}")

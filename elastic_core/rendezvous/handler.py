@@ -18,6 +18,7 @@ from elastic_core.log import get_logger
 from elastic_core.rendezvous.codec import check_entry
 from elastic_core.rendezvous.driver import Driver, Patience
 from elastic_core.rendezvous.effects import Look
+from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.membership import of_end
 from elastic_core.rendezvous.messages import no_answer
 from elastic_core.rendezvous.model import Entry
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store
     from elastic_core.rendezvous.effects import Request
     from elastic_core.rendezvous.model import State
+    from elastic_core.rendezvous.seats import Seat
 
 _PROBE: Duration = 2.0  # seconds for another node to answer at all
 _PROBE_AGAIN: Duration = 30.0  # between two probes of a node that cannot reach the members of the round
@@ -91,6 +93,8 @@ class DynamicRendezvousHandler(RoundHandler):
         self._settings = replace(settings, lease_ttl=self._backend.lease_ttl)
         entry = _checked(Entry.of(node, f"{node.name}/{incarnation or secrets.token_hex(4)}"))
         self._driver = Driver(Node(entry, self._settings), self._backend, self._clock, patience)
+        self._lifeline = Lifeline(self._neighbour, lambda key: self._driver.tell(lambda node: node.lost(key)))
+        self._driver.subscribe(self._lifeline.look)
         self._shut = False
         self._turns = 1 + settings.max_nodes // _SEEING_NODES
         self._turn = secrets.randbelow(self._turns)  # nodes that begin to wait at once do not look at once
@@ -149,6 +153,13 @@ class DynamicRendezvousHandler(RoundHandler):
         return self._backend.hosts_store
 
     @property
+    def lifeline(self) -> int:
+        return self._lifeline.descriptor
+
+    def _neighbour(self) -> Seat | None:
+        return self._driver.ask(lambda node, now: node.neighbour)
+
+    @property
     def seal(self) -> HmacSeal:
         """What signs for this node, and counts what is not signed."""
         return self._seal
@@ -164,7 +175,8 @@ class DynamicRendezvousHandler(RoundHandler):
         try:
             self._come_to(lambda node: node.state)
             where, unreachable = self._stores.reserve(), self._unreachable()
-            self._driver.tell(lambda node: node.want(where, unreachable))
+            lifeline = self._lifeline.listen(where.master_addr) if self._settings.max_nodes > 1 else 0
+            self._driver.tell(lambda node: node.want(where, unreachable, lifeline))
             return self._info(self._formed(where, unreachable))
         except BaseException:
             self._driver.tell(lambda node: node.step_back())
@@ -264,6 +276,7 @@ class DynamicRendezvousHandler(RoundHandler):
         try:
             return self._driver.stop() and told
         finally:
+            self._lifeline.close()
             self._stores.release()
 
     def hand_over(self) -> bool:

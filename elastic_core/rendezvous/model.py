@@ -34,6 +34,7 @@ class Entry:
         after: the last round that it knows of; 0 before the first.
         done: the round in which all its workers succeeded; 0 for none.
         unreachable: keys of members of the last round that this node could not reach.
+        lifeline: the port at `address` where the others see whether its agent lives; 0 if they cannot.
     """
 
     key: str
@@ -50,6 +51,7 @@ class Entry:
     after: int = 0
     done: int = 0
     unreachable: tuple[str, ...] = ()
+    lifeline: int = 0
 
     @classmethod
     def of(cls, node: Node, key: str) -> Entry:
@@ -84,7 +86,7 @@ class Entry:
     def seat(self) -> Seat:
         """The place of this node in a round."""
         member = Member(self.node, self.host, self.address, self.role, self.local_world_size)
-        return Seat(self.key, member, self.port)
+        return Seat(self.key, member, self.port, self.lifeline)
 
 
 class Cause(str, enum.Enum):
@@ -194,6 +196,15 @@ class State:
         """Keys of the members of the last round that are not known to be gone or done, in rank order."""
         out = {*self.gone, *self.done}
         return tuple(key for key in self.seats.keys if key not in out)
+
+    def neighbour(self, key: str) -> Seat | None:
+        """The seat of whom this member watches: the next one, in rank order, that is not known to be gone or done. So a
+        lost agent is told by one other. None: there is no other, or the node is no member."""
+        rank, size, out = self.rank(key), len(self.seats), {*self.gone, *self.done}
+        if rank is None or self.closed:
+            return None
+        following = (self.seats[(rank + step) % size] for step in range(1, size))
+        return next((seat for seat in following if seat.key not in out), None)
 
     def names(self, keys: Iterable[str]) -> tuple[str, ...]:
         """The names of these members."""

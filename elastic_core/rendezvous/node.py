@@ -146,9 +146,9 @@ class Node:
         join, (contact, _) = self.settings.timeout.join.total_seconds(), self.settings.first_contact
         self.membership = self.membership.begins(now, join, contact)
 
-    def want(self, where: RendezvousStoreInfo, unreachable: Sequence[str] = ()) -> None:
+    def want(self, where: RendezvousStoreInfo, unreachable: Sequence[str] = (), lifeline: int = 0) -> None:
         """It wants a round newer than the last one it was in. `where`: the workers' store would be, if this node gets
-        rank 0. `unreachable`: keys of members of the last round that it cannot reach."""
+        rank 0. `unreachable`: keys of members of the last round that it cannot reach. `lifeline`: see `Entry`."""
         if self.membership.left or self.membership.shut:
             return
         self._give_up_round()
@@ -161,6 +161,7 @@ class Node:
             address=where.master_addr,
             port=where.master_port,
             unreachable=tuple(unreachable),
+            lifeline=lifeline,
         )
         self._catch_up()
         self._hurry()
@@ -238,6 +239,12 @@ class Node:
         state = self.state or State()
         out = {self.key, *state.draining}
         return self.request(HandOver(tuple(key for key in state.busy if key not in out), timeout))
+
+    def lost(self, key: str) -> None:
+        """The agent with this key has ended, and so have its workers. Who knows that tells it, whoever leads."""
+        self.seen = self.seen.knows_ended(key)
+        self._roster_stale = True
+        self._hurry()
 
     def request(self, request: Request) -> Request:
         """Any other request. It is settled later, see `take_settled`."""
@@ -384,10 +391,12 @@ class Node:
         """This state stands in the store. The roster has to be read again: no decision about a state uses a roster that
         was read before it, because a node that announced itself in between would be missing."""
         self._extend_join(now)
-        self.state, self.token = state, token
+        before, self.state, self.token = self.state, state, token
         self._to_give_back = self._spoilt_since = None
         self._decision = self._decide_at = None
         self._roster_stale = True
+        if before is not None and before.round != state.round:
+            self.seen = replace(self.seen, ended=frozenset())
         if state.seated(self.key):
             self._seated_in = state.round
         nobody_leads = bool(state.round) and not state.open and not state.closed and not state.busy
@@ -464,6 +473,7 @@ class Node:
 
     def _withdrawn(self, key: str) -> None:
         self._roster_stale = True
+        self.seen = self.seen.forgets(key)
         if key == self.key:
             self.registered = self._stood = None
             self._may_stand = False
@@ -655,15 +665,17 @@ class Node:
             self.election = self.election.leads()
             self._roster_stale = True
         self._asked_for = "work"
-        if self._looks or (self._roster_stale and self.wants_roster):
+        state = self.state or State()
+        tells = self.seen.to_tell(state)
+        if self._looks or (self._roster_stale and (tells or self.wants_roster)):
             return self._look()
-        if not self.election.leading:
+        if not (self.election.leading or tells):
             return None
         if self._decide_at is not None and now >= self._decide_at:
             self._judge(now)
-        if isinstance(self._decision, Write):
+        dead = self.seen.dead(state, now)
+        if isinstance(self._decision, Write) and dead not in self.seen.ended:
             return WriteState(self._counted(self._decision.state), self.token)
-        dead = self.seen.dead(self.state or State(), now)
         return None if dead is None else Withdraw(dead)
 
     def _may_lead(self, now: Instant) -> bool:
@@ -782,6 +794,13 @@ class Node:
     def progress(self) -> str:
         """Which nodes are there and which are missing, in one line."""
         return messages.progress(self.state, self.gathering, self.seen.roster, self.settings, self.key)
+
+    @property
+    def neighbour(self) -> Seat | None:
+        """Whose end it is to tell: the seat of a member with a lifeline."""
+        member, state = self.membership, self.state
+        seat = None if state is None or member.left or member.shut else state.neighbour(self.key)
+        return seat if seat is not None and seat.lifeline else None
 
     def suspects(self, most: int) -> tuple[Seat, ...]:
         """Seats of so many members of the last round at most, if that failed as if some could not reach each other; or

@@ -72,6 +72,7 @@ class Observation:
         settled: until then no node is lost for having no entry.
         absent: members that had no entry.
         looked: whether there was a look.
+        ended: keys whose agents are known to have ended in this round.
     """
 
     interval: Duration
@@ -83,6 +84,7 @@ class Observation:
     settled: Instant = LONG_AGO
     absent: frozenset[str] = frozenset()
     looked: bool = False
+    ended: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, settings: RendezvousSettings) -> Observation:
@@ -96,7 +98,7 @@ class Observation:
         since = {seen.entry.key: seen.since for seen in self.roster}
         seen = replace(self, counters=counters, registrations=found, leased=leased, looked=True)
         roster = tuple(
-            Seen(item.entry, seen.late(item.key, now), since.get(item.key, now))
+            Seen(item.entry, seen.late(item.key, now), since.get(item.key, now), item.key in self.ended)
             for item in found
             if item.entry is not None
         )
@@ -158,7 +160,10 @@ class Observation:
         return replace(self, counters={**self.counters, **late})
 
     def late(self, key: str, now: Instant) -> bool:
-        """Whether the counter has stood still for too long, by the clock and by the number of looks."""
+        """Whether the counter has stood still for too long, by the clock and by the number of looks; or it is known
+        that nobody counts."""
+        if key in self.ended:
+            return True
         counter = self.counters.get(key)
         if counter is None:
             return False
@@ -169,11 +174,25 @@ class Observation:
         counter = self.counters.get(key)
         return None if counter is None else now - counter.since
 
+    def knows_ended(self, key: str) -> Observation:
+        """The agent with this key has ended, however lately it has beaten."""
+        return replace(self, ended=self.ended | {key})
+
+    def forgets(self, key: str) -> Observation:
+        """Its entry was withdrawn: if another one comes with that key, the agent lives."""
+        return replace(self, ended=self.ended - {key}) if key in self.ended else self
+
+    def to_tell(self, state: State) -> bool:
+        """Whether the state or an entry still speaks of an agent that has ended as of one that lives."""
+        return any(key in state.busy or any(item.key == key for item in self.registrations) for key in self.ended)
+
     def dead(self, state: State, now: Instant) -> str | None:
-        """A key whose entry is useless: it has been late for another window, and no running round has it."""
+        """A key whose entry is useless: it has been late for another window, or its agent has ended, and no running
+        round has it."""
         patience = 2 * self.interval * self.attempts
-        for key in (item.key for item in self.registrations):  # also one whose entry cannot be read
-            age = self.age(key, now) if self.late(key, now) and not (state.open and state.seated(key)) else None
+        idle = [item.key for item in self.registrations if not (state.open and state.seated(item.key))]
+        for key in idle:  # also one whose entry cannot be read
+            age = self.age(key, now) if self.late(key, now) else None
             if age is not None and age >= patience:
                 return key
-        return None
+        return next((key for key in idle if key in self.ended and key not in state.busy), None)

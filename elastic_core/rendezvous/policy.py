@@ -9,10 +9,11 @@ The policy, in order:
 - A round runs: end it when a member is lost; close the job when all its members are done; end it when a member is to be
   drained, or when nodes wait and there is room for them. Members that are done are noted, so that they never count as
   lost. Once the first is done, no new node is let in: the job is ending.
-- No round runs: form one when `min_nodes` are ready, and all nodes we know of are back, or have had the time to come
-  back. The round waits for a live member that stops its workers for as long as that may take, even if spares fill all
-  places. A new job, whose nodes are not known yet, waits for the last call instead, or until `max_nodes` are ready.
-  Nodes that cannot reach each other do not meet in a round, as long as enough others can.
+- No round runs: note members whose agents have ended. Form a round when `min_nodes` are ready, and all nodes we know of
+  are back, or have had the time to come back. The round waits for a live member that stops its workers for as long as
+  that may take, even if spares fill all places. A new job, whose nodes are not known yet, waits for the last call
+  instead, or until `max_nodes` are ready. Nodes that cannot reach each other do not meet in a round, as long as enough
+  others can.
 """
 
 from __future__ import annotations
@@ -103,10 +104,10 @@ def _while_running(roster: Roster, state: State, settings: RendezvousSettings, r
     seen = {item.entry.key: item for item in roster}
     noted = succeeded(state, [key for key, it in seen.items() if it.entry.done == state.round], state.round)
     absent = [key for key in noted.busy if key not in seen]
-    silent = [key for key in noted.busy if key in seen and seen[key].late]
-    lost = silent if returning is not None else [*silent, *absent]
+    late = [key for key in noted.busy if key in seen and seen[key].late]
+    lost = late if returning is not None else [*late, *absent]
     if lost:
-        reason = _why_lost(state.names(silent), state.names(absent if returning is None else []), settings)
+        reason = _why_lost(state, lost, roster, settings)
         return Write(ended(noted, Cause.LOST, ", ".join(state.names(lost)), reason, tuple(lost)), reason)
     if not noted.busy:
         by = state.names(noted.done[-1:]) or ("the last node",)
@@ -128,9 +129,14 @@ def _while_running(roster: Roster, state: State, settings: RendezvousSettings, r
     return Write(ended(state, Cause.JOINED, names, reason), reason)
 
 
-def _why_lost(silent: tuple[str, ...], absent: tuple[str, ...], settings: RendezvousSettings) -> str:
-    told = [f"lost {', '.join(silent)}: no beat for {settings.window:g} s"] if silent else []
-    return "; ".join([*told, f"lost {', '.join(absent)}: left without a word"] if absent else told)
+def _why_lost(state: State, lost: list[str], roster: Roster, settings: RendezvousSettings) -> str:
+    late = {seen.entry.key: seen.ended for seen in roster if seen.late}
+    kinds = {
+        "its agent has ended": [key for key in lost if late.get(key)],
+        f"no beat for {settings.window:g} s": [key for key in lost if late.get(key) is False],
+        "left without a word": [key for key in lost if key not in late],
+    }
+    return "; ".join(f"lost {', '.join(state.names(keys))}: {why}" for why, keys in kinds.items() if keys)
 
 
 def _while_gathering(
@@ -141,6 +147,10 @@ def _while_gathering(
     enough_since: Instant | None,
     settled: Instant,
 ) -> Decision:
+    over = [seen.entry.key for seen in roster if seen.ended and seen.entry.key in state.busy]
+    if over:
+        by, reason = ", ".join(state.names(over)), _why_lost(state, over, roster, settings)
+        return Write(followed(ended(state, Cause.LOST, by, reason, tuple(over)), Cause.LOST, by, reason), reason)
     ready = waiting(roster, state)
     missing = _missing(roster, state)
     names = tuple(entry.node for entry in missing)
@@ -292,7 +302,5 @@ def _blamed(
     if not lost:
         names = ", ".join(state.names(out))
         return followed(state, Cause.LEFT, names, f"{names} left")
-    late = {seen.entry.key for seen in roster if seen.late}
-    silent, absent = [key for key in lost if key in late], [key for key in lost if key not in late]
-    reason = _why_lost(state.names(silent), state.names(absent), settings)
+    reason = _why_lost(state, lost, roster, settings)
     return followed(state, Cause.LOST, ", ".join(state.names(lost)), reason)

@@ -27,11 +27,13 @@ class Seen:
     Args:
         late: whether its beat is late; a late node counts as gone.
         since: when the observer first saw the entry's key, on its own clock.
+        ended: late because its agent is known to have ended.
     """
 
     entry: Entry
     late: bool
     since: Instant
+    ended: bool = False
 
 
 Roster = tuple[Seen, ...]

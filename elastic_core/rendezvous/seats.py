@@ -17,31 +17,33 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PORT = "(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-_KEYS = re.compile(r"\n([^\t\n]{0,510})(?:\t[^\t\n]{0,255}){4}\t" + _PORT + r"\t[1-9][0-9]{0,8}(?=\n|\Z)")
+_KEYS = re.compile(r"\n([^\t\n]{0,510})(?:\t[^\t\n]{0,255}){4}(?:\t" + _PORT + r"){2}\t[1-9][0-9]{0,8}(?=\n|\Z)")
 _MOST = 2**16
 _SEPARATORS = dict.fromkeys(map(ord, "\t\n"))
 
 
 class Seat(NamedTuple):
-    """A member's place in a round. `port` is that of the workers' store, if the member has rank 0."""
+    """A member's place in a round. `port` is that of the workers' store, if the member has rank 0; `lifeline` that at
+    which the others see whether its agent lives, 0 if they cannot."""
 
     key: str
     member: Member
     port: int = 0
+    lifeline: int = 0
 
 
 def _line(seat: Seat) -> str:
     node, host, address, role, size = seat.member
-    return f"\n{seat.key}\t{node}\t{host}\t{address}\t{role}\t{seat.port}\t{size}"
+    return f"\n{seat.key}\t{node}\t{host}\t{address}\t{role}\t{seat.port}\t{seat.lifeline}\t{size}"
 
 
 def _seat(line: str) -> Seat:
-    key, node, host, address, role, port, size = line.split("\t")
-    return Seat(key, Member(node, host, address, role, int(size)), int(port))
+    key, node, host, address, role, port, lifeline, size = line.split("\t")
+    return Seat(key, Member(node, host, address, role, int(size)), int(port), int(lifeline))
 
 
 def _member(line: str) -> Member:
-    _, node, host, address, role, _, size = line.split("\t")
+    _, node, host, address, role, _, _, size = line.split("\t")
     return Member(node, host, address, role, int(size))
 
 

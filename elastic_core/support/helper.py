@@ -28,6 +28,7 @@ class HelperProcess:
         environment: its whole environment.
         folder: its working folder; by default one that it does not keep busy for others.
         output, errors: as in `subprocess`.
+        keeps: descriptors that it inherits, under the same numbers.
 
     Raises:
         OSError: it cannot be started.
@@ -41,6 +42,7 @@ class HelperProcess:
         folder: str = "/",
         output: int = subprocess.DEVNULL,
         errors: int | IO[bytes] | IO[str] | None = None,
+        keeps: Sequence[int] = (),
     ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", Path(program).absolute(), *arguments],
@@ -49,6 +51,7 @@ class HelperProcess:
             stderr=errors,
             cwd=folder,
             start_new_session=True,
+            pass_fds=keeps,
             env=dict(environment or {}),
         )
         drop_in_forks(self)

@@ -190,11 +190,49 @@ def bound_everywhere(port: int) -> socket.socket:
 def bound_at(host: str, port: int) -> socket.socket:
     """Like `bound`, for the port at the address that `host` is, if it is one of this machine's; on all addresses, if it
     is a name: that may be another address for other machines than for this one."""
-    if (ip_address(host) is not None and "%" not in host) or is_loopback(host):
+    if (own := _own_address(host, port)) is not None:
         with contextlib.suppress(OSError):  # the address may be that of a gateway to this machine
-            own = min(resolve(host, port), key=lambda address: address.family != socket.AF_INET)
             return bound(own.family, own.sockaddr)
     return bound_everywhere(port)
+
+
+def _own_address(host: str, port: int = 0) -> Address | None:
+    """The address that `host` is; None if it is a name, other than one of the loopback."""
+    if (ip_address(host) is None or "%" in host) and not is_loopback(host):
+        return None
+    with contextlib.suppress(OSError):
+        return min(resolve(host, port), key=lambda address: address.family != socket.AF_INET)
+    return None
+
+
+def unbound() -> socket.socket | None:
+    """A socket that `bind_at` binds later; None if none can be had. For both families where the machine has both: which
+    one is needed is not known yet."""
+    with contextlib.suppress(OSError):
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        return sock
+    with contextlib.suppress(OSError):
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    return None
+
+
+def bind_at(sock: socket.socket, host: str) -> None:
+    """Bind such a socket to any free port, where `bound_at` would. Raises OSError."""
+    both = sock.family == socket.AF_INET6
+    if (own := _own_address(host)) is not None:
+        mapped = both and own.family == socket.AF_INET
+        with contextlib.suppress(OSError):
+            return sock.bind((f"::ffff:{own.host}", 0) if mapped else own.sockaddr)
+    return sock.bind(("::" if both else "0.0.0.0", 0))
+
+
+def keep_open(sock: socket.socket, seconds: int) -> None:
+    """Let the kernel send a packet after so many seconds without any, where it can be told how many."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
 
 
 class PortReservation:

@@ -125,11 +125,17 @@ class LocalWorkers:
         self._open_sentinel = open_sentinel or best_sentinel()
         self._counters = counters_of_this_machine() if oom_counters is None else oom_counters
         self._guardian: Guardian | None = None
+        self._lifeline = -1
         self._scratch: Path | None = None
         self._round: _Round | None = None
         self._leftover_sentinels: list[int] = []
         self._failures: dict[int, ProcessFailure] = {}
         self._values: dict[int, Any] = {}
+
+    def hold(self, lifeline: int) -> None:
+        """The guardian will hold this descriptor until no worker is left, see `RoundHandler.lifeline`. Called before
+        anything is guarded."""
+        self._lifeline = lifeline
 
     def guard(self, folders: Iterable[str]) -> None:
         """From now on these folders are removed if the agent is killed; `close` removes them as well.
@@ -300,7 +306,7 @@ class LocalWorkers:
     def _ensure_guardian(self) -> Guardian:
         if self._guardian is None:
             with interrupts_held():
-                self._guardian = Guardian()
+                self._guardian = Guardian(lifeline=self._lifeline)
         return self._guardian
 
     def _ensure_helpers(self) -> tuple[Guardian, Path]:

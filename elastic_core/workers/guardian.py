@@ -22,13 +22,15 @@ _FOR_THE_LOADER = ("LD_", "DYLD_")  # an interpreter may need them to find its l
 class Guardian:
     """Starts the guardian process; `close` ends it. Losing the guardian costs safety but never ends the job.
 
-    The process gets those variables of `environment` that the dynamic loader reads, and no others. Raises OSError when
-    the process cannot be started.
+    The process gets those variables of `environment` that the dynamic loader reads, and no others. It holds a copy of
+    the descriptor `lifeline`, if that is one, until no worker is left. Raises OSError when the process cannot be
+    started.
     """
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, environment: Mapping[str, str] = os.environ, lifeline: int = -1) -> None:
         found = {name: value for name, value in environment.items() if name.startswith(_FOR_THE_LOADER)}
-        self._process = HelperProcess(sessions.__file__, environment=found)
+        held = [lifeline] if lifeline >= 0 else []
+        self._process = HelperProcess(sessions.__file__, [str(fd) for fd in held], environment=found, keeps=held)
 
     @property
     def pid(self) -> int:

@@ -213,15 +213,17 @@ def send_group(leader: int, signum: int) -> None:
 
 def send_all(leaders: dict[int, int], signum: int, table: Table | None = None) -> None:
     """Signal the sessions of `leaders`: whole process groups, so that no process escapes by forking, then the processes
-    in none of the leaders' groups, or in none yet."""
+    in none of the leaders' groups, or in none yet. To look for these takes long where many processes run."""
     table = table or best_table()
-    living = members(leaders, table)
     groups = {leader for leader, start in leaders.items() if _leads_group(table.stat(leader), start)}
-    groups |= {stat.group for stat in living if stat.group in leaders}
     for group in groups:
         send_group(group, signum)
+    living = members(leaders, table)
+    left = {stat.group for stat in living if stat.group in leaders} - groups
+    for group in left:
+        send_group(group, signum)
     for stat in living:
-        if stat.group not in groups:
+        if stat.group not in groups | left:
             send(stat.pid, signum)
 
 
@@ -270,13 +272,14 @@ def _end_holders(link: str, table: Table | None) -> None:
         select.poll().poll(_PAUSE_MS)
 
 
-def guard(orders: IO[str], table: Table | None = None) -> None:
+def guard(orders: IO[str], table: Table | None = None, held: Iterable[int] = ()) -> None:
     """Follow the lines of `orders` to their end, then end what is watched and what is expected:
     `expect LINK`, a worker that is about to start and will hold this link, `watch PID START`, which is that worker,
     `forget PID`, and `scratch PATH`, a folder to remove.
 
     The end comes when the agent closes the pipe or dies, however it dies. Then a worker that is just being started
-    holds no copy of the pipe any more, and has its mark.
+    holds no copy of the pipe any more, and has its mark. Once no worker is left, the descriptors that are `held` are
+    closed: other nodes then learn that the agent has ended.
     """
     leaders: dict[int, int] = {}
     scratch: list[str] = []
@@ -296,6 +299,8 @@ def guard(orders: IO[str], table: Table | None = None) -> None:
     end(leaders, table)
     if expected:
         _end_holders(expected, table)
+    for descriptor in held:
+        os.close(descriptor)
     for path in scratch:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -303,4 +308,4 @@ def guard(orders: IO[str], table: Table | None = None) -> None:
 if __name__ == "__main__":
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_IGN)
-    guard(sys.stdin)
+    guard(sys.stdin, held=[int(text) for text in sys.argv[1:]])

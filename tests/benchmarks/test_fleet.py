@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fleet import Joined, Traffic, shares, traffic_between, verdict
+from benchmarks.fleet import Joined, Traffic, fleet, shares, traffic_between, verdict
 from benchmarks.workers.traffic import connections
 
 ROOT = Path(__file__).parents[2]
@@ -145,3 +145,15 @@ def test_a_request_to_a_tcp_store_is_one_segment():
     assert done.returncode == 0, done.stderr
     # Two requests for each get: wait for the key, and read it.
     assert done.stdout.strip() == '{"add": 50, "compare_set": 50, "check": 50, "get": 100}'
+
+
+@pytest.mark.torch
+def test_a_round_that_is_over_is_told_with_its_reason():
+    """Else no false alarm would ever be counted."""
+    with fleet("elastic", 3, 100, "keep_alive_interval=0.5,keep_alive_max_attempt=100") as agents:
+        assert not agents.join(100).errors
+        assert agents.ended() == []
+        agents.agents.pop().process.kill()
+        while not (ended := agents.ended()):
+            pass
+    assert set(ended) == {"lost node2: its agent has ended"}

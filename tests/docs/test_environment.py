@@ -27,6 +27,7 @@ LONG = re.compile(r"(?<![\w{-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?![\w*}])")
 
 NO_VARIABLES = {
     *("CERTIFICATE_VERIFY_FAILED", "KEY_VALUES_MISMATCH", "WRONG_VERSION"),  # OpenSSL says so
+    *("TCP_KEEPIDLE", "TCP_KEEPINTVL"),  # of sockets
     *("DEADLINE_EXCEEDED", "PERMISSION_DENIED"),  # gRPC's codes
     "DEFAULT_ROLE",  # a name of Python's
     *("SC_PAGE_SIZE", "SC_PHYS_PAGES"),  # what sysconf is asked for

@@ -160,6 +160,7 @@ class Rules:
         make: makes what a node decides with; another one than `Node` only to plant a fault.
         fenced: see `StoreModel`.
         attempts: beats that may be missing.
+        lifelines: whether members see that their neighbours crash, at any time after it.
     """
 
     def __init__(
@@ -176,6 +177,7 @@ class Rules:
         attempts: int = 3,
         max_restarts: int = 1,
         grace: float = 0.0,
+        lifelines: bool = False,
     ) -> None:
         timeout = RendezvousTimeout(join=1e9, last_call=1.0, close=2.0)
         lease = float(attempts) if leases else None
@@ -186,6 +188,7 @@ class Rules:
         self.stops = stops or {}
         self.max_restarts = max_restarts
         self.grace = grace
+        self.lifelines = lifelines
         self._make = make
         self._store = StoreModel(leases=leases, fenced=fenced)
 
@@ -237,12 +240,26 @@ class Rules:
             yield f"{actor.key} reaches the store again", partial(_with, world, place, actor._replace(cut_off=False))
         if actor.spoilt and world.turn == NOBODY:
             yield f"what {actor.key} writes is taken again", partial(_with, world, place, actor._replace(spoilt=False))
+        if self.lifelines and actor.acts and world.turn == NOBODY:
+            yield from self._seen_to_end(world, place, actor)
         if actor.phase == CRASHED and actor.key in world.to_restart:
             yield f"{actor.name} is started again", partial(self._restarted, world, actor)
         if self.may_act(world, actor):
             yield self.what_it_does(world, place), partial(self.act, world, place)
         if actor.acts and actor.works_in and world.now < actor.stops_by and actor.phase in (STOPS, GOES):
             yield f"the workers of {actor.key} have stopped", partial(self._stopped, world, place)
+
+    def _seen_to_end(self, world: World, place: int, actor: Actor) -> Steps:
+        assert actor.machine is not None
+        seat = actor.machine.neighbour
+        known = seat is None or seat.key in actor.machine.seen.ended
+        if seat is not None and not known and any(a.key == seat.key and a.phase == CRASHED for a in world.actors):
+
+            def tell(world: World, actor: Actor, machine: Node) -> Actor:
+                machine.lost(seat.key)
+                return actor
+
+            yield f"{actor.key} sees that {seat.key} has ended", partial(self._order, world, place, tell)
 
     def may_act(self, world: World, actor: Actor) -> bool:
         """Whether there is something for it to do now."""
@@ -569,7 +586,7 @@ class Rules:
 
 def _join(machine: Node, name: str, now: Instant) -> None:
     machine.begin(now)
-    machine.want(RendezvousStoreInfo(name, 1))
+    machine.want(RendezvousStoreInfo(name, 1), lifeline=1)
 
 
 def _told(world: World, actor: Actor, machine: Node) -> Actor:

@@ -67,7 +67,10 @@ def named(cases):
 
 LEASES = {"leases": True, "attempts": 4}
 SLOW = {"stops": {"a": 3, "b": 3}}
+SEEN = {"lifelines": True}
 ANSWERS = ("loses an answer", "is late")
+
+FAILED = ("b/1 fails, uncertain",)
 
 ALWAYS = [
     Case("1:2, nobody there yet, nothing bad happens", (1, 2), "ab", 0, 3_500, events=0),
@@ -78,6 +81,9 @@ ALWAYS = [
     Case("2:2, both run, leases", (2, 2), "ab", 2, 19_000, more=LEASES),
     Case("1:2, the first is done", (1, 2), "ab", 2, 20_000, 1, ("crashes", *ANSWERS), LEASES, ("a/1 succeeds",)),
     Case("1:2, one has failed", (1, 2), "ab", 2, 20_000, 1, ("crashes", *ANSWERS), {}, ("a/1 fails",)),
+    Case("1:2, ends are seen", (1, 2), "ab", 2, 20_000, 1, ("crashes",), SEEN),
+    Case("1:2, the first is done, ends are seen", (1, 2), "ab", 2, 40_000, 1, ("crashes",), SEEN, ("a/1 succeeds",)),
+    Case("1:2, one failed, ends are seen", (1, 2), "ab", 2, 40_000, 1, ("crashes",), SEEN, FAILED),
     Case("1:2, the second is drained", (1, 2), "ab", 2, 27_000, 1, ("crashes", *ANSWERS), SLOW, ("b/1 is drained",)),
 ]
 
@@ -93,6 +99,7 @@ NIGHTLY = [
     Case("1:2, both run, workers take long to stop", (1, 2), "ab", 2, 100_000, more=SLOW),
     Case("1:2, one runs, one may come", (1, 2), "ab", 1, 100_000),
     Case("2:2, one is drained, one may come", (2, 2), "aba", 2, 1_100_000, 1, ("crashes",), SLOW, ("b/1 is drained",)),
+    Case("1:3, three run, ends are seen", (1, 3), "abc", 3, 700_000, 1, ("crashes",), SEEN),
     Case("2:3, three run", (2, 3), "abc", 3, 170_000, 1, ("crashes", "fails", "succeeds")),
 ]
 

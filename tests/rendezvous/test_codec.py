@@ -21,7 +21,8 @@ names = st.text(st.characters(exclude_categories=["C", "Zl", "Zp", "Zs"]), max_s
 texts = st.lists(text, max_size=3, unique=True).map(tuple)
 several_names = st.lists(names, max_size=3, unique=True).map(tuple)
 members = st.builds(Member, names, names, names, names, st.integers(1, 1000))
-seats = st.lists(st.builds(Seat, names, members, st.integers(0, 65535)), max_size=4, unique_by=lambda seat: seat.key)
+ports = st.integers(0, 65535)
+seats = st.lists(st.builds(Seat, names, members, ports, ports), max_size=4, unique_by=lambda seat: seat.key)
 failures = st.builds(
     ProcessFailure,
     numbers,
@@ -77,7 +78,7 @@ entries = st.builds(
     names,
     names,
     names,
-    st.integers(0, 65535),
+    ports,
     names,
     st.integers(1, 1000),
     st.none() | st.integers(-5, 5),
@@ -87,6 +88,7 @@ entries = st.builds(
     numbers,
     numbers,
     several_names,
+    ports,
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -172,7 +174,7 @@ def test_a_missing_field_is_refused(decoded, good):
 @pytest.mark.parametrize("version", [1, 0, "2", None, True, 2.0, [2]])
 def test_another_version_is_named(decoded, good, version):
     document = {**document_of(good), "version": version}
-    with pytest.raises(RendezvousStateError, match=r"of version 3, found version .*same version of elastic-core"):
+    with pytest.raises(RendezvousStateError, match=r"of version 4, found version .*same version of elastic-core"):
         decoded(with_document(good, document))
 
 
@@ -235,7 +237,7 @@ def test_what_are_no_seats_are_refused(rest):
 
 
 def test_another_number_of_seats_than_was_told_is_refused():
-    assert refused(decoded_state, with_seats(b"\nk\tn\th\ta\tr\t1\t1", 2)) is None
+    assert refused(decoded_state, with_seats(b"\nk\tn\th\ta\tr\t1\t0\t1", 2)) is None
 
 
 def test_text_that_is_none_is_refused():
@@ -250,8 +252,9 @@ def test_seats_that_grow_without_end_are_not_unpacked():
 
 @pytest.mark.parametrize(
     "line",
-    ["abcdefg", "", "k\tn\th\ta\tr\t1", "k\tn\th\ta\tr\tx\t1", "k\tn\th\ta\tr\t1\t1\tmore"]
-    + [f"k\tn\th\ta\tr\t{port}\t{size}" for port, size in [(1, 0), (-1, 1), (1, 1.5), ("1" * 20, 1), (1, "x")]],
+    ["abcdefg", "", "k\tn\th\ta\tr\t1\t1", "k\tn\th\ta\tr\tx\t1\t1", "k\tn\th\ta\tr\t1\t1\t1\tmore"]
+    + [f"k\tn\th\ta\tr\t{port}\t0\t{size}" for port, size in [(1, 0), (-1, 1), (1, 1.5), ("1" * 20, 1), (1, "x")]]
+    + [f"k\tn\th\ta\tr\t1\t{lifeline}\t1" for lifeline in (-1, 65536, "x", "")],
 )
 def test_a_seat_that_is_none_is_refused(line):
     assert refused(decoded_state, with_seats(f"\n{line}".encode(), 1)) is None

@@ -280,3 +280,26 @@ def test_what_must_never_be_taken_back_holds_in_a_store_that_went_on_without_it(
     assert recovered(merged, found) == merged
     over = closed(found, "b", "done", succeeded=True)
     assert recovered(known, over) is over
+
+
+@pytest.mark.parametrize(
+    ("of", "changes", "neighbour"),
+    [
+        ("a", {}, "b"),
+        ("d", {}, "a"),
+        ("a", {"gone": ("b",)}, "c"),
+        ("a", {"gone": ("c",), "done": ("b",)}, "d"),
+        ("c", {"gone": ("d",), "open": False}, "a"),
+        ("b", {"gone": ("b",), "open": False}, "c"),
+        ("a", {"done": ("b", "c", "d")}, None),
+        ("a", {"closed": Closed("b", "why", True)}, None),
+        ("e", {}, None),
+    ],
+)
+def test_each_member_watches_the_next_one_that_counts(say, of, changes, neighbour):
+    found = say.state("abcd", **changes).neighbour(of)
+    assert (found and found.key) == neighbour
+
+
+def test_who_is_alone_watches_nobody(say):
+    assert say.state("a").neighbour("a") is None

@@ -613,6 +613,89 @@ def test_who_leads_withdraws_what_cannot_be_read_and_nobody_renews():
     assert list(one.memory.entries) == ["a/1"]
 
 
+@pytest.mark.parametrize("leads", [True, False], ids=["the leader", "another"])
+def test_who_sees_that_another_has_ended_tells_it_whoever_leads(pair, leads):
+    one, ended = pair if leads else pair[::-1]
+    one.node.lost(ended.key)
+    assert kinds(one.settle()) == [ReadRoster, WriteState, ReadRoster, Withdraw, ReadRoster]
+    assert (one.state.end.cause, one.state.gone) == (Cause.LOST, (ended.key,))
+    assert one.state.end.reason == f"lost {ended.node.entry.node}: its agent has ended"
+    assert list(one.entries) == [one.key]
+    assert kinds(one.run(1.0)) == [Beat, ReadRoster]
+
+
+def test_the_next_round_forms_without_waiting_for_who_has_ended():
+    leader = OneNode(max_nodes=2, last_call=0.0)
+    other = OneNode(leader.memory, leader.clock, "b", max_nodes=2, last_call=0.0)
+    for one in (other, leader):
+        leader.join()
+        other.join()
+        one.hear()
+    together([leader, other], 3)
+    assert leader.members == ["a/1", "b/1"]
+    other.node.lost("a/1")
+    other.settle()
+    other.join()
+    assert (other.state.round, other.members) == (leader.node.membership.round + 1, ["b/1"])
+
+
+def test_a_failure_that_was_told_before_the_end_of_another_agent_followed_from_it(pair):
+    _, other = pair
+    other.node.fail({})
+    other.settle()
+    other.node.lost("a/1")
+    other.settle()
+    assert other.state.end.cause is Cause.LOST
+    assert other.state.end.reason.startswith("lost a: its agent has ended; what followed: ")
+    assert (other.state.restarts, other.state.gone) == (0, ("a/1",))
+    assert other.node.election.leading  # who led has gone
+
+
+def test_who_had_succeeded_before_its_agent_ended_is_not_lost(pair):
+    leader, other = pair
+    leader.node.succeed()
+    leader.settle()
+    leader.write(lambda state: state)
+    other.node.lost("a/1")
+    other.settle()
+    assert (other.state.open, other.state.done) == (True, ("a/1",))
+
+
+def test_who_had_left_is_not_lost(pair):
+    leader, other = pair
+    leader.node.retire("it goes")
+    leader.settle()
+    other.node.lost("a/1")
+    assert WriteState not in kinds(other.hear())
+    assert other.state.end.cause is Cause.LEFT
+
+
+def test_who_was_told_to_have_ended_and_comes_back_counts_again(pair):
+    """It was not so, whatever it was that ended."""
+    leader, other = pair
+    other.node.lost("a/1")
+    other.settle()
+    leader.hear()
+    for one in pair:
+        one.join()
+    together(pair, 3)
+    assert (other.state.round, other.members) == (2, ["a/1", "b/1"])
+    together(pair, 20)
+    assert other.state.round == 2
+
+
+def test_whom_a_node_watches(pair):
+    leader, other = pair
+    assert (leader.node.neighbour, other.node.neighbour) == (None, None)  # they have no lifeline
+    for one in pair:
+        one.node.want(WHERE, lifeline=7)
+    together(pair, 3)
+    assert (leader.node.neighbour.key, leader.node.neighbour.lifeline) == ("b/1", 7)
+    assert other.node.neighbour.key == "a/1"
+    other.node.leave("it goes")
+    assert other.node.neighbour is None
+
+
 def test_an_entry_that_cannot_be_read_stays_outside():
     one = OneNode()
     one.backend.announce("stranger/1", b"not an entry")

@@ -8,7 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.clock import LONG_AGO, Instant, later
-from elastic_core.rendezvous.model import Cause, Entry, State, closed, drained, ended, failed, formed, left, succeeded
+from elastic_core.rendezvous.model import (
+    Cause,
+    End,
+    Entry,
+    State,
+    closed,
+    drained,
+    ended,
+    failed,
+    formed,
+    left,
+    succeeded,
+)
 from elastic_core.rendezvous.policy import Wait, Write, decide, enough
 from elastic_core.rendezvous.roster import Seen
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
@@ -338,6 +350,27 @@ def test_who_left_without_a_word_is_told_apart_from_who_is_silent(say):
     decision = decide(say.roster("ac", late="c"), say.state("abc"), say.settings(), Instant(0.0), None)
     assert decision.reason == "lost c: no beat for 5 s; lost b: left without a word"
     assert set(decision.state.gone) == {"b", "c"}
+
+
+def over(say, keys, ended):
+    return tuple(replace(say.seen(key), late=key in ended, ended=key in ended) for key in keys)
+
+
+def test_a_member_whose_agent_has_ended_is_lost(say):
+    decision = decide(over(say, "abc", "bc"), say.state("abc"), say.settings(), Instant(0.0), None)
+    assert (decision.state.open, decision.state.gone) == (False, ("b", "c"))
+    assert (decision.state.end.cause, decision.reason) == (Cause.LOST, "lost b, c: its agent has ended")
+
+
+@pytest.mark.parametrize("cause", [Cause.FAILURE, Cause.LEFT])
+def test_a_member_whose_agent_ends_while_nodes_gather_is_gone(say, cause):
+    state = say.state("abc", open=False, end=End(cause, "c", "why"))
+    decision = decide(over(say, "abc", "b"), state, say.settings(), Instant(0.0), None)
+    assert decision.state.gone == ("b",)
+    lost = (Cause.LOST, "lost b: its agent has ended; what followed: why")
+    assert (decision.state.end.cause, decision.state.end.reason) == (lost if cause is Cause.FAILURE else (cause, "why"))
+    after = decide(over(say, "abc", "b"), decision.state, say.settings(), Instant(0.0), None)
+    assert "b" not in getattr(after, "missing", ())
 
 
 def test_after_an_outage_only_those_without_an_entry_are_waited_for(say):

@@ -53,6 +53,26 @@ def test_guardian_ends_workers_and_scratch_when_its_orders_end(guardian, tree, t
     assert not folder.exists()
 
 
+def test_what_is_held_is_closed_when_no_worker_is_left(tree, pipe, tmp_path, running, monkeypatch):
+    """And before folders are removed, which may take long."""
+    leader, found = tree
+    reader, held = pipe
+    seen = []
+    monkeypatch.setattr(sessions.shutil, "rmtree", lambda *_, **__: seen.append(os.read(reader, 1)))
+    close = os.close
+
+    def closing(descriptor):
+        seen.append(running(leader.pid) or running(found["grandchild"]))
+        close(descriptor)
+
+    monkeypatch.setattr(os, "close", closing)
+    orders = f"watch {leader.pid} {sessions.start_of(leader.pid)}\nscratch {tmp_path}\n"
+    sessions.guard(io.StringIO(orders), held=[held])
+    monkeypatch.undo()
+    assert seen == [False, b""]
+    leader.wait()
+
+
 def test_guardian_forgets(guardian, tree, running):
     leader, found = tree
     order(guardian, f"watch {leader.pid} {sessions.start_of(leader.pid)}", f"forget {leader.pid}")

@@ -1,0 +1,155 @@
+"""An agent is killed whose machine lives: the others know at once, and not by the beats, which would take minutes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from job_of_nodes import Job, eventually, lives
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+MINUTES = {"keep_alive_interval": "1", "keep_alive_max_attempt": "600"}
+ENDED = "its agent has ended"
+
+
+@pytest.fixture
+def any_store(any_job):
+    """A job whose store no agent hosts."""
+    any_job.conf |= MINUTES
+    if any_job.backend == "c10d":
+        any_job.serve()
+    return any_job
+
+
+def sockets(pid):
+    links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    return {link for link in links if link.startswith("socket:")}
+
+
+def test_the_guardian_holds_the_lifeline_and_no_worker_does(any_store):
+    agents = [any_store.agent(name, "--nnodes=2") for name in "ab"]
+    both = any_store.round(2)
+    worker = psutil.Process(both.pid("a"))
+    agent = worker.parent()
+    (guardian,) = (child for child in agent.children() if any("sessions.py" in word for word in child.cmdline()))
+    assert len(sockets(guardian.pid) & sockets(agent.pid)) == 1
+    assert not sockets(worker.pid) & sockets(agent.pid)
+    any_store.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_who_is_killed_is_missed_at_once(any_store, rank):
+    """Whatever its rank, so also whoever led. Its worker and what that started are gone before the others go on."""
+    agents = {name: any_store.agent(name, "--nnodes=1:3") for name in "abc"}
+    three = any_store.round(3)
+    lost = agents.pop(three.nodes[rank])
+    worker = three.pid(lost.name)
+    lost.signal(signal.SIGKILL)
+    two = any_store.round(2, after=three)
+    assert not lives(worker)
+    assert two.nodes == [name for name in three.nodes if name != lost.name]
+    assert two.restarts == {"0"}
+    for agent in agents.values():
+        agent.says(f'restart decided: cause="node lost" reason="lost {lost.name}: {ENDED}"')
+    back = any_store.agent(lost.name, "--nnodes=1:3")
+    any_store.round(3, after=two)
+    any_store.end()
+    assert [agent.code() for agent in (*agents.values(), back)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_workers_that_fail_first_do_not_hide_it(any_store, rank):
+    """They are connected with those of the killed agent. No restart is allowed, and none is used."""
+    agents = {name: any_store.agent(name, "--nnodes=1:2", script=any_store.trainer) for name in "ab"}
+    both = any_store.round(2)
+    lost = agents.pop(both.nodes[rank])
+    lost.signal(signal.SIGKILL)
+    alone = any_store.round(1, after=both)
+    assert alone.restarts == {"0"}
+    (kept,) = agents.values()
+    kept.says(f'restart decided: cause="node lost" reason="lost {lost.name}: {ENDED}')
+    any_store.end()
+    assert kept.code() == 0
+
+
+def test_two_are_killed_one_after_the_other(any_store):
+    """Who watched the first one watches the next one then."""
+    agents = {name: any_store.agent(name, "--nnodes=1:3") for name in "abc"}
+    before = any_store.round(3)
+    for size in (2, 1):
+        lost = agents.pop(before.nodes[-1])
+        lost.signal(signal.SIGKILL)
+        before = any_store.round(size, after=before)
+    (last,) = agents.values()
+    assert last.err.count(ENDED) >= 2
+    any_store.end()
+    assert last.code() == 0
+
+
+def test_who_goes_in_order_is_not_called_lost(any_store):
+    agents = {name: any_store.agent(name, "--nnodes=1:3") for name in "abc"}
+    three = any_store.round(3)
+    gone = agents.pop(three.nodes[1])
+    gone.signal(signal.SIGTERM)
+    any_store.round(2, after=three)
+    assert gone.code() == 128 + signal.SIGTERM
+    any_store.end()
+    assert [agent.code() for agent in agents.values()] == [0, 0]
+    assert not any("lost" in agent.err for agent in agents.values())
+
+
+@pytest.fixture
+def apart(elastic, machines):
+    """A job of three agents on as many machines, after its first round of all: the job, the machines by name, the
+    agents by name, and the round. The first one hosts the store."""
+    job = Job(elastic.start_to_files, elastic.cwd, **MINUTES)
+    made = dict(zip(("n0", "n1", "n2"), machines(3), strict=True))
+    job.endpoint = f"{made['n0'].address}:29400"
+    agents = {}
+    for name, machine in made.items():
+        elastic.through = machine.through
+        agents[name] = job.agent(name, "--nnodes=1:3", **machine.environment)
+        agents["n0"].says("store hosted")
+    return job, made, agents, job.round(3)
+
+
+def another(name, three, step):
+    return three.nodes[(three.nodes.index(name) + step) % 3]
+
+
+def test_a_cut_link_is_not_the_end_of_an_agent(apart):
+    """Its machine is out of reach and says nothing. The agent is killed when it is back."""
+    job, made, agents, three = apart
+    cut = another("n0", three, 1)
+    made[cut].cut()
+    agents[cut].says("store out of reach")
+    made[cut].mend()
+    agents[cut].says("store is back")
+    assert not any("lost" in agent.err for agent in agents.values())
+    assert job.rounds()[-1] == three
+    agents[cut].signal(signal.SIGKILL)
+    job.round(2, after=three)
+    agents["n0"].says(ENDED)
+    job.end()
+
+
+def test_a_connection_that_ends_while_the_link_is_cut_tells_nothing(apart):
+    job, made, agents, three = apart
+    cut = another("n0", three, 1)
+    watcher = made[another(cut, three, -1)]
+    made[cut].cut()
+    watcher.run("ss", "-K", "dst", made[cut].address)
+    asks = ("ss", "-Htn", "state", "syn-sent", "dst", made[cut].address)
+    eventually(lambda: watcher.run(*asks), "the watcher tries to connect")
+    eventually(lambda: not watcher.run(*asks), "it gives up")
+    made[cut].mend()
+    agents[cut].says("store is back")
+    assert not any("lost" in agent.err for agent in agents.values())
+    assert job.rounds()[-1] == three
+    job.end()
+    assert [agent.code() for agent in agents.values()] == [0, 0, 0]

@@ -1,0 +1,228 @@
+"""Real sockets: who has ended is told, and nobody else, whatever becomes of connections."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import socket
+
+import pytest
+
+from elastic_core.interfaces.node import Member
+from elastic_core.rendezvous import lifeline
+from elastic_core.rendezvous.lifeline import Lifeline
+from elastic_core.rendezvous.seats import Seat
+from elastic_core.support.sockets import resolve
+
+LONG = 20.0
+HERE = "127.0.0.1"
+MANY = 200
+
+
+class Watcher:
+    """Watches whoever it is told to. `told` has the keys of those that have ended, `tried` the ports that it is about
+    to connect to."""
+
+    def __init__(self, monkeypatch):
+        self.seat = None
+        self.told = queue.Queue()
+        self.tried = queue.Queue()
+        monkeypatch.setattr(lifeline, "resolve", self._resolve)
+        self.lifeline = Lifeline(lambda: self.seat, self.told.put)
+
+    def watch(self, key, port, address=HERE):
+        self.seat = Seat(key, Member(key, "", address, "default", 1), 0, port)
+        self.lifeline.look()
+        while self.tried.get(timeout=LONG) != port:
+            pass
+
+    def _resolve(self, host, port):
+        self.tried.put(port)
+        return resolve(host, port)
+
+
+class Watched:
+    """A lifeline whose connections can be seen."""
+
+    def __init__(self, address=HERE):
+        self.lifeline = Lifeline(lambda: None, print)
+        self.port = self.lifeline.listen(address)
+        assert self.port
+
+    def meets(self):
+        """Wait for a connection, and take it off the kernel's hands."""
+        with socket.socket(fileno=os.dup(self.lifeline.descriptor)) as own:
+            own.settimeout(LONG)
+            return own.accept()[0]
+
+
+@pytest.fixture
+def watcher(monkeypatch):
+    made = Watcher(monkeypatch)
+    yield made
+    made.lifeline.close()
+
+
+@pytest.fixture
+def watched():
+    made = Watched()
+    yield made
+    made.lifeline.close()
+
+
+def told_next(watcher, known="next"):
+    """The key of the next one that is told, of those before and of one that ends only now: if nobody was to be told,
+    that one."""
+    last = Watched()
+    watcher.watch(known, last.port)
+    last.meets().close()
+    last.meets()
+    last.lifeline.close()
+    return watcher.told.get(timeout=LONG)
+
+
+def test_who_ends_is_told_once(watcher, watched):
+    watcher.watch("a", watched.port)
+    connection = watched.meets()
+    watched.lifeline.close()
+    connection.close()
+    assert watcher.told.get(timeout=LONG) == "a"
+    assert told_next(watcher) == "next"
+
+
+def test_connections_that_wait_end_with_who_listens(watcher, watched):
+    """Nobody accepts them, as in a job."""
+    watcher.watch("a", watched.port)
+    watched.meets().close()  # so it has connected, and will again
+    watched.lifeline.close()
+    assert watcher.told.get(timeout=LONG) == "a"
+
+
+@pytest.mark.parametrize("address", [HERE, "::1", "localhost", "a-name-of-a-machine"])
+def test_it_listens_where_it_is_advertised(address):
+    """At a name on all addresses: others may know it by another one."""
+    if address == "::1" and not _has_ipv6():
+        pytest.skip("no IPv6 here")
+    watched = Watched(address)
+    with contextlib.closing(watched.lifeline):
+        where = "::1" if address == "::1" else HERE
+        with socket.create_connection((where, watched.port), LONG):
+            pass
+        with socket.socket(fileno=os.dup(watched.lifeline.descriptor)) as own:
+            everywhere = own.getsockname()[0] in ("::", "0.0.0.0")
+        assert everywhere == (address == "a-name-of-a-machine")
+
+
+def _has_ipv6():
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as sock:
+        sock.bind(("::1", 0))
+        return True
+    return False
+
+
+def test_a_connection_that_ends_tells_nothing(watcher, watched):
+    watcher.watch("a", watched.port)
+    for _ in range(3):
+        watched.meets().close()
+    assert told_next(watcher) == "next"
+
+
+def test_the_port_stays_and_places_are_made_free_for_every_round(watcher, watched):
+    strangers = [socket.socket() for _ in range(MANY)]
+    for stranger in strangers:
+        stranger.setblocking(False)
+        stranger.connect_ex((HERE, watched.port))
+    assert watched.lifeline.listen(HERE) == watched.port
+    for stranger in strangers:
+        stranger.close()
+    assert watched.lifeline.listen(HERE) == watched.port
+    watcher.watch("a", watched.port)
+    watched.meets()
+
+
+def test_strangers_who_take_all_places_end_nobody(watcher, watched):
+    """Who watches has no lifeline then, and is told nothing, not even the end."""
+    strangers = [socket.socket() for _ in range(MANY)]
+    for stranger in strangers:
+        stranger.setblocking(False)
+        stranger.connect_ex((HERE, watched.port))
+    watcher.watch("a", watched.port)
+    assert told_next(watcher) == "next"
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_who_was_never_met_is_not_told(watcher, watched):
+    """Something in between may refuse, from the beginning."""
+    watched.lifeline.close()
+    watcher.watch("a", watched.port)
+    assert told_next(watcher) == "next"
+
+
+def test_who_was_met_in_an_earlier_round_is_told_at_once(watcher, watched):
+    watcher.watch("a", watched.port)
+    connection = watched.meets()
+    watcher.seat = None
+    watcher.lifeline.look()
+    assert connection.recv(1) == b""  # it watches nobody
+    watched.lifeline.close()
+    watcher.watch("a", watched.port)
+    assert watcher.told.get(timeout=LONG) == "a"
+
+
+def test_an_address_that_means_nothing_is_nobodys_end(watcher):
+    watcher.watch("a", 1, address="no such name")
+    assert told_next(watcher) == "next"
+
+
+def test_a_server_that_talks_is_no_lifeline_and_nobody_is_told(watcher):
+    with socket.create_server((HERE, 0)) as server:
+        watcher.watch("a", server.getsockname()[1])
+        for _ in range(3):
+            with server.accept()[0] as talks:
+                talks.send(b"hello")
+    assert watcher.told.empty() or watcher.told.get() == "a"  # it did end
+
+
+def test_it_ends_with_the_last_copy_of_its_descriptor(watcher, watched):
+    """The guardian has one."""
+    copy = os.dup(watched.lifeline.descriptor)
+    watcher.watch("a", watched.port)
+    with socket.socket(fileno=os.dup(copy)) as own:
+        own.settimeout(LONG)
+        own.accept()[0].close()
+        watched.lifeline.close()
+        own.accept()[0].close()  # it still answers
+    os.close(copy)
+    assert watcher.told.get(timeout=LONG) == "a"
+
+
+def test_a_forked_child_does_not_hold_it(watcher, watched):
+    context = multiprocessing.get_context("fork")
+    ready, end = context.Event(), context.Event()
+    child = context.Process(target=lambda: (ready.set(), end.wait(LONG)))
+    child.start()
+    try:
+        assert ready.wait(LONG)
+        watcher.watch("a", watched.port)
+        watched.meets().close()
+        watched.lifeline.close()
+        assert watcher.told.get(timeout=LONG) == "a"
+        assert child.is_alive()
+    finally:
+        end.set()
+        child.join()
+
+
+def test_who_is_closed_watches_nobody_and_listens_nowhere(watcher, watched):
+    watcher.watch("a", watched.port)
+    connection = watched.meets()
+    watcher.lifeline.close()
+    assert connection.recv(1) == b""
+    watcher.seat = Seat("b", Member("b", "", HERE, "default", 1), 0, watched.port)
+    watcher.lifeline.look()
+    assert watcher.lifeline.listen(HERE) == 0
+    assert watcher.lifeline.descriptor == -1
+    assert watcher.tried.empty() and watcher.told.empty()
