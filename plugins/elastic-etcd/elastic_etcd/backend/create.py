@@ -17,13 +17,14 @@ from elastic_etcd.backend.round_store import round_store
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
 from elastic_etcd.parameters import SHORTEST_TTL, EtcdParameters, read_parameters
-from elastic_etcd.plugin import ETCD
+from elastic_etcd.plugin import ETCD, SERVING
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
     from elastic_core.interfaces.handler import RendezvousParameters, RoundHandler
     from elastic_core.interfaces.store import Store
     from elastic_etcd.server import EtcdServer
+    from elastic_etcd.server.member import ServedCluster
 
 CALL: Duration = 5.0  # seconds for one operation, with all its attempts on all members
 _STORE_TTL: Duration = 24 * 3600.0  # longer than members need to find each other when a round begins
@@ -51,7 +52,16 @@ def handler_for(params: RendezvousParameters) -> RoundHandler:
     """
     if not params.endpoint and params.max_nodes == 1:
         return _self_served(params)
-    return _handler(params, parameters_of(params), None)
+    parameters = parameters_of(params)
+    if not options_of(params, SERVING)["serve"]:
+        return _handler(params, parameters)
+    served = served_cluster(params, parameters)
+    served.start()
+    try:
+        return _handler(params, parameters, served=served)
+    except BaseException:
+        served.stop()
+        raise
 
 
 def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
@@ -86,9 +96,37 @@ def _self_served(params: RendezvousParameters) -> RoundHandler:
         raise
 
 
-def _handler(params: RendezvousParameters, parameters: EtcdParameters, server: EtcdServer | None) -> RoundHandler:
+def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> ServedCluster:
+    """The cluster that the agents serve at the endpoints. Raises ConfigurationError."""
+    from elastic_etcd.server.cluster import Cluster, Place
+    from elastic_etcd.server.member import ServedCluster, files_of
+
+    options, scheme = options_of(params, SERVING), "https" if parameters.over_tls else "http"
+    problems = []
+    if len(parameters.endpoints) % 2 == 0:
+        told = f"expected 1, 3 or 5 hosts in the endpoint, found {len(parameters.endpoints)}: one more may then be lost"
+        problems.append(Problem("--rdzv-endpoint", f"{told} than with one host less; add one, or leave one out"))
+    if parameters.user is not None:
+        told = "expected no user, since the cluster that agents serve has none, found one; leave it out"
+        problems.append(Problem("--rdzv-conf: user", told))
+    if problems:
+        raise ConfigurationError(*problems)
+    places = tuple(
+        Place(it.host, it.port, options["serve_peer_port"] or it.port + 1, scheme) for it in parameters.endpoints
+    )
+    tls = (parameters.ca_cert, parameters.ssl_cert, parameters.ssl_cert_key)
+    files = files_of(*tls) if parameters.over_tls else None
+    return ServedCluster(Cluster(params.run_id, places), files, params.local_addr, options["serve_folder"])
+
+
+def _handler(
+    params: RendezvousParameters,
+    parameters: EtcdParameters,
+    server: EtcdServer | None = None,
+    served: ServedCluster | None = None,
+) -> RoundHandler:
     # An error that comes later than a first answer may come is not told: who gives up says only that none came.
-    backend = _backend(params, parameters, 0.5, server)
+    backend = _backend(params, parameters, 0.5, server, served)
     keys = Keys(parameters.prefix, params.run_id)
     address = partial(advertised_address, params, parameters.places)
     stores = MadeStores(lambda number: round_store(lambda: client_for(parameters), keys, number), address)
@@ -100,6 +138,7 @@ def _backend(
     parameters: EtcdParameters,
     share: float = 1.0,
     server: EtcdServer | None = None,
+    served: ServedCluster | None = None,
 ) -> EtcdRendezvousBackend:
     """`share`: how much of the time for a first answer a call may take at most."""
     options = options_of(params, ETCD)
@@ -111,6 +150,7 @@ def _backend(
         _lease_ttl(params, parameters),
         server=server,
         grace=options["outage_grace"],
+        served=served,
     )
 
 
