@@ -16,6 +16,7 @@ from elastic_etcd.server.cluster import (
     leaving,
     majority_lost,
     members_of,
+    shown,
 )
 
 from elastic_core.errors import ConfigurationError
@@ -160,3 +161,12 @@ def test_what_cannot_be_served_is_told(endpoint, options, said):
     params = RendezvousParameters("etcd", endpoint, "job", 1, 3, serve=True, **options)
     with pytest.raises(ConfigurationError, match=said):
         served_cluster(params, parameters_of(params))
+
+
+def test_how_each_member_stands():
+    away = (told(0, *ALL), told(1, *ALL), refuses(2))
+    assert shown(CLUSTER, away, "id1") == ("n0:2379 follows", "n1:2379 leads", "n2:2379 does not answer")
+    learner = (ALL[0], member(2, False, True))
+    some = (told(0, *learner), Answer(PLACES[2], True))
+    assert shown(CLUSTER, some, "id0") == ("n0:2379 leads", "n1:2379 is not a member now", "n2:2379 has no vote yet")
+    assert shown(CLUSTER, (), "") == tuple(f"n{number}:2379 does not answer" for number in range(3))

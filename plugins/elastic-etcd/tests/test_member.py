@@ -72,6 +72,8 @@ def test_so_many_form_a_cluster(agents, eventually, count):
     assert len({agent.own for agent in made}) == count
     together(eventually, made)
     assert all(agent.hosts and agent.diagnosis() == "" for agent in made)
+    stands = [told.rpartition(" ")[2] for told in made[0].shown()]
+    assert sorted(stands) == ["follows"] * (count - 1) + ["leads"]
 
 
 def test_an_agent_too_many_has_no_member(agents, eventually):

@@ -166,6 +166,9 @@ class EtcdRendezvousBackend(RosterBackend):
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
         return self._served is not None and self._served.leave()
 
+    def store_members(self) -> Sequence[str]:
+        return () if self._served is None else self._served.shown()
+
     @property
     def vacant(self) -> bool:
         return self._round.vacant

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -65,8 +66,10 @@ def handler_for(params: RendezvousParameters) -> RoundHandler:
 
 
 def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
-    """The backend of a job for who looks at it from outside."""
-    return _backend(params, parameters_of(params))
+    """The backend of a job for who looks at it from outside, and serves nothing."""
+    parameters = parameters_of(params)
+    serves = options_of(params, SERVING)["serve"]
+    return _backend(params, parameters, served=served_cluster(params, parameters) if serves else None)
 
 
 def parameters_of(params: RendezvousParameters) -> EtcdParameters:
@@ -143,8 +146,13 @@ def _backend(
     """`share`: how much of the time for a first answer a call may take at most."""
     options = options_of(params, ETCD)
     longest = share * min(options["join_timeout"], options["connect_timeout"])
+    node = params.node.name if params.node else ""
+    if served is not None and served.own is not None:  # our member first: it goes when we do
+        own, node = served.own.address, ""
+        nearest = sorted(parameters.endpoints, key=lambda endpoint: endpoint.address != own)
+        parameters = replace(parameters, endpoints=tuple(nearest))
     return EtcdRendezvousBackend(
-        client_for(parameters, min(longest, CALL), params.node.name if params.node else ""),
+        client_for(parameters, min(longest, CALL), node),
         params.run_id,
         parameters.prefix,
         _lease_ttl(params, parameters),

@@ -197,5 +197,23 @@ def majority_lost(cluster: Cluster, answers: Sequence[Answer]) -> str:
     )
 
 
+def shown(cluster: Cluster, answers: Sequence[Answer], leader: str) -> tuple[str, ...]:
+    """For people, of each place: how its member stands. `leader`: the id of the one that leads; empty: none does."""
+    known = next((answer.members for answer in sorted(answers, key=lambda it: not it.healthy) if answer.members), ())
+    there = {answer.place.peer_url for answer in answers if answer.speaks}
+
+    def stands(place: Place) -> str:
+        member = _at(place, known)
+        if member is None:
+            return "is not a member now" if known else "does not answer"
+        if place.peer_url not in there:
+            return "does not answer"
+        if member.learner:
+            return "has no vote yet"
+        return "leads" if member.id == leader else "follows"
+
+    return tuple(f"{place.address} {stands(place)}" for place in cluster.places)
+
+
 def _at(place: Place, members: Iterable[Member]) -> Member | None:
     return next((it for it in members if it.peer_url == place.peer_url), None)

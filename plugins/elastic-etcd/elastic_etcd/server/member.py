@@ -3,6 +3,7 @@ the member, has it added where one was lost, and starts it again when it ends.""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import tempfile
@@ -30,6 +31,7 @@ from elastic_etcd.server.cluster import (
     leaving,
     majority_lost,
     members_of,
+    shown,
 )
 from elastic_etcd.server.gateway import Refused, ask, is_healthy
 from elastic_etcd.server.process import ServerLog, ServerProcess, find_binary
@@ -147,7 +149,7 @@ class ServedCluster:
             return not self.hosts
         self._left = self._asked_to_leave = True
         try:
-            way = leaving(self._own, self._look())
+            way = leaving(self._own, self._look(self._others()))
             if way is None:
                 self._left = False
                 return False
@@ -165,8 +167,18 @@ class ServedCluster:
 
     def diagnosis(self) -> str:
         """That the majority is lost, if it is; else empty. Asks all members, which takes a second at most."""
-        own = [] if self._own is None else [self._own]
-        return majority_lost(self._cluster, self._look(own))
+        return majority_lost(self._cluster, self._look(self._cluster.places))
+
+    def shown(self) -> tuple[str, ...]:
+        """For people, how each member stands. Asks all, as `diagnosis`."""
+        answers = self._look(self._cluster.places)
+        leader = ""
+        for answer in answers:
+            if answer.healthy:
+                with contextlib.suppress(*_UNUSABLE):
+                    leader = str(self._at(answer.place, "maintenance/status")["leader"])
+                    break
+        return shown(self._cluster, answers, leader)
 
     # -- the thread
 
@@ -196,7 +208,7 @@ class ServedCluster:
         for port in (self._own.port, self._own.peer_port):
             if why := cannot_bind(address.family, (address.host, port, *address.sockaddr[2:])):
                 return Wait(f"the port {port} of {address.host}: {why}; ss -ltnp shows who listens there")
-        return decide(self._cluster, self._own, self._look(), failed, crowded)
+        return decide(self._cluster, self._own, self._look(self._others()), failed, crowded)
 
     def _add(self, own: Place, step: Join) -> tuple[str, str]:
         """Our new id, and the members as `--initial-cluster` has them."""
@@ -267,11 +279,12 @@ class ServedCluster:
 
     # -- asking
 
-    def _look(self, more: Sequence[Place] = ()) -> list[Answer]:
-        """What the other members answer, all asked at once; and those at `more`."""
-        asked = {
-            place.address: place for place in (*self._cluster.places, *more) if place != self._own or place in more
-        }
+    def _others(self) -> list[Place]:
+        return [place for place in self._cluster.places if place != self._own]
+
+    def _look(self, places: Sequence[Place]) -> list[Answer]:
+        """What is answered at these places, all asked at once; nothing of those whose machine is not there."""
+        asked = {place.address: place for place in places}
         silent = unreachable({name: (place.host, place.port) for name, place in asked.items()}, _ANSWER)
         there = [place for name, place in asked.items() if name not in silent]
         with ThreadPoolExecutor(len(there) or 1) as pool:
@@ -301,7 +314,7 @@ class ServedCluster:
         beyond = [address for address in found if not address.is_loopback]
         if beyond or is_loopback(own.host) or not found:
             return (beyond or found or _resolved(own))[0]
-        others = [(place.host, place.port) for place in self._cluster.places if place != own]
+        others = [(place.host, place.port) for place in self._others()]
         return resolve(self._local_addr or reached_at(others), own.port)[0]
 
 
