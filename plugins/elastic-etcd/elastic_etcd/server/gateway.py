@@ -3,17 +3,31 @@ description that the client reads, are plain JSON here."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+
+from elastic_core.support.sockets import unreachable
+from elastic_etcd.server.cluster import Answer, members_of
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Sequence
 
+    from elastic_core.clock import Duration
+    from elastic_etcd.server.cluster import Place
+
+_PATIENCE: Duration = 1.0  # for one answer
 _LONGEST_ANSWER = 64 * 1024  # bytes
 
 
 class Refused(Exception):
     """An etcd, or something else that speaks HTTP, has answered, and not as was asked."""
+
+
+UNUSABLE = (OSError, Refused, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
+"""What may come of asking somebody who need not be an etcd, and of reading what was answered."""
 
 
 def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLContext | None = None) -> Any:
@@ -47,6 +61,49 @@ def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLConte
 def is_healthy(url: str, timeout: float = 1.0, security: ssl.SSLContext | None = None) -> bool:
     """Whether an etcd there says that it serves, which needs a quorum. Raises as `ask`."""
     return bool(ask(f"{url}/health", None, timeout, security)["health"] == "true")
+
+
+class Gateway:
+    """Asks members about their cluster. Every call raises one of UNUSABLE, unless it says otherwise.
+
+    Args:
+        security: for TLS; None: in plain text.
+    """
+
+    def __init__(self, security: ssl.SSLContext | None = None) -> None:
+        self._security = security
+
+    def at(self, place: Place, path: str, **words: Any) -> Any:
+        """The answer of the member there."""
+        return ask(f"{place.url}/v3/{path}", words, _PATIENCE, self._security)
+
+    def look(self, places: Sequence[Place]) -> list[Answer]:
+        """What is answered at these places, all asked at once; nothing of those whose machine is not there. Takes a few
+        seconds at most, and raises nothing."""
+        asked = {place.address: place for place in places}
+        silent = unreachable({name: (place.host, place.port) for name, place in asked.items()}, _PATIENCE)
+        there = [place for name, place in asked.items() if name not in silent]
+        with ThreadPoolExecutor(len(there) or 1) as pool:
+            return list(pool.map(self._answer, there))
+
+    def leader(self, answers: Sequence[Answer]) -> str:
+        """The id of the member that leads, as one of those that find a majority knows it; empty if none tells. Raises
+        nothing."""
+        for answer in answers:
+            if answer.healthy:
+                with contextlib.suppress(*UNUSABLE):
+                    return str(self.at(answer.place, "maintenance/status")["leader"])
+        return ""
+
+    def _answer(self, place: Place) -> Answer:
+        try:
+            members = members_of(self.at(place, "cluster/member/list"))
+        except UNUSABLE as error:
+            return Answer(place, isinstance(error, Refused))
+        try:
+            return Answer(place, True, members, is_healthy(place.url, _PATIENCE, self._security))
+        except UNUSABLE:
+            return Answer(place, True, members)
 
 
 def _words(answer: bytes) -> str:

@@ -8,10 +8,9 @@ import socket
 import ssl
 import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem
@@ -19,9 +18,8 @@ from elastic_core.log import get_logger
 from elastic_core.support.addresses import is_loopback, joined_host_port, reached_at
 from elastic_core.support.files import open_regular
 from elastic_core.support.retry import Backoff
-from elastic_core.support.sockets import cannot_bind, is_local, resolve, unreachable
+from elastic_core.support.sockets import cannot_bind, is_local, resolve
 from elastic_etcd.server.cluster import (
-    Answer,
     Begin,
     Cluster,
     Join,
@@ -33,12 +31,10 @@ from elastic_etcd.server.cluster import (
     members_of,
     shown,
 )
-from elastic_etcd.server.gateway import Refused, ask, is_healthy
+from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
 from elastic_etcd.server.process import ServerLog, ServerProcess, find_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.support.sockets import Address
     from elastic_etcd.server.process import Binary
@@ -47,7 +43,7 @@ _PAUSES = Backoff(first=0.1, longest=1.0)  # etcd pushes nothing about its membe
 _ANSWER: Duration = 1.0
 _CROWDED: Duration = 8.0  # after 5 s without a change etcd adds a member, if all others are there
 _TAIL = 3
-_UNUSABLE = (OSError, Refused, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
+_BEAT, _ELECTION = "100", "500"  # ms; the loss of a leader costs two to three such times, and then that of a lease
 _NO_FSYNC = (3, 5)  # since this version
 
 
@@ -92,7 +88,7 @@ class ServedCluster:
     ) -> None:
         self._cluster = cluster
         self._files = files
-        self._security = files.context() if files else None
+        self._gateway = Gateway(files.context() if files else None)
         self._local_addr = local_addr
         self._parent = parent
         self._clock = clock or SystemClock()
@@ -121,7 +117,14 @@ class ServedCluster:
         return self._process.pid if self._process is not None and not self._process.end else 0
 
     def start(self) -> None:
-        """Find our place, and begin to serve there, in a thread of its own. Raises ConfigurationError: no etcd."""
+        """Find our place, and begin to serve there, in a thread of its own.
+
+        Raises:
+            ConfigurationError: there is no etcd, or no folder for its data.
+        """
+        if self._parent and not Path(self._parent).is_dir():
+            told = f"expected a folder, found none at {self._parent}; make it, or leave the option out"
+            raise ConfigurationError(Problem("--rdzv-conf: serve_folder", told))
         for place in self._cluster.places:
             if self._is_here(place) and (holds := _held(place)) is not None:
                 self._own, self._holds = place, holds
@@ -147,38 +150,35 @@ class ServedCluster:
         """Take our member out of the cluster, if that goes on without it. Whether it does."""
         if self._own is None or not self.hosts:
             return not self.hosts
-        self._left = self._asked_to_leave = True
+        self._left = self._asked_to_leave = True  # it is not started again
         try:
-            way = leaving(self._own, self._look(self._others()))
-            if way is None:
-                self._left = False
-                return False
-            through, removed, heir = way
-            if str(self._at(self._own, "maintenance/status")["leader"]) == removed[-1]:
-                self._at(self._own, "maintenance/transfer-leadership", targetID=heir)
-            for member in removed:
-                self._at(through, "cluster/member/remove", ID=member)
-        except _UNUSABLE as error:
+            self._left = self._leave(self._own)
+        except UNUSABLE as error:
             self._left = False
             get_logger().info("etcd member waits", member=self._own.address, reason=f"it could not leave: {error}")
+        return self._left
+
+    def _leave(self, own: Place) -> bool:
+        answers = self._gateway.look(self._others())
+        way = leaving(own, answers)
+        if way is None:
             return False
-        get_logger().info("etcd member left", member=self._own.address)
+        through, removed, heir = way
+        if self._gateway.leader(answers) == removed[-1]:
+            self._gateway.at(own, "maintenance/transfer-leadership", targetID=heir)
+        for member in removed:
+            self._gateway.at(through, "cluster/member/remove", ID=member)
+        get_logger().info("etcd member left", member=own.address)
         return True
 
     def diagnosis(self) -> str:
-        """That the majority is lost, if it is; else empty. Asks all members, which takes a second at most."""
-        return majority_lost(self._cluster, self._look(self._cluster.places))
+        """That the majority is lost, if it is; else empty. Asks all members, which takes some seconds at most."""
+        return majority_lost(self._cluster, self._gateway.look(self._cluster.places))
 
     def shown(self) -> tuple[str, ...]:
         """For people, how each member stands. Asks all, as `diagnosis`."""
-        answers = self._look(self._cluster.places)
-        leader = ""
-        for answer in answers:
-            if answer.healthy:
-                with contextlib.suppress(*_UNUSABLE):
-                    leader = str(self._at(answer.place, "maintenance/status")["leader"])
-                    break
-        return shown(self._cluster, answers, leader)
+        answers = self._gateway.look(self._cluster.places)
+        return shown(self._cluster, answers, self._gateway.leader(answers))
 
     # -- the thread
 
@@ -196,7 +196,7 @@ class ServedCluster:
                     raise Refused(step.reason)
                 self._run(self._own, step)
                 attempts, failed, told, refused_since = 1, True, "", None
-            except _UNUSABLE as error:
+            except UNUSABLE as error:
                 refused_since = (refused_since or now) if isinstance(step, Join) else None
                 if told != str(error):
                     told = str(error)
@@ -208,13 +208,13 @@ class ServedCluster:
         for port in (self._own.port, self._own.peer_port):
             if why := cannot_bind(address.family, (address.host, port, *address.sockaddr[2:])):
                 return Wait(f"the port {port} of {address.host}: {why}; ss -ltnp shows who listens there")
-        return decide(self._cluster, self._own, self._look(self._others()), failed, crowded)
+        return decide(self._cluster, self._own, self._gateway.look(self._others()), failed, crowded)
 
     def _add(self, own: Place, step: Join) -> tuple[str, str]:
         """Our new id, and the members as `--initial-cluster` has them."""
         for member in step.removed:
-            self._at(step.through, "cluster/member/remove", ID=member)
-        answer = self._at(step.through, "cluster/member/add", peerURLs=[own.peer_url], isLearner=True)
+            self._gateway.at(step.through, "cluster/member/remove", ID=member)
+        answer = self._gateway.at(step.through, "cluster/member/add", peerURLs=[own.peer_url], isLearner=True)
         return str(answer["member"]["ID"]), self._cluster.initial_with(own, members_of(answer))
 
     def _run(self, own: Place, step: Begin | Join) -> None:
@@ -227,33 +227,23 @@ class ServedCluster:
             self._process = process
         try:
             if isinstance(step, Join):
-                self._promote(process, step.through, member)
+                self._promote(process, own, member)
             process.ended(threading.TIMEOUT_MAX)
             if not (self._over.is_set() or self._left):
                 get_logger().error("etcd server lost", how=process.end, log=log.tail(_TAIL))
         finally:
             process.close()
 
-    def _promote(self, process: ServerProcess, through: Place, member: str) -> None:
-        """Until it has a vote. When it has caught up, only the leader knows."""
+    def _promote(self, process: ServerProcess, own: Place, member: str) -> None:
+        """Until it has a vote, or has ended. That it has caught up, only the leader knows."""
         attempts = 0
-        while not process.ended(_PAUSES.pause(attempts + 1)):
-            attempts += 1
-            for place in (through, *self._cluster.places):
-                try:
-                    self._at(place, "cluster/member/promote", ID=member)
-                except Refused as error:
-                    if "not a learner" in str(error):  # an answer was lost
-                        break
-                    continue
-                except _UNUSABLE:
-                    continue
-                break
-            else:
-                continue
-            assert self._own is not None
-            get_logger().info("etcd member joined", member=self._own.address, through=through.address)
-            return
+        while not process.ended(_PAUSES.pause(attempts := attempts + 1)):
+            for answer in self._gateway.look(self._others()):
+                if any(it.id == member and not it.learner for it in answer.members):
+                    get_logger().info("etcd member joined", member=own.address)
+                    return
+                with contextlib.suppress(*UNUSABLE):  # it has not caught up, or this one cannot pass it on now
+                    self._gateway.at(answer.place, "cluster/member/promote", ID=member)
 
     def _launched(self, own: Place, others: str) -> tuple[ServerProcess, ServerLog]:
         assert self._binary is not None
@@ -267,6 +257,7 @@ class ServedCluster:
             *("--listen-peer-urls", listens[1], "--initial-advertise-peer-urls", own.peer_url),
             *("--initial-cluster", others or self._cluster.initial, "--initial-cluster-token", self._cluster.token),
             *("--initial-cluster-state", "existing" if others else "new", "--strict-reconfig-check"),
+            *("--heartbeat-interval", _BEAT, "--election-timeout", _ELECTION),
             *("--logger", "zap", "--log-outputs", "stderr"),
             *(self._files.flags() if self._files else ()),
             *(["--unsafe-no-fsync"] if self._binary.numbers >= _NO_FSYNC else ()),  # the data ends with us anyway
@@ -277,33 +268,10 @@ class ServedCluster:
         get_logger().info("etcd server started", **where)
         return process, ServerLog(folder / "etcd.log")
 
-    # -- asking
+    # -- where we are
 
     def _others(self) -> list[Place]:
         return [place for place in self._cluster.places if place != self._own]
-
-    def _look(self, places: Sequence[Place]) -> list[Answer]:
-        """What is answered at these places, all asked at once; nothing of those whose machine is not there."""
-        asked = {place.address: place for place in places}
-        silent = unreachable({name: (place.host, place.port) for name, place in asked.items()}, _ANSWER)
-        there = [place for name, place in asked.items() if name not in silent]
-        with ThreadPoolExecutor(len(there) or 1) as pool:
-            return list(pool.map(self._answer, there))
-
-    def _answer(self, place: Place) -> Answer:
-        try:
-            members = members_of(self._at(place, "cluster/member/list"))
-        except _UNUSABLE as error:
-            return Answer(place, isinstance(error, Refused))
-        try:
-            return Answer(place, True, members, is_healthy(place.url, _ANSWER, self._security))
-        except _UNUSABLE:
-            return Answer(place, True, members)
-
-    def _at(self, place: Place, path: str, **words: Any) -> Any:
-        return ask(f"{place.url}/v3/{path}", words, _ANSWER, self._security)
-
-    # -- where we are
 
     def _is_here(self, place: Place) -> bool:
         return any(map(is_local, _resolved(place)))
