@@ -246,3 +246,25 @@ def test_more_nodes_than_members(served):
     assert told.count(" leads") == told.count(" follows") == 1
     made.job.end()
     assert [made.agents[number].code() for number in (1, 2, 3)] == [0, 0, 0]
+
+
+def test_two_of_five_machines_are_lost(served):
+    """One after the other comes back, while the other is away for long."""
+    made = served(5, 5)
+    five = made.formed("--nnodes=3:5", "--max-restarts=3")
+    made.vote({0, 1, 2, 3, 4})
+    for number in (0, 4):
+        made.machines[number].off()
+    three = made.job.round(3, after=five)
+    for _ in range(3):
+        made.settled()
+    for number, voters in ((0, {0, 1, 2, 3}), (4, {0, 1, 2, 3, 4})):
+        made.machines[number].mend()
+        begun = time.monotonic()
+        made.start(number, "--nnodes=3:5", "--max-restarts=3")
+        eventually(lambda there=voters: all(made.voters(n) >= there for n in there), f"votes of {voters}")
+        print(f"votes again after {time.monotonic() - begun:.2f} s: {made.voters(1)}")
+    last = made.job.round(5, after=three)
+    assert last.restarts == {"0"}
+    made.job.end()
+    assert [agent.code() for agent in made.agents.values()] == [0] * 5

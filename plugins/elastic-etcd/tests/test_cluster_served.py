@@ -33,7 +33,7 @@ def member(number, serves=True, learner=False, cluster=CLUSTER):
 
 
 def told(number, *members, healthy=True):
-    return Answer(PLACES[number], True, members, healthy)
+    return Answer(PLACES[number], True, True, members, healthy)
 
 
 def refuses(number):
@@ -99,7 +99,7 @@ def test_those_that_are_away_are_removed_only_when_etcd_adds_no_member_for_them(
 
 def test_a_learner_that_is_there_is_not_away():
     members = (*(member(number, cluster=FIVE) for number in range(1, 4)), member(4, False, True))
-    answers = (*(told(number, *members) for number in (1, 2, 3)), Answer(PLACES[4], True))
+    answers = (*(told(number, *members) for number in (1, 2, 3)), Answer(PLACES[4], True, True))
     assert decided(*answers, cluster=FIVE, crowded=True) == Join(PLACES[1], ())
 
 
@@ -113,6 +113,13 @@ def test_the_etcd_of_another_job_is_left_alone():
 def test_leaving_takes_those_along_that_are_away():
     assert leaving(PLACES[0], (told(1, *ALL), told(2, *ALL))) == (PLACES[1], ("id0",), "id1")
     assert leaving(PLACES[0], (refuses(1), told(2, *ALL))) == (PLACES[2], ("id1", "id0"), "id2")
+
+
+def test_one_that_hangs_is_not_taken_out_by_others():
+    hangs = Answer(PLACES[2], True)
+    assert leaving(PLACES[0], (told(1, *ALL), hangs)) == (PLACES[1], ("id0",), "id1")
+    assert decided(told(1, *ALL), hangs, crowded=True) == Join(PLACES[1], ("id0",))
+    assert shown(CLUSTER, (told(1, *ALL), hangs), "id1")[2] == "n2:2379 does not answer"
 
 
 def test_the_last_member_does_not_leave():
@@ -167,6 +174,6 @@ def test_how_each_member_stands():
     away = (told(0, *ALL), told(1, *ALL), refuses(2))
     assert shown(CLUSTER, away, "id1") == ("n0:2379 follows", "n1:2379 leads", "n2:2379 does not answer")
     learner = (ALL[0], member(2, False, True))
-    some = (told(0, *learner), Answer(PLACES[2], True))
+    some = (told(0, *learner), Answer(PLACES[2], True, True))
     assert shown(CLUSTER, some, "id0") == ("n0:2379 leads", "n1:2379 is not a member now", "n2:2379 has no vote yet")
     assert shown(CLUSTER, (), "") == tuple(f"n{number}:2379 does not answer" for number in range(3))

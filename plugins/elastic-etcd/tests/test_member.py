@@ -11,6 +11,7 @@ from elastic_etcd.server.cluster import Cluster, Place
 from elastic_etcd.server.gateway import Refused, ask, is_healthy
 from elastic_etcd.server.member import Files, ServedCluster
 
+from elastic_core.errors import ConfigurationError
 from elastic_core.support.sockets import PortReservation
 
 
@@ -142,3 +143,10 @@ def test_over_tls(agents, eventually, certificates):
     together(eventually, made, files.context())
     with pytest.raises(OSError, match=r"CERTIFICATE_VERIFY_FAILED|certificate required|reset|EOF"):
         ask(f"{made[0].own.url}/v3/cluster/member/list", {})
+
+
+def test_a_folder_that_is_not_there_is_told(places, tmp_path):
+    agent = ServedCluster(Cluster("job", places(1)), parent=str(tmp_path / "nothing"))
+    with pytest.raises(ConfigurationError, match="serve_folder: expected a folder, found none"):
+        agent.start()
+    agent.stop()

@@ -89,10 +89,12 @@ class Member(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a place answered whose machine is there. `speaks`: an etcd that has begun to serve is there. `members`: the
-    cluster as it knows it; none if it does not tell, as a learner. `healthy`: it finds a majority."""
+    """What a place answered whose machine is there. `listens`: somebody does; it may hang, or be busy. `speaks`: an
+    etcd that has begun to serve has answered. `members`: the cluster as it knows it; none if it does not tell, as a
+    learner. `healthy`: it finds a majority."""
 
     place: Place
+    listens: bool = False
     speaks: bool = False
     members: tuple[Member, ...] = ()
     healthy: bool = False
@@ -158,14 +160,14 @@ def decide(cluster: Cluster, own: Place, answers: Sequence[Answer], failed: bool
         return Wait(majority_lost(cluster, formed) or "the cluster has no leader now")
     removed = [] if mine is None else [mine]
     if crowded:
-        there = {answer.place.peer_url for answer in answers if answer.speaks}
+        there = _listening(answers)
         removed += [it for it in healthy.members if it.peer_url not in (*there, own.peer_url)]
     return Join(healthy.place, tuple(it.id for it in removed))
 
 
 def leaving(own: Place, answers: Sequence[Answer]) -> tuple[Place, tuple[str, ...], str] | None:
     """How the member at `own` leaves a cluster that goes on without it: through which place, which ids are removed (its
-    own last, after those that are away, which a majority would count), and who leads then. None: it does not go on.
+    own last, after those that are gone, which a majority would count), and who leads then. None: it does not go on.
 
     Args:
         answers: of the other places.
@@ -173,7 +175,7 @@ def leaving(own: Place, answers: Sequence[Answer]) -> tuple[Place, tuple[str, ..
     through = next((answer for answer in answers if answer.healthy), None)
     if through is None:
         return None
-    there = {answer.place.peer_url for answer in answers if answer.healthy}
+    there = _listening(answers)
     away = [it.id for it in through.members if it.peer_url not in there and it.peer_url != own.peer_url]
     mine, heir = _at(own, through.members), _at(through.place, through.members)
     if mine is None or heir is None or heir.learner:
@@ -213,6 +215,11 @@ def shown(cluster: Cluster, answers: Sequence[Answer], leader: str) -> tuple[str
         return "leads" if member.id == leader else "follows"
 
     return tuple(f"{place.address} {stands(place)}" for place in cluster.places)
+
+
+def _listening(answers: Iterable[Answer]) -> set[str]:
+    """The peer URLs of those that are not gone: one that is slow must not be taken out by others."""
+    return {answer.place.peer_url for answer in answers if answer.listens}
 
 
 def _at(place: Place, members: Iterable[Member]) -> Member | None:

@@ -99,11 +99,12 @@ class Gateway:
         try:
             members = members_of(self.at(place, "cluster/member/list"))
         except UNUSABLE as error:
-            return Answer(place, isinstance(error, Refused))
+            refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
+            return Answer(place, not refused, isinstance(error, Refused))
         try:
-            return Answer(place, True, members, is_healthy(place.url, _PATIENCE, self._security))
+            return Answer(place, True, True, members, is_healthy(place.url, _PATIENCE, self._security))
         except UNUSABLE:
-            return Answer(place, True, members)
+            return Answer(place, True, True, members)
 
 
 def _words(answer: bytes) -> str:
