@@ -193,6 +193,11 @@ class RosterBackend(RendezvousBackend):
         most. Returns whether it is elsewhere now; here, that cannot be done."""
         return False
 
+    def store_members(self) -> Sequence[str]:
+        """For `elastic status`: of a store that is a cluster of the job's own, how each member stands, such as
+        `node0:2379 leads`; else nothing. Takes some seconds at most."""
+        return ()
+
     @abc.abstractmethod
     def close(self) -> None:
         """Release connections, and let waiting calls return False. A store that this process hosts ends too.

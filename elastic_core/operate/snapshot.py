@@ -86,6 +86,7 @@ class Snapshot:
         unreadable: keys of entries that this version cannot read.
         not_signed: in how many places something stands that is not signed with the job's secret.
         observed: seconds from the first look to the last.
+        store_members: what is to be said of each member of the store, if that is a cluster of the job's own.
     """
 
     run_id: str
@@ -106,6 +107,7 @@ class Snapshot:
     unreadable: tuple[str, ...]
     not_signed: int
     observed: float
+    store_members: tuple[str, ...] = ()
 
     def standing(self, *standings: Standing) -> tuple[NodeView, ...]:
         """The nodes with one of these standings, members first."""
@@ -117,7 +119,7 @@ class Snapshot:
         return len(self.standing(Standing.JOINED))
 
 
-def snapshot_of(job: JobObservation, target: Target) -> Snapshot:
+def snapshot_of(job: JobObservation, target: Target, store_members: tuple[str, ...] = ()) -> Snapshot:
     """The job as it was observed."""
     state = job.state or State()
     nodes = NodeRange(state.min_nodes, state.max_nodes) if 1 <= state.min_nodes <= state.max_nodes else None
@@ -151,6 +153,7 @@ def snapshot_of(job: JobObservation, target: Target) -> Snapshot:
         unreadable=job.unreadable,
         not_signed=job.not_signed,
         observed=job.now - job.since,
+        store_members=store_members,
     )
 
 

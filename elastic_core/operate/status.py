@@ -34,8 +34,8 @@ def status(
     pause: Callable[[Duration], object] | None = None,
 ) -> Snapshot:
     """The job as it stands. Arguments and errors as of `observed`."""
-    with observed(target, manager, timeout, clock, pause) as (_, job):
-        return snapshot_of(job, target)
+    with observed(target, manager, timeout, clock, pause) as (watcher, job):
+        return snapshot_of(job, target, tuple(watcher.backend.store_members()))
 
 
 def as_dict(snapshot: Snapshot) -> dict[str, Any]:
@@ -63,6 +63,7 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
         "closed": None if closed is None else {"by": closed.by, "reason": closed.reason, "succeeded": closed.succeeded},
         "unreadable": list(snapshot.unreadable),
         "not_signed": snapshot.not_signed,
+        "store_members": list(snapshot.store_members),
         "observed_seconds": round(snapshot.observed, 3),
     }
 
@@ -125,6 +126,8 @@ def _summary(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.missing:
         yield f"  missing: {', '.join(snapshot.missing)}"
     yield f"  restarts used: {snapshot.restarts} of {snapshot.max_restarts}"
+    if snapshot.store_members:
+        yield f"  members of the store: {', '.join(snapshot.store_members)}"
 
 
 def _phase(snapshot: Snapshot) -> str:

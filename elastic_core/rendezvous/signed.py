@@ -84,6 +84,9 @@ class SignedBackend(RosterBackend):
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
         return self._backend.hand_over(heirs, timeout)
 
+    def store_members(self) -> Sequence[str]:
+        return self._backend.store_members()
+
     def close(self) -> None:
         self._backend.close()
 

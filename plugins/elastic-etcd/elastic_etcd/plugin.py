@@ -35,6 +35,11 @@ LEASE_TTL = Option(
     "seconds",
     least=2,
 )
+SERVING = (
+    Option("serve", bool, False, "agents on the machines of the endpoint run the members of the cluster, one each"),
+    Option("serve_peer_port", int, None, "where these members meet; unset: each at its port plus 1", least=1),
+    Option("serve_folder", str, None, "where they keep their data, such as /dev/shm; unset: with temporary files"),
+)
 ETCD = (
     *SHARED,
     *CONNECTION,
@@ -47,6 +52,7 @@ ETCD = (
         "seconds",
         least=0,
     ),
+    *SERVING,
 )
 
 

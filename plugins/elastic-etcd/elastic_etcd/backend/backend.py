@@ -23,12 +23,13 @@ from elastic_etcd.client.values import Compare, Delete, Field, Get, KeyValue, Pu
 from elastic_etcd.parameters import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.backend import Token
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.server import EtcdServer
+    from elastic_etcd.server.member import ServedCluster
 
 T = TypeVar("T")
 LEASE_TTL: Duration = 5.0
@@ -52,6 +53,7 @@ class EtcdRendezvousBackend(RosterBackend):
         server: an etcd of this process, stopped with `close`.
         grace: seconds beyond `lease_ttl` for which nodes keep their workers while no member answers: without a quorum
             etcd ends no lease, so that nobody is called gone.
+        served: the cluster, if the agents of the job serve it; our member stops with `close`.
 
     Every method but `close` may fail.
 
@@ -71,9 +73,11 @@ class EtcdRendezvousBackend(RosterBackend):
         clock: Clock | None = None,
         server: EtcdServer | None = None,
         grace: Duration = GRACE,
+        served: ServedCluster | None = None,
     ) -> None:
         self._client = client
         self._server = server
+        self._served = served
         self._grace = grace
         self._lease_ttl = lease_ttl
         clock = clock or SystemClock()
@@ -157,7 +161,13 @@ class EtcdRendezvousBackend(RosterBackend):
 
     @property
     def hosts_store(self) -> bool:
-        return self._server is not None
+        return self._server is not None or (self._served is not None and self._served.hosts)
+
+    def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
+        return self._served is not None and self._served.leave()
+
+    def store_members(self) -> Sequence[str]:
+        return () if self._served is None else self._served.shown()
 
     @property
     def vacant(self) -> bool:
@@ -169,8 +179,9 @@ class EtcdRendezvousBackend(RosterBackend):
         self._round.close()
         self._nodes.close()
         self._client.close()
-        if self._server is not None:
-            self._server.stop()
+        for server in (self._server, self._served):
+            if server is not None:
+                server.stop()
 
     def _announce(self, key: str, entry: bytes) -> int:
         for _ in range(_ATTEMPTS):
@@ -257,7 +268,8 @@ class EtcdRendezvousBackend(RosterBackend):
         try:
             return operation()
         except (EtcdUnreachable, EtcdClosed, EtcdLeaseGone) as error:
-            raise RendezvousConnectionError(f"{doing}: {error}") from error
+            unserved = isinstance(error, EtcdUnreachable) and self._served is not None and self._served.diagnosis()
+            raise RendezvousConnectionError(f"{doing}: {unserved or error}") from error
         except EtcdRefused as error:
             passes = isinstance(error, EtcdTooLarge) or (isinstance(error, EtcdFull) and self._has_been_announced)
             raise (RendezvousConnectionError if passes else RendezvousError)(f"{doing}: {error}") from error

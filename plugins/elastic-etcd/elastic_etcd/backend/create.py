@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,14 @@ from elastic_etcd.backend.round_store import round_store
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
 from elastic_etcd.parameters import SHORTEST_TTL, EtcdParameters, read_parameters
-from elastic_etcd.plugin import ETCD
+from elastic_etcd.plugin import ETCD, SERVING
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
     from elastic_core.interfaces.handler import RendezvousParameters, RoundHandler
     from elastic_core.interfaces.store import Store
     from elastic_etcd.server import EtcdServer
+    from elastic_etcd.server.member import ServedCluster
 
 CALL: Duration = 5.0  # seconds for one operation, with all its attempts on all members
 _STORE_TTL: Duration = 24 * 3600.0  # longer than members need to find each other when a round begins
@@ -51,12 +53,23 @@ def handler_for(params: RendezvousParameters) -> RoundHandler:
     """
     if not params.endpoint and params.max_nodes == 1:
         return _self_served(params)
-    return _handler(params, parameters_of(params), None)
+    parameters = parameters_of(params)
+    if not options_of(params, SERVING)["serve"]:
+        return _handler(params, parameters)
+    served = served_cluster(params, parameters)
+    served.start()
+    try:
+        return _handler(params, parameters, served=served)
+    except BaseException:
+        served.stop()
+        raise
 
 
 def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
-    """The backend of a job for who looks at it from outside."""
-    return _backend(params, parameters_of(params))
+    """The backend of a job for who looks at it from outside, and serves nothing."""
+    parameters = parameters_of(params)
+    serves = options_of(params, SERVING)["serve"]
+    return _backend(params, parameters, served=served_cluster(params, parameters) if serves else None)
 
 
 def parameters_of(params: RendezvousParameters) -> EtcdParameters:
@@ -86,9 +99,37 @@ def _self_served(params: RendezvousParameters) -> RoundHandler:
         raise
 
 
-def _handler(params: RendezvousParameters, parameters: EtcdParameters, server: EtcdServer | None) -> RoundHandler:
+def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> ServedCluster:
+    """The cluster that the agents serve at the endpoints. Raises ConfigurationError."""
+    from elastic_etcd.server.cluster import Cluster, Place
+    from elastic_etcd.server.member import ServedCluster, files_of
+
+    options, scheme = options_of(params, SERVING), "https" if parameters.over_tls else "http"
+    problems = []
+    if len(parameters.endpoints) % 2 == 0:
+        told = f"expected 1, 3 or 5 hosts in the endpoint, found {len(parameters.endpoints)}: one more may then be lost"
+        problems.append(Problem("--rdzv-endpoint", f"{told} than with one host less; add one, or leave one out"))
+    if parameters.user is not None:
+        told = "expected no user, since the cluster that agents serve has none, found one; leave it out"
+        problems.append(Problem("--rdzv-conf: user", told))
+    if problems:
+        raise ConfigurationError(*problems)
+    places = tuple(
+        Place(it.host, it.port, options["serve_peer_port"] or it.port + 1, scheme) for it in parameters.endpoints
+    )
+    tls = (parameters.ca_cert, parameters.ssl_cert, parameters.ssl_cert_key)
+    files = files_of(*tls) if parameters.over_tls else None
+    return ServedCluster(Cluster(params.run_id, places), files, params.local_addr, options["serve_folder"])
+
+
+def _handler(
+    params: RendezvousParameters,
+    parameters: EtcdParameters,
+    server: EtcdServer | None = None,
+    served: ServedCluster | None = None,
+) -> RoundHandler:
     # An error that comes later than a first answer may come is not told: who gives up says only that none came.
-    backend = _backend(params, parameters, 0.5, server)
+    backend = _backend(params, parameters, 0.5, server, served)
     keys = Keys(parameters.prefix, params.run_id)
     address = partial(advertised_address, params, parameters.places)
     stores = MadeStores(lambda number: round_store(lambda: client_for(parameters), keys, number), address)
@@ -100,17 +141,24 @@ def _backend(
     parameters: EtcdParameters,
     share: float = 1.0,
     server: EtcdServer | None = None,
+    served: ServedCluster | None = None,
 ) -> EtcdRendezvousBackend:
     """`share`: how much of the time for a first answer a call may take at most."""
     options = options_of(params, ETCD)
     longest = share * min(options["join_timeout"], options["connect_timeout"])
+    node = params.node.name if params.node else ""
+    if served is not None and served.own is not None:  # our member first: it goes when we do
+        own, node = served.own.address, ""
+        nearest = sorted(parameters.endpoints, key=lambda endpoint: endpoint.address != own)
+        parameters = replace(parameters, endpoints=tuple(nearest))
     return EtcdRendezvousBackend(
-        client_for(parameters, min(longest, CALL), params.node.name if params.node else ""),
+        client_for(parameters, min(longest, CALL), node),
         params.run_id,
         parameters.prefix,
         _lease_ttl(params, parameters),
         server=server,
         grace=options["outage_grace"],
+        served=served,
     )
 
 

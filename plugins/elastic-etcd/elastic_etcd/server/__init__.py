@@ -1,4 +1,4 @@
-"""An etcd of our own: for jobs on one node, and for tests."""
+"""An etcd of our own: for jobs on one node, for tests, and a member each on the machines of a job."""
 
 from elastic_etcd.server.server import EtcdServer, EtcdServerError
 

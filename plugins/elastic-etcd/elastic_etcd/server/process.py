@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -186,9 +187,12 @@ class ServerProcess:
         keeper has said that it runs."""
         return self._known.wait(timeout) and self.pid != 0
 
-    def close(self) -> None:
-        """End it, SIGKILL being the last means. Idempotent."""
+    def close(self, at_once: bool = False) -> None:
+        """End it, SIGKILL being the last means, or the first one. Idempotent."""
         self._closing = True
+        if at_once and self.known(_TOLD) and not self.end:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
         self._keeper.close(_PATIENCE)
         self._listener.join(_TOLD)
 

@@ -10,7 +10,6 @@ then etcd ends at once, and another port is tried. Who answers in the end is ask
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -19,7 +18,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
@@ -27,6 +26,7 @@ from elastic_core.log import get_logger
 from elastic_core.support.addresses import ip_address, joined_host_port
 from elastic_core.support.files import open_regular
 from elastic_core.support.sockets import PortReservation
+from elastic_etcd.server.gateway import Refused, ask, is_healthy
 from elastic_etcd.server.process import ServerLog, ServerProcess, find_binary
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ _TAIL = 3  # lines of its log that go into ours
 _PROBE_EVERY = 0.05  # seconds, while it starts
 _PEER = "unix://peer:0"  # a socket file in its folder: a cluster of one needs no port for peers
 _TAKEN = "address already in use"
-_LONGEST_ANSWER = 64 * 1024  # bytes
 
 
 class EtcdServerError(RendezvousConnectionError):
@@ -269,27 +268,7 @@ def answers_as(name: str, url: str, timeout: float = 1.0) -> bool:
     """Whether a healthy etcd, whose only member has this name, answers at `url`. False when anything is otherwise. It
     is asked over HTTP, so that no gRPC is needed."""
     try:
-        members = _ask(f"{url}/v3/cluster/member/list", b"{}", timeout)["members"]
-        return [member.get("name") for member in members] == [name] and _is_healthy(url, timeout)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        members = ask(f"{url}/v3/cluster/member/list", {}, timeout)["members"]
+        return [member.get("name") for member in members] == [name] and is_healthy(url, timeout)
+    except (OSError, Refused, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
-
-
-def _is_healthy(url: str, timeout: float) -> bool:
-    return bool(_ask(f"{url}/health", None, timeout)["health"] == "true")
-
-
-def _ask(url: str, body: bytes | None, timeout: float) -> Any:
-    import http.client
-    import urllib.request
-
-    class NoRedirects(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_: Any) -> None:
-            """None: what an etcd would not send is an error."""
-
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirects)
-    try:
-        with opener.open(url, body, timeout) as answer:
-            return json.loads(answer.read(_LONGEST_ANSWER))
-    except http.client.HTTPException as error:
-        raise ValueError(f"{url} does not speak HTTP") from error

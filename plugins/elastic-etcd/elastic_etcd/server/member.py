@@ -1,0 +1,313 @@
+"""This agent's member of the cluster that the agents of a job serve: which place is ours, and the thread that starts
+the member, has it added where one was lost, and starts it again when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import SystemClock, later
+from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.log import get_logger
+from elastic_core.support.addresses import is_loopback, joined_host_port, reached_at
+from elastic_core.support.files import open_regular
+from elastic_core.support.retry import Backoff
+from elastic_core.support.sockets import cannot_bind, is_local, resolve
+from elastic_etcd.server.cluster import (
+    Begin,
+    Cluster,
+    Join,
+    Place,
+    Wait,
+    decide,
+    leaving,
+    majority_lost,
+    members_of,
+    shown,
+)
+from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
+from elastic_etcd.server.process import ServerLog, ServerProcess, find_binary
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.support.sockets import Address
+    from elastic_etcd.server.process import Binary
+
+_PAUSES = Backoff(first=0.1, longest=1.0)  # etcd pushes nothing about its members; it has to be asked
+_ANSWER: Duration = 1.0
+_CROWDED: Duration = 8.0  # after 5 s without a change etcd adds a member, if all others are there
+_TAIL = 3
+_BEAT, _ELECTION = "100", "500"  # ms; the loss of a leader costs two to three such times, and then that of a lease
+_NO_FSYNC = (3, 5)  # since this version
+
+
+@dataclass(frozen=True)
+class Files:
+    """Paths of PEM files, with which members serve clients and each other. All or none are given."""
+
+    ca: str
+    cert: str
+    key: str
+
+    def flags(self) -> list[str]:
+        """For clients and for other members; both need a certificate."""
+        pairs = (("trusted-ca-file", self.ca), ("cert-file", self.cert), ("key-file", self.key))
+        named = [f"--{kind}{name}={path}" for kind in ("", "peer-") for name, path in pairs]
+        return ["--client-cert-auth", "--peer-client-cert-auth", *named]
+
+    def context(self) -> ssl.SSLContext:
+        """To ask members something."""
+        made = ssl.create_default_context(cafile=self.ca)
+        made.load_cert_chain(self.cert, self.key)
+        return made
+
+
+class ServedCluster:
+    """The cluster as one agent sees it, and the member that this agent runs, if one of the places is its machine's and
+    no other agent there has it. Used from several threads.
+
+    Args:
+        files: for TLS; None: in plain text.
+        local_addr: an address of this machine, to listen at where the name of its place leads to loopback here.
+        parent: where the folder of the data is made; None: where temporary files are.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        files: Files | None = None,
+        local_addr: str | None = None,
+        parent: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._files = files
+        self._gateway = Gateway(files.context() if files else None)
+        self._local_addr = local_addr
+        self._parent = parent
+        self._clock = clock or SystemClock()
+        self._own: Place | None = None
+        self._holds: socket.socket | None = None
+        self._binary: Binary | None = None
+        self._process: ServerProcess | None = None
+        self._over = threading.Event()
+        self._left = self._asked_to_leave = False
+        self._changing = threading.Lock()
+        self._thread = threading.Thread(target=self._serve, name="etcd member", daemon=True)
+
+    @property
+    def own(self) -> Place | None:
+        """The place of this agent's member, once `start` has found it; None if it has none."""
+        return self._own
+
+    @property
+    def hosts(self) -> bool:
+        """Whether a member runs here, and belongs to the cluster."""
+        return self._process is not None and not self._process.end and not self._left
+
+    @property
+    def pid(self) -> int:
+        """The process id of our member; 0 if none runs."""
+        return self._process.pid if self._process is not None and not self._process.end else 0
+
+    def start(self) -> None:
+        """Find our place, and begin to serve there, in a thread of its own.
+
+        Raises:
+            ConfigurationError: there is no etcd, or no folder for its data.
+        """
+        if self._parent and not Path(self._parent).is_dir():
+            told = f"expected a folder, found none at {self._parent}; make it, or leave the option out"
+            raise ConfigurationError(Problem("--rdzv-conf: serve_folder", told))
+        for place in self._cluster.places:
+            if self._is_here(place) and (holds := _held(place)) is not None:
+                self._own, self._holds = place, holds
+                self._binary = find_binary()
+                self._thread.start()
+                return
+
+    def stop(self) -> None:
+        """End the member. The last ones of several still find a majority then. Idempotent."""
+        if not (self._asked_to_leave or self._over.is_set()):
+            self.leave()
+        self._over.set()
+        with self._changing:
+            process = self._process
+        if process is not None:
+            process.close(at_once=True)  # asked to end, one that finds no majority any more takes its time
+        if self._thread.is_alive():
+            self._thread.join(_ANSWER)
+        if self._holds is not None:
+            self._holds.close()
+
+    def leave(self) -> bool:
+        """Take our member out of the cluster, if that goes on without it. Whether it does."""
+        if self._own is None or not self.hosts:
+            return not self.hosts
+        self._left = self._asked_to_leave = True  # it is not started again
+        try:
+            self._left = self._leave(self._own)
+        except UNUSABLE as error:
+            self._left = False
+            get_logger().info("etcd member waits", member=self._own.address, reason=f"it could not leave: {error}")
+        return self._left
+
+    def _leave(self, own: Place) -> bool:
+        answers = self._gateway.look(self._others())
+        way = leaving(own, answers)
+        if way is None:
+            return False
+        through, removed, heir = way
+        if self._gateway.leader(answers) == removed[-1]:
+            self._gateway.at(own, "maintenance/transfer-leadership", targetID=heir)
+        for member in removed:
+            self._gateway.at(through, "cluster/member/remove", ID=member)
+        get_logger().info("etcd member left", member=own.address)
+        return True
+
+    def diagnosis(self) -> str:
+        """That the majority is lost, if it is; else empty. Asks all members, which takes some seconds at most."""
+        return majority_lost(self._cluster, self._gateway.look(self._cluster.places))
+
+    def shown(self) -> tuple[str, ...]:
+        """For people, how each member stands. Asks all, as `diagnosis`."""
+        answers = self._gateway.look(self._cluster.places)
+        return shown(self._cluster, answers, self._gateway.leader(answers))
+
+    # -- the thread
+
+    def _serve(self) -> None:
+        assert self._own is not None
+        attempts, failed, told = 0, False, ""
+        refused_since: Instant | None = None
+        while not (self._over.wait(_PAUSES.pause(attempts)) or self._left):
+            attempts += 1
+            now = self._clock.now()
+            step = None
+            try:
+                step = self._next(failed, refused_since is not None and now >= later(refused_since, _CROWDED))
+                if isinstance(step, Wait):
+                    raise Refused(step.reason)
+                self._run(self._own, step)
+                attempts, failed, told, refused_since = 1, True, "", None
+            except UNUSABLE as error:
+                refused_since = (refused_since or now) if isinstance(step, Join) else None
+                if told != str(error):
+                    told = str(error)
+                    get_logger().warning("etcd member waits", member=self._own.address, reason=told)
+
+    def _next(self, failed: bool, crowded: bool) -> Begin | Join | Wait:
+        assert self._own is not None
+        address = self._listens_at(self._own)
+        for port in (self._own.port, self._own.peer_port):
+            if why := cannot_bind(address.family, (address.host, port, *address.sockaddr[2:])):
+                return Wait(f"the port {port} of {address.host}: {why}; ss -ltnp shows who listens there")
+        return decide(self._cluster, self._own, self._gateway.look(self._others()), failed, crowded)
+
+    def _add(self, own: Place, step: Join) -> tuple[str, str]:
+        """Our new id, and the members as `--initial-cluster` has them."""
+        for member in step.removed:
+            self._gateway.at(step.through, "cluster/member/remove", ID=member)
+        answer = self._gateway.at(step.through, "cluster/member/add", peerURLs=[own.peer_url], isLearner=True)
+        return str(answer["member"]["ID"]), self._cluster.initial_with(own, members_of(answer))
+
+    def _run(self, own: Place, step: Begin | Join) -> None:
+        """Run the member until it ends."""
+        member, others = self._add(own, step) if isinstance(step, Join) else ("", "")
+        with self._changing:
+            if self._over.is_set():
+                return
+            process, log = self._launched(own, others)
+            self._process = process
+        try:
+            if isinstance(step, Join):
+                self._promote(process, own, member)
+            process.ended(threading.TIMEOUT_MAX)
+            if not (self._over.is_set() or self._left):
+                get_logger().error("etcd server lost", how=process.end, log=log.tail(_TAIL))
+        finally:
+            process.close()
+
+    def _promote(self, process: ServerProcess, own: Place, member: str) -> None:
+        """Until it has a vote, or has ended. That it has caught up, only the leader knows."""
+        attempts = 0
+        while not process.ended(_PAUSES.pause(attempts := attempts + 1)):
+            for answer in self._gateway.look(self._others()):
+                if any(it.id == member and not it.learner for it in answer.members):
+                    get_logger().info("etcd member joined", member=own.address)
+                    return
+                with contextlib.suppress(*UNUSABLE):  # it has not caught up, or this one cannot pass it on now
+                    self._gateway.at(answer.place, "cluster/member/promote", ID=member)
+
+    def _launched(self, own: Place, others: str) -> tuple[ServerProcess, ServerLog]:
+        assert self._binary is not None
+        folder = Path(tempfile.mkdtemp(prefix="elastic-etcd-", dir=self._parent))
+        address = self._listens_at(own)
+        listens = [f"{own.scheme}://{joined_host_port(address.host, port)}" for port in (own.port, own.peer_port)]
+        command = [
+            self._binary.path,
+            *("--name", self._cluster.name(own), "--data-dir", str(folder / "data")),
+            *("--listen-client-urls", listens[0], "--advertise-client-urls", own.url),
+            *("--listen-peer-urls", listens[1], "--initial-advertise-peer-urls", own.peer_url),
+            *("--initial-cluster", others or self._cluster.initial, "--initial-cluster-token", self._cluster.token),
+            *("--initial-cluster-state", "existing" if others else "new", "--strict-reconfig-check"),
+            *("--heartbeat-interval", _BEAT, "--election-timeout", _ELECTION),
+            *("--logger", "zap", "--log-outputs", "stderr"),
+            *(self._files.flags() if self._files else ()),
+            *(["--unsafe-no-fsync"] if self._binary.numbers >= _NO_FSYNC else ()),  # the data ends with us anyway
+        ]
+        with open(folder / "etcd.log", "wb", opener=open_regular) as log:
+            process = ServerProcess(command, str(folder), str(folder), log, lambda end: None)
+        where = {"endpoint": own.address, "path": self._binary.path, "version": self._binary.version}
+        get_logger().info("etcd server started", **where)
+        return process, ServerLog(folder / "etcd.log")
+
+    # -- where we are
+
+    def _others(self) -> list[Place]:
+        return [place for place in self._cluster.places if place != self._own]
+
+    def _is_here(self, place: Place) -> bool:
+        return any(map(is_local, _resolved(place)))
+
+    def _listens_at(self, own: Place) -> Address:
+        """The address that others reach our place at. Its name may lead to loopback here, and elsewhere there."""
+        found = [address for address in _resolved(own) if is_local(address)]
+        beyond = [address for address in found if not address.is_loopback]
+        if beyond or is_loopback(own.host) or not found:
+            return (beyond or found or _resolved(own))[0]
+        others = [(place.host, place.port) for place in self._others()]
+        return resolve(self._local_addr or reached_at(others), own.port)[0]
+
+
+def _resolved(place: Place) -> list[Address]:
+    try:
+        return resolve(place.host, place.port)
+    except socket.gaierror:
+        return []
+
+
+def _held(place: Place) -> socket.socket | None:
+    """What keeps other agents of this machine (in fact, of its network name space) from this place for as long as this
+    process lives; None if one of them has it."""
+    holds = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        holds.bind(f"\0elastic-etcd/{place.peer_url}"[:100])
+    except OSError:
+        holds.close()
+        return None
+    return holds
+
+
+def files_of(ca: str | None, cert: str | None, key: str | None) -> Files:
+    """Raises ConfigurationError unless all are given."""
+    if ca and cert and key:
+        return Files(ca, cert, key)
+    wanted = "ca_cert, ssl_cert and ssl_cert_key, with which members serve clients and each other"
+    raise ConfigurationError(Problem("--rdzv-conf: serve", f"expected {wanted}; found fewer; give all, or use http"))

@@ -1,0 +1,152 @@
+"""Members that agents serve, as real processes on loopback: each agent of this machine has another place."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from cluster import LONG
+from elastic_etcd.server.cluster import Cluster, Place
+from elastic_etcd.server.gateway import Refused, ask, is_healthy
+from elastic_etcd.server.member import Files, ServedCluster
+
+from elastic_core.errors import ConfigurationError
+from elastic_core.support.sockets import PortReservation
+
+
+@pytest.fixture
+def places():
+    """`places(n)`: so many, at ports that are held."""
+    held = []
+
+    def make(count, scheme="http"):
+        held.extend(PortReservation() for _ in range(2 * count))
+        ports = [it.port for it in held[-2 * count :]]
+        return tuple(Place("127.0.0.1", ports[2 * at], ports[2 * at + 1], scheme) for at in range(count))
+
+    yield make
+    for reservation in held:
+        reservation.release()
+
+
+@pytest.fixture
+def agents(places, tmp_path):
+    """`agents(n)`: so many, each with its member; at the end, none of it is left."""
+    made = []
+
+    def make(count, run_id="job", files=None, at=()):
+        cluster = Cluster(run_id, at or places(count, "https" if files else "http"))
+        for _ in range(count):
+            made.append(ServedCluster(cluster, files, parent=str(tmp_path)))
+            made[-1].start()
+        return made[-count:]
+
+    yield make
+    for agent in made:
+        agent.stop()
+    assert not list(tmp_path.glob("elastic-etcd-*"))
+
+
+def votes(agent, security=None):
+    """The peer URLs of members that vote and serve, as one of them knows."""
+    try:
+        members = ask(f"{agent.own.url}/v3/cluster/member/list", {}, security=security)["members"]
+        is_healthy(agent.own.url, security=security)
+    except (OSError, Refused, ValueError, KeyError):
+        return set()
+    return {it["peerURLs"][0] for it in members if it.get("clientURLs") and not it.get("isLearner")}
+
+
+def ids(agent):
+    return {it["peerURLs"][0]: it["ID"] for it in ask(f"{agent.own.url}/v3/cluster/member/list", {})["members"]}
+
+
+def together(eventually, agents, security=None):
+    everybody = {agent.own.peer_url for agent in agents}
+    eventually(lambda: all(votes(agent, security) == everybody for agent in agents), LONG, "votes of all")
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_so_many_form_a_cluster(agents, eventually, count):
+    made = agents(count)
+    assert len({agent.own for agent in made}) == count
+    together(eventually, made)
+    assert all(agent.hosts and agent.diagnosis() == "" for agent in made)
+    stands = [told.rpartition(" ")[2] for told in made[0].shown()]
+    assert sorted(stands) == ["follows"] * (count - 1) + ["leads"]
+
+
+def test_an_agent_too_many_has_no_member(agents, eventually):
+    made = agents(1)
+    together(eventually, made)
+    other = ServedCluster(Cluster("job", (made[0].own,)))
+    other.start()
+    assert other.own is None
+    assert not other.hosts
+    assert other.diagnosis() == ""
+    other.stop()
+
+
+def test_a_member_that_dies_is_replaced_by_a_new_one(agents, eventually):
+    made = agents(3)
+    together(eventually, made)
+    first, second, _ = made
+    before = ids(second)
+    os.kill(first.pid, signal.SIGKILL)
+    where = first.own.peer_url
+    eventually(lambda: ids(second).get(where) not in (None, before[where]), LONG, "another id")
+    together(eventually, made)
+
+
+def test_one_that_leaves_makes_the_cluster_smaller(agents, eventually):
+    made = agents(3)
+    together(eventually, made)
+    eventually(made[0].leave, LONG, "the cluster to have been together for 5 s")
+    assert not made[0].hosts
+    together(eventually, made[1:])
+
+
+def test_the_last_one_stays(agents, eventually):
+    (alone,) = agents(1)
+    together(eventually, [alone])
+    assert not alone.leave()
+    assert alone.hosts
+
+
+def test_the_loss_of_the_majority_is_told(agents, eventually):
+    first, second, third = made = agents(3)
+    together(eventually, made)
+    lost = [second, third]
+    for agent in lost:
+        os.kill(agent.pid, signal.SIGSTOP)
+    said = eventually(first.diagnosis, LONG, "that it says so")
+    assert "1 of 3 members answer, 2 must; bring back 1 of" in said
+    assert all(agent.own.address in said for agent in lost)
+    for agent in lost:
+        os.kill(agent.pid, signal.SIGCONT)
+    together(eventually, made)
+    assert first.diagnosis() == ""
+
+
+def test_two_jobs_do_not_mix(agents, eventually):
+    made = agents(1)
+    together(eventually, made)
+    (other,) = agents(1, "another")
+    together(eventually, [other])
+    assert ids(made[0]).keys() == {made[0].own.peer_url}
+
+
+def test_over_tls(agents, eventually, certificates):
+    files = Files(certificates.ca, certificates.cert, certificates.key)
+    made = agents(3, files=files)
+    together(eventually, made, files.context())
+    with pytest.raises(OSError, match=r"CERTIFICATE_VERIFY_FAILED|certificate required|reset|EOF"):
+        ask(f"{made[0].own.url}/v3/cluster/member/list", {})
+
+
+def test_a_folder_that_is_not_there_is_told(places, tmp_path):
+    agent = ServedCluster(Cluster("job", places(1)), parent=str(tmp_path / "nothing"))
+    with pytest.raises(ConfigurationError, match="serve_folder: expected a folder, found none"):
+        agent.start()
+    agent.stop()

@@ -1,0 +1,270 @@
+"""The agents serve the etcd that they meet at, a member on each of three machines, and any one of these may go. The
+machines are network name spaces."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime
+
+import pytest
+
+pytest.importorskip("elastic_etcd", reason="the tests on other Pythons run without it")
+from job_of_nodes import Job, eventually
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+
+FLAGS = ("--nnodes=2:3", "--max-restarts=3")
+LOSSES = int(os.environ.get("ELASTIC_TEST_LOSSES", "3"))
+"""Of machines, one after the other; `pytest -s` shows the figures."""
+
+# In the name space of a machine: what its member tells of the cluster.
+ASK = """
+import json, sys, urllib.request
+found = {}
+for path in ("cluster/member/list", "maintenance/status"):
+    with urllib.request.urlopen(f"http://{sys.argv[1]}:2379/v3/{path}", b"{}", timeout=2) as answer:
+        found |= json.load(answer)
+print(json.dumps(found))
+"""
+
+
+class Served:
+    """A job with an agent on each of some machines, which serve the etcd."""
+
+    def __init__(self, elastic, machines, count, members):
+        self.machines = machines(count)
+        self.elastic = elastic
+        self.job = Job(elastic.start_to_files, elastic.cwd, "etcd", "unused")
+        self.job.endpoint = ",".join(machine.address for machine in list(self.machines)[:members])
+        self.job.conf = {"last_call_timeout": "2", "serve": "true", "serve_folder": "/dev/shm"}
+        self.agents = {}
+        self.times = 0
+
+    def start(self, number, *flags, **environment):
+        machine = self.machines[number]
+        self.times += 1
+        name = f"n{number}" if number not in self.agents else f"n{number}.{self.times}"
+        self.elastic.through = machine.through
+        self.agents[number] = self.job.agent(name, *(flags or FLAGS), **machine.environment, **environment)
+        self.elastic.through = []
+        return self.agents[number]
+
+    def formed(self, *flags):
+        """The first round of all."""
+        for number in range(len(self.machines)):
+            self.start(number, *flags)
+        return self.job.round(len(self.machines))
+
+    def formed_at(self, numbers):
+        """When the agents on these machines said that their last round had formed, on the clock of the day."""
+        lines = [line for n in numbers for line in self.agents[n].err.splitlines() if " round formed: " in line]
+        return max(datetime.fromisoformat(line.split()[0].replace("Z", "+00:00")).timestamp() for line in lines)
+
+    def ask(self, number):
+        """What the member on a machine tells; nothing if it is not there."""
+        machine = self.machines[number]
+        command = [*machine.through, sys.executable, "-c", ASK, machine.address]
+        told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20).stdout
+        return json.loads(told) if told else {"members": []}
+
+    def status(self, number):
+        """What `elastic status` prints on a machine."""
+        conf = f"--rdzv-conf={','.join(f'{name}={value}' for name, value in self.job.conf.items())}"
+        where = ("--rdzv-backend=etcd", f"--rdzv-endpoint={self.job.endpoint}", "--rdzv-id=job")
+        command = [*self.machines[number].through, sys.executable, "-m", "elastic_core", "status", *where, conf]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def voters(self, number):
+        """The machines whose members vote and serve, as the member on one knows them."""
+        found = self.ask(number)["members"]
+        hosts = [it["clientURLs"][0] for it in found if it.get("clientURLs") and not it.get("isLearner")]
+        return {n for n, machine in enumerate(self.machines) if f"http://{machine.address}:2379" in hosts}
+
+    def vote(self, numbers):
+        """Wait until the members on these machines vote, and no others, as each of them knows."""
+        eventually(lambda: all(self.voters(number) == numbers for number in numbers), f"votes of {numbers}")
+
+    def settled(self):
+        """Wait until etcd changes its members again: when they have been together for 5 s."""
+        until = time.monotonic() + 6.0
+        eventually(lambda: time.monotonic() > until, "the time to pass")
+
+    def leader(self):
+        """The number of the machine whose member leads."""
+        for number in self.agents:
+            found = self.ask(number)
+            if found["members"] and found["leader"] == found["header"]["member_id"]:
+                return number
+        return None
+
+
+@pytest.fixture
+def served(elastic, machines):
+    return lambda count=3, members=3: Served(elastic, machines, count, members)
+
+
+def test_it_forms_and_ends(served):
+    """In any order, one much later than the others; members leave last, and nothing is left."""
+    made = served()
+    made.start(2)
+    made.start(0)
+    two = made.job.round(2)
+    made.start(1)
+    three = made.job.round(3, after=two)
+    made.vote({0, 1, 2})
+    begun = time.monotonic()
+    made.job.end()
+    assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
+    print(f"ended after {time.monotonic() - begun:.2f} s")
+    assert len(three.nodes) == 3
+    assert "store out of reach" not in "".join(agent.err for agent in made.agents.values())
+
+
+def test_each_in_turn_is_told_to_go(served):
+    """The cluster shrinks with the job, down to one member."""
+    made = served()
+    last = made.formed("--nnodes=1:3", "--max-restarts=3")
+    made.settled()
+    for number, left in ((made.leader(), 2), (None, 1)):
+        number = made.leader() if number is None else number
+        agent = made.agents.pop(number)
+        begun = time.monotonic()
+        agent.signal(signal.SIGTERM)
+        last = made.job.round(left, after=last)
+        print(f"next round after {time.monotonic() - begun:.2f} s")
+        assert agent.code() == 128 + signal.SIGTERM
+        print(f"gone after {time.monotonic() - begun:.2f} s")
+        assert "etcd member left" in agent.err
+        made.vote(set(made.agents))
+        made.settled()
+    made.job.end()
+    assert [agent.code() for agent in made.agents.values()] == [0]
+
+
+def test_each_machine_in_turn_is_lost_and_comes_back_empty(served):
+    """A round for the loss, and one with the machine that is back, whose member votes again before the next is lost."""
+    made = served()
+    last = made.formed()
+    made.vote({0, 1, 2})
+    for loss in range(LOSSES):
+        number = loss % 3
+        role = "leader" if made.leader() == number else "follower"
+        before, begun = last, time.time()
+        made.machines[number].off()
+        last = made.job.round(2, after=last)
+        lost = made.formed_at({0, 1, 2} - {number}) - begun
+        made.machines[number].mend()
+        begun = time.monotonic()
+        made.start(number)
+        last = made.job.round(3, after=last)
+        made.vote({0, 1, 2})
+        back = time.monotonic() - begun
+        print(f"loss {loss}: {role} on n{number}: next round after {lost:.2f} s, votes again after {back:.2f} s")
+        rounds = [found.port for found in made.job.rounds()]
+        assert rounds.index(last.port) - rounds.index(before.port) == 2
+        assert last.restarts == {"0"}
+    print(f"term {made.ask(0)['header']['raft_term']}")
+    made.job.end()
+    assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
+
+
+def test_the_leader_is_cut_off_one_way(served):
+    """What it sends does not arrive; it hears the others, who elect another leader and go on without its node."""
+    made = served()
+    first = made.formed()
+    made.vote({0, 1, 2})
+    number = made.leader()
+    leader, others = made.machines[number], [made.machines[n] for n in {0, 1, 2} - {number}]
+    begun = time.monotonic()
+    for other in others:
+        leader.loses(other)
+    second = made.job.round(2, after=first)
+    print(f"next round after {time.monotonic() - begun:.2f} s")
+    assert second.restarts == {"0"}
+    for other in others:
+        leader.finds(other)
+    third = made.job.round(3, after=second)
+    assert third.restarts == {"0"}
+    made.vote({0, 1, 2})
+    made.job.end()
+    assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
+
+
+def test_two_machines_are_lost(served):
+    """It is told as that, by who is left and by who comes back empty, with what remains to do."""
+    made = served()
+    made.job.conf |= {"outage_grace": "0", "join_timeout": "30"}
+    made.formed()
+    made.vote({0, 1, 2})
+    for number in (1, 2):
+        made.machines[number].off()
+    left = made.agents[0]
+    left.says("lost its majority: 1 of 3 members answer, 2 must; bring back 1 of 10.97.0.2:2379, 10.97.0.3:2379")
+    made.machines[1].mend()
+    back = made.start(1)
+    back.says("lost its majority: 1 of 3 members answer, 2 must")
+    assert left.code() == back.code() == 4
+    assert "start the job anew, on all nodes" in left.report
+
+
+def test_two_machines_are_cut_off_for_a_while(served):
+    """Their members keep what they have, and the job goes on when they are back."""
+    made = served()
+    first = made.formed()
+    made.vote({0, 1, 2})
+    for number in (1, 2):
+        made.machines[number].cut()
+    made.agents[0].says("lost its majority")
+    for number in (1, 2):
+        made.machines[number].mend()
+    made.agents[0].says("store is back")
+    made.vote({0, 1, 2})
+    last = made.job.rounds()[-1]
+    assert (len(last.lines), last.restarts) == (3, {"0"})
+    assert first.restarts == {"0"}
+    made.job.end()
+    assert [agent.code() for agent in made.agents.values()] == [0, 0, 0]
+
+
+def test_more_nodes_than_members(served):
+    """A node that serves nothing is a client, and its loss is that of a node only; it outlives a member, too."""
+    made = served(4, 3)
+    four = made.formed("--nnodes=2:4", "--max-restarts=3")
+    made.vote({0, 1, 2})
+    made.machines[0].off()
+    three = made.job.round(3, after=four)
+    assert sorted(three.nodes) == ["n1", "n2", "n3"]
+    told = made.status(3)
+    assert "10.97.0.1:2379 does not answer" in told
+    assert told.count(" leads") == told.count(" follows") == 1
+    made.job.end()
+    assert [made.agents[number].code() for number in (1, 2, 3)] == [0, 0, 0]
+
+
+def test_two_of_five_machines_are_lost(served):
+    """One after the other comes back, while the other is away for long."""
+    made = served(5, 5)
+    five = made.formed("--nnodes=3:5", "--max-restarts=3")
+    made.vote({0, 1, 2, 3, 4})
+    for number in (0, 4):
+        made.machines[number].off()
+    three = made.job.round(3, after=five)
+    for _ in range(3):
+        made.settled()
+    for number, voters in ((0, {0, 1, 2, 3}), (4, {0, 1, 2, 3, 4})):
+        made.machines[number].mend()
+        begun = time.monotonic()
+        made.start(number, "--nnodes=3:5", "--max-restarts=3")
+        eventually(lambda there=voters: all(made.voters(n) >= there for n in there), f"votes of {voters}")
+        print(f"votes again after {time.monotonic() - begun:.2f} s: {made.voters(1)}")
+    last = made.job.round(5, after=three)
+    assert last.restarts == {"0"}
+    made.job.end()
+    assert [agent.code() for agent in made.agents.values()] == [0] * 5
