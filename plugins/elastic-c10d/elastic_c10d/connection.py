@@ -19,7 +19,7 @@ import socket
 import stat
 import struct
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from elastic_c10d.torch_store import innermost
@@ -140,16 +140,31 @@ def cut_unanswered(port: int) -> None:
                 handle.shutdown(socket.SHUT_RDWR)
 
 
-def received_from(port: int) -> list[tuple[str, int, int]]:
-    """The peers of connections that a server in this process has accepted at `port`: host, port, and how many bytes
-    they have sent, the most first."""
-    found: list[tuple[str, int, int]] = []
+class Accepted(NamedTuple):
+    """A connection that a server in this process has accepted at `port`: from where, and how many bytes it has sent."""
+
+    host: str
+    its_port: int
+    port: int
+    received: int
+
+
+def accepted() -> list[Accepted]:
+    """All of this process, those that have sent most first."""
+    ports: set[int] = set()
+    found: list[Accepted] = []
     for handle in _open_sockets():
+        if handle.family not in (socket.AF_INET, socket.AF_INET6):
+            continue
         with contextlib.suppress(OSError):  # not connected
-            if handle.getsockname()[1:2] == (port,):
+            port = handle.getsockname()[1]
+            if handle.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                ports.add(port)
+            else:
                 host, its_port = handle.getpeername()[:2]
-                found.append((host.removeprefix("::ffff:"), its_port, _number(handle, "=Q", _RECEIVED)))
-    return sorted(found, key=lambda peer: -peer[2])
+                taken = _number(handle, "=Q", _RECEIVED)
+                found.append(Accepted(host.removeprefix("::ffff:"), its_port, port, taken))
+    return sorted((peer for peer in found if peer.port in ports), key=lambda peer: -peer.received)
 
 
 def _leads_to(handle: socket.socket, port: int) -> bool:

@@ -16,6 +16,7 @@ again. `elastic serve` writes no nonce, so no agent replaces its stores. A host 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 import threading
@@ -23,18 +24,18 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from elastic_c10d.endpoint import Endpoint
-from elastic_c10d.server import FloodWatch, allow_connections, bind_for, start_server
+from elastic_c10d.server import FloodWatch, allow_connections, bind_again, bind_for, start_server
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.versions import peek
 from elastic_core.support.addresses import is_loopback
-from elastic_core.support.sockets import connected, is_local, plain, resolve
+from elastic_core.support.sockets import Address, connected, is_local, plain, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.support.sockets import Address, PortReservation
+    from elastic_core.support.sockets import PortReservation
 
 _NONCE_KEY = "elastic/host"
 _PROBE = 2.0
@@ -68,7 +69,8 @@ class Hosting:
         max_nodes: the nodes to have room for.
         probe: whether a program listens at an address of another machine.
         reservation: of the endpoint's port, if it was chosen here.
-        watched: whether the server is ended and started anew when it is flooded; not if it is handed out.
+        watched: whether the servers are ended, and that of the job started anew, when they are flooded; not if it is
+            handed out.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Hosting:
         self._stopped = False
         self._nonce = secrets.token_hex(8).encode()
         self._server: Store | None = None
-        self._port = endpoint.port
+        self._place: Address | None = None
         self._taken_at: Endpoint | None = None
         self._kept: list[Store] = []
         self._pointers: dict[Address, Store] = {}
@@ -151,9 +153,9 @@ class Hosting:
         for port in (self._endpoint.port, 0):
             at = Endpoint(self._endpoint.host if self._endpoint.is_loopback else host, port)
             self._start(at, resolved(at))
-        if self._server is None:
+        if self._server is None or self._place is None:
             return None
-        self._taken_at = Endpoint(at.host, self._port)
+        self._taken_at = Endpoint(at.host, self._place.port)
         return self._taken_at
 
     def take_back(self) -> None:
@@ -163,20 +165,23 @@ class Hosting:
 
     def moved(self, at: Endpoint) -> None:
         """The nodes go there. A server of ours that is elsewhere stays until `stop`, for those that have not heard."""
-        if self._server is not None and at != self._taken_at:
-            self._kept.append(self._server)
-            self._end()
+        with self._lock:
+            if self._server is not None and at != self._taken_at:
+                self._kept.append(self._server)
+                self._server = self._taken_at = None
 
-    def pointer(self, address: Address) -> Store | None:
-        """A new server at this address of the endpoint, for what tells newcomers where the store is; None if there is
-        one of ours already, or it is not this machine's, or taken."""
-        if address in self._pointers or self._stopped or not is_local(address):
-            return None
-        try:
-            self._pointers[address] = start_server(bind_for(Endpoint(address.host, address.port), [address]))
-        except OSError:
-            return None
-        return self._pointers[address]
+    def point(self, address: Address) -> bool:
+        """Start a server at this address of the endpoint, for what tells newcomers where the store is. False if there
+        is one of ours already, or it is not this machine's, or taken."""
+        with self._lock:
+            if address in self._pointers or self._stopped or not is_local(address):
+                return False
+            try:
+                bound = bind_for(Endpoint(address.host, address.port), [address])
+            except OSError:
+                return False
+            self._pointers[address] = start_server(bound)
+            return True
 
     def look(self, store: Store, only_if_unknown: bool) -> None:
         """Learn whether an agent hosts the store that the endpoint leads to now. A client may be quicker than its
@@ -207,29 +212,39 @@ class Hosting:
 
     def stop(self) -> None:
         """End the server, if there is one; there will be none any more. Idempotent."""
-        self._stopped = True
-        self._pointers.clear()
-        self._kept.clear()
+        with self._lock:
+            self._stopped = True
+            self._end_others()
         self._end()
         if self._reservation is not None:
             self._reservation.release()
 
     def _end(self) -> None:
-        if self._watch is not None:
+        if self._watch is not None and not self._kept and not self._pointers:
             self._watch.stop()
-        self._server = self._watch = self._taken_at = None
+            self._watch = None
+        with self._lock:
+            self._server = self._taken_at = None
+
+    def _end_others(self) -> bool:
+        """Those without which the job goes on."""
+        self._kept.clear()
+        self._pointers.clear()
+        return True
 
     def _start(self, at: Endpoint, addresses: Sequence[Address]) -> None:
-        with self._lock:  # the watch starts a server, too
+        with self._lock:  # the watch and the keeper of pointers start servers, too
             if self._server is None and not self._stopped:
                 self._serve(at, addresses)
 
-    def _renewed(self, at: Endpoint, addresses: Sequence[Address]) -> bool:
+    def _renewed(self) -> bool:
         """In place of a server that was flooded."""
-        if self._server is not None:
-            self._server = None
-            self._start(at, addresses)
-        return True  # if it could not, that is as if it was lost
+        with self._lock:
+            if self._server is not None and self._place is not None:
+                self._server = None
+                with contextlib.suppress(OSError):  # then it is as if it was lost
+                    self._begin(bind_again(self._place))
+        return True
 
     def _serve(self, at: Endpoint, addresses: Sequence[Address]) -> None:
         try:
@@ -242,9 +257,12 @@ class Hosting:
                 ) from error
             return  # somebody else's, on this machine; or not ours to take
         allow_connections(self._max_nodes)
-        port = int(bound.getsockname()[1])
+        self._begin(bound)
+        if self._watched and self._watch is None:
+            self._watch = FloodWatch(self._end_others, self._renewed)
+
+    def _begin(self, bound: socket.socket) -> None:
+        place = Address(bound.family, bound.getsockname())
         server = start_server(bound)
         server.set(_NONCE_KEY, self._nonce.decode())
-        self._server, self._port = server, port
-        if self._watched and self._watch is None:
-            self._watch = FloodWatch(port, lambda: self._renewed(Endpoint(at.host, port), addresses))
+        self._server, self._place = server, place

@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_c10d.connection import received_from
+from elastic_c10d.connection import accepted
 from elastic_c10d.endpoint import Endpoint, parse_endpoints
 from elastic_c10d.torch_store import distributed
 from elastic_core.errors import ConfigurationError, Problem
@@ -52,6 +52,15 @@ def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
         sock = bound(own.family, own.sockaddr)
     else:
         sock = bound_everywhere(endpoint.port)
+    return _listening(sock)
+
+
+def bind_again(place: Address) -> socket.socket:
+    """A socket that listens where an earlier one did, whose name this was. Raises OSError."""
+    return _listening(bound(place.family, place.sockaddr))
+
+
+def _listening(sock: socket.socket) -> socket.socket:
     try:
         sock.listen(_BACKLOG)  # of two that are bound, with SO_REUSEADDR, only one may listen
     except OSError:
@@ -95,13 +104,13 @@ def own_memory() -> int:
 
 
 class FloodWatch:
-    """Looks once in a second, in a thread, whether the process has grown by too much. Then the store is ended, and a
-    new one that is empty takes its place, which nodes take for an outage. If the process is as large afterwards,
-    something else in it has grown, and the watch ends.
+    """Looks once in a second, in a thread, whether the process has grown by too much. Then its servers are ended, until
+    it has not; a new one that is empty takes the place of the job's store, which nodes take for an outage. If the
+    process is as large when all were ended, something else in it has grown, and from then on counts as its size.
 
     Args:
-        port: the store's.
-        renew: ends the store and starts another one. Returns whether it could; it is called again if not.
+        ends: in this order. Each ends servers of this process, and may start others. Returns whether it could; it is
+            called again if not.
         most: bytes.
         size: how large the process is.
         every: seconds between looks.
@@ -109,14 +118,12 @@ class FloodWatch:
 
     def __init__(
         self,
-        port: int,
-        renew: Callable[[], bool],
+        *ends: Callable[[], bool],
         most: int = MOST_BYTES,
         size: Callable[[], int] = own_memory,
         every: Duration = _LOOK_EVERY,
     ) -> None:
-        self._port = port
-        self._renew = renew
+        self._ends = ends
         self._most = most
         self._size = size
         self._every = every
@@ -135,29 +142,29 @@ class FloodWatch:
             least = self._size()
             while not self._ended.wait(self._every):
                 least = min(least, self._size())
-                if self._size() - least > self._most and not self._end_store(least):
-                    return
+                if self._size() - least > self._most:
+                    least = self._end_servers(least)
         except OSError:  # there is no such system here, or nothing can be read any more
             return
 
-    def _end_store(self, least: int) -> bool:
-        """Returns whether that was of use."""
-        log = get_logger(port=self._port)
+    def _end_servers(self, least: int) -> int:
+        """Returns the size from which growth is counted now."""
         heaviest = ", ".join(
-            f"{joined_host_port(host, port)} sent {taken // _MIB} MiB"
-            for host, port, taken in received_from(self._port)[:3]
+            f"{joined_host_port(peer.host, peer.its_port)} sent {peer.received // _MIB} MiB to port {peer.port}"
+            for peer in accepted()[:3]
         )
-        grown = (self._size() - least) // _MIB
-        log.error("store flooded", grown_mib=grown, most_mib=self._most // _MIB, heaviest=heaviest)
-        while not self._renew():
-            if self._ended.wait(self._every):
-                return False
-        with contextlib.suppress(AttributeError, OSError):  # another libc than GNU's gives memory back in its own way
-            ctypes.CDLL(None).malloc_trim(0)
-        if self._size() - least <= self._most:
-            return True
-        log.warning("store not watched", reason="what has grown in this process is not the store", grown_mib=grown)
-        return False
+        log = get_logger(grown_mib=(self._size() - least) // _MIB, most_mib=self._most // _MIB)
+        log.error("store flooded", heaviest=heaviest)
+        for end in self._ends:
+            while not end():
+                if self._ended.wait(self._every):
+                    return least
+            with contextlib.suppress(AttributeError, OSError):  # another libc than GNU's gives it back in its own way
+                ctypes.CDLL(None).malloc_trim(0)
+            if (now := self._size()) - least <= self._most:
+                return least
+        log.warning("process grown", advice="what has grown in this process is no store; a plugin may keep too much")
+        return now
 
 
 def _is_here(endpoint: Endpoint) -> bool:
@@ -201,7 +208,7 @@ class StoreServer:
         sock = self._bound()
         self._port = int(sock.getsockname()[1])
         self._store = start_server(sock)
-        self._watch = FloodWatch(self._port, self._renewed)
+        self._watch = FloodWatch(self._renewed)
         return self._port
 
     def stop(self) -> None:

@@ -9,7 +9,6 @@ import weakref
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from elastic_c10d.connection import TorchConnection
 from elastic_c10d.connector import CONNECT_TIMEOUT, READ_TIMEOUT, Dialler
 from elastic_c10d.endpoint import parse_endpoint
 from elastic_c10d.hosting import resolved
@@ -22,6 +21,7 @@ from elastic_core.support.sockets import REFUSED, connected, is_local, resolve
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from elastic_c10d.connection import TorchConnection
     from elastic_c10d.endpoint import Endpoint
     from elastic_c10d.hosting import Hosting
     from elastic_core.clock import Clock, Duration
@@ -145,10 +145,8 @@ class TcpConnector:
 
     def at_the_endpoint(self) -> Iterator[TorchConnection]:
         for address in chain.from_iterable(self._places()):
-            begun = self._hosting.pointer(address) if self._hosting is not None else None
-            if begun is not None:
-                yield TorchConnection(begun, pushes=True, where=str(address))
-            elif str(address) != str(self._at) and not connected(address, _PROBE)[0]:
+            ours = self._hosting is not None and self._hosting.point(address)
+            if ours or (str(address) != str(self._at) and not connected(address, _PROBE)[0]):
                 with contextlib.suppress(RendezvousConnectionError):
                     yield self._dial(address)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
-import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -64,15 +64,72 @@ def test_small_writes_over_a_long_time_count_as_much(served):
     eventually(lambda: resident(process.pid) < MOST_BYTES, timeout=30)
 
 
-def test_if_something_else_has_grown_the_store_is_ended_once(free_port):
-    sizes, renewed = iter([100, 100, 100, 800, 800, 900]), []
+def test_the_servers_beside_the_store_end_first_and_what_does_not_come_from_servers_counts_once():
+    sizes, ended, looks = {"others": 0, "store": 0, "else": 100}, [], []
 
-    def renew():
-        renewed.append(1)
+    def end(which):
+        sizes[which] = 0
+        ended.append(which)
         return True
 
-    watch = FloodWatch(free_port(), renew, most=500, size=lambda: next(sizes, 900), every=0.01)
-    eventually(lambda: renewed)
-    eventually(lambda: "store-flood-watch" not in [thread.name for thread in threading.enumerate()])
+    def size():
+        looks.append(1)
+        return sum(sizes.values())
+
+    watch = FloodWatch(lambda: end("others"), lambda: end("store"), most=500, size=size, every=0.01)
+    for grown, told in (("others", 1), ("store", 3), ("else", 5), ("store", 7), ("others", 8)):
+        sizes[grown] += 600
+        eventually(lambda told=told: len(ended) == told)
+        seen = len(looks)
+        eventually(lambda seen=seen: len(looks) > seen + 9)  # it has looked again, after that
     watch.stop()
-    assert renewed == [1]
+    assert ended == ["others", *["others", "store"] * 3, "others"]
+
+
+HOST = """
+import socket, sys
+from elastic_c10d.endpoint import Endpoint
+from elastic_c10d.hosting import Hosting
+from elastic_core.support.sockets import Address
+old, pointer = (Address(socket.AF_INET, ("127.0.0.1", int(port))) for port in sys.argv[1:3])
+hosting = Hosting(Endpoint("127.0.0.1", old.port), None, 2)
+hosting.offer([[old]])
+hosting.moved(Endpoint("127.0.0.1", 9))
+hosting.point(pointer)
+print(hosting.take_over("127.0.0.1").port, flush=True)
+for line in sys.stdin:
+    print(hosting.point(pointer), flush=True)
+"""
+
+
+def flood(store):
+    with pytest.raises(RuntimeError):  # cut off
+        for number in range(400):
+            store.set(f"flood/{number}", "x" * (8 * MIB))
+
+
+def test_servers_that_stay_beside_the_store_are_ended_before_it(free_port, warm, tmp_path):
+    """One from before the store moved; one that tells newcomers where it is."""
+    old, pointer = free_port(), free_port()
+    process = warm.start(("-c", HOST, str(old), str(pointer)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        port = int(process.stdout.readline())
+        before = resident(process.pid)
+        client(port).set("kept", "yes")
+        for flooded in (old, pointer, pointer):
+            flood(client(flooded))
+            eventually(lambda: resident(process.pid) < before + MOST_BYTES / 2, timeout=30)
+            process.stdin.write("again\n")
+            assert process.stdout.readline() == "True\n"  # its keeper finds that it has ended
+            assert client(port).get("kept") == b"yes"
+        flood(client(port))  # which is at a free port
+        eventually(lambda: _answers(port), timeout=30)
+        assert not client(port).check(["kept"])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _answers(port):
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
