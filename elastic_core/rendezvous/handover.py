@@ -9,7 +9,9 @@
 4. At the endpoint the new host leaves a pointer, wherever it can: a store of its own, if the address is its machine's
    and free; otherwise a marker in the store that somebody has begun there. Newcomers follow it.
 
-If no heir takes over in time the host says that the store stays, and the nodes begin a new epoch in it.
+If no heir takes over in time the host says that the store stays, and the nodes begin a new epoch in it. So they do
+where a marker leads nowhere: back to where it stands, or to a place where nobody answers and whose host looks here no
+more.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.versions import Keys, create, epoch_named, new_epoch, point
+from elastic_core.rendezvous.versions import Keys, add, create, epoch_named, new_epoch, point
 from elastic_core.support.retry import Backoff
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.over_store import StoreConnection
 
 HEIR_PATIENCE: Duration = 0.5  # for the heir before to take over
+POINTER_PATIENCE: Duration = 12.0  # for the host of a store to look again where it has left a pointer
 _PAUSES = Backoff(first=0.05, longest=5.0)
 _NEVER = "elastic/never"  # a key that nobody writes
 
@@ -61,6 +64,10 @@ class StoreMover(Protocol):
     def moved(self, where: str) -> None:
         """Connect there from now on; and to the endpoint, if nobody answers there. Raises ConfigurationError: it is no
         such place."""
+        ...
+
+    def leads_to(self, where: str) -> bool:
+        """Whether the connection of now is to there."""
         ...
 
     def at_the_endpoint(self) -> Iterable[StoreConnection]:
@@ -108,7 +115,9 @@ class Pointer:
     def _point(self, connection: StoreConnection) -> None:
         try:
             epoch = epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch()))
-            pointed = point(connection.store, Keys(self._run_id, epoch), self._seal, self._where)
+            keys = Keys(self._run_id, epoch)
+            pointed = point(connection.store, keys, self._seal, self._where)
+            add(connection.store, keys.pointed, 1)
         except Exception as error:  # noqa: BLE001 - it ended meanwhile, or is spoilt: a later look tells
             get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
             return

@@ -19,7 +19,7 @@ from elastic_core.errors import (
 )
 from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend, SpoiltStateError
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.handover import HEIR_PATIENCE, Moved, Pointer, turn
+from elastic_core.rendezvous.handover import HEIR_PATIENCE, POINTER_PATIENCE, Moved, Pointer, turn
 from elastic_core.rendezvous.roster_log import Announcer, RosterLog
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.versions import (
@@ -355,6 +355,7 @@ class OverStore(RosterBackend):
         self._connector = connector
         self._mover = mover
         self._pointer: Pointer | None = None
+        self._unanswered: tuple[str, bytes | None, Instant] | None = None
         self._epoch: _Epoch | None = None
         self._pushed: _Pushed | None = None
         self._state_line = _Line(connector, aside=True, greet=self._greet_aside)
@@ -510,14 +511,18 @@ class OverStore(RosterBackend):
             return True
 
     def _use(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool = False) -> T:
+        trail: dict[str, bool] = {}
         for _ in range(_MOST_MOVES):
             try:
-                return self._use_here(doing, operation, takes_part)
+                return self._use_here(doing, operation, takes_part, trail)
             except Moved as moved:
+                trail[moved.where] = False
                 self._go(moved.where)
         raise RendezvousConnectionError("expected the store where its nodes say, found that it moves on and on")
 
-    def _use_here(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool) -> T:
+    def _use_here(
+        self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool, trail: dict[str, bool]
+    ) -> T:
         def with_epoch(store: Store) -> T:
             assert self._epoch is not None  # `_greet` came first
             if self._observes and takes_part:
@@ -525,7 +530,7 @@ class OverStore(RosterBackend):
             epoch = self._greet(store) if self._epoch is None or not self._epoch.name else self._epoch
             for _ in range(_MOST_EPOCHS):
                 try:
-                    return self._followed(store, epoch, operation)
+                    return self._followed(store, epoch, operation, trail)
                 except EpochLeft:
                     if self._greet(store) is epoch:
                         self._leave(store, epoch, "a marker of another epoch")
@@ -540,16 +545,46 @@ class OverStore(RosterBackend):
 
     # -- where the store is, see `handover`
 
-    def _followed(self, store: Store, epoch: _Epoch, operation: Callable[[Store, _Epoch], T]) -> T:
-        """What it returns. Raises Moved where the store is another one now, and EpochLeft where it stays after all."""
+    def _followed(
+        self, store: Store, epoch: _Epoch, operation: Callable[[Store, _Epoch], T], trail: dict[str, bool]
+    ) -> T:
+        """What it returns. `trail`: where this operation was led, and whether it came there. Raises Moved where the
+        store is another one now, and EpochLeft where it stays after all."""
         try:
             return operation(store, epoch)
         except Moving as moving:
             heirs = moving.heirs
-        if where := self._successor(store, epoch, HEIR_PATIENCE * (1 + len(heirs)), heirs):
+        if where := self._led_on(store, epoch, heirs, trail):
             raise Moved(where)
         self._begin_epoch(store, epoch)
         raise EpochLeft
+
+    def _led_on(self, store: Store, epoch: _Epoch, heirs: Sequence[str], trail: dict[str, bool]) -> str:
+        """Where a marker leads; empty if it counts for nothing, because it leads nowhere or the nodes have left this
+        epoch. Raises RendezvousConnectionError while that is not known, and to who only looks."""
+        if self._has_ended(store, epoch):
+            return ""
+        try:
+            where = self._successor(store, epoch, HEIR_PATIENCE * (1 + len(heirs)), heirs)
+            if self._mover is None or not where or (where not in trail and not self._mover.leads_to(where)):
+                return where
+            trail.update((place, True) for place in trail if self._mover.leads_to(place))
+            found, circles = f"that nobody answers at {where}", trail.get(where, True)
+        except RendezvousConnectionError as error:
+            found, circles = str(error), self._connector.hosts  # which would know
+        if self._has_ended(store, epoch) or (not self._observes and (circles or self._is_left(store, epoch))):
+            return ""
+        raise RendezvousConnectionError(f"expected the store where its last host says, found {found}")
+
+    def _has_ended(self, store: Store, epoch: _Epoch) -> bool:
+        return epoch_named(peek(store, epoch.keys.id) or b"") != epoch.name
+
+    def _is_left(self, store: Store, epoch: _Epoch) -> bool:
+        """Whether no host of the store has looked here for some time."""
+        looks, now = peek(store, epoch.keys.pointed), self._clock.now()
+        if self._unanswered is None or self._unanswered[:2] != (epoch.name, looks):
+            self._unanswered = epoch.name, looks, now
+        return now - self._unanswered[2] >= POINTER_PATIENCE
 
     def _go(self, where: str) -> None:
         """Everything goes on there."""
@@ -578,7 +613,7 @@ class OverStore(RosterBackend):
         if value is None and stays:
             value = create(store, key, self._seal.sealed(key, b""))
         if value is None:
-            raise RendezvousConnectionError("the host of the store has gone, and no other node has taken it over yet")
+            raise RendezvousConnectionError("that it has gone, and that no other node has taken it over yet")
         opened = self._seal.opened(key, value)
         where = "?" if opened is None else opened[:_LONGEST_PLACE].decode(errors="replace")
         try:

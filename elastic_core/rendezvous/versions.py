@@ -70,6 +70,7 @@ class Keys:
     base      no live announcement is in a slot before this one
     lead      the leaders' beats
     moved     where the store has moved to; empty if it stays after all
+    pointed   how often its host has looked here since, which tells that it lives
     """
 
     def __init__(self, run_id: str, epoch: str = "") -> None:
@@ -82,6 +83,7 @@ class Keys:
         self.base = self._prefix + "base"
         self.lead = self._prefix + "lead"
         self.moved = self._prefix + "moved"
+        self.pointed = self._prefix + "pointed"
 
     def state(self, version: int) -> str:
         return f"{self._prefix}s/{version}"

@@ -87,6 +87,24 @@ def test_one_after_another_is_told_to_go(cluster):
     assert [last.code(), back.code()] == [0, 0]
 
 
+def test_the_next_host_is_lost_while_another_node_is_at_the_endpoint(cluster):
+    """What led from there to it leads nowhere now, so the nodes go on where it stands."""
+    made = cluster(3)
+    first = made.formed("--nnodes=1:3")
+    n0, n1, n2 = made.agents.values()
+    n0.signal(signal.SIGTERM)
+    assert n0.code() == 128 + signal.SIGTERM
+    second = made.job.round(2, after=first)
+    back = made.start(0, "--nnodes=1:3", name="back")
+    third = made.job.round(3, after=second)
+    heir, last = (1, n2) if "store taken over" in n1.err else (2, n1)
+    made.machines[heir].off()
+    fourth = made.job.round(2, after=third)
+    assert sorted(fourth.nodes) == sorted([last.name, "back"])
+    made.job.end()
+    assert [last.code(), back.code()] == [0, 0]
+
+
 def test_the_machine_of_the_host_is_lost_and_comes_back(cluster):
     """Nobody serves meanwhile. The others stop their workers at the fence, and go on where they were."""
     made = cluster(3)

@@ -126,7 +126,7 @@ def _states():
     end = End(Cause.FAILURE, "a/1", "it failed", (Report("a/1", "a", (failure,), True),), True)
     running = State(round=3, open=True, seats=seats, min_nodes=1, max_nodes=4, max_restarts=3, origin="a/1", serial=9)
     ended = State(round=3, seats=seats, gone=("b/1",), done=("a/1",), draining=("a/1",), end=end, reason="why")
-    closed = State(closed=Closed("a", "done", True), absent=(("c/1", 2),), refused=(("d/1", "no"),))
+    closed = State(closed=Closed("a", "done", True), refused=(("d/1", "no"),))
     return tuple(map(encoded_state, (State(), running, ended, closed)))
 
 

@@ -97,7 +97,7 @@ class Hosting:
         self._server: Store | None = None
         self._place: Address | None = None
         self._taken_at: Endpoint | None = None
-        self._kept: list[Store] = []
+        self._kept: dict[Address, Store] = {}
         self._pointers: dict[Address, Store] = {}
 
     @property
@@ -166,9 +166,16 @@ class Hosting:
     def moved(self, at: Endpoint) -> None:
         """The nodes go there. A server of ours that is elsewhere stays until `stop`, for those that have not heard."""
         with self._lock:
-            if self._server is not None and at != self._taken_at:
-                self._kept.append(self._server)
+            if self._server is not None and self._place is not None and at != self._taken_at:
+                self._kept[self._place] = self._server
                 self._server = self._taken_at = None
+
+    def came_to(self, address: Address) -> None:
+        """The store is there. That may be a server of ours from before it moved."""
+        with self._lock:
+            place = next((place for place in self._kept if place.port == address.port and is_local(address)), None)
+            if place is not None and self._server is None:
+                self._server, self._place = self._kept.pop(place), place
 
     def point(self, address: Address) -> bool:
         """Start a server at this address of the endpoint, for what tells newcomers where the store is. False if there

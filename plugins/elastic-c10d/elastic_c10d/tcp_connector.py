@@ -143,6 +143,9 @@ class TcpConnector:
         if self._hosting is not None:
             self._hosting.moved(self._at)
 
+    def leads_to(self, where: str) -> bool:
+        return self._good in resolved(parse_endpoint(where), self._resolve)
+
     def at_the_endpoint(self) -> Iterator[TorchConnection]:
         for address in chain.from_iterable(self._places()):
             ours = self._hosting is not None and self._hosting.point(address)
@@ -207,6 +210,8 @@ class TcpConnector:
         if not decides or self._confirmed(found, address, answers):
             self._good, self._local, self._careful = address, seen_from_outside(local, self._endpoint.host), False
             self._main, self._machine_answers = weakref.ref(found), False
+            if self._hosting is not None:
+                self._hosting.came_to(address)
             return self._looked(found)
         return None
 

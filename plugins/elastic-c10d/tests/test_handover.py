@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 import socket
+from datetime import timedelta
 
 import pytest
 from elastic_c10d.create import create_parts, open_backend
 
+from elastic_core.interfaces.backend import SpoiltStateError
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.rendezvous.seal import HmacSeal
+from elastic_core.rendezvous.versions import Keys
 
 LONG = 60.0
 
@@ -179,27 +182,69 @@ def test_newcomers_and_commands_find_it_at_the_endpoint(meet, node, seal, go, ev
     looking.close()
 
 
-def test_a_store_that_begins_at_the_endpoint_leads_there(meet, node, seal, go, eventually):
-    """The machine of the first host comes back, and knows of nothing."""
+def test_who_begins_anew_at_the_endpoint_is_led_there(meet, node, seal, go, eventually):
+    """The machine of the first host comes back, and knows of nothing. It finds a pointer, or hosts what becomes one."""
     endpoint, (host, heir) = meet(2)
     heir.set_state(b"state")
     go(host, "a", ["b"], heir)
     host.close()
-    back = node(endpoint, seal(), is_host=True)
-    eventually(lambda: _hosts(back))
+    back = node(endpoint, seal())
     back.announce("e", b"back")
     eventually(lambda: (back.get_state() or (b"",))[0] == b"state")
     assert keys(heir) == ["b", "e"]
     assert not back.hosts_store
 
 
-def _hosts(backend):
-    """Whoever is quicker binds the port: the pointer of the other, or this one."""
+def test_a_marker_that_leads_back_to_where_it_stands_counts_for_nothing(meet, go, eventually, seal):
+    """Copied by somebody from the pointer at the endpoint, which the nodes have signed."""
+    endpoint, (host, heir, other) = meet(3)
+    other.set_state(b"state")
+    go(host, "a", ["b"], heir, other)
+    host.close()
+    old = client(int(endpoint.rpartition(":")[2]))
+    eventually(lambda: old.check([Keys("job").id]))
+    keys_there = Keys("job", old.get(Keys("job").id).decode())
+    eventually(lambda: old.check([keys_there.state(1)]))
+    new = client(int(old.get(keys_there.moved).rpartition(b":")[2]))
+    for key in (keys_there.moved, keys_there.state(1), Keys("job").id):
+        new.set(key, old.get(key))
+    for backend in (heir, other):
+        backend.get_state()
+    _, token, written = other.set_state(b"later", (other.get_state() or (b"", None))[1])
+    assert written
+    assert heir.get_state() == (b"later", token)
+    assert heir.hosts_store
+
+
+@pytest.mark.parametrize("place", ["", "the same"])
+def test_two_writes_of_somebody_move_no_store(meet, place):
+    """What a host would write: that its store moves, to nobody or to where it is. With a secret that is no state."""
+    endpoint, (host, other) = meet(2)
+    host.set_state(b"state")
+    store = client(int(endpoint.rpartition(":")[2]))
+    keys_there = Keys("job", store.get(Keys("job").id).decode())
+    if place:
+        store.set(keys_there.moved, endpoint)
+    store.set(keys_there.state(2), "(moving)[]")
+    _token(host)
+    _, token, written = other.set_state(b"later", _token(other))
+    assert written
+    assert host.get_state() == (b"later", token)
+
+
+def _token(backend):
+    """Of what stands in the place of the state."""
     try:
-        backend.connect()
-    except Exception:
-        return False
-    return True
+        found = backend.get_state()
+    except SpoiltStateError as error:
+        return error.token
+    return None if found is None else found[1]
+
+
+def client(port):
+    from torch.distributed import TCPStore
+
+    return TCPStore("127.0.0.1", port, None, False, timedelta(seconds=20), wait_for_workers=False)
 
 
 def test_one_host_after_another(meet, go):
