@@ -260,6 +260,9 @@ class Mover:
     def moved(self, where):
         split_host_port(where, 1)
 
+    def leads_to(self, where):
+        return where == "here:1"
+
 
 @target(
     (ElasticError, EntryDroppedError),
