@@ -1,8 +1,8 @@
 """What does a job survive, and how soon does it train again?
 
 A job of three nodes (`--nnodes=1:3`), each on a machine of its own: a network name space with a link and an address.
-Each has one worker that runs `workers/ddp.py` (DDP over gloo). With c10d machine 0 hosts the store, and the endpoint
-names all three. Once they train, something is lost. Measured is from that moment to the first optimizer step of the
+Each has one worker that runs `workers/ddp.py` (DDP over gloo). With c10d machine 0 hosts the store, with `etcd served`
+each has a member of the cluster; the endpoint names all three. Once they train, something is lost. Measured is from that moment to the first optimizer step of the
 world afterwards, of its slowest rank. A try has *recovered*, *failed* or *hung* as in `recovery`.
 
 - `worker`: SIGKILL to a worker. `agent`: SIGKILL to an agent. `machine`: one is off; none of these with the store.
@@ -140,10 +140,12 @@ class World:
     backend: str
     options: tuple[str, ...] = ()
     hosted: bool = False
+    port: int = PORT
 
 
 WORLDS = {
     "c10d": World("elastic", "c10d"),
+    "etcd served": World("elastic", "etcd", ("--rdzv-conf=serve=true",), port=2379),
     "torchrun": World("torchrun", "c10d", hosted=True),
 }
 
@@ -173,7 +175,7 @@ def attempt(world: World, launcher: Sequence[str], loss: Loss, number: int, argu
     """One job, from its start to its recovery or the limit."""
     with machines(3) as made:
         hosts = tuple(machine.address for machine in made)[: 1 if world.hosted else None]
-        meeting, shape = Meeting(world.backend, PORT, hosts), Shape(options=world.options)
+        meeting, shape = Meeting(world.backend, world.port, hosts), Shape(options=world.options)
         with cluster(launcher, "1:3", meeting, shape, list(made)) as job:
             running = Running(job, made, world.hosted)
             if not running.formed():

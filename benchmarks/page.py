@@ -213,7 +213,7 @@ def shown(row: Shown, parts: Mapping[str, str]) -> str:
     """
     title = TITLES[row.benchmark]
     found = re.findall(
-        rf"^\| {re.escape(row.row)} \[(.+?)\] \| (.+?) \| (.+?) \| +(\S*) *\|", parts.get(title, ""), re.M
+        rf"^\| {re.escape(row.row)} \[(.+?)\] \| (.+?) \| (.+?) \|(?: +(\S*) *\|)?", parts.get(title, ""), re.M
     )
     if len(found) != 1:
         raise ValueError(f"expected one row {row.row!r} under {title!r}, found {len(found)}")
