@@ -112,10 +112,13 @@ def test_there_is_a_pod_for_each_node(explained):
     assert spec["completions"] == spec["parallelism"]
 
 
-def test_the_pods_meet_at_the_name_of_the_first_before_they_are_ready(explained):
-    host, _, port = explained["settings"]["rdzv_endpoint"]["value"].partition(":")
+def test_the_pods_meet_at_the_names_of_three_before_they_are_ready(explained):
+    """So any of them may go: a new store begins at the first, and one that has moved is found at the others."""
+    places = [place.split(":") for place in explained["settings"]["rdzv_endpoint"]["value"].split(",")]
     job, service = JOB["metadata"]["name"], SERVICE["metadata"]["name"]
-    assert (host, TEMPLATE["subdomain"]) == (f"{job}-0.{service}", service)
+    assert [host for host, _ in places] == [f"{job}-{index}.{service}" for index in range(3)]
+    assert TEMPLATE["subdomain"] == service
+    (port,) = {port for _, port in places}
     assert SERVICE["spec"]["selector"] == {"batch.kubernetes.io/job-name": job}
     assert (SERVICE["spec"]["clusterIP"], SERVICE["spec"]["publishNotReadyAddresses"]) == ("None", True)
     assert int(port) in [entry["port"] for entry in SERVICE["spec"]["ports"]]
