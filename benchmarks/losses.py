@@ -2,8 +2,9 @@
 
 A job of three nodes (`--nnodes=1:3`), each on a machine of its own: a network name space with a link and an address.
 Each has one worker that runs `workers/ddp.py` (DDP over gloo). With c10d machine 0 hosts the store, with `etcd served`
-each has a member of the cluster; the endpoint names all three. Once they train, something is lost. Measured is from that
-moment to the first optimizer step of the world afterwards, of its slowest rank. A try has *recovered*, *failed* or *hung* as in `recovery`.
+each has a member of the cluster; the endpoint names all three. Once they train, something is lost. Measured is from
+that moment to the first optimizer step of the world afterwards, of its slowest rank. A try has *recovered*, *failed* or
+*hung* as in `recovery`.
 
 - `worker`: SIGKILL to a worker. `agent`: SIGKILL to an agent. `machine`: one is off; none of these with the store.
 - `host_told`: SIGTERM to the agent of machine 0. The others go on.

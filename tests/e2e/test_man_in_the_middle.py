@@ -29,10 +29,10 @@ class Member:
         self.name, self.port, self.secret = name, port, secret
         self.rounds, self.errors, self.longest = [], {}, 0.0
 
-    def take_part(self):
+    def take_part(self, patience=10.0):
         params = RendezvousParameters(
             "c10d", f"127.0.0.1:{self.port}", "job", 2, len(NODES), "127.0.0.1", Node(self.name, self.name),
-            is_host=False, secret_file=self.secret, read_timeout=0.5, connect_timeout=5.0, join_timeout=10.0,
+            is_host=False, secret_file=self.secret, read_timeout=0.5, connect_timeout=5.0, join_timeout=patience,
             last_call_timeout=0.2, close_timeout=2.0, keep_alive_interval=0.1, keep_alive_max_attempt=10,
         )  # fmt: skip
         begun = time.monotonic()
@@ -82,7 +82,7 @@ def test_no_forged_round_no_success_and_no_hang(job, tmp_path):
             assert {seat.node for seat in seats} <= set(NODES)
             assert {seat.address for seat in seats} | {where.master_addr} == {"127.0.0.1"}
     middle.honest()
-    calm = [threading.Thread(target=member.take_part) for member in members]
+    calm = [threading.Thread(target=member.take_part, args=(LONGEST,)) for member in members]
     before = [len(member.rounds) for member in members]
     for thread in calm:
         thread.start()
