@@ -40,6 +40,7 @@ _MIB = 1 << 20
 _BACKLOG = 65535  # the kernel makes net.core.somaxconn of it, as it does of torch's own
 _CONNECTIONS_PER_NODE = 4
 _OTHER_FILES = 256
+_ROOM = 65_536
 _TIMEOUT = timedelta(seconds=300)
 
 
@@ -82,18 +83,19 @@ def start_server(sock: socket.socket) -> Store:
 
 
 def allow_connections(nodes: int) -> None:
-    """See that this process may hold the connections of so many nodes; raises the soft limit if the hard one allows,
-    and warns if not."""
+    """See that this process may hold the connections of so many nodes, and as many as can be of others, who would use
+    up the files that the agent needs. Raises the soft limit if the hard one allows, and tells where nodes need that."""
     needed = nodes * _CONNECTIONS_PER_NODE + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
+    wanted = max(needed, _ROOM)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
-    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     log = get_logger(needed=needed, before=soft, now=allowed, hard=hard)
     if allowed < needed:
         log.warning("file limit raised", advice="raise the hard limit (ulimit -Hn) where the store's host starts")
-    else:
+    elif soft < needed:
         log.info("file limit raised")
 
 

@@ -86,6 +86,34 @@ def test_the_servers_beside_the_store_end_first_and_what_does_not_come_from_serv
     assert ended == ["others", *["others", "store"] * 3, "others"]
 
 
+IDLE = """
+import resource, socket, sys
+from elastic_c10d import StoreServer
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 4096))
+port = StoreServer(f"127.0.0.1:{sys.argv[1]}", 2).start()
+print(port, flush=True)
+sys.stdin.readline()
+print(len(open("/proc/self/status").read()), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_idle_connections_do_not_use_up_the_files_of_the_host(free_port, warm):
+    process = warm.start(("-c", IDLE, str(free_port())), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        port = int(process.stdout.readline())
+        held = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(400)]
+        client(port).set("key", "value")  # so all of them were accepted
+        process.stdin.write("open a file\n")
+        process.stdin.flush()
+        assert int(process.stdout.readline()) > 0
+        for sock in held:
+            sock.close()
+    finally:
+        process.kill()
+        process.communicate()
+
+
 HOST = """
 import socket, sys
 from elastic_c10d.endpoint import Endpoint
