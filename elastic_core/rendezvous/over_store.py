@@ -209,10 +209,17 @@ class _Line:
         with self._lock:
             return self._tried(doing, lambda connection: operation(connection.store))
 
-    def fetch(self, key: str, timeout: Duration) -> bytes | None:
-        """The value of the key, once it is there; None after `timeout` seconds, and when the line is closed. Raises: as
-        `use`, except that a closed line is no fault."""
-        return self._unless_closed(lambda connection: connection.fetch(key, timeout, self._closed))
+    def fetch(self, key: str, timeout: Duration, stands: Callable[[], bool] = lambda: True) -> bytes | None:
+        """The value of the key, once it is there; None after `timeout` seconds, and when the line is closed. `stands`:
+        whether it is still the key to wait for, asked once there is a connection. Raises: as `use`, except that a
+        closed line is no fault; EpochLeft if the key does not stand."""
+
+        def waited(connection: StoreConnection) -> bytes | None:
+            if not stands():
+                raise EpochLeft
+            return connection.fetch(key, timeout, self._closed)
+
+        return self._unless_closed(waited)
 
     def look(self, operation: Callable[[Store], T]) -> T | None:
         """The same for any operation: None when the line is closed."""
@@ -441,7 +448,7 @@ class OverStore(RosterBackend):
         try:
             if epoch is None or not epoch.name:
                 return self._state_line.fetch(Keys(self._run_id).id, timeout) is not None
-            value = self._state_line.fetch(epoch.keys.state(number), timeout)
+            value = self._state_line.fetch(epoch.keys.state(number), timeout, lambda: self._epoch is epoch)
         except EpochLeft:
             return True
         if value is None:
@@ -452,12 +459,12 @@ class OverStore(RosterBackend):
     def wait_for_roster(self, timeout: Duration, more: int = 1) -> bool:
         epoch = self._epoch
         if epoch is None or not epoch.name:
-            return self._is_filled(Keys(self._run_id).id, timeout)
+            return self._is_filled(Keys(self._run_id).id, timeout, epoch)
         log = epoch.log
         if log.behind:  # the next look fills the hole; until then there is nothing else to see
             patience = min(timeout, self._hole_patience)
-            return self._is_filled(epoch.keys.slot(log.cursor + 1), patience) or timeout >= self._hole_patience
-        return self._is_filled(epoch.keys.slot(log.cursor + more), timeout)
+            return self._is_filled(epoch.keys.slot(log.cursor + 1), patience, epoch) or timeout >= self._hole_patience
+        return self._is_filled(epoch.keys.slot(log.cursor + more), timeout, epoch)
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
         def ended(store: Store, epoch: _Epoch) -> tuple[str, set[str]] | None:
@@ -504,9 +511,9 @@ class OverStore(RosterBackend):
         """Whether the version that was waited for has long come and gone: the waiting thread may have slept before."""
         return bool(self._state_line.look(lambda store: epoch.versions.passed(store, number)))
 
-    def _is_filled(self, slot: str, timeout: Duration) -> bool:
+    def _is_filled(self, slot: str, timeout: Duration, epoch: _Epoch | None) -> bool:
         try:
-            return self._roster_line.fetch(slot, timeout) is not None
+            return self._roster_line.fetch(slot, timeout, lambda: self._epoch is epoch) is not None
         except EpochLeft:
             return True
 

@@ -8,7 +8,7 @@ from store_place import KEYS, Place
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import EntryDroppedError, SpoiltStateError
-from elastic_core.rendezvous.over_store import StoreConnection
+from elastic_core.rendezvous.over_store import FactoryConnector, OverStore, StoreConnection
 from elastic_core.rendezvous.versions import KEPT, Keys, is_wait_timeout
 from elastic_core.testing import BackendContract, Background, eventually
 
@@ -594,3 +594,20 @@ def test_an_observer_of_older_data_changes_nothing(place):
     assert fails(observer.get_state)
     observer.get_state()
     assert as_it_is(place.store) == older
+
+
+def test_a_wait_that_connects_while_the_store_begins_anew_is_over(place):
+    """It would wait for a version of the epoch before, which nobody writes any more."""
+    connections = []
+
+    def client():
+        connections.append(1)
+        if len(connections) == 2:  # the one that only waits
+            place.empty()
+            node.roster()
+        return place.client()
+
+    node = OverStore(FactoryConnector(client, "a place in memory"), "job")
+    _, token, _ = node.set_state(b"state")
+    assert node.wait_for_state(token, LONG)
+    node.close()
