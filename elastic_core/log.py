@@ -102,7 +102,7 @@ EVENTS: Mapping[EventName, str] = {
     "not signed": "something in the rendezvous store is not signed with the job's secret, and is passed over",
     "state spoilt": "something else has written in the place of the job's state; the nodes go on with what they know",
     "store spoilt": "something else has written to the keys of the job, which goes on under new ones",
-    "store flooded": "the store that this process hosts has grown by too much; it is ended, and begins anew, empty",
+    "store flooded": "the store hosted here has grown by too much, or has too many connections; it begins anew, empty",
     "process grown": "this process has grown by too much, and not by the store; from now on that counts as its size",
     "record ignored": "what stands under a key of this job cannot be of its nodes, and counts as absent",
     "entry dropped": "the rendezvous store dropped the entry of this node, which lives and announces itself again",

@@ -233,6 +233,11 @@ class Hosting:
         with self._lock:
             self._server = self._taken_at = None
 
+    def _ports(self) -> set[int]:
+        with self._lock:
+            own = () if self._place is None else (self._place,)
+            return {place.port for place in (*own, *self._kept, *self._pointers)}
+
     def _end_others(self) -> bool:
         """Those without which the job goes on."""
         self._kept.clear()
@@ -263,10 +268,10 @@ class Hosting:
                     f"{plain(error)}; ss -ltnp shows who listens there"
                 ) from error
             return  # somebody else's, on this machine; or not ours to take
-        allow_connections(self._max_nodes)
+        connections = allow_connections(self._max_nodes)
         self._begin(bound)
         if self._watched and self._watch is None:
-            self._watch = FloodWatch(self._end_others, self._renewed)
+            self._watch = FloodWatch(self._end_others, self._renewed, ports=self._ports, connections=connections)
 
     def _begin(self, bound: socket.socket) -> None:
         place = Address(bound.family, bound.getsockname())

@@ -1,13 +1,14 @@
 """Servers of TCPStores: the socket is bound and listens before torch gets it, so that no port is guessed.
 
-torch's server keeps all that is written to it, whoever wrote it, and neither bounds it nor tells how much it is. So a
-store that has made its host too large is ended, see `FloodWatch`.
+torch's server keeps all that is written to it, whoever wrote it, and neither bounds it nor tells how much it is; nor
+does it bound its connections. So one that has made its host too large, or left it few files, is ended: `FloodWatch`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import socket
@@ -17,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_c10d.connection import accepted
+from elastic_c10d.connection import Accepted, accepted
 from elastic_c10d.endpoint import Endpoint, parse_endpoints
 from elastic_c10d.torch_store import distributed
 from elastic_core.errors import ConfigurationError, Problem
@@ -26,7 +27,7 @@ from elastic_core.support.addresses import joined_host_port
 from elastic_core.support.sockets import bound, bound_everywhere, is_local, plain, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from elastic_c10d.torch_store import Store
     from elastic_core.clock import Duration
@@ -82,14 +83,16 @@ def start_server(sock: socket.socket) -> Store:
     return store
 
 
-def allow_connections(nodes: int) -> None:
+def allow_connections(nodes: int) -> int:
     """See that this process may hold the connections of so many nodes, and as many as can be of others, who would use
-    up the files that the agent needs. Raises the soft limit if the hard one allows, and tells where nodes need that."""
-    needed = nodes * _CONNECTIONS_PER_NODE + _OTHER_FILES
+    up the files that the agent needs. Raises the soft limit if the hard one allows, and tells where nodes need that.
+    Returns how many connections are more than nodes need, and leave the agent half of its files."""
+    of_nodes = nodes * _CONNECTIONS_PER_NODE
+    needed = of_nodes + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max(needed, _ROOM)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
+        return max(of_nodes, wanted // 2)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     log = get_logger(needed=needed, before=soft, now=allowed, hard=hard)
@@ -97,6 +100,7 @@ def allow_connections(nodes: int) -> None:
         log.warning("file limit raised", advice="raise the hard limit (ulimit -Hn) where the store's host starts")
     elif soft < needed:
         log.info("file limit raised")
+    return max(of_nodes, allowed // 2)
 
 
 def own_memory() -> int:
@@ -105,14 +109,22 @@ def own_memory() -> int:
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
+def own_files() -> int:
+    """How many files this process has open. Raises OSError where that cannot be read."""
+    return len(os.listdir("/proc/self/fd"))
+
+
 class FloodWatch:
-    """Looks once in a second, in a thread, whether the process has grown by too much. Then its servers are ended, until
-    it has not; a new one that is empty takes the place of the job's store, which nodes take for an outage. If the
-    process is as large when all were ended, something else in it has grown, and from then on counts as its size.
+    """Looks once in a second, in a thread, whether the process has grown by too much, or its servers have accepted too
+    many connections. Then they are ended, until neither is so; a new one that is empty takes the place of the job's
+    store, which nodes take for an outage. If the process is as large when all were ended, something else in it has
+    grown, and from then on counts as its size.
 
     Args:
         ends: in this order. Each ends servers of this process, and may start others. Returns whether it could; it is
             called again if not.
+        ports: those of the servers.
+        connections: the most that they may have.
         most: bytes.
         size: how large the process is.
         every: seconds between looks.
@@ -121,14 +133,19 @@ class FloodWatch:
     def __init__(
         self,
         *ends: Callable[[], bool],
+        ports: Callable[[], Collection[int]],
+        connections: int,
         most: int = MOST_BYTES,
         size: Callable[[], int] = own_memory,
         every: Duration = _LOOK_EVERY,
     ) -> None:
         self._ends = ends
+        self._ports = ports
+        self._connections = connections
         self._most = most
         self._size = size
         self._every = every
+        self._least = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="store-flood-watch", daemon=True)
         self._thread.start()
@@ -141,32 +158,55 @@ class FloodWatch:
 
     def _watch(self) -> None:
         try:
-            least = self._size()
-            while not self._ended.wait(self._every):
-                least = min(least, self._size())
-                if self._size() - least > self._most:
-                    least = self._end_servers(least)
-        except OSError:  # there is no such system here, or nothing can be read any more
+            self._least = self._size()
+        except OSError:  # there is no such system here
             return
+        while not self._ended.wait(self._every):
+            if self._is_flooded():
+                self._end_servers()
 
-    def _end_servers(self, least: int) -> int:
-        """Returns the size from which growth is counted now."""
+    def _is_flooded(self) -> bool:
+        try:
+            return self._grown() > self._most or (
+                own_files() > self._connections and len(self._accepted()) > self._connections
+            )
+        except OSError as error:
+            return error.errno == errno.EMFILE  # whoever connects has taken the last one before this look
+
+    def _grown(self) -> int:
+        """By how many bytes. Raises OSError."""
+        now = self._size()
+        self._least = min(self._least, now)
+        return now - self._least
+
+    def _accepted(self) -> list[Accepted]:
+        ports = self._ports()
+        return [peer for peer in accepted() if peer.port in ports]
+
+    def _end_servers(self) -> None:
+        peers = self._accepted()
         heaviest = ", ".join(
             f"{joined_host_port(peer.host, peer.its_port)} sent {peer.received // _MIB} MiB to port {peer.port}"
-            for peer in accepted()[:3]
+            for peer in peers[:3]
         )
-        log = get_logger(grown_mib=(self._size() - least) // _MIB, most_mib=self._most // _MIB)
-        log.error("store flooded", heaviest=heaviest)
+        log = get_logger(most_mib=self._most // _MIB, most_connections=self._connections)
+        with contextlib.suppress(OSError):  # no file is left to read it
+            log = log.bind(grown_mib=self._grown() // _MIB)
+        log.error("store flooded", connections=len(peers), heaviest=heaviest)
         for end in self._ends:
             while not end():
                 if self._ended.wait(self._every):
-                    return least
+                    return
             with contextlib.suppress(AttributeError, OSError):  # another libc than GNU's gives it back in its own way
                 ctypes.CDLL(None).malloc_trim(0)
-            if (now := self._size()) - least <= self._most:
-                return least
-        log.warning("process grown", advice="what has grown in this process is no store; a plugin may keep too much")
-        return now
+            if not self._is_flooded():
+                return
+        with contextlib.suppress(OSError):
+            if (grown := self._grown()) > self._most:
+                self._least += grown
+                log.warning(
+                    "process grown", advice="what has grown in this process is no store; a plugin may keep too much"
+                )
 
 
 def _is_here(endpoint: Endpoint) -> bool:
@@ -206,11 +246,11 @@ class StoreServer:
         """
         if self._store is not None:
             raise RuntimeError("expected a server that was not started, found one that serves already")
-        allow_connections(self._nodes)
+        connections = allow_connections(self._nodes)
         sock = self._bound()
         self._port = int(sock.getsockname()[1])
         self._store = start_server(sock)
-        self._watch = FloodWatch(self._renewed)
+        self._watch = FloodWatch(self._renewed, ports=lambda: (self._port,), connections=connections)
         return self._port
 
     def stop(self) -> None:
