@@ -191,8 +191,8 @@ class FloodWatch:
         )
         log = get_logger(most_mib=self._most // _MIB, most_connections=self._connections)
         with contextlib.suppress(OSError):  # no file is left to read it
-            log = log.bind(grown_mib=self._grown() // _MIB)
-        log.error("store flooded", connections=len(peers), heaviest=heaviest)
+            log = log.bind(grown_mib=self._grown() // _MIB, connections=len(peers), heaviest=heaviest)
+        log.error("store flooded")
         for end in self._ends:
             while not end():
                 if self._ended.wait(self._every):

@@ -127,11 +127,12 @@ def test_idle_connections_do_not_use_up_the_files_of_the_host(free_port, warm, m
 
 
 HOST = """
-import socket, sys
+import resource, socket, sys
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.hosting import Hosting
 from elastic_core.support.sockets import Address
 old, pointer = (Address(socket.AF_INET, ("127.0.0.1", int(port))) for port in sys.argv[1:3])
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, int(sys.argv[3])))
 hosting = Hosting(Endpoint("127.0.0.1", old.port), None, 2)
 hosting.offer([[old]])
 hosting.moved(Endpoint("127.0.0.1", 9))
@@ -151,7 +152,7 @@ def flood(store):
 def test_servers_that_stay_beside_the_store_are_ended_before_it(free_port, warm, tmp_path):
     """One from before the store moved; one that tells newcomers where it is."""
     old, pointer = free_port(), free_port()
-    process = warm.start(("-c", HOST, str(old), str(pointer)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = warm.start(("-c", HOST, str(old), str(pointer), "4096"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         port = int(process.stdout.readline())
         before = resident(process.pid)
@@ -173,3 +174,34 @@ def test_servers_that_stay_beside_the_store_are_ended_before_it(free_port, warm,
 def _answers(port):
     with socket.socket() as sock:
         return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_too_many_connections_end_the_servers_beside_the_store_before_it(free_port, warm):
+    """More than half of the files of their host, and not all of them."""
+    old, pointer = free_port(), free_port()
+    process = warm.start(("-c", HOST, str(old), str(pointer), "300"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        port = int(process.stdout.readline())
+        client(port).set("kept", "yes")
+        for crowded, kept in ((old, True), (pointer, True), (port, False)):
+            held = [socket.create_connection(("127.0.0.1", crowded), 60) for _ in range(170)]
+            eventually(lambda held=held: _has_ended(held[-1]), timeout=30)
+            eventually(lambda: _answers(port), timeout=30)
+            assert client(port).check(["kept"]) is kept
+            for sock in held:
+                sock.close()
+            process.stdin.write("again\n")
+            assert process.stdout.readline() == "True\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _has_ended(sock):
+    sock.settimeout(0.1)
+    try:
+        return sock.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
