@@ -3,7 +3,12 @@
 Importing this package loads no other module of it; the names below are loaded when they are first used.
 """
 
-from __future__ import annotations
+import sys
+
+if sys.argv[:1] == ["-m"] and not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):  # python -m MODULE
+    _top = sys.orig_argv[-len(sys.argv)].partition(".")[0]
+    if _top == "elastic_core" or (_top.startswith("-") and _top.endswith("melastic_core")):
+        del sys.path[0]  # the current directory, in which others may have put files with the names of modules
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -85,3 +85,7 @@ def _words(args: argparse.Namespace) -> list[str]:
             text = ",".join(map(str, part)) if isinstance(part, list | tuple) else str(part)
             words.append(spec.flag if part is True else f"{spec.flag}={text}")
     return [*words, args.training_script, *args.training_script_args]
+
+
+if __name__ == "__main__":
+    torchrun()

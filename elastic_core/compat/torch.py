@@ -11,14 +11,10 @@ this one, too.
 
 from __future__ import annotations
 
-import sys
-
-if __name__ == "__main__" and not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
-    del sys.path[0]  # the current directory; nothing of ours may be imported from there
-
 import importlib
 import importlib.machinery
 import runpy
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 

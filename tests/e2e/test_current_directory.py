@@ -13,7 +13,7 @@ CAUGHT = "raise SystemExit('caught ' + __name__)\n"
 @pytest.fixture
 def snares(tmp_path):
     """A folder with modules of the names of those that we import, and with a plugin."""
-    for name in ("signal", "socket", "json", "pluggy", "runpy", "torch", "snare"):
+    for name in ("signal", "socket", "json", "typing", "__future__", "pluggy", "runpy", "torch", "snare"):
         (tmp_path / f"{name}.py").write_text(CAUGHT)
     info = tmp_path / "snare-1.0.dist-info"
     info.mkdir()
@@ -39,6 +39,23 @@ def test_python_m(snares, flags):
     assert (done.returncode, done.stderr) == (0, "")
     assert "elastic-c10d" in done.stdout
     assert "snare" not in done.stdout
+
+
+@pytest.mark.parametrize("module", [["-m", "elastic_core.compat.run"], ["-melastic_core.compat.run"]])
+def test_torchruns_module(snares, module):
+    (snares / "runpy.py").unlink()
+    script = snares / "scripts" / "train.py"
+    script.write_text("import json; print(json.dumps('trained'))")
+    done = python(snares, *module, script)
+    assert (done.returncode, done.stdout) == (0, '"trained"\n'), done.stderr
+
+
+def test_a_package_of_the_user_that_imports_this_one_keeps_its_folder(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text("import elastic_core")
+    (tmp_path / "own" / "__main__.py").write_text("import beside")
+    (tmp_path / "beside.py").write_text("print('beside')")
+    assert python(tmp_path, "-m", "own").stdout == "beside\n"
 
 
 def test_a_job_and_its_question_to_torch(snares):
