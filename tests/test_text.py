@@ -79,6 +79,9 @@ def test_no_character_that_does_something_gets_through():
         "🔥 👩\u200d💻 👍🏽 ❤\ufe0f\u200d🔥 🏳\ufe0f\u200d🌈",
         "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",  # Persian, with a joiner that keeps letters apart
         "עברית العربية",
+        "\u05e9\u05c1\u05bc\u05b8\u05bd\u05a3",  # Hebrew, with five marks
+        "1\ufe0f\u20e3 \u2764\ufe0f \u1820\u180b",  # a keycap, a heart, a Mongolian variant
+        "a" + "\u0301" * 8,
         "a\n\tb\n",
         "C:\\x1b",
         "",
@@ -92,6 +95,24 @@ def test_what_steers_a_terminal_is_shown():
     assert printable("\x1b[31mred\x1b[0m \x9b2J \x07 a\rb\r\nc") == "\\x1b[31mred\\x1b[0m \\x9b2J \\x07 a\\rb\nc"
     assert printable("node\u202egpj\u200b \ud800 \U000e0041") == "node\\u202egpj\\u200b \\ud800 \\U000e0041"
     assert printable("node\u200d1") == "node\\u200d1"
+
+
+def test_what_takes_no_room_is_shown():
+    for character in "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\ufe00\ufe0f\U000e0100\U000e01ef\u180b\u180f":
+        assert printable(f"node{character}s") == f"node{ascii(character)[1:-1]}s"
+        assert printable(character) == ascii(character)[1:-1]
+    assert printable("\u2764\ufe0f\ufe0f\ufe01") == "\u2764\ufe0f\\ufe0f\\ufe01"
+
+
+@pytest.mark.parametrize("marks", ["\u0301", "\u20dd", "\u0591\u05b8", "\u0e49"])
+def test_marks_do_not_pile_up(marks):
+    text = "a" + marks * 500 + "b"
+    shown = printable(text)
+    assert shown.startswith(text[:9] + "\\u")
+    assert shown[9:].isascii()
+    assert shown.count("\\u") == len(text) - 10
+    assert printable("a\u0301" * 500) == "a\u0301" * 500
+    assert printable("\u05e9" + "\u0301" * 9) == "\u05e9" + "\u0301" * 8 + "\\u0301"
 
 
 def test_a_name_stays_on_its_line():
