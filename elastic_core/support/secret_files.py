@@ -47,11 +47,11 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
         raise ValueError(f"expected a secret of {MOST_BYTES} bytes at most, found more in {shown}; name another file")
     if not (secret := content.rstrip(b"\r\n")):
         raise ValueError(f"expected a secret, found that {shown} is empty; write one into it, or name another file")
-    _keep_memory_private()
+    keep_memory_private()
     return secret
 
 
-def _keep_memory_private() -> None:
+def keep_memory_private() -> None:
     """A core dump would have the secret, and so would the memory of this process for others of the same user. Programs
     that this one starts are not concerned. ssh-agent does the same."""
     with contextlib.suppress(OSError, AttributeError):  # another system than Linux

@@ -60,6 +60,7 @@ class Stranger:
 
 
 EVERY_KEY = [
+    lambda stranger: "elastic/host",
     lambda stranger: stranger.keys.id,
     lambda stranger: stranger.keys.head,
     lambda stranger: stranger.keys.slots,

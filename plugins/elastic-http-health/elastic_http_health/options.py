@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.support.addresses import ip_address
+from elastic_core.support.secret_files import keep_memory_private
 from elastic_http_health.files import FromFiles, exposure
 from elastic_http_health.tls import server_context
 
@@ -100,7 +101,8 @@ class Options:
 
 
 def read_options(values: Mapping[str, Any]) -> Options:
-    """The options, typed, as the agent gives them. Raises ConfigurationError with everything that is wrong."""
+    """The options, typed, as the agent gives them. With a secret in a file, this process leaves no core dump from then
+    on. Raises ConfigurationError with everything that is wrong."""
     problems: list[Problem] = []
     host = str(values.get("host") or "")
     if not host:
@@ -131,7 +133,8 @@ def read_options(values: Mapping[str, Any]) -> Options:
         problems.append(Problem(ORIGIN, str(error)))
     if problems:
         raise ConfigurationError(*problems)
-    secret_files = tuple(path for path in (file, key or cert) if path)
+    if secret_files := tuple(path for path in (file, key or cert) if path):
+        keep_memory_private()
     limits = Limits(connections=values["connections"], rate=values["rate"])
     return Options(host, names, token, token_file, tls, secret_files, limits)
 

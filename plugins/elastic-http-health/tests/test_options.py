@@ -48,6 +48,23 @@ def test_a_token_from_a_file_is_nowhere_shown(tmp_path):
     assert "s3cret" not in repr(found)
 
 
+DUMPABLE = """
+import ctypes, sys
+from elastic_http_health.options import read_options
+for file in (None, sys.argv[1]):
+    read_options({"host": "127.0.0.1", "token_file": file, "connections": 64, "rate": 200.0})
+    print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
+"""
+
+
+def test_who_has_read_a_token_from_a_file_leaves_no_core_dump(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    command = [sys.executable, "-c", DUMPABLE, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["1", "0"]
+
+
 def test_all_that_is_wrong_is_told_at_once():
     told = problems(host="", token="a", token_file="b")
     for part in ("host, found nothing", "found both"):
