@@ -29,6 +29,7 @@ class ExitCode(enum.IntEnum):
     WORKER_WOULD_NOT_DIE = 6
     RENDEZVOUS_FAILED = 7
     NOT_FOUND = 8
+    DRAINED = 9
     INTERNAL_ERROR = 70
 
 
@@ -48,6 +49,7 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.WORKER_WOULD_NOT_DIE: "a process survived SIGKILL (uninterruptible state) and was left behind",
     ExitCode.RENDEZVOUS_FAILED: "the rendezvous failed in another way; the message says how",
     ExitCode.NOT_FOUND: "status, drain: the store knows no job of this id; drain: the job has no such node",
+    ExitCode.DRAINED: "this node was drained: its workers were stopped, and the job goes on without it",
     ExitCode.INTERNAL_ERROR: "a fault of elastic-core or of a plugin; the traceback is printed",
 }
 
@@ -128,10 +130,16 @@ class NotFoundError(ElasticError):
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """This node is no longer needed, because the job succeeded or the node was drained. The agent exits with
-    success."""
+    """This node is not needed: the job succeeded, or the node was drained, and no worker of it has run. The agent exits
+    with success."""
 
     exit_code = ExitCode.SUCCESS
+
+
+class DrainedError(RendezvousError):
+    """This node was asked to leave while its workers ran, or after: they were stopped, or have failed."""
+
+    exit_code = ExitCode.DRAINED
 
 
 class UnkillableWorkersError(ElasticError):

@@ -28,6 +28,7 @@ from elastic_core.agent.supervise import (
 )
 from elastic_core.clock import Duration, Instant, SystemClock, later
 from elastic_core.errors import (
+    DrainedError,
     ProcessFailure,
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -150,7 +151,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _run_and_shut_down(self) -> Ended:
         try:
             return self._run_group(self._worker_group)
-        except RendezvousGracefulExitError:
+        except (RendezvousGracefulExitError, DrainedError):
             raise
         except RendezvousClosedError as error:  # the others know more than this node
             verdict = self._link.verdict(running=False)
@@ -330,7 +331,7 @@ class SimpleElasticAgent(ElasticAgent):
         return result, decision.reason + self._link.close()
 
     def _yield(self, seen: Observation, decision: Decision) -> NoReturn:
-        error = RendezvousClosedError(decision.reason)
+        error = (DrainedError if seen.found(Outcome.DRAINED) else RendezvousClosedError)(decision.reason)
         error.failures = seen.failures
         raise error
 

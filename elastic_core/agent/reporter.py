@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.agent.interface import WorkerState
 from elastic_core.clock import later
-from elastic_core.errors import SignalException
+from elastic_core.errors import DrainedError, SignalException
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.observer import (
     AgentFinished,
@@ -107,13 +107,13 @@ def _few(pids: list[int]) -> list[int] | str:
 
 def state_after(error: BaseException) -> WorkerState:
     """The state in which an error leaves the run that it ends."""
-    stopped = isinstance(error, (SignalException, KeyboardInterrupt))
+    stopped = isinstance(error, (SignalException, DrainedError, KeyboardInterrupt))
     return WorkerState.STOPPED if stopped else WorkerState.FAILED
 
 
 def in_words(error: BaseException) -> str:
     """The error for people."""
-    if isinstance(error, SignalException):
+    if isinstance(error, (SignalException, DrainedError)):
         return str(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted from the keyboard"

@@ -36,8 +36,8 @@ class Order(enum.Enum):
     wrote and returned. JOIN: take part in the next round. START: start the workers of that round.
 
     The rest end the run, or may. SUCCEED: tell the others, wait for them, end well. RETIRE: end well. FAIL: end as a
-    failed job. YIELD: end because another node has closed the job. LEAVE: tell the others, stop the workers, end as a
-    signal asked.
+    failed job. YIELD: end because another node has closed the job, or somebody drains this one. LEAVE: tell the others,
+    stop the workers, end as a signal asked.
     """
 
     REPORT = "report"
@@ -171,7 +171,7 @@ def supervise(budget: RestartBudget, seen: Observation) -> Decision:
     if verdict := seen.found(Outcome.CLOSED):
         return _after_close(budget, seen, verdict)
     if verdict := seen.found(Outcome.DRAINED):
-        return Decision((Order.DEPART, *_stop(seen), Order.RETIRE), f"drained: {verdict.reason}", budget)
+        return Decision((Order.DEPART, *_stop(seen), Order.YIELD), f"drained: {verdict.reason}", budget)
     if verdict := seen.found(Outcome.FENCED):
         return _after_round(budget, seen, verdict)
     if seen.failed:

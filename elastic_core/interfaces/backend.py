@@ -30,12 +30,14 @@ class SpoiltStateError(RendezvousStateError):
     Args:
         token: of what stands there, with which it can be replaced.
         others: it may be the state of other nodes, with another secret, say, or another version of elastic-core.
+        secret: the job has one, and it is not signed with that.
     """
 
-    def __init__(self, message: str, token: Token, others: bool = True) -> None:
+    def __init__(self, message: str, token: Token, others: bool = True, secret: bool = False) -> None:
         super().__init__(message)
         self.token = token
         self.others = others
+        self.secret = secret
 
 
 class Seal(Protocol):

@@ -447,7 +447,7 @@ class Operations:
             if isinstance(operation, WriteState):
                 return self._written(operation)
         except SpoiltStateError as error:
-            spoilt = Unreadable(str(error), error.others)
+            spoilt = Unreadable(str(error), error.others, error.secret)
             return (spoilt, error.token) if isinstance(operation, ReadState) else (spoilt, error.token, False)
         if isinstance(operation, ReadRoster):
             return self._roster()

@@ -26,10 +26,11 @@ class Registration(NamedTuple):
 @dataclass(frozen=True)
 class Unreadable:
     """What stands in the place of the state is none. `others`: it may be that of other nodes, with another version of
-    elastic-core, say, or another secret."""
+    elastic-core, say, or another secret. `secret`: this job has one."""
 
     reason: str
     others: bool
+    secret: bool = False
 
 
 # -- operations: what the node asks for, one at a time; in brackets, the answer

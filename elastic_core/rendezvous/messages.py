@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import (
+    DrainedError,
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
@@ -59,7 +60,7 @@ def no_place(
     """No round will form with the node: it is drained or refused, or the job is closed. `was_closed`: the job was
     already closed when the node first looked. `has_run`: the node was in a round, which is over."""
     if status is JoinStatus.DRAINED:
-        return RendezvousGracefulExitError(DRAINED)
+        return (DrainedError if has_run else RendezvousGracefulExitError)(DRAINED)
     if status is JoinStatus.REFUSED:
         return RendezvousStateError(
             f"this node may not take part: {state.refusal(key)}; give every agent a name of its own with --node-id "

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _IDLE: Duration = 5.0  # between two looks at what there is to do, of a node that wants nothing and hears no news
+_MOST_CHALLENGES = 3  # to other nodes that may not be there, before this one believes in them
 _FOR_REPAIR = 5  # intervals for the leader to put a state back that something else has overwritten
 _AFTER: Duration = 0.01  # requests are tried again a little later than everything else, which they must not hold up
 
@@ -103,6 +104,7 @@ class Node:
         self._to_give_back: tuple[State, Token | None] | None = None
         self._give_back_at = LONG_AGO
         self._spoilt_since: Instant | None = None
+        self._challenges = 0
         # This node's entry: what should stand (if it is to be registered), what does, and what did before an outage.
         self.entry = entry
         self._registers = False
@@ -354,6 +356,9 @@ class Node:
         if isinstance(found, Unreadable):
             self._pass_over(found, token, now)
             return
+        if self._challenges and not self._has_waited(now):
+            self._look_again(now)
+            return
         was_spoilt, self._spoilt_since = self._spoilt_since is not None, None
         state = found or State()
         due = state if self.state is None else model.recovered(self.state, state)
@@ -369,30 +374,44 @@ class Node:
         self._took(state, token, now)
 
     def _pass_over(self, found: Unreadable, token: Token | None, now: Instant) -> None:
-        """Something else has written in the place of the state. What this node knows still holds, and who leads puts it
-        back; once in an interval, since others may not be able to read that either. A node that knows nothing waits for
-        that. If nobody has done it within some intervals, it is as if nothing stood there, unless it may be other
-        nodes'."""
-        patience = min(self.settings.window, _FOR_REPAIR * self.settings.keep_alive_interval)
-        since = self._spoilt_since = now if self._spoilt_since is None else self._spoilt_since
-        if self.state is not None:
-            if since == now:
+        """Something else has written in the place of the state. What nodes have agreed on still holds, and who leads
+        puts it back; once in an interval, since others may not be able to read that either. A node that knows nothing
+        waits for that. If nobody has done it within some intervals, it is as if nothing stood there, unless it may be
+        other nodes'. Where those could only be of another secret, this node writes an empty state in its place: they
+        put theirs back, if they live, and then this job cannot be here."""
+        first = self._spoilt_since is None
+        self._spoilt_since = now if self._spoilt_since is None else self._spoilt_since
+        contested = found.others and found.secret
+        if self.state is not None and (self.state.round or not contested):
+            if first:
                 self._note("warning", "state spoilt", reason=found.reason)
             self.token, self._to_give_back = token, (self.state, token)
-        elif now - since < patience or found.others:
-            if now - since >= patience:
-                self._tell_fault(RendezvousStateError(found.reason))
-            self._state_stale = True
-            self.connection = self.connection.failed(now, None, now)
-        else:
+        elif not self._challenges and not self._has_waited(now):
+            self._look_again(now)
+        elif not found.others:
             self._took(State(), token, now)
+        elif contested and self._challenges < _MOST_CHALLENGES:
+            self._challenges, self._spoilt_since = self._challenges + 1, now
+            self.token, self._to_give_back = token, (State(), token)
+        else:
+            self._tell_fault(RendezvousStateError(found.reason))
+            self._look_again(now)
+
+    def _has_waited(self, now: Instant) -> bool:
+        """Whether those that know the state have had time to put it back."""
+        patience = min(self.settings.window, _FOR_REPAIR * self.settings.keep_alive_interval)
+        return self._spoilt_since is None or now - self._spoilt_since >= patience
+
+    def _look_again(self, now: Instant) -> None:
+        self._state_stale = True
+        self.connection = self.connection.failed(now, None, now)
 
     def _took(self, state: State, token: Token | None, now: Instant) -> None:
         """This state stands in the store. The roster has to be read again: no decision about a state uses a roster that
         was read before it, because a node that announced itself in between would be missing."""
         self._extend_join(now)
         before, self.state, self.token = self.state, state, token
-        self._to_give_back = self._spoilt_since = None
+        self._to_give_back, self._spoilt_since, self._challenges = None, None, 0
         self._decision = self._decide_at = None
         self._roster_stale = True
         if before is not None and before.round != state.round:
@@ -426,6 +445,10 @@ class Node:
         if not written:
             self._to_give_back = None
             self._take(state, token, now)
+            return
+        if self._challenges:
+            self._to_give_back = None
+            self._look_again(now)
             return
         if self._asked_for == "work" and isinstance(self._decision, Write):
             reason = self._decision.reason
@@ -573,7 +596,7 @@ class Node:
         return self._announce(stood)
 
     def _read(self) -> Operation | None:
-        if not self._state_stale and self.state is not None:
+        if not self._state_stale and (self.state is not None or self._to_give_back is not None):
             return None
         self._state_stale = False
         return ReadState()
@@ -585,7 +608,7 @@ class Node:
         return WriteState(*self._to_give_back)
 
     def _may_repair(self, now: Instant) -> bool:
-        return self.election.leading and now >= self._give_back_at
+        return bool(self._challenges) or (self.election.leading and now >= self._give_back_at)
 
     def _serve(self, now: Instant) -> Operation | None:
         """The first request that is not done. A failure is reported before the node is ready for the next round:

@@ -104,6 +104,7 @@ class HmacSeal:
             "of a job needs the same --rdzv-secret-file",
             token,
             others,
+            secret=True,
         )
 
     def _newer(self, place: str, head: bytes) -> Mapping[bytes, bytes]:

@@ -10,7 +10,7 @@ from round_of_two import fail, succeed
 
 from elastic_core.agent import WorkerState
 from elastic_core.clock import Instant
-from elastic_core.errors import RendezvousClosedError, RendezvousTimeoutError, SignalException
+from elastic_core.errors import DrainedError, RendezvousClosedError, RendezvousTimeoutError, SignalException
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.interfaces.watchdog import Expiry
 from elastic_core.testing import FakeClock
@@ -148,7 +148,7 @@ def test_a_node_needed_again_by_others_after_its_workers_succeeded(make):
 @pytest.mark.parametrize(
     ("verdict", "phase", "raised"),
     [
-        (DRAINED, "draining: drained: somebody asked for it", ()),
+        (DRAINED, "draining: drained: somebody asked for it", DrainedError),
         (WELL, "stopping: the job was closed by node1: all workers succeeded; " + NOT_HERE, RendezvousClosedError),
         (BADLY, "stopping: the job was closed by node1: rank 3; no restart left", RendezvousClosedError),
     ],

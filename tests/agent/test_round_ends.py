@@ -21,6 +21,7 @@ from elastic_core import report
 from elastic_core.agent import WorkerState
 from elastic_core.errors import (
     ConfigurationError,
+    DrainedError,
     ExitCode,
     RendezvousClosedError,
     RendezvousGracefulExitError,
@@ -94,12 +95,13 @@ def test_a_spare_that_was_not_needed(make):
     assert node.handler.calls == [("next_rendezvous",)]
 
 
-def test_a_node_that_is_drained_leaves_and_ends_well(make):
+def test_a_node_that_is_drained_leaves_and_says_that_its_workers_were_stopped(make):
     node = make(lambda plan, workers: node.handler.give(DRAINED))
-    assert node.run().state is WorkerState.SUCCEEDED
+    with pytest.raises(DrainedError, match="somebody asked for it"):
+        node.run()
     assert node.order == ["leave", "SIGTERM", "SIGCONT"]
     assert node.handler.named("leave") == [("drained: somebody asked for it", 2.0)]
-    assert (node.finished.state, node.finished.reason) == ("SUCCEEDED", "drained: somebody asked for it")
+    assert (node.finished.state, node.finished.reason) == ("STOPPED", "drained: somebody asked for it")
 
 
 @pytest.mark.parametrize("can_tell", [True, False])

@@ -68,7 +68,7 @@ WORKERS_RUN = [
     (SHARED, RUNS, None, UNJUDGED, RESTART, FAILURE, "rank 9 on node2: exit code 1"),
     (SHARED, RUNS, None, HUNG_ELSEWHERE, RESTART, HANG, "rank 0 on node2: hang: no progress"),
     (SHARED, RUNS, None, FENCED, RESTART, MEMBERSHIP, "the store has not answered for 30 s"),
-    (SHARED, RUNS, None, DRAINED, "depart stop retire", None, "drained: somebody asked for it"),
+    (SHARED, RUNS, None, DRAINED, "depart stop yield", None, "drained: somebody asked for it"),
     (SHARED, RUNS, None, WELL, "stop yield", None, BY_NODE2 + WITHOUT_IT),
     (SHARED, RUNS, None, CLOSED, "stop yield", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
     (SHARED, RUNS, None, CLOSED_BY_SOMEBODY, "stop yield", None, "the job was closed by another node: enough"),
@@ -124,7 +124,7 @@ ARE_COMPLETE = [
     (SHARED, BROKEN, None, FENCED, AGAIN, MEMBERSHIP, "the store has not answered for 30 s"),
     (SHARED, BROKEN, None, CLOSED, "fail", None, BY_NODE2 + "rank 9: exit code 1; all 3 restarts are used"),
     (SHARED, BROKEN, None, WELL, "fail", None, BY_NODE2 + WITHOUT_IT),
-    (SHARED, BROKEN, None, DRAINED, "depart retire", None, "drained: somebody asked for it"),
+    (SHARED, BROKEN, None, DRAINED, "depart yield", None, "drained: somebody asked for it"),
     (SHARED, BROKEN, TERM, None, "leave", None, "received SIGTERM"),
 ]
 

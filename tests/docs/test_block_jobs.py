@@ -112,7 +112,7 @@ def test_a_job_is_looked_at_and_a_node_taken_out(shell):
         agent.says("workers started")
     assert "node3" in shell.run(status)
     shell.run(drain)
-    agents[-1].ended()
+    agents[-1].ended(9)
     shown = next(block.text for block in page if block.text.startswith("job job7"))
     assert_like(shown, status_of_two(shell, status), r" {2,}|node\d|[\d.]+|at \S+\)")
     (shell.folder / "done").touch()

@@ -86,7 +86,7 @@ def test_a_job_from_its_first_round_to_its_last_node(cluster, elastic, read_fifo
     drained = cluster.tell("drain", "n1")
     assert drained.code == 0, drained.err
     assert drained.out.splitlines()[-1] == "n1 has left"
-    assert elastic.finish(agents["n1"]).code == 0
+    assert elastic.finish(agents["n1"]).code == 9
     assert sorted(read(2, 60)) == ["0 of 2", "1 of 2"]
     found = cluster.status()
     assert standings(found["members"]) == {"n0": "running", "n2": "running"}

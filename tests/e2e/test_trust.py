@@ -15,6 +15,7 @@ from job_of_nodes import eventually, kill
 from elastic_core.errors import ExitCode
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
 from elastic_core.rendezvous.model import Closed, Entry, State
+from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.versions import Keys
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -66,6 +67,8 @@ EVERY_KEY = [
     lambda stranger: stranger.keys.slots,
     lambda stranger: stranger.keys.base,
     lambda stranger: stranger.keys.lead,
+    lambda stranger: stranger.keys.moved,
+    lambda stranger: stranger.keys.pointed,
     lambda stranger: stranger.keys.state(max(1, stranger.head - 1)),
     lambda stranger: stranger.keys.state(max(1, stranger.head)),
     lambda stranger: stranger.keys.state(stranger.head + 1),
@@ -169,6 +172,23 @@ def test_a_forged_end_is_none_with_a_secret(job, secret):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
+def test_a_first_state_of_somebody_else_costs_only_time(job, secret):
+    """It stands there before any node comes, and looks like that of nodes with another secret."""
+    server = job.serve()
+    stranger = Stranger(job)
+    stranger.store.set(Keys("job").id, "0" * 16)
+    place = stranger.keys.state(1)
+    theirs = HmacSeal("job", [b"fedcba9876543210"]).sealed(place, encoded_state(State(round=4, open=True)))
+    stranger.store.set(place, b"stranger:" + theirs)
+    stranger.store.set(stranger.keys.head, "1")
+    agents = job.agents("a b", "--nnodes=2", secret)
+    job.round(2)
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+    server.signal(signal.SIGTERM)
+    assert server.code() == 0
+
+
 def test_without_one_it_ends_the_job_and_nobody_takes_that_for_success(job):
     agents = job.agents("a b", "--nnodes=2")
     job.round(2)
@@ -243,7 +263,7 @@ def test_who_looks_needs_the_secret_too(job, secret):
     assert blind.code() == ExitCode.RENDEZVOUS_FAILED
     assert "--rdzv-secret-file" in blind.err
     assert job.command("drain", "drain", "b", *where, secret).code() == 0
-    assert agents[1].code() == 0
+    assert agents[1].code() == ExitCode.DRAINED
     agents[0].signal(signal.SIGTERM)
     assert agents[0].code() == 128 + signal.SIGTERM
     server.signal(signal.SIGTERM)

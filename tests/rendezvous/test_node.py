@@ -15,7 +15,8 @@ from elastic_core.errors import (
 )
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.rendezvous import model
-from elastic_core.rendezvous.codec import encoded_entry
+from elastic_core.rendezvous.codec import encoded_entry, encoded_state
+from elastic_core.rendezvous.driver import Operations
 from elastic_core.rendezvous.effects import (
     Amend,
     Announce,
@@ -28,7 +29,10 @@ from elastic_core.rendezvous.effects import (
     WriteState,
 )
 from elastic_core.rendezvous.membership import JoinStatus
-from elastic_core.rendezvous.model import Cause, Entry
+from elastic_core.rendezvous.model import Cause, Entry, State
+from elastic_core.rendezvous.seal import HmacSeal
+from elastic_core.rendezvous.signed import SignedBackend
+from elastic_core.testing import MemoryBackend
 
 OUTAGE = RendezvousConnectionError("connection refused")
 INTERVAL, WINDOW = 1.0, 5.0  # seconds between two beats, and of silence after which a node is called gone
@@ -894,3 +898,40 @@ def test_a_shallow_copy_is_another_node(alone):
     alone.node.close("enough", succeeded=False)
     assert isinstance(alone.node.next(alone.clock.now()), WriteState)
     assert isinstance(twin.next(alone.clock.now()), Rest)
+
+
+# -- a state that is signed with another secret, where no node of this job knows one
+
+
+@pytest.fixture
+def guarded():
+    """A node with a secret, and the state of nodes that have another one."""
+    one, others = OneNode(), HmacSeal("job", [b"another secret, also"])
+    one.operations = Operations(SignedBackend(one.backend, HmacSeal("job", [b"a secret of the job"])))
+    theirs = others.sealed("state", encoded_state(State(round=4, open=True)))
+    one.write_theirs = lambda: MemoryBackend(one.memory).set_state(theirs, one.memory.state and one.memory.state[1])
+    one.write_theirs()
+    return one
+
+
+def test_if_nobody_puts_it_back_it_was_a_strangers(guarded):
+    guarded.join()
+    assert WriteState not in guarded.asked, "those whose it may be have time to do it"
+    guarded.run(20.0)
+    assert (guarded.node.state.round, guarded.node.state.open) == (1, True)
+    assert guarded.node.obstacle(guarded.clock.now()) is None
+
+
+def test_nodes_that_live_put_theirs_back_and_this_one_may_not_take_part(guarded):
+    theirs = guarded.memory.state[0]
+    guarded.join()
+    for _ in range(60):
+        guarded.run(0.5)
+        if guarded.memory.state[0] != theirs:
+            guarded.write_theirs()
+            guarded.hear()
+    error = guarded.node.obstacle(guarded.clock.now())
+    assert isinstance(error, RendezvousStateError)
+    assert "--rdzv-secret-file" in str(error)
+    assert guarded.asked.count(WriteState) == 3
+    assert guarded.memory.state[0] == theirs
