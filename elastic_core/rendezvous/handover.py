@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 HEIR_PATIENCE: Duration = 0.5  # for the heir before to take over
 POINTER_PATIENCE: Duration = 12.0  # for the host of a store to look again where it has left a pointer
 _PAUSES = Backoff(first=0.05, longest=5.0)
+_LAST: Duration = 1.0
 _NEVER = "elastic/never"  # a key that nobody writes
 
 
@@ -94,12 +95,15 @@ class Pointer:
     def __init__(self, mover: StoreMover, run_id: str, seal: Seal, where: str) -> None:
         self._mover, self._run_id, self._seal, self._where = mover, run_id, seal, where
         self._closed = threading.Event()
+        self._pointing = threading.Lock()
         self._told = False
         threading.Thread(target=self._keep, name="rendezvous-pointer", daemon=True).start()
 
     def close(self) -> None:
-        """Idempotent."""
+        """No store is pointed at from now on. Waits for one that just is, a second at most. Idempotent."""
         self._closed.set()
+        if self._pointing.acquire(timeout=_LAST):
+            self._pointing.release()
 
     def _keep(self) -> None:
         looks = 0
@@ -113,6 +117,11 @@ class Pointer:
                 connection.release()
 
     def _point(self, connection: StoreConnection) -> None:
+        with self._pointing:
+            if not self._closed.is_set():
+                self._point_at(connection)
+
+    def _point_at(self, connection: StoreConnection) -> None:
         try:
             epoch = epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch()))
             keys = Keys(self._run_id, epoch)

@@ -478,13 +478,13 @@ class OverStore(RosterBackend):
 
         if self._mover is None or not self._connector.hosts:
             return False
+        if self._pointer is not None:
+            self._pointer.close()  # before an heir takes the place that it is for
         found = self._use("handing over the store", ended)
         if found is None or not found[0]:
             return False
         where, present = found
         get_logger().info("store handed over", endpoint=where)
-        if self._pointer is not None:
-            self._pointer.close()
         self._go(where)
         self._await(present, later(self._clock.now(), timeout))
         return True
@@ -646,6 +646,9 @@ class OverStore(RosterBackend):
                 if standing is not None:
                     begun.versions.write(connection.store, standing[0], 0)
             found = create(store, epoch.keys.moved, told)
+        except Moving:  # somebody has pointed it elsewhere, before anything stood in it
+            self._mover.serve_no_more()
+            return None
         finally:
             connection.release()
         if found != told:
