@@ -54,6 +54,7 @@ _MOST_AT_ONCE = 4096  # small values in one operation
 _TIDIED_AT_ONCE = 64
 _MOST_TRIES = 256  # slots that somebody else may have filled, or passed over, before one is ours
 _FAR_BEHIND = 256  # slots after an entry, from which on it is announced once more
+_OTHERS_KEPT = 4096  # slots, of nodes with another secret: those that live announce their entries once more before
 _BEATS_PER_LOOK = 64
 _MOST_DIGITS = 18
 _LONGEST_KEY = 4096
@@ -352,7 +353,9 @@ class RosterLog:
         """Move `base` past dead slots. Only the reader that moved it deletes them, so none deletes behind another's
         reading."""
         begin = min((live.slot for live in self._live.values()), default=self.cursor + 1)
-        begin = min(begin, self._base + _TIDIED_AT_ONCE, begin if self._others is None else self._others)
+        begin = min(begin, self._base + _TIDIED_AT_ONCE)
+        if self._others is not None:
+            begin = min(begin, max(self._others, self.cursor - _OTHERS_KEPT))
         if begin <= self._base:
             return
         moved = compare_set(store, self._keys.base, b"%d" % self._base, b"%d" % begin)

@@ -7,6 +7,7 @@ from store_place import KEYS, Place
 
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.rendezvous.roster_log import CHUNK
+from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.testing import FakeClock
 
 LONG = 20.0
@@ -245,3 +246,24 @@ def test_an_entry_that_stays_for_long_does_not_hold_up_the_log(place):
         old.roster()
     assert [seen.key for seen in place.backend().roster()] == ["old/1"]
     assert place.store.num_keys() - before < 2000  # at most what comes between two of its looks
+
+
+def test_what_may_be_of_nodes_with_another_secret_stays_for_long_but_not_for_ever(place):
+    ours, theirs = place.backend(), place.backend()
+    ours.sign_with(HmacSeal("job", [b"0123456789abcdef"]))
+    theirs.sign_with(HmacSeal("job", [b"fedcba9876543210"]))
+    theirs.announce("other/1", b"")
+    first, before = KEYS.slot(place.store.add(KEYS.slots, 0)), place.store.num_keys()
+
+    def come_and_go(nodes):
+        for number in range(nodes):
+            ours.announce(f"node{number}/1", b"")
+            ours.withdraw(f"node{number}/1")
+            if number % 20 == 0:
+                ours.roster()
+
+    come_and_go(1000)
+    assert place.store.check([first])
+    come_and_go(2000)
+    assert not place.store.check([first])
+    assert place.store.num_keys() - before < 7000  # two slots and a counter for each of the last 2,048
