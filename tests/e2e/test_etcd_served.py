@@ -268,3 +268,41 @@ def test_two_of_five_machines_are_lost(served):
     assert last.restarts == {"0"}
     made.job.end()
     assert [agent.code() for agent in made.agents.values()] == [0] * 5
+
+
+def test_a_spare_takes_the_place_of_a_machine_that_is_gone(served):
+    """Of five listed machines three serve. One after the other is lost for good, the first leader first; so three may
+    go in the end, of which two at once would have been too many. One that comes back after that is a spare."""
+    made = served(5, 5)
+    made.job.conf["serve"] = "3"
+    flags = ("--nnodes=2:5", "--max-restarts=3")
+    last = made.formed(*flags)
+    made.vote({0, 1, 2})
+    assert made.status(4).count("is a spare") == 2
+    there, lost = {0, 1, 2, 3, 4}, made.leader()
+    voters = {0, 1, 2}
+    for left in (4, 3):
+        begun = time.monotonic()
+        made.machines[lost].off()
+        there.discard(lost)
+        last = made.job.round(left, after=last)
+        eventually(lambda: len(three(made, there)) == 3, "three votes")
+        voters = three(made, there)
+        print(f"n{lost} is gone: three votes again after {time.monotonic() - begun:.2f} s: {voters}")
+        assert lost not in voters
+        made.settled()
+        away, lost = lost, min(voters)
+    made.machines[away].mend()
+    made.start(away, *flags)
+    last = made.job.round(4, after=last)
+    made.settled()
+    assert three(made, there) == voters
+    assert last.restarts == {"0"}
+    made.job.end()
+    assert [made.agents[number].code() for number in (*there, away)] == [0] * 4
+
+
+def three(made, there):
+    """The voters, if all members on the machines that are there agree on them, and are three of these."""
+    found = [voters for number in there if (voters := made.voters(number))]
+    return found[0] if len(found) == 3 and found[0] <= there and all(it == found[0] for it in found) else set()

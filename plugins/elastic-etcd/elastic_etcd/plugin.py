@@ -36,7 +36,13 @@ LEASE_TTL = Option(
     least=2,
 )
 SERVING = (
-    Option("serve", bool, False, "agents on the machines of the endpoint run the members of the cluster, one each"),
+    Option(
+        "serve",
+        bool,
+        False,
+        "agents on the machines of the endpoint run the cluster, a member each; with a number so many of them",
+        most=9,
+    ),
     Option("serve_peer_port", int, None, "where these members meet; unset: each at its port plus 1", least=1),
     Option("serve_folder", str, None, "where they keep their data, such as /dev/shm; unset: with temporary files"),
 )

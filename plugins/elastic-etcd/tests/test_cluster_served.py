@@ -11,6 +11,7 @@ from elastic_etcd.server.cluster import (
     Join,
     Member,
     Place,
+    Spare,
     Wait,
     decide,
     leaving,
@@ -25,6 +26,7 @@ from elastic_core.interfaces.handler import RendezvousParameters
 PLACES = tuple(Place(f"n{number}", 2379, 2380) for number in range(5))
 CLUSTER = Cluster("job", PLACES[:3])
 FIVE = Cluster("job", PLACES)
+SPARED = Cluster("job", PLACES, spares=2)
 
 
 def member(number, serves=True, learner=False, cluster=CLUSTER):
@@ -103,6 +105,41 @@ def test_a_learner_that_is_there_is_not_away():
     assert decided(*answers, cluster=FIVE, crowded=True) == Join(PLACES[1], ())
 
 
+def at(number, *answers, crowded=False):
+    return decide(SPARED, PLACES[number], answers, False, crowded)
+
+
+def test_a_spare_begins_nothing_and_takes_nobodys_place_while_the_members_are_there():
+    assert at(3, *map(refuses, (0, 1, 2, 4))) == at(3, refuses(0)) == Spare(vacant=False)
+    assert at(3, *(told(number, *ALL) for number in range(3)), crowded=True) == Spare(vacant=False)
+    assert isinstance(at(3, told(0, *ALL, healthy=False), refuses(1), crowded=True), Wait)
+
+
+def test_a_spare_takes_the_place_of_a_member_that_is_away_for_some_time():
+    lost = (told(0, *ALL), told(2, *ALL), refuses(4))
+    assert at(3, *lost) == Spare(vacant=True)
+    assert at(3, *lost, crowded=True) == Join(PLACES[0], ("id1",))
+    left = (told(0, ALL[0], ALL[2]), told(2, ALL[0], ALL[2]), refuses(1))
+    assert at(3, *left) == Spare(vacant=True)
+    assert at(3, *left, crowded=True) == Join(PLACES[0], ())
+
+
+def test_one_whose_place_was_taken_is_a_spare_from_then_on():
+    taken = (ALL[0], ALL[2], member(3, cluster=SPARED))
+    assert at(1, told(0, *taken), told(2, *taken), told(3, *taken)) == Spare(vacant=False)
+    assert at(1, told(0, *taken), told(2, *taken), refuses(3), crowded=True) == Join(PLACES[0], ("id3",))
+    assert at(1, told(0, ALL[0], ALL[2]), told(2, ALL[0], ALL[2])) == Join(PLACES[0], ())  # nobody has taken it yet
+    assert at(1, told(0, *ALL), told(2, *ALL)) == Join(PLACES[0], ("id1",))
+
+
+def test_the_first_of_them_begin_and_not_where_a_cluster_may_be_out_of_reach():
+    assert SPARED.initial == CLUSTER.initial
+    assert at(0, refuses(1), refuses(2), refuses(4)) == Begin()
+    found = at(0, refuses(1), refuses(2))
+    assert isinstance(found, Wait)
+    assert "n3:2379, n4:2379" in found.reason
+
+
 def test_the_etcd_of_another_job_is_left_alone():
     other = Cluster("another", PLACES[:3])
     found = decided(refuses(1), told(2, *(member(number, cluster=other) for number in range(3))))
@@ -160,12 +197,15 @@ def test_what_etcd_tells_is_read():
     ("endpoint", "options", "said"),
     [
         ("a,b", {}, "expected 1, 3 or 5 hosts"),
+        ("a,b,c,d", {"serve": 2}, "expected 1, 3 or 5 members, found 2"),
+        ("a", {"serve": "3"}, "expected 3 hosts in the endpoint or more, found 1"),
+        ("a", {"serve": "yes!"}, "expected true, false, or a whole number from 1 to 9"),
         ("a,b,c", {"user": "u", "password": "p", "insecure_password": True}, "expected no user"),
         ("https://a,https://b,https://c", {}, "ca_cert, ssl_cert and ssl_cert_key"),
     ],
 )
 def test_what_cannot_be_served_is_told(endpoint, options, said):
-    params = RendezvousParameters("etcd", endpoint, "job", 1, 3, serve=True, **options)
+    params = RendezvousParameters("etcd", endpoint, "job", 1, 3, **{"serve": True, **options})
     with pytest.raises(ConfigurationError, match=said):
         served_cluster(params, parameters_of(params))
 
@@ -176,4 +216,8 @@ def test_how_each_member_stands():
     learner = (ALL[0], member(2, False, True))
     some = (told(0, *learner), Answer(PLACES[2], True, True))
     assert shown(CLUSTER, some, "id0") == ("n0:2379 leads", "n1:2379 is not a member now", "n2:2379 has no vote yet")
+    taken = (ALL[0], ALL[2], member(3, cluster=SPARED))
+    some = tuple(told(number, *taken) for number in (0, 2, 3))
+    stands = ("leads", "is a spare", "follows", "follows", "is a spare")
+    assert shown(SPARED, some, "id0") == tuple(f"n{number}:2379 {it}" for number, it in enumerate(stands))
     assert shown(CLUSTER, (), "") == tuple(f"n{number}:2379 does not answer" for number in range(3))

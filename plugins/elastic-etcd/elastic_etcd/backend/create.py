@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from elastic_etcd.server import EtcdServer
     from elastic_etcd.server.member import ServedCluster
 
+_SERVE = "--rdzv-conf: serve"
 CALL: Duration = 5.0  # seconds for one operation, with all its attempts on all members
 _STORE_TTL: Duration = 24 * 3600.0  # longer than members need to find each other when a round begins
 
@@ -105,10 +106,15 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
     from elastic_etcd.server.member import ServedCluster, files_of
 
     options, scheme = options_of(params, SERVING), "https" if parameters.over_tls else "http"
-    problems = []
-    if len(parameters.endpoints) % 2 == 0:
-        told = f"expected 1, 3 or 5 hosts in the endpoint, found {len(parameters.endpoints)}: one more may then be lost"
-        problems.append(Problem("--rdzv-endpoint", f"{told} than with one host less; add one, or leave one out"))
+    problems, hosts = [], len(parameters.endpoints)
+    members = hosts if options["serve"] is True else options["serve"]
+    if members % 2 == 0:
+        origin, what = ("--rdzv-endpoint", "hosts in the endpoint") if members == hosts else (_SERVE, "members")
+        told = f"expected 1, 3 or 5 {what}, found {members}: no more may be lost than with one less"
+        problems.append(Problem(origin, f"{told}; add one, leave one out, or have a spare (serve={members - 1})"))
+    if members > hosts:
+        told = f"expected {members} hosts in the endpoint or more, found {hosts}; add some, or say serve=true"
+        problems.append(Problem("--rdzv-endpoint", told))
     if parameters.user is not None:
         told = "expected no user, since the cluster that agents serve has none, found one; leave it out"
         problems.append(Problem("--rdzv-conf: user", told))
@@ -119,7 +125,8 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
     )
     tls = (parameters.ca_cert, parameters.ssl_cert, parameters.ssl_cert_key)
     files = files_of(*tls) if parameters.over_tls else None
-    return ServedCluster(Cluster(params.run_id, places), files, params.local_addr, options["serve_folder"])
+    cluster = Cluster(params.run_id, places, spares=hosts - members)
+    return ServedCluster(cluster, files, params.local_addr, options["serve_folder"])
 
 
 def _handler(

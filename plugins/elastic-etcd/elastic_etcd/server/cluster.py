@@ -1,10 +1,11 @@
 """The cluster that the agents of a job serve: who its members are, and what follows from what they tell. Pure.
 
-Every listed host has one member, which is known by its peer URL. Its data never outlives its agent, so an agent that
-starts is always one without data, and etcd's rule for those holds: a member that may have voted must not come back
-empty under its old id. So whoever finds a cluster takes its old member out of it and is added under a new id, first as
-a learner, which does not count for the majority. Two who do this at once are put in order by etcd, which takes one
-change at a time and one learner at a time.
+Every listed host has one member, or may have, where some are spares. It is known by its peer URL. Its data never
+outlives its agent, so an agent that starts is always one without data, and etcd's rule for those holds: a member that
+may have voted must not come back empty under its old id. So whoever finds a cluster takes its old member out of it and
+is added under a new id, first as a learner, which does not count for the majority. Two who do this at once are put in
+order by etcd, which takes one change at a time and one learner at a time. A spare takes the place of a member in the
+same way, once that has been away for some time; who finds upon its return that its place was taken is a spare.
 """
 
 from __future__ import annotations
@@ -52,11 +53,18 @@ class Cluster:
 
     Args:
         run_id: the job. Members of another one have other names and another token.
-        places: all of them, in any order.
+        places: all of them. They are in the same order everywhere if there are spares, else in any.
+        spares: so many of the places, the last ones, have no member when the cluster begins.
     """
 
     run_id: str
     places: tuple[Place, ...]
+    spares: int = 0
+
+    @property
+    def first(self) -> tuple[Place, ...]:
+        """The places where it begins. So many members it is to have."""
+        return self.places[: len(self.places) - self.spares]
 
     @property
     def token(self) -> str:
@@ -70,7 +78,7 @@ class Cluster:
     @property
     def initial(self) -> str:
         """As `--initial-cluster` of one that begins."""
-        return ",".join(f"{self.name(place)}={place.peer_url}" for place in self.places)
+        return ",".join(f"{self.name(place)}={place.peer_url}" for place in self.first)
 
     def initial_with(self, own: Place, members: Iterable[Member]) -> str:
         """The same for one that stands, which the member at `own` has been added to."""
@@ -111,6 +119,12 @@ class Join(NamedTuple):
     removed: tuple[str, ...]
 
 
+class Spare(NamedTuple):
+    """Nothing: the others are to be the members. `vacant`: there are fewer now than there should be."""
+
+    vacant: bool
+
+
 class Wait(NamedTuple):
     """Nothing can be done now, for this reason."""
 
@@ -131,13 +145,16 @@ def members_of(answer: Any) -> tuple[Member, ...]:
     )
 
 
-def decide(cluster: Cluster, own: Place, answers: Sequence[Answer], failed: bool, crowded: bool) -> Begin | Join | Wait:
+def decide(
+    cluster: Cluster, own: Place, answers: Sequence[Answer], failed: bool, crowded: bool
+) -> Begin | Join | Spare | Wait:
     """What an agent without data does for its member.
 
     Args:
         answers: of the other places.
         failed: our member has been started before, and has ended by itself.
-        crowded: etcd has refused for some time to add ours, because others are away or have not been added in full.
+        crowded: etcd has refused for some time to add ours, because others are away or have not been added in full; or
+            there have been fewer members for some time than there should be, and ours is a spare.
     """
     for answer in answers:
         if any(it.name and not it.name.startswith(f"{cluster.token}-") for it in answer.members):
@@ -149,18 +166,22 @@ def decide(cluster: Cluster, own: Place, answers: Sequence[Answer], failed: bool
     never_served = (
         mine is not None and mine.name != "" and not mine.serves
     )  # it is of those that the cluster began with
-    if known is None and len(answers) < len(cluster.places) // 2:  # a cluster may be where nobody is reached
-        away = {place.address for place in cluster.places if place != own} - {
-            answer.place.address for answer in answers
-        }
+    if known is None and own not in cluster.first:
+        return Spare(vacant=False)
+    away = {place.address for place in cluster.places if place != own} - {answer.place.address for answer in answers}
+    if known is None and len(away) > len(cluster.first) // 2:  # a cluster may be where nobody is reached
         return Wait(f"no majority of the machines can be reached; not there: {', '.join(sorted(away))}")
     if known is None or (never_served and not failed):
         return Begin()
     if healthy is None:
         return Wait(majority_lost(cluster, formed) or "the cluster has no leader now")
+    there = _listening(answers)
+    vacant = sum(it.peer_url in there for it in healthy.members) < len(cluster.first)
+    missing = own in cluster.first and len(healthy.members) < len(cluster.first)
+    if mine is None and not (missing or (vacant and crowded)):
+        return Spare(vacant)
     removed = [] if mine is None else [mine]
     if crowded:
-        there = _listening(answers)
         removed += [it for it in healthy.members if it.peer_url not in (*there, own.peer_url)]
     return Join(healthy.place, tuple(it.id for it in removed))
 
@@ -186,7 +207,7 @@ def leaving(own: Place, answers: Sequence[Answer]) -> tuple[Place, tuple[str, ..
 def majority_lost(cluster: Cluster, answers: Sequence[Answer]) -> str:
     """That the majority of the members is gone, and what remains to do; empty if it is not gone."""
     known = next((answer.members for answer in answers if answer.members), ())
-    voters = {it.peer_url for it in known if not it.learner} or {place.peer_url for place in cluster.places}
+    voters = {it.peer_url for it in known if not it.learner} or {place.peer_url for place in cluster.first}
     there = {answer.place.peer_url for answer in answers if answer.speaks} & voters
     needed = len(voters) // 2 + 1
     if len(there) >= needed:
@@ -207,7 +228,8 @@ def shown(cluster: Cluster, answers: Sequence[Answer], leader: str) -> tuple[str
     def stands(place: Place) -> str:
         member = _at(place, known)
         if member is None:
-            return "is not a member now" if known else "does not answer"
+            none = "is a spare" if cluster.spares else "is not a member now"
+            return none if known else "does not answer"
         if place.peer_url not in there:
             return "does not answer"
         if member.learner:

@@ -24,6 +24,7 @@ from elastic_etcd.server.cluster import (
     Cluster,
     Join,
     Place,
+    Spare,
     Wait,
     decide,
     leaving,
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
 _PAUSES = Backoff(first=0.1, longest=1.0)  # etcd pushes nothing about its members; it has to be asked
 _ANSWER: Duration = 1.0
-_CROWDED: Duration = 8.0  # after 5 s without a change etcd adds a member, if all others are there
+_CROWDED: Duration = 8.0  # after 5 s without a change etcd adds a member, if all others are there; and the time that a
+# machine has to come back before a spare takes its place
 _TAIL = 3
 _BEAT, _ELECTION = "100", "500"  # ms; the loss of a leader costs two to three such times, and then that of a lease
 _NO_FSYNC = (3, 5)  # since this version
@@ -185,24 +187,27 @@ class ServedCluster:
     def _serve(self) -> None:
         assert self._own is not None
         attempts, failed, told = 0, False, ""
-        refused_since: Instant | None = None
+        since: Instant | None = None  # the members are not as they should be
         while not (self._over.wait(_PAUSES.pause(attempts)) or self._left):
             attempts += 1
             now = self._clock.now()
             step = None
             try:
-                step = self._next(failed, refused_since is not None and now >= later(refused_since, _CROWDED))
+                step = self._next(failed, since is not None and now >= later(since, _CROWDED))
                 if isinstance(step, Wait):
                     raise Refused(step.reason)
+                if isinstance(step, Spare):
+                    told, since = "", (since or now) if step.vacant else None
+                    continue
                 self._run(self._own, step)
-                attempts, failed, told, refused_since = 1, True, "", None
+                attempts, failed, told, since = 1, True, "", None
             except UNUSABLE as error:
-                refused_since = (refused_since or now) if isinstance(step, Join) else None
+                since = (since or now) if isinstance(step, Join) else None
                 if told != str(error):
                     told = str(error)
                     get_logger().warning("etcd member waits", member=self._own.address, reason=told)
 
-    def _next(self, failed: bool, crowded: bool) -> Begin | Join | Wait:
+    def _next(self, failed: bool, crowded: bool) -> Begin | Join | Spare | Wait:
         assert self._own is not None
         address = self._listens_at(self._own)
         for port in (self._own.port, self._own.peer_port):
