@@ -14,15 +14,17 @@ class ManInTheMiddle:
         target: the port of the store.
         seed: the faults are the same each time, but not what they meet.
         chance: that a piece that passes meets a fault.
+        calm: so many pieces pass as they are after every tenth fault.
 
     Attributes:
         faults: how many there were, by kind.
     """
 
-    def __init__(self, target: int, seed: int, chance: float) -> None:
+    def __init__(self, target: int, seed: int, chance: float, calm: int = 0) -> None:
         self._target = target
         self._random = random.Random(seed)
         self._chance = chance
+        self._calm, self._passes = calm, 0
         self._lock = threading.Lock()
         self._ends: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -69,10 +71,13 @@ class ManInTheMiddle:
     def _met(self, piece: bytes, held: bytes) -> tuple[bytes, bytes]:
         """What is sent on, and what is held back until the next piece has passed."""
         with self._lock:
-            if self._random.random() >= self._chance:
+            self._passes -= 1
+            if self._passes > 0 or self._random.random() >= self._chance:
                 return piece + held, b""
             kind = self._random.choice(list(self.faults))
             self.faults[kind] += 1
+            if self.count % 10 == 0:
+                self._passes = self._calm
             if kind == "change":
                 at = self._random.randrange(len(piece))
                 other = piece[at] ^ self._random.randrange(1, 256)
