@@ -2,15 +2,18 @@
 
 A job of three nodes (`--nnodes=1:3`), each on a machine of its own: a network name space with a link and an address.
 Each has one worker that runs `workers/ddp.py` (DDP over gloo). With c10d machine 0 hosts the store, with `etcd served`
-each has a member of the cluster; the endpoint names all three. Once they train, something is lost. Measured is from
-that moment to the first optimizer step of the world afterwards, of its slowest rank. A try has *recovered*, *failed* or
+each has a member of the cluster; the endpoint names all three. `etcd` is a cluster of somebody, on three machines more.
+`local` is one machine with three workers, which meets nobody. Once they train, something is lost. Measured is from that
+moment to the first optimizer step of the world afterwards, of its slowest rank. A try has *recovered*, *failed* or
 *hung* as in `recovery`.
 
 - `worker`: SIGKILL to a worker. `agent`: SIGKILL to an agent. `machine`: one is off; none of these with the store.
 - `host_told`: SIGTERM to the agent of machine 0. The others go on.
-- `host`: machine 0 is off. After 10 s it is on again, and an agent is started there.
+- `host`: machine 0 is off. After 10 s it is on again, and an agent is started there. With `etcd` it is a machine of the
+  cluster, and its member; the time counts from its return.
 - `two`: machines 0 and 1 are off; both come back after 10 s.
-- `split`: machine 0 is cut off from the other two for some seconds; `split_last`: machine 2 is.
+- `split`: machine 0 is cut off from all others for some seconds; `split_last`: machine 2 is.
+- `disk`: a member of the etcd can write no more, and a worker is killed, which has to be written down.
 
 All else is default. Of every try the steps are looked through: how long two groups of workers were at work at once.
 Root only. torchrun is told which machine hosts the store, since all of them have one host name here.
@@ -20,20 +23,25 @@ from __future__ import annotations
 
 import argparse
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
+from pathlib import Path
+
+import psutil
 
 from benchmarks.cluster import Cluster, Meeting, Shape, Step, cluster
 from benchmarks.job import BenchmarkError, launchers
-from benchmarks.machines import Machines, machines, missing
+from benchmarks.machines import Machine, Machines, machines, missing
 from benchmarks.processes import now
 from benchmarks.recovery import FORM_LIMIT_S, MOST_PAUSE_S, STEPS, kill, note
 from benchmarks.report import Report, Row, main, median, parser
 
 PORT = 29400
+WORLD = 3
 AWAY_S = 10.0
 
 
@@ -55,15 +63,60 @@ class Try:
     tail: str = ""
 
 
+class Members:
+    """An etcd cluster of somebody: a member on each of these machines, with data that outlives it."""
+
+    def __init__(self, machines: Sequence[Machine], folder: Path) -> None:
+        self._machines, self._folder = machines, folder
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        for number in range(len(machines)):
+            self.start(number)
+
+    def start(self, number: int) -> None:
+        """This one, anew if it has run before."""
+        from elastic_etcd.server.process import find_binary
+
+        own = self._machines[number]
+        all_of_them = ",".join(f"m{place}=http://{one.address}:2380" for place, one in enumerate(self._machines))
+        clients, peers = f"http://{own.address}:2379", f"http://{own.address}:2380"
+        command = [
+            *(*own.through, find_binary().path, "--name", f"m{number}", "--data-dir", str(self._folder / f"m{number}")),
+            *("--listen-client-urls", clients, "--advertise-client-urls", clients),
+            *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
+            *("--initial-cluster", all_of_them, "--log-level", "error"),
+        ]
+        self.ended(number)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._running[number] = subprocess.Popen(command, **quiet)
+
+    def ended(self, number: int) -> None:
+        """Its machine is off."""
+        if number in self._running:
+            self._running.pop(number).wait()
+
+
 class Running:
-    """A job of three nodes on three machines.
+    """A job of three nodes on three machines, or of one.
 
     Args:
+        job: not started yet.
+        machines: of the nodes, and then of the etcd cluster, if there is one.
         hosted: whether the machine that hosts the store has to be told so.
+        members: of the etcd cluster.
     """
 
-    def __init__(self, job: Cluster, machines: Machines, hosted: bool) -> None:
-        self.job, self.machines, self._hosted = job, machines, hosted
+    def __init__(self, job: Cluster, machines: Machines, nodes: int, hosted: bool, members: Members | None) -> None:
+        self.job, self.machines, self._nodes, self._hosted, self._members = job, machines, nodes, hosted, members
+
+    @property
+    def last(self) -> Machine:
+        """Of the nodes; it does not host the store."""
+        return self.machines[self._nodes - 1]
+
+    @property
+    def keeps_workers(self) -> bool:
+        """Whether the loss of a host of the store is none for the nodes."""
+        return self._members is not None
 
     def start(self, place: int) -> None:
         """An agent there."""
@@ -73,11 +126,11 @@ class Running:
     def formed(self) -> bool:
         """Let all three train."""
         deadline = now() + FORM_LIMIT_S
-        for place in range(len(self.machines)):
+        for place in range(self._nodes):
             self.start(place)
             while self._hosted and not self.machines[0].listens(PORT):
                 time.sleep(0.1)
-        return self.job.wait_resumed(len(self.machines), (), STEPS, deadline) is not None
+        return self.job.wait_resumed(WORLD, (), STEPS, deadline) is not None
 
     def off(self, *places: int) -> None:
         """These machines lose power, and come back with new agents."""
@@ -88,6 +141,25 @@ class Running:
             self.machines[place].mend()
         for place in places:
             self.start(place)
+
+    def host_off(self) -> None:
+        """As `off` for the machine of the store, or for one of those."""
+        if self._members is None:
+            self.off(0)
+            return
+        self.machines[self._nodes].off()
+        self._members.ended(0)
+        time.sleep(AWAY_S)
+        self.machines[self._nodes].mend()
+        self._members.start(0)
+
+    def disk_lost(self) -> None:
+        """The first member of the etcd can write to no file any more. It learns that when it has to."""
+        host = self.machines[self._nodes if self._members is not None else 0]
+        for process in map(psutil.Process, host.pids()):
+            if process.name() == "etcd":
+                process.rlimit(psutil.RLIMIT_FSIZE, (0, 0))
+        kill(self.job.workers()[2])
 
     def split(self, place: int, seconds: float) -> None:
         """This machine does not reach the others for so long."""
@@ -107,25 +179,28 @@ class Loss:
         cause: does it.
         world_size: of the world that must train afterwards.
         heals: whether the time counts from when all is there again; the workers may be the old ones then.
+        of_store: it is the machine of the store that is lost, which may be none of the nodes'; then the same holds.
     """
 
     title: str
     cause: Callable[[Running], None]
     world_size: int = 3
     heals: bool = False
+    of_store: bool = False
 
 
 LOSSES = {
     "worker": Loss("worker killed", lambda one: kill(one.job.workers()[2])),
-    "agent": Loss("agent killed", lambda one: kill(one.job.agents[2].pid), 2),
-    "machine": Loss("machine off", lambda one: one.machines[2].off(), 2),
+    "agent": Loss("agent killed", lambda one: kill(one.job.agents[-1].pid), 2),
+    "machine": Loss("machine off", lambda one: one.last.off(), 2),
     "host_told": Loss("SIGTERM to the agent of machine 0", lambda one: one.job.agents[0].process.terminate(), 2),
-    "host": Loss("machine 0 off, back after 10 s", lambda one: one.off(0)),
+    "host": Loss("machine 0 off, back after 10 s", lambda one: one.host_off(), of_store=True),
     "two": Loss("machines 0 and 1 off, back after 10 s", lambda one: one.off(0, 1)),
     "split_5": Loss("machine 0 cut off for 5 s, then", lambda one: one.split(0, 5), heals=True),
     "split_60": Loss("machine 0 cut off for 60 s, then", lambda one: one.split(0, 60), heals=True),
     "split_last_5": Loss("machine 2 cut off for 5 s, then", lambda one: one.split(2, 5), heals=True),
     "split_last_60": Loss("machine 2 cut off for 60 s, then", lambda one: one.split(2, 60), heals=True),
+    "disk": Loss("disk of a member of the etcd full, worker killed", lambda one: one.disk_lost()),
 }  # fmt: skip
 
 
@@ -135,6 +210,9 @@ class World:
 
     Args:
         hosted: whether the machine that hosts the store has to be told so; then only that one is the endpoint.
+        nodes: one, with three workers, or three, with one each.
+        members: of an etcd cluster, on machines of their own.
+        lacks: what cannot happen there.
     """
 
     launcher: str
@@ -142,11 +220,17 @@ class World:
     options: tuple[str, ...] = ()
     hosted: bool = False
     port: int = PORT
+    nodes: int = WORLD
+    members: int = 0
+    lacks: tuple[str, ...] = ("disk",)
 
 
+ALONE = ("host", "two", "split_5", "split_60", "split_last_5", "split_last_60", "disk")
 WORLDS = {
+    "local": World("elastic", "c10d", nodes=1, lacks=ALONE),
     "c10d": World("elastic", "c10d"),
-    "etcd served": World("elastic", "etcd", ("--rdzv-conf=serve=true",), port=2379),
+    "etcd served": World("elastic", "etcd", ("--rdzv-conf=serve=true",), port=2379, lacks=()),
+    "etcd": World("elastic", "etcd", port=2379, members=3, lacks=()),
     "torchrun": World("torchrun", "c10d", hosted=True),
 }
 
@@ -174,11 +258,13 @@ def at_once(steps: Sequence[Step]) -> float:
 
 def attempt(world: World, launcher: Sequence[str], loss: Loss, number: int, arguments: argparse.Namespace) -> Try:
     """One job, from its start to its recovery or the limit."""
-    with machines(3) as made:
-        hosts = tuple(machine.address for machine in made)[: 1 if world.hosted else None]
-        meeting, shape = Meeting(world.backend, world.port, hosts), Shape(options=world.options)
-        with cluster(launcher, "1:3", meeting, shape, list(made)) as job:
-            running = Running(job, made, world.hosted)
+    with machines(world.nodes + world.members) as made:
+        hosts = [machine.address for machine in made][world.nodes if world.members else 0 :]
+        meeting = Meeting(world.backend, world.port, tuple(hosts[: 1 if world.hosted else None]))
+        shape = Shape(WORLD // world.nodes, options=world.options)
+        with cluster(launcher, "1" if world.nodes == 1 else f"1:{WORLD}", meeting, shape, list(made)) as job:
+            members = Members(list(made)[world.nodes :], job.folder) if world.members else None
+            running = Running(job, made, world.nodes, world.hosted, members)
             if not running.formed():
                 return Try("never formed", tail=job.tail())
             time.sleep(random.Random(f"{arguments.seed}/{number}").uniform(0, MOST_PAUSE_S))
@@ -188,10 +274,11 @@ def attempt(world: World, launcher: Sequence[str], loss: Loss, number: int, argu
 def lost(running: Running, loss: Loss, limit_s: float) -> Try:
     """Let it happen, and see what becomes of the job."""
     job = running.job
-    old = () if loss.heals else tuple(job.workers().values())
+    heals = loss.heals or (loss.of_store and running.keeps_workers)
+    old = () if heals else tuple(job.workers().values())
     at = now()
     loss.cause(running)
-    if loss.heals:
+    if heals:
         at = now()
     back = job.wait_resumed(loss.world_size, old, STEPS, now() + limit_s, at)
     made = Try("recovered", at_once_s=at_once(job.steps()))
@@ -235,9 +322,9 @@ def measure(arguments: argparse.Namespace) -> Report:
     commands = launchers(arguments)
     worlds = {name: WORLDS[name] for name in arguments.worlds if WORLDS[name].launcher in commands}
     for name in arguments.losses:
-        figures = {where: Figures() for where in worlds}
+        figures = {where: Figures() for where, world in worlds.items() if name not in world.lacks}
         for number in range(arguments.runs):
-            for where, world in worlds.items():
+            for where, world in ((where, worlds[where]) for where in figures):
                 if number < (arguments.torchrun_runs if world.launcher == "torchrun" else arguments.runs):
                     made = attempt(world, commands[world.launcher], LOSSES[name], number, arguments)
                     narrate(where, name, number, made)
