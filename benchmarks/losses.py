@@ -120,7 +120,7 @@ class Running:
 
     def start(self, place: int) -> None:
         """An agent there."""
-        more = {"PET_LOCAL_ADDR": self.machines[place].address}
+        more = {"PET_LOCAL_ADDR": self.machines[place].address, "TMPDIR": str(self.job.folder)}
         self.job.start_node(place, **(more | {"PET_RDZV_CONF": f"is_host={place == 0}"} if self._hosted else {}))
 
     def formed(self) -> bool:

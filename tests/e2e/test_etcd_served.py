@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from datetime import datetime
 
@@ -36,12 +37,12 @@ print(json.dumps(found))
 class Served:
     """A job with an agent on each of some machines, which serve the etcd."""
 
-    def __init__(self, elastic, machines, count, members):
+    def __init__(self, elastic, machines, folder, count, members):
         self.machines = machines(count)
         self.elastic = elastic
         self.job = Job(elastic.start_to_files, elastic.cwd, "etcd", "unused")
         self.job.endpoint = ",".join(machine.address for machine in list(self.machines)[:members])
-        self.job.conf = {"last_call_timeout": "2", "serve": "true", "serve_folder": "/dev/shm"}
+        self.job.conf = {"last_call_timeout": "2", "serve": "true", "serve_folder": folder}
         self.agents = {}
         self.times = 0
 
@@ -107,7 +108,9 @@ class Served:
 
 @pytest.fixture
 def served(elastic, machines):
-    return lambda count=3, members=3: Served(elastic, machines, count, members)
+    """In memory. What a machine that is off has kept there is gone at the end, too."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", ignore_cleanup_errors=True) as folder:
+        yield lambda count=3, members=3: Served(elastic, machines, folder, count, members)
 
 
 def test_it_forms_and_ends(served):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import threading
+from dataclasses import replace
 
 import pytest
 from cluster import LONG
@@ -12,7 +15,7 @@ from elastic_etcd.server.gateway import Refused, ask, is_healthy
 from elastic_etcd.server.member import Files, ServedCluster
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.support.sockets import PortReservation
+from elastic_core.support.sockets import PortReservation, resolve
 
 
 @pytest.fixture
@@ -86,6 +89,24 @@ def test_an_agent_too_many_has_no_member(agents, eventually):
     assert not other.hosts
     assert other.diagnosis() == ""
     other.stop()
+
+
+@pytest.mark.parametrize("before", ["", "192.0.2.1"], ids=["no address", "the address of the pod before"])
+def test_a_place_whose_name_is_told_later_than_the_agent_starts(places, eventually, tmp_path, before):
+    """As that of a pod may be."""
+    (place,), named = places(1), threading.Event()
+
+    def resolver(host, port):
+        if not named.is_set() and not before:
+            raise socket.gaierror(socket.EAI_NONAME, "not yet")
+        return resolve("127.0.0.1" if named.is_set() else before, port)
+
+    agent = ServedCluster(Cluster("job", (replace(place, host="pod-0"),)), parent=str(tmp_path), resolver=resolver)
+    agent.start()
+    assert agent.own is None
+    named.set()
+    eventually(lambda: agent.hosts, LONG, "the member")
+    agent.stop()
 
 
 def test_a_member_that_dies_is_replaced_by_a_new_one(agents, eventually):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
-from elastic_core.support.addresses import is_loopback, joined_host_port, reached_at
+from elastic_core.support.addresses import ip_address, is_loopback, joined_host_port, reached_at
 from elastic_core.support.files import open_regular
 from elastic_core.support.retry import Backoff
 from elastic_core.support.sockets import cannot_bind, is_local, resolve
@@ -36,6 +36,8 @@ from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
 from elastic_etcd.server.process import ServerLog, ServerProcess, find_binary
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.support.sockets import Address
     from elastic_etcd.server.process import Binary
@@ -44,6 +46,7 @@ _PAUSES = Backoff(first=0.1, longest=1.0)  # etcd pushes nothing about its membe
 _ANSWER: Duration = 1.0
 _CROWDED: Duration = 8.0  # after 5 s without a change etcd adds a member, if all others are there; and the time that a
 # machine has to come back before a spare takes its place
+_NAMED: Duration = 60.0  # for the names of machines that were started just now to lead to them; half of it is usual
 _TAIL = 3
 _BEAT, _ELECTION = "100", "500"  # ms; the loss of a leader costs two to three such times, and then that of a lease
 _NO_FSYNC = (3, 5)  # since this version
@@ -78,6 +81,7 @@ class ServedCluster:
         files: for TLS; None: in plain text.
         local_addr: an address of this machine, to listen at where the name of its place leads to loopback here.
         parent: where the folder of the data is made; None: where temporary files are.
+        resolver: finds the addresses of a host and port.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class ServedCluster:
         local_addr: str | None = None,
         parent: str | None = None,
         clock: Clock | None = None,
+        resolver: Callable[[str, int], list[Address]] = resolve,
     ) -> None:
         self._cluster = cluster
         self._files = files
@@ -94,6 +99,7 @@ class ServedCluster:
         self._local_addr = local_addr
         self._parent = parent
         self._clock = clock or SystemClock()
+        self._resolve = resolver
         self._own: Place | None = None
         self._holds: socket.socket | None = None
         self._binary: Binary | None = None
@@ -105,7 +111,7 @@ class ServedCluster:
 
     @property
     def own(self) -> Place | None:
-        """The place of this agent's member, once `start` has found it; None if it has none."""
+        """The place of this agent's member, once it was found; None if it has none."""
         return self._own
 
     @property
@@ -119,7 +125,8 @@ class ServedCluster:
         return self._process.pid if self._process is not None and not self._process.end else 0
 
     def start(self) -> None:
-        """Find our place, and begin to serve there, in a thread of its own.
+        """Find our place, and begin to serve there, in a thread of its own. Where the names of the places do not lead
+        here, they may soon: a pod starts before its name is told everywhere.
 
         Raises:
             ConfigurationError: there is no etcd, or no folder for its data.
@@ -127,12 +134,10 @@ class ServedCluster:
         if self._parent and not Path(self._parent).is_dir():
             told = f"expected a folder, found none at {self._parent}; make it, or leave the option out"
             raise ConfigurationError(Problem("--rdzv-conf: serve_folder", told))
-        for place in self._cluster.places:
-            if self._is_here(place) and (holds := _held(place)) is not None:
-                self._own, self._holds = place, holds
-                self._binary = find_binary()
-                self._thread.start()
-                return
+        if self._finds_place():
+            self._binary = find_binary()
+        if self._own is not None or any(ip_address(place.host) is None for place in self._cluster.places):
+            self._thread.start()
 
     def stop(self) -> None:
         """End the member. The last ones of several still find a majority then. Idempotent."""
@@ -185,6 +190,22 @@ class ServedCluster:
     # -- the thread
 
     def _serve(self) -> None:
+        try:
+            if self._waits_for_place():
+                self._binary = self._binary or find_binary()
+                self._keep_member()
+        except ConfigurationError as error:
+            get_logger().error("etcd member waits", reason=str(error))
+
+    def _waits_for_place(self) -> bool:
+        """Whether one is ours, once all names are known, and have had time to become so everywhere."""
+        attempts, until = 0, later(self._clock.now(), _NAMED)
+        while self._own is None and not self._over.wait(_PAUSES.pause(attempts := attempts + 1)):
+            if self._finds_place() or (self._clock.now() >= until and all(map(self._resolved, self._cluster.places))):
+                break
+        return self._own is not None
+
+    def _keep_member(self) -> None:
         assert self._own is not None
         attempts, failed, told = 0, False, ""
         since: Instant | None = None  # the members are not as they should be
@@ -278,24 +299,28 @@ class ServedCluster:
     def _others(self) -> list[Place]:
         return [place for place in self._cluster.places if place != self._own]
 
-    def _is_here(self, place: Place) -> bool:
-        return any(map(is_local, _resolved(place)))
+    def _finds_place(self) -> bool:
+        """The first that is this machine's, and no other agent's."""
+        for place in self._cluster.places:
+            if any(map(is_local, self._resolved(place))) and (holds := _held(place)) is not None:
+                self._own, self._holds = place, holds
+                return True
+        return False
+
+    def _resolved(self, place: Place) -> list[Address]:
+        try:
+            return self._resolve(place.host, place.port)
+        except socket.gaierror:
+            return []
 
     def _listens_at(self, own: Place) -> Address:
         """The address that others reach our place at. Its name may lead to loopback here, and elsewhere there."""
-        found = [address for address in _resolved(own) if is_local(address)]
+        found = [address for address in self._resolved(own) if is_local(address)]
         beyond = [address for address in found if not address.is_loopback]
         if beyond or is_loopback(own.host) or not found:
-            return (beyond or found or _resolved(own))[0]
+            return (beyond or found or self._resolved(own))[0]
         others = [(place.host, place.port) for place in self._others()]
-        return resolve(self._local_addr or reached_at(others), own.port)[0]
-
-
-def _resolved(place: Place) -> list[Address]:
-    try:
-        return resolve(place.host, place.port)
-    except socket.gaierror:
-        return []
+        return self._resolve(self._local_addr or reached_at(others), own.port)[0]
 
 
 def _held(place: Place) -> socket.socket | None:
