@@ -49,7 +49,7 @@ EXIT_CODE_MEANING: dict[ExitCode, str] = {
     ExitCode.WORKER_WOULD_NOT_DIE: "a process survived SIGKILL (uninterruptible state) and was left behind",
     ExitCode.RENDEZVOUS_FAILED: "the rendezvous failed in another way; the message says how",
     ExitCode.NOT_FOUND: "status, drain: the store knows no job of this id; drain: the job has no such node",
-    ExitCode.DRAINED: "this node was drained: its workers were stopped, and the job goes on without it",
+    ExitCode.DRAINED: "this node was drained: its workers were stopped, or had failed; the job goes on without it",
     ExitCode.INTERNAL_ERROR: "a fault of elastic-core or of a plugin; the traceback is printed",
 }
 

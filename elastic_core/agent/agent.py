@@ -282,6 +282,10 @@ class SimpleElasticAgent(ElasticAgent):
             self._restart_workers(self._worker_group)
         except RendezvousClosedError as error:
             return self._end_closed(error, seen)
+        except RendezvousGracefulExitError as spared:  # a handler of torch's kind says so to who had a place before
+            if self._result.state is WorkerState.SUCCEEDED:
+                raise
+            return self._end_closed(RendezvousClosedError(str(spared)), seen)
         except Exception as error:
             error.failures = failures_of(error) or seen.failures  # type: ignore[attr-defined]
             raise

@@ -64,9 +64,9 @@ DRAIN = Command(
     """\
 usage: elastic drain NODE --rdzv-endpoint HOST[:PORT] --rdzv-id ID [flags]
 
-Asks one node to leave: it stops its workers, its agent exits with 9 (0 if none has run), and the
-others go on without it. NODE is a node's id, or the name of its host or its rank if only one node has
-it. The command waits until the node has left.
+Asks one node to leave: it stops its workers, its agent exits with 9 (0 if none has run, or all
+have succeeded), and the others go on without it. NODE is a node's id, or the name of its host or its
+rank if only one node has it. The command waits until the node has left.
 """,
     _JOB,
     (_own("timeout", seconds(), 120.0, "for the node to leave; 0: only ask", "S", "seconds"),),

@@ -105,6 +105,10 @@ class Pointer:
         if self._pointing.acquire(timeout=_LAST):
             self._pointing.release()
 
+    def anew(self) -> Pointer:
+        """Another one to the same place, after `close`."""
+        return Pointer(self._mover, self._run_id, self._seal, self._where)
+
     def _keep(self) -> None:
         looks = 0
         while not self._closed.is_set():

@@ -356,7 +356,7 @@ class Node:
         if isinstance(found, Unreadable):
             self._pass_over(found, token, now)
             return
-        if self._challenges and not self._has_waited(now):
+        if self._challenges and not self._has_waited(now) and (found is None or not found.round):
             self._look_again(now)
             return
         was_spoilt, self._spoilt_since = self._spoilt_since is not None, None
@@ -377,8 +377,8 @@ class Node:
         """Something else has written in the place of the state. What nodes have agreed on still holds, and who leads
         puts it back; once in an interval, since others may not be able to read that either. A node that knows nothing
         waits for that. If nobody has done it within some intervals, it is as if nothing stood there, unless it may be
-        other nodes'. Where those could only be of another secret, this node writes an empty state in its place: they
-        put theirs back, if they live, and then this job cannot be here."""
+        other nodes'. Where those could only be of another secret, this node writes its own in its place: they put
+        theirs back, if they live, and then this job cannot be here."""
         first = self._spoilt_since is None
         self._spoilt_since = now if self._spoilt_since is None else self._spoilt_since
         contested = found.others and found.secret
@@ -392,7 +392,7 @@ class Node:
             self._took(State(), token, now)
         elif contested and self._challenges < _MOST_CHALLENGES:
             self._challenges, self._spoilt_since = self._challenges + 1, now
-            self.token, self._to_give_back = token, (State(), token)
+            self.token, self._to_give_back = token, (self.state or State(), token)
         else:
             self._tell_fault(RendezvousStateError(found.reason))
             self._look_again(now)

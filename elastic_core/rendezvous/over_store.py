@@ -478,9 +478,14 @@ class OverStore(RosterBackend):
 
         if self._mover is None or not self._connector.hosts:
             return False
-        if self._pointer is not None:
-            self._pointer.close()  # before an heir takes the place that it is for
-        found = self._use("handing over the store", ended)
+        pointer, found = self._pointer, None
+        if pointer is not None:
+            pointer.close()  # before an heir takes the place that it is for
+        try:
+            found = self._use("handing over the store", ended)
+        finally:
+            if pointer is not None and (found is None or not found[0]):
+                self._pointer = pointer.anew()
         if found is None or not found[0]:
             return False
         where, present = found

@@ -13,6 +13,7 @@ from round_of_two import (
     THEIRS,
     WELL,
     Ordered,
+    fail,
     pair_then,
     succeed,
 )
@@ -93,6 +94,17 @@ def test_a_spare_that_was_not_needed(make):
     node = make(succeed, [RendezvousGracefulExitError("the job ended well without this node")])
     assert node.run().state is WorkerState.SUCCEEDED
     assert node.handler.calls == [("next_rendezvous",)]
+
+
+def test_nor_is_one_that_is_not_needed_any_more_if_its_workers_were_stopped_or_failed(make):
+    node = make(lambda plan, workers: node.handler.give(NODE_CAME), pair_then(not_needed))
+    with pytest.raises(RendezvousClosedError, match="ended well without this node"):
+        node.run()
+    assert make(fail, pair_then(not_needed)).run().state is WorkerState.FAILED
+
+
+def not_needed():
+    raise RendezvousGracefulExitError("the job ended well without this node")
 
 
 def test_a_node_that_is_drained_leaves_and_says_that_its_workers_were_stopped(make):

@@ -309,3 +309,22 @@ def three(made, there):
     """The voters, if all members on the machines that are there agree on them, and are three of these."""
     found = [voters for number in there if (voters := made.voters(number))]
     return found[0] if len(found) == 3 and found[0] <= there and all(it == found[0] for it in found) else set()
+
+
+@pytest.mark.parametrize("which", ["leader", "follower"])
+def test_a_spare_that_does_not_reach_a_member_leaves_it_alone(served, which):
+    """The other members do."""
+    made = served(4, 4)
+    made.job.conf["serve"] = "3"
+    made.formed("--nnodes=3:4", "--max-restarts=3")
+    made.vote({0, 1, 2})
+    leader = made.leader()
+    cut_off = leader if which == "leader" else min({0, 1, 2} - {leader})
+    made.machines.apart(made.machines[3], made.machines[cut_off])
+    until = time.monotonic() + 25.0  # three times as long as it waits
+    eventually(lambda: time.monotonic() > until, "the time to pass")
+    made.vote({0, 1, 2})
+    assert "etcd server started" not in made.agents[3].err
+    made.machines.together(made.machines[3], made.machines[cut_off])
+    made.job.end()
+    assert [agent.code() for agent in made.agents.values()] == [0] * 4

@@ -163,6 +163,20 @@ def test_where_nobody_may_host_it_stays(meet, node, seal):
     assert b"again" in [seen.entry for seen in host.roster()]
 
 
+def test_a_host_that_stays_leads_newcomers_to_its_store_as_before(meet, node, seal, go, eventually):
+    endpoint, (host, heir) = meet(2)
+    heir.set_state(b"state")
+    go(host, "a", ["b"], heir)
+    heir.withdraw("b")
+    assert not heir.hand_over([], 0.5)  # to nobody
+    assert heir.hosts_store
+    host.close()
+    back = node(endpoint, seal())
+    back.announce("e", b"back")
+    eventually(lambda: (back.get_state() or (b"",))[0] == b"state")
+    assert not back.hosts_store
+
+
 def test_who_is_alone_hands_nothing_over(meet):
     _, (host,) = meet(1)
     host.withdraw("a")

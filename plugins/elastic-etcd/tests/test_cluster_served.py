@@ -14,9 +14,12 @@ from elastic_etcd.server.cluster import (
     Spare,
     Wait,
     decide,
+    heard_of,
+    in_touch,
     leaving,
     majority_lost,
     members_of,
+    reaches_leader,
     shown,
 )
 
@@ -105,8 +108,8 @@ def test_a_learner_that_is_there_is_not_away():
     assert decided(*answers, cluster=FIVE, crowded=True) == Join(PLACES[1], ())
 
 
-def at(number, *answers, crowded=False):
-    return decide(SPARED, PLACES[number], answers, False, crowded)
+def at(number, *answers, crowded=False, live=()):
+    return decide(SPARED, PLACES[number], answers, False, crowded, frozenset(live))
 
 
 def test_a_spare_begins_nothing_and_takes_nobodys_place_while_the_members_are_there():
@@ -122,6 +125,30 @@ def test_a_spare_takes_the_place_of_a_member_that_is_away_for_some_time():
     left = (told(0, ALL[0], ALL[2]), told(2, ALL[0], ALL[2]), refuses(1))
     assert at(3, *left) == Spare(vacant=True)
     assert at(3, *left, crowded=True) == Join(PLACES[0], ())
+
+
+def test_a_spare_that_does_not_reach_a_member_takes_no_place_while_others_do():
+    cut_off = (told(0, *ALL), told(2, *ALL), refuses(4))
+    assert at(3, *cut_off, crowded=True, live={"id0", "id1", "id2"}) == Spare(vacant=False)
+    assert at(3, *cut_off, crowded=True, live={"id0", "id2"}) == Join(PLACES[0], ("id1",))
+
+
+def test_whom_others_have_heard_from_in_between():
+    metrics = b"""# TYPE etcd_network_peer_received_bytes_total counter
+etcd_network_peer_received_bytes_total{From="1f"} 4711
+etcd_network_peer_received_bytes_total{From="20"} 1.048576e+06
+etcd_network_peer_sent_bytes_total{To="21"} 4711
+"""
+    assert heard_of(metrics) == {"31": 4711.0, "32": 1048576.0}
+    assert heard_of(b"\xff{}\n" + b"9" * 1000) == {}
+    before = {("n0", "31"): 4711.0, ("n0", "32"): 9.0, ("n2", "32"): 1.0}
+    assert in_touch(before, {**before, ("n2", "32"): 2.0, ("n2", "33"): 1.0}) == {"32", "33"}
+
+
+def test_who_does_not_reach_the_leader_cannot_tell_who_lives():
+    assert reaches_leader("id0", (told(0, *ALL), refuses(1)))
+    assert not reaches_leader("id1", (told(0, *ALL), refuses(1)))
+    assert not reaches_leader("", (told(0, *ALL),))
 
 
 def test_one_whose_place_was_taken_is_a_spare_from_then_on():
@@ -198,6 +225,7 @@ def test_what_etcd_tells_is_read():
     [
         ("a,b", {}, "expected 1, 3 or 5 hosts"),
         ("a,b,c,d", {"serve": 2}, "expected 1, 3 or 5 members, found 2"),
+        ("a,b,c", {"serve": "1"}, "expected 3 or 5 members, or one host, found 1 member on 3 hosts"),
         ("a", {"serve": "3"}, "expected 3 hosts in the endpoint or more, found 1"),
         ("a", {"serve": "yes!"}, "expected true, false, or a whole number from 1 to 9"),
         ("a,b,c", {"user": "u", "password": "p", "insecure_password": True}, "expected no user"),

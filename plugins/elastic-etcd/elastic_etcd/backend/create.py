@@ -112,6 +112,9 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
         origin, what = ("--rdzv-endpoint", "hosts in the endpoint") if members == hosts else (_SERVE, "members")
         told = f"expected 1, 3 or 5 {what}, found {members}: no more may be lost than with one less"
         problems.append(Problem(origin, f"{told}; add one, leave one out, or have a spare (serve={members - 1})"))
+    if members == 1 < hosts:
+        told = f"expected 3 or 5 members, or one host, found 1 member on {hosts} hosts: nothing is left without it"
+        problems.append(Problem(_SERVE, f"{told}; say serve=true"))
     if members > hosts:
         told = f"expected {members} hosts in the endpoint or more, found {hosts}; add some, or say serve=true"
         problems.append(Problem("--rdzv-endpoint", told))

@@ -11,15 +11,19 @@ same way, once that has been away for some time; who finds upon its return that 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from elastic_core.support.addresses import joined_host_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _LONGEST_ID = 12  # hexadecimal digits
+_HEARD = re.compile(
+    r'^etcd_network_peer_received_bytes_total\{From="([0-9a-f]{1,16})"\} (\d{1,20}(?:\.\d{1,20})?(?:e\+\d\d)?)$', re.M
+)
 
 
 @dataclass(frozen=True)
@@ -145,8 +149,25 @@ def members_of(answer: Any) -> tuple[Member, ...]:
     )
 
 
+def heard_of(metrics: bytes) -> dict[str, float]:
+    """How many bytes a member has heard from which others, by their ids, as its metrics tell. A leader hears from all
+    that live several times in a second, and they from it."""
+    found = _HEARD.findall(metrics.decode(errors="replace"))
+    return {str(int(peer, 16)): float(count) for peer, count in found}
+
+
+def in_touch(before: Mapping[tuple[str, str], float], after: Mapping[tuple[str, str], float]) -> frozenset[str]:
+    """The ids of members that others have heard from in between."""
+    return frozenset(peer for (by, peer), count in after.items() if count > before.get((by, peer), 0.0))
+
+
 def decide(
-    cluster: Cluster, own: Place, answers: Sequence[Answer], failed: bool, crowded: bool
+    cluster: Cluster,
+    own: Place,
+    answers: Sequence[Answer],
+    failed: bool,
+    crowded: bool,
+    live: frozenset[str] = frozenset(),
 ) -> Begin | Join | Spare | Wait:
     """What an agent without data does for its member.
 
@@ -155,6 +176,7 @@ def decide(
         failed: our member has been started before, and has ended by itself.
         crowded: etcd has refused for some time to add ours, because others are away or have not been added in full; or
             there have been fewer members for some time than there should be, and ours is a spare.
+        live: the ids of members that others are in touch with: who does not reach them may be the one that is away.
     """
     for answer in answers:
         if any(it.name and not it.name.startswith(f"{cluster.token}-") for it in answer.members):
@@ -176,13 +198,14 @@ def decide(
     if healthy is None:
         return Wait(majority_lost(cluster, formed) or "the cluster has no leader now")
     there = _listening(answers)
-    vacant = sum(it.peer_url in there for it in healthy.members) < len(cluster.first)
+    lost = [it for it in healthy.members if it.peer_url not in (*there, own.peer_url) and it.id not in live]
+    vacant = len(healthy.members) - len(lost) < len(cluster.first)
     missing = own in cluster.first and len(healthy.members) < len(cluster.first)
     if mine is None and not (missing or (vacant and crowded)):
         return Spare(vacant)
     removed = [] if mine is None else [mine]
     if crowded:
-        removed += [it for it in healthy.members if it.peer_url not in (*there, own.peer_url)]
+        removed += lost
     return Join(healthy.place, tuple(it.id for it in removed))
 
 
@@ -202,6 +225,12 @@ def leaving(own: Place, answers: Sequence[Answer]) -> tuple[Place, tuple[str, ..
     if mine is None or heir is None or heir.learner:
         return None
     return through.place, (*away, mine.id), heir.id
+
+
+def reaches_leader(leader: str, answers: Sequence[Answer]) -> bool:
+    """Whether the member of this id is among those that were reached."""
+    there = _listening(answers)
+    return any(it.id == leader and it.peer_url in there for answer in answers for it in answer.members)
 
 
 def majority_lost(cluster: Cluster, answers: Sequence[Answer]) -> str:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.support.sockets import unreachable
-from elastic_etcd.server.cluster import Answer, members_of
+from elastic_etcd.server.cluster import Answer, heard_of, members_of
 
 if TYPE_CHECKING:
     import ssl
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _PATIENCE: Duration = 1.0  # for one answer
 _LONGEST_ANSWER = 64 * 1024  # bytes
+_LONGEST_METRICS = 1024 * 1024
 
 
 class Refused(Exception):
@@ -38,6 +39,12 @@ def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLConte
         Refused: somebody refuses.
         ValueError, RecursionError: it is no answer of an etcd.
     """
+    sent = None if body is None else json.dumps(body).encode()
+    return json.loads(_fetched(url, sent, timeout, security, _LONGEST_ANSWER))
+
+
+def _fetched(url: str, sent: bytes | None, timeout: float, security: ssl.SSLContext | None, longest: int) -> bytes:
+    """The answer, up to so many bytes. Raises as `ask`."""
     import http.client
     import urllib.error
     import urllib.request
@@ -47,10 +54,9 @@ def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLConte
             """None: what an etcd would not send is an error."""
 
     handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=security), NoRedirects)
-    sent = None if body is None else json.dumps(body).encode()
     try:
         with urllib.request.build_opener(*handlers).open(url, sent, timeout) as answer:
-            return json.loads(answer.read(_LONGEST_ANSWER))
+            return bytes(answer.read(longest))
     except urllib.error.HTTPError as error:
         with error:
             raise Refused(_words(error.read(_LONGEST_ANSWER)) or f"HTTP status {error.code}") from None
@@ -94,6 +100,17 @@ class Gateway:
                 with contextlib.suppress(*UNUSABLE):
                     return str(self.at(answer.place, "maintenance/status")["leader"])
         return ""
+
+    def heard(self, answers: Sequence[Answer]) -> dict[tuple[str, str], float]:
+        """How many bytes each member that finds a majority has heard from each other one, by its address and their ids.
+        Raises nothing."""
+        found: dict[tuple[str, str], float] = {}
+        for answer in answers:
+            if answer.healthy:
+                with contextlib.suppress(*UNUSABLE):
+                    metrics = _fetched(f"{answer.place.url}/metrics", None, _PATIENCE, self._security, _LONGEST_METRICS)
+                    found |= {(answer.place.address, peer): count for peer, count in heard_of(metrics).items()}
+        return found
 
     def _answer(self, place: Place) -> Answer:
         try:

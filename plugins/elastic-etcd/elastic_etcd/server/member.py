@@ -27,9 +27,11 @@ from elastic_etcd.server.cluster import (
     Spare,
     Wait,
     decide,
+    in_touch,
     leaving,
     majority_lost,
     members_of,
+    reaches_leader,
     shown,
 )
 from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
@@ -47,6 +49,7 @@ _ANSWER: Duration = 1.0
 _CROWDED: Duration = 8.0  # after 5 s without a change etcd adds a member, if all others are there; and the time that a
 # machine has to come back before a spare takes its place
 _NAMED: Duration = 60.0  # for the names of machines that were started just now to lead to them; half of it is usual
+_SPARE = "it is a spare: other places have the members, or are to begin"
 _TAIL = 3
 _BEAT, _ELECTION = "100", "500"  # ms; the loss of a leader costs two to three such times, and then that of a lease
 _NO_FSYNC = (3, 5)  # since this version
@@ -106,6 +109,9 @@ class ServedCluster:
         self._process: ServerProcess | None = None
         self._over = threading.Event()
         self._left = self._asked_to_leave = False
+        self._members: frozenset[str] = frozenset()
+        self._since: Instant | None = None  # these are not as they should be
+        self._heard: tuple[Instant, dict[tuple[str, str], float]] | None = None  # what others had heard soon after that
         self._changing = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="etcd member", daemon=True)
 
@@ -208,33 +214,46 @@ class ServedCluster:
     def _keep_member(self) -> None:
         assert self._own is not None
         attempts, failed, told = 0, False, ""
-        since: Instant | None = None  # the members are not as they should be
         while not (self._over.wait(_PAUSES.pause(attempts)) or self._left):
             attempts += 1
             now = self._clock.now()
             step = None
             try:
-                step = self._next(failed, since is not None and now >= later(since, _CROWDED))
+                step = self._next(failed, now)
+                if isinstance(step, Spare):
+                    self._since = (self._since or now) if step.vacant else None
+                    if told != _SPARE:
+                        told = _SPARE
+                        get_logger().info("etcd member waits", member=self._own.address, reason=told)
+                    continue
                 if isinstance(step, Wait):
                     raise Refused(step.reason)
-                if isinstance(step, Spare):
-                    told, since = "", (since or now) if step.vacant else None
-                    continue
                 self._run(self._own, step)
-                attempts, failed, told, since = 1, True, "", None
+                attempts, failed, told, self._since = 1, True, "", None
             except UNUSABLE as error:
-                since = (since or now) if isinstance(step, Join) else None
+                self._since = (self._since or now) if isinstance(step, Join) else None
                 if told != str(error):
                     told = str(error)
                     get_logger().warning("etcd member waits", member=self._own.address, reason=told)
 
-    def _next(self, failed: bool, crowded: bool) -> Begin | Join | Spare | Wait:
+    def _next(self, failed: bool, now: Instant) -> Begin | Join | Spare | Wait:
         assert self._own is not None
         address = self._listens_at(self._own)
         for port in (self._own.port, self._own.peer_port):
             if why := cannot_bind(address.family, (address.host, port, *address.sockaddr[2:])):
                 return Wait(f"the port {port} of {address.host}: {why}; ss -ltnp shows who listens there")
-        return decide(self._cluster, self._own, self._gateway.look(self._others()), failed, crowded)
+        answers = self._gateway.look(self._others())
+        members = frozenset(it.id for answer in answers if answer.healthy for it in answer.members)
+        if members != self._members:
+            self._members, self._since = members, None  # one that was added just now may not listen yet
+        if self._since is None:
+            return decide(self._cluster, self._own, answers, failed, crowded=False)
+        heard = self._gateway.heard(answers)
+        if self._heard is None or self._heard[0] != self._since:
+            self._heard = self._since, heard
+        late = now >= later(self._since, _CROWDED)
+        crowded = late and reaches_leader(self._gateway.leader(answers), answers)  # which hears from all that live
+        return decide(self._cluster, self._own, answers, failed, crowded, in_touch(self._heard[1], heard))
 
     def _add(self, own: Place, step: Join) -> tuple[str, str]:
         """Our new id, and the members as `--initial-cluster` has them."""
