@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from elastic_core.errors import (
     ChildFailedError,
     ConfigurationError,
+    DrainedError,
     ElasticError,
     ExitCode,
     SignalException,
@@ -48,6 +49,8 @@ def _headline(error: BaseException, name: str, reason: str) -> str:
         return f"elastic: the job{name} ended, but not all of it: {told(error)}"
     if isinstance(error, KeyboardInterrupt):
         return f"elastic: the job{name} ended: interrupted from the keyboard"
+    if isinstance(error, DrainedError):
+        return f"elastic: this node left the job{name}: {told(error)}"
     if isinstance(error, ElasticError):
         return f"elastic: the job{name} ended: {told(error)}"
     return f"elastic: internal error: {type(error).__name__}: {error}; please report it with the traceback above"

@@ -10,6 +10,7 @@ import pytest
 from elastic_core.errors import (
     ChildFailedError,
     ConfigurationError,
+    DrainedError,
     ElasticError,
     PluginError,
     Problem,
@@ -161,6 +162,7 @@ def test_workers_that_would_not_die_hide_no_failure():
             SignalException("the agent received SIGTERM", signal.SIGTERM),
             "elastic: the job j ended: the agent received SIGTERM",
         ),
+        (DrainedError("drained: by a"), "elastic: this node left the job j: drained: by a"),
         (RendezvousTimeoutError("2 of 4 nodes"), "elastic: the job j ended: 2 of 4 nodes"),
         (KeyboardInterrupt(), "elastic: the job j ended: interrupted from the keyboard"),
         (
