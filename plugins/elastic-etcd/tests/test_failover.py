@@ -276,6 +276,18 @@ def test_all_members_are_asked_at_once(etcd, client_of, nobody):
         assert members.current().endpoint == etcd.endpoint
 
 
+def test_followers_are_told_when_another_member_is_found(etcd, client_of, nobody):
+    """A stream that was opened on the next in line, which nobody has asked yet, would be left alone on it."""
+    members = client_of(nobody, nobody.replace("127.0.0.1", "127.0.0.2"), etcd.endpoint).members
+    left = []
+    members.failed(members.current())
+    members.follow(left.append)
+    assert members.find(TIMEOUT)
+    assert (left, members.current()) == ([members.all[1]], members.all[2])
+    assert members.find(TIMEOUT)
+    assert left == [members.all[1]]  # the one in use answers
+
+
 def test_looking_for_members_ends_with_patience_or_the_client(client_of, nobody, background):
     client = client_of(nobody)
     begun = time.monotonic()

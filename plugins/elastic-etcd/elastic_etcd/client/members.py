@@ -177,15 +177,21 @@ class Members:
 
     def find(self, patience: Duration) -> bool:
         """To be called between attempts when members fail: ask all at once, and use the first that answers, if it takes
-        at most `patience` seconds; so long it takes if none does. Whether one was found. Raises EtcdClosed."""
+        at most `patience` seconds; so long it takes if none does. Followers are told as by `failed`: a stream may have
+        been opened on the one that was next in line. Whether one was found. Raises EtcdClosed."""
         found = _Probes().winner(self.all, patience)
         self._expect_open()
         if found is None:
             return False
         found.found_well()
         with self._lock:
-            if not self.all[self._current].answered:  # else it is as good, or another thread has found a better one
+            before = self.all[self._current]
+            left = not before.answered and before is not found  # else another thread has found a better one
+            if left:
                 self._current = found.number
+            followers = list(self._followers) if left else []
+        for follower in followers:
+            follower(before)
         return True
 
     def close(self) -> None:
