@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
 from importlib.util import find_spec
@@ -85,6 +86,19 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
     from elastic_etcd.client.values import Compare, Field, Get, KeyValue, Put, Transaction
     from elastic_etcd.client.watch_events import Position, read_message, step
     from elastic_etcd.parameters import parse_endpoints, read_parameters
+    from elastic_etcd.server.cluster import (
+        Answer,
+        Cluster,
+        Place,
+        heard_of,
+        in_touch,
+        leaving,
+        majority_lost,
+        members_of,
+        shown,
+    )
+    from elastic_etcd.server.cluster import decide as decide_member
+    from elastic_etcd.server.gateway import UNUSABLE
     from elastic_etcd.server.process import plain, version_in
     from google.protobuf.message import DecodeError
 
@@ -147,6 +161,36 @@ if find_spec("elastic_etcd") and find_spec("google.protobuf"):
             assert all(one.isprintable() and len(one) <= LONGEST_WORD for one in told), code
             is_mistrust(failure)
         version_in(data)
+
+    PLACES = tuple(Place(f"n{number}", 2379, 2380) for number in range(4))
+    SERVED = Cluster("job", PLACES, spares=1)
+    _MEMBERS = [
+        {"ID": f"{number}", "name": SERVED.name(place), "peerURLs": [place.peer_url], "clientURLs": [place.url]}
+        for number, place in enumerate(PLACES[:3])
+    ]
+
+    @target(
+        UNUSABLE,
+        json.dumps({"members": _MEMBERS}).encode(),
+        json.dumps(
+            {"members": [*_MEMBERS[1:], {"ID": "9", "peerURLs": [PLACES[0].peer_url], "isLearner": True}]}
+        ).encode(),
+        b'etcd_network_peer_received_bytes_total{From="1f"} 1.048576e+06\n',
+        DEEP,
+    )
+    def etcd_members(data):
+        """What a member of a served cluster tells of the others, and what is decided by it."""
+        live = in_touch({}, heard_of(data))
+        found = members_of(json.loads(data))
+        answers = [
+            Answer(place, True, True, found, healthy) for place, healthy in zip(PLACES[:2], (True, False), strict=True)
+        ]
+        for own in PLACES[2:]:
+            for crowded in (False, True):
+                decide_member(SERVED, own, answers, False, crowded, live)
+            leaving(own, answers)
+            SERVED.initial_with(own, found)
+        assert all(line.isprintable() for line in (*shown(SERVED, answers, "1"), majority_lost(SERVED, answers)))
 
     @target((ConfigurationError,), b"a:1,b", b"https://[::1]:7/,http://b\nuser=u\npassword=p", b"h\nlease_ttl=3")
     def etcd_options(data):
