@@ -52,6 +52,7 @@ from elastic_core.rendezvous.membership import JoinStatus, Membership, join_stat
 from elastic_core.rendezvous.model import Cause, Report, State
 from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.policy import Wait, Write, decide, enough
+from elastic_core.rendezvous.repair import Remedy, Repair
 from elastic_core.rendezvous.roster import waiting
 
 if TYPE_CHECKING:
@@ -70,8 +71,6 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _IDLE: Duration = 5.0  # between two looks at what there is to do, of a node that wants nothing and hears no news
-_MOST_CHALLENGES = 3  # to other nodes that may not be there, before this one believes in them
-_FOR_REPAIR = 5  # intervals for the leader to put a state back that something else has overwritten
 _AFTER: Duration = 0.01  # requests are tried again a little later than everything else, which they must not hold up
 
 
@@ -88,6 +87,7 @@ class Node:
         membership: the round that it is in, or wants.
         election: which node leads, as this one sees it.
         connection: whether the store answers.
+        repair: whether something else has overwritten the state.
         lingers: whether it hosts the store of a job that is over, and others are still there.
         seen: what it sees of the others.
         gathering: what a round waits for, as seen last; None if this node has not looked.
@@ -103,8 +103,7 @@ class Node:
         self._state_stale = True
         self._to_give_back: tuple[State, Token | None] | None = None
         self._give_back_at = LONG_AGO
-        self._spoilt_since: Instant | None = None
-        self._challenges = 0
+        self.repair = Repair.of(settings)
         # This node's entry: what should stand (if it is to be registered), what does, and what did before an outage.
         self.entry = entry
         self._registers = False
@@ -356,10 +355,10 @@ class Node:
         if isinstance(found, Unreadable):
             self._pass_over(found, token, now)
             return
-        if self._challenges and not self._has_waited(now) and (found is None or not found.round):
+        if self.repair.doubts(found, now):
             self._look_again(now)
             return
-        was_spoilt, self._spoilt_since = self._spoilt_since is not None, None
+        was_spoilt, self.repair = self.repair.since is not None, self.repair.over()
         state = found or State()
         due = state if self.state is None else model.recovered(self.state, state)
         if due is not state:
@@ -374,33 +373,19 @@ class Node:
         self._took(state, token, now)
 
     def _pass_over(self, found: Unreadable, token: Token | None, now: Instant) -> None:
-        """Something else has written in the place of the state. What nodes have agreed on still holds, and who leads
-        puts it back; once in an interval, since others may not be able to read that either. A node that knows nothing
-        waits for that. If nobody has done it within some intervals, it is as if nothing stood there, unless it may be
-        other nodes'. Where those could only be of another secret, this node writes its own in its place: they put
-        theirs back, if they live, and then this job cannot be here."""
-        first = self._spoilt_since is None
-        self._spoilt_since = now if self._spoilt_since is None else self._spoilt_since
-        contested = found.others and found.secret
-        if self.state is not None and (self.state.round or not contested):
-            if first:
-                self._note("warning", "state spoilt", reason=found.reason)
-            self.token, self._to_give_back = token, (self.state, token)
-        elif not self._challenges and not self._has_waited(now):
-            self._look_again(now)
-        elif not found.others:
+        """Something else has written in the place of the state; see `repair`."""
+        first = self.repair.since is None
+        self.repair, remedy = self.repair.sees(found, self.state, now)
+        if remedy is Remedy.PASS_OVER:
             self._took(State(), token, now)
-        elif contested and self._challenges < _MOST_CHALLENGES:
-            self._challenges, self._spoilt_since = self._challenges + 1, now
+        elif remedy in (Remedy.PUT_BACK, Remedy.CHALLENGE):
+            if first and remedy is Remedy.PUT_BACK:
+                self._note("warning", "state spoilt", reason=found.reason)
             self.token, self._to_give_back = token, (self.state or State(), token)
         else:
-            self._tell_fault(RendezvousStateError(found.reason))
+            if remedy is Remedy.REFUSE:
+                self._tell_fault(RendezvousStateError(found.reason))
             self._look_again(now)
-
-    def _has_waited(self, now: Instant) -> bool:
-        """Whether those that know the state have had time to put it back."""
-        patience = min(self.settings.window, _FOR_REPAIR * self.settings.keep_alive_interval)
-        return self._spoilt_since is None or now - self._spoilt_since >= patience
 
     def _look_again(self, now: Instant) -> None:
         self._state_stale = True
@@ -411,7 +396,7 @@ class Node:
         was read before it, because a node that announced itself in between would be missing."""
         self._extend_join(now)
         before, self.state, self.token = self.state, state, token
-        self._to_give_back, self._spoilt_since, self._challenges = None, None, 0
+        self._to_give_back, self.repair = None, self.repair.over()
         self._decision = self._decide_at = None
         self._roster_stale = True
         if before is not None and before.round != state.round:
@@ -446,7 +431,7 @@ class Node:
             self._to_give_back = None
             self._take(state, token, now)
             return
-        if self._challenges:
+        if self.repair.challenges:
             self._to_give_back = None
             self._look_again(now)
             return
@@ -602,13 +587,10 @@ class Node:
         return ReadState()
 
     def _give_back(self, now: Instant) -> Operation | None:
-        if self._to_give_back is None or (self._spoilt_since is not None and not self._may_repair(now)):
+        if self._to_give_back is None or not self.repair.is_due(self.election.leading, self._give_back_at, now):
             return None
         self._give_back_at = later(now, self.settings.keep_alive_interval)
         return WriteState(*self._to_give_back)
-
-    def _may_repair(self, now: Instant) -> bool:
-        return bool(self._challenges) or (self.election.leading and now >= self._give_back_at)
 
     def _serve(self, now: Instant) -> Operation | None:
         """The first request that is not done. A failure is reported before the node is ready for the next round:

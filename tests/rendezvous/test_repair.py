@@ -1,0 +1,66 @@
+"""What a node does about a state that something else has overwritten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elastic_core.clock import Instant
+from elastic_core.rendezvous.effects import Unreadable
+from elastic_core.rendezvous.model import State
+from elastic_core.rendezvous.repair import Remedy, Repair
+
+AGREED, NEW = State(round=3), State()
+RUBBISH, OTHERS, OF_ANOTHER_SECRET = Unreadable("", False), Unreadable("", True), Unreadable("", True, secret=True)
+WELL = Repair(patience=5.0)
+EARLY, LATE = Instant(104.9), Instant(105.0)
+SEEN = replace(WELL, since=Instant(100.0))
+
+
+@pytest.mark.parametrize(
+    ("found", "known", "now", "remedy"),
+    [
+        (RUBBISH, AGREED, EARLY, Remedy.PUT_BACK),
+        (OTHERS, AGREED, LATE, Remedy.PUT_BACK),
+        (OF_ANOTHER_SECRET, AGREED, LATE, Remedy.PUT_BACK),
+        (RUBBISH, NEW, EARLY, Remedy.PUT_BACK),
+        (OTHERS, NEW, EARLY, Remedy.PUT_BACK),
+        (OF_ANOTHER_SECRET, NEW, EARLY, Remedy.WAIT),
+        (OF_ANOTHER_SECRET, NEW, LATE, Remedy.CHALLENGE),
+        (RUBBISH, None, EARLY, Remedy.WAIT),
+        (RUBBISH, None, LATE, Remedy.PASS_OVER),
+        (OTHERS, None, EARLY, Remedy.WAIT),
+        (OTHERS, None, LATE, Remedy.REFUSE),
+        (OF_ANOTHER_SECRET, None, EARLY, Remedy.WAIT),
+        (OF_ANOTHER_SECRET, None, LATE, Remedy.CHALLENGE),
+    ],
+)
+def test_what_nodes_have_agreed_on_holds_and_others_have_time_to_say_so(found, known, now, remedy):
+    assert SEEN.sees(found, known, now)[1] is remedy
+
+
+def test_others_that_answer_each_challenge_live():
+    repair, remedies = SEEN, []
+    for _ in range(5):
+        repair, remedy = repair.sees(OF_ANOTHER_SECRET, None, LATE)
+        remedies.append(remedy)
+    assert remedies == [Remedy.CHALLENGE] * 3 + [Remedy.REFUSE] * 2
+    assert repair.over() == WELL
+
+
+def test_a_state_of_no_round_may_be_overwritten_by_who_was_challenged():
+    challenged, _ = SEEN.sees(OF_ANOTHER_SECRET, None, LATE)
+    assert challenged.doubts(NEW, Instant(109.9))
+    assert challenged.doubts(None, Instant(109.9))
+    assert not challenged.doubts(NEW, Instant(110.0))
+    assert not challenged.doubts(AGREED, Instant(109.9))
+    assert not SEEN.doubts(NEW, EARLY)
+
+
+def test_who_leads_puts_back_now_and_then_and_who_challenges_at_once():
+    assert not SEEN.is_due(False, EARLY, LATE)
+    assert SEEN.is_due(True, LATE, LATE)
+    assert not SEEN.is_due(True, LATE, EARLY)
+    assert replace(SEEN, challenges=1).is_due(False, LATE, EARLY)
+    assert WELL.is_due(False, LATE, EARLY)  # what the store has lost
