@@ -221,7 +221,7 @@ class PluginManager:
 
     def _backends_of_stores(self) -> list[Provided[RendezvousBackendRecord]]:
         from elastic_core.rendezvous.from_store import record_of
-        from elastic_core.rendezvous.over_store import FAULTS
+        from elastic_core.rendezvous.store_connection import FAULTS
 
         kind = kind_of(StoreRecord)
         stores = [item for item in self.records(StoreRecord) if item.record.shared]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.hooks.records import Option, RendezvousBackendRecord
 from elastic_core.rendezvous.handler import create_handler
-from elastic_core.rendezvous.over_store import FactoryConnector, OverStore
+from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.round_stores import LateStore, MadeStores
 from elastic_core.rendezvous.settings import OPTIONS, advertised_address, options_of
+from elastic_core.rendezvous.store_connection import FactoryConnector
 from elastic_core.support.addresses import split_host_port
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
     from elastic_core.interfaces.backend import Seal
-    from elastic_core.rendezvous.over_store import StoreConnection
+    from elastic_core.rendezvous.store_connection import StoreConnection
 
 HEIR_PATIENCE: Duration = 0.5  # for the heir before to take over
 POINTER_PATIENCE: Duration = 12.0  # for the host of a store to look again where it has left a pointer

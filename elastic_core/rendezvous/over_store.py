@@ -4,24 +4,17 @@ state, and a log of announcements. Push is the store's `wait`."""
 from __future__ import annotations
 
 import contextlib
-import threading
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from elastic_core.clock import SystemClock, later
-from elastic_core.errors import (
-    ConfigurationError,
-    ElasticError,
-    Problem,
-    RendezvousConnectionError,
-    RendezvousStateError,
-)
+from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend, SpoiltStateError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.handover import HEIR_PATIENCE, POINTER_PATIENCE, Moved, Pointer, turn
 from elastic_core.rendezvous.roster_log import Announcer, RosterLog
 from elastic_core.rendezvous.seal import HmacSeal
+from elastic_core.rendezvous.store_connection import Line
 from elastic_core.rendezvous.versions import (
     EpochLeft,
     Foreign,
@@ -34,7 +27,6 @@ from elastic_core.rendezvous.versions import (
     create,
     epoch_named,
     foreign,
-    is_wait_timeout,
     new_epoch,
     peek,
     standing,
@@ -48,7 +40,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.backend import Announced, Seal, Token
     from elastic_core.interfaces.store import Store
     from elastic_core.rendezvous.handover import StoreMover
-    from elastic_core.support.retry import Backoff
+    from elastic_core.rendezvous.store_connection import StoreConnector
 
 T = TypeVar("T")
 HOLE_PATIENCE: Duration = 2.0
@@ -56,244 +48,6 @@ _AT_ONCE: Duration = 0.001
 _LONGEST_PLACE = 1024
 _MOST_EPOCHS = 3  # that one operation begins
 _MOST_MOVES = 3  # that one operation follows
-_ABSENT_PATIENCE: Duration = 2.0  # an answer takes less
-_PIECE: Duration = 1.0  # of a wait that cannot be interrupted
-FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
-
-
-class StoreConnection:
-    """One connection to a store. Derive from it if a store can do more than this.
-
-    Args:
-        store: used by one thread at a time.
-        where: the store, for messages.
-    """
-
-    def __init__(self, store: Store, where: str) -> None:
-        self.store: Any = store
-        self.where = where
-
-    def fetch(self, key: str, timeout: Duration, closed: threading.Event) -> bytes | None:
-        """The value of the key, once it is there; None after `timeout` seconds, soon after `closed` is set, and for a
-        key that was there and is not any more."""
-        clock = SystemClock()
-        until = later(clock.now(), timeout)
-        while not closed.is_set() and (left := until - clock.now()) > 0:
-            try:
-                self.store.wait([key], timedelta(seconds=max(min(left, _PIECE), 0.001)))
-            except Exception as error:
-                if not is_wait_timeout(error):
-                    raise
-            else:
-                return peek(self.store, key)
-        return None
-
-    def asked_for(self, key: str, timeout: Duration, closed: threading.Event, pauses: Backoff) -> bytes | None:
-        """The same for a store whose `wait` cannot be used: the key is asked for, with these pauses."""
-        clock, asked = SystemClock(), 0
-        until = later(clock.now(), timeout)
-        while not closed.is_set():
-            if (found := peek(self.store, key)) is not None:
-                return found
-            if (left := until - clock.now()) <= 0:
-                break
-            asked += 1
-            closed.wait(min(pauses.pause(asked), left))
-        return None
-
-    def hasten(self, seconds: Duration) -> None:
-        """Let a `get` of a key that has just been deleted wait for so long, if that can be said."""
-
-    def abort(self) -> None:
-        """Let every operation on it fail now, blocked ones included, if that is possible. Any thread. Idempotent."""
-
-    def release(self) -> None:
-        """Release it. Idempotent."""
-        close = getattr(self.store, "close", None)
-        if close is not None:
-            close()
-
-
-class StoreConnector(Protocol):
-    """Makes connections to one store. `connect` is called from several threads."""
-
-    @property
-    def where(self) -> str:
-        """The store, for messages."""
-        ...
-
-    @property
-    def hosts(self) -> bool:
-        """Whether the store lives in this process, and ends with `close`."""
-        ...
-
-    @property
-    def grace(self) -> Duration:
-        """See `RosterBackend.grace`."""
-        ...
-
-    def connect(self, aside: bool = False) -> StoreConnection:
-        """A connection. `aside`: one for waiting, beside a main one that stands or has just failed: no long patience.
-
-        Raises:
-            RendezvousConnectionError: none could be made within the connector's own bounds, or the connector was
-                closed.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let connecting fail, now and later. Ends what is hosted here. Idempotent."""
-        ...
-
-
-class FactoryConnector:
-    """Connections to a store that a function makes, one for each thread that uses it.
-
-    Args:
-        make: makes a client of the store; may raise anything.
-        where: the store, for messages.
-        grace: see `RosterBackend.grace`.
-    """
-
-    hosts = False
-
-    def __init__(self, make: Callable[[], Store], where: str, grace: Duration = 0.0) -> None:
-        self._make = make
-        self.where = where
-        self.grace = grace
-
-    def connect(self, aside: bool = False) -> StoreConnection:
-        try:
-            return StoreConnection(self._make(), self.where)
-        except (ElasticError, *FAULTS):
-            raise
-        except Exception as error:
-            raise unreachable("connecting", self.where, error) from error
-
-    def close(self) -> None:
-        """The caller that got a connection releases it."""
-
-
-def unreachable(doing: str, where: str, error: BaseException) -> RendezvousConnectionError:
-    """The error for a store operation that failed. Raise it `from error`. A stack trace of C++ is cut off."""
-    lines = str(error).strip().splitlines()
-    said = lines[0].strip() if lines else type(error).__name__
-    return RendezvousConnectionError(f"{doing} at {where} failed: {said}")
-
-
-class _Line:
-    """One thread's line to the store: connects when it is first used and after every fault, and can be cut from
-    outside.
-
-    Args:
-        connector: where connections come from.
-        aside: this line only waits, beside a main one.
-        greet: called with the store of every new connection before it is used otherwise.
-    """
-
-    def __init__(self, connector: StoreConnector, aside: bool, greet: Callable[[Store], object]) -> None:
-        self._connector = connector
-        self._aside = aside
-        self._greet = greet
-        self._lock = threading.RLock()
-        self._connection: StoreConnection | None = None
-        self._closed = threading.Event()
-        self._elsewhere = False
-
-    def use(self, doing: str, operation: Callable[[Store], T]) -> T:
-        """Do something with the store. After a fault the connection is dropped, and the next call makes a new one.
-
-        Raises:
-            RendezvousConnectionError: the store cannot be reached, the operation broke off, or the line was closed.
-        """
-        with self._lock:
-            return self._tried(doing, lambda connection: operation(connection.store))
-
-    def fetch(self, key: str, timeout: Duration, stands: Callable[[], bool] = lambda: True) -> bytes | None:
-        """The value of the key, once it is there; None after `timeout` seconds, and when the line is closed. `stands`:
-        whether it is still the key to wait for, asked once there is a connection. Raises: as `use`, except that a
-        closed line is no fault; EpochLeft if the key does not stand."""
-
-        def waited(connection: StoreConnection) -> bytes | None:
-            if not stands():
-                raise EpochLeft
-            return connection.fetch(key, timeout, self._closed)
-
-        return self._unless_closed(waited)
-
-    def look(self, operation: Callable[[Store], T]) -> T | None:
-        """The same for any operation: None when the line is closed."""
-        return self._unless_closed(lambda connection: operation(connection.store))
-
-    def _unless_closed(self, operation: Callable[[StoreConnection], T]) -> T | None:
-        with self._lock:
-            try:
-                return None if self._closed.is_set() else self._tried("waiting", operation)
-            except RendezvousConnectionError:
-                if self._closed.is_set() or self._elsewhere:
-                    return None
-                raise
-
-    def close(self) -> None:
-        """Cut the line. Any thread."""
-        self._closed.set()
-        self._cut()
-
-    def renew(self) -> None:
-        """The store is elsewhere: cut the connection, and make another one when it is needed. Who waits is told that
-        there is no news. Any thread."""
-        self._elsewhere = True
-        self._cut()
-
-    def _cut(self) -> None:
-        connection = self._connection
-        if connection is not None:
-            connection.abort()
-        if self._lock.acquire(blocking=False):  # else the thread that uses it finds it cut, and drops it
-            try:
-                self._drop()
-            finally:
-                self._lock.release()
-
-    def _tried(self, doing: str, operation: Callable[[StoreConnection], T]) -> T:
-        try:
-            return operation(self._connected())
-        except (ElasticError, EpochLeft, Moving, Moved):
-            raise  # no word of the store about its connection
-        except Exception as error:
-            self._drop()
-            if isinstance(error, ImportError):  # which comes again
-                needed = f"expected a store whose client can be imported, found {type(error).__name__}: {error}"
-                raise ConfigurationError(Problem("--rdzv-backend", f"{needed}; repair what is installed")) from error
-            if isinstance(error, FAULTS):  # no word about the connection either, but a client may be broken for good
-                raise
-            raise unreachable(doing, self._connector.where, error) from error
-        finally:
-            if self._closed.is_set():
-                self._drop()
-
-    def _connected(self) -> StoreConnection:
-        if self._elsewhere:
-            self._elsewhere = False
-            self._drop()
-        if self._connection is None and not self._closed.is_set():
-            connection = self._connector.connect(self._aside)
-            try:
-                connection.hasten(_ABSENT_PATIENCE)
-                self._greet(connection.store)
-            except BaseException:
-                connection.release()
-                raise
-            self._connection = connection
-        if self._connection is None or self._closed.is_set():
-            self._drop()
-            raise RendezvousConnectionError(f"the connection to {self._connector.where} was closed by this side")
-        return self._connection
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.release()
-            self._connection = None
 
 
 @dataclass
@@ -365,9 +119,9 @@ class OverStore(RosterBackend):
         self._unanswered: tuple[str, bytes | None, Instant] | None = None
         self._epoch: _Epoch | None = None
         self._pushed: _Pushed | None = None
-        self._state_line = _Line(connector, aside=True, greet=self._greet_aside)
-        self._roster_line = _Line(connector, aside=True, greet=self._greet_aside)
-        self._main = _Line(connector, aside=False, greet=self._arrived)
+        self._state_line = Line(connector, aside=True, greet=self._greet_aside)
+        self._roster_line = Line(connector, aside=True, greet=self._greet_aside)
+        self._main = Line(connector, aside=False, greet=self._arrived)
 
     @property
     def name(self) -> str:

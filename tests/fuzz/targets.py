@@ -42,13 +42,14 @@ from elastic_core.rendezvous.codec import LONGEST_STATE, decoded_entry, decoded_
 from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, State
 from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.over_state import StateStore
-from elastic_core.rendezvous.over_store import FactoryConnector, OverStore, StoreConnection
+from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.policy import Write, decide
 from elastic_core.rendezvous.roster_log import LogRecord, decoded_record
 from elastic_core.rendezvous.seal import HmacSeal, seal_of
 from elastic_core.rendezvous.seats import Seat, Seats
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.signed import SignedBackend
+from elastic_core.rendezvous.store_connection import FactoryConnector, StoreConnection
 from elastic_core.rendezvous.versions import Keys, epoch_named
 from elastic_core.support.addresses import hosts_of, joined_host_port, reaches_beyond, split_host_port
 from elastic_core.support.secret_files import read_secret

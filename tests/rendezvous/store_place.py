@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from elastic_core.builtin.memory_store import MemoryStore
-from elastic_core.rendezvous.over_store import FactoryConnector, OverStore
+from elastic_core.rendezvous.over_store import OverStore
+from elastic_core.rendezvous.store_connection import FactoryConnector
 from elastic_core.rendezvous.versions import Keys
 
 KEYS = Keys("job", "0123456789abcdef")

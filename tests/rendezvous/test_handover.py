@@ -9,8 +9,8 @@ import pytest
 
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.rendezvous.handover import Pointer, turn
-from elastic_core.rendezvous.over_store import StoreConnection
 from elastic_core.rendezvous.seal import HmacSeal
+from elastic_core.rendezvous.store_connection import StoreConnection
 
 HEIRS = ["b", "c", "d"]
 LONG = 20.0

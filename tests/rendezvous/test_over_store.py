@@ -8,7 +8,8 @@ from store_place import KEYS, Place
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import EntryDroppedError, SpoiltStateError
-from elastic_core.rendezvous.over_store import FactoryConnector, OverStore, StoreConnection
+from elastic_core.rendezvous.over_store import OverStore
+from elastic_core.rendezvous.store_connection import FactoryConnector, StoreConnection
 from elastic_core.rendezvous.versions import KEPT, Keys, is_wait_timeout
 from elastic_core.testing import BackendContract, Background, eventually
 

@@ -11,7 +11,7 @@ from elastic_core.rendezvous.over_store import HOLE_PATIENCE, OverStore
 if TYPE_CHECKING:
     from elastic_c10d.torch_store import Store
     from elastic_core.clock import Clock, Duration
-    from elastic_core.rendezvous.over_store import StoreConnector
+    from elastic_core.rendezvous.store_connection import StoreConnector
 
 
 class C10dRendezvousBackend(OverStore):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from elastic_c10d.torch_store import innermost
-from elastic_core.rendezvous.over_store import StoreConnection
+from elastic_core.rendezvous.store_connection import StoreConnection
 from elastic_core.rendezvous.versions import is_wait_timeout
 from elastic_core.support.retry import Backoff
 

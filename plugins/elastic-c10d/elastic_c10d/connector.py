@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from elastic_c10d.connection import TorchConnection, cut_unanswered, socket_of
 from elastic_c10d.torch_store import distributed, innermost
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.rendezvous.over_store import unreachable
+from elastic_core.rendezvous.store_connection import unreachable
 from elastic_core.support.bounded import Call
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from elastic_c10d.torch_store import Store
     from elastic_core.clock import Duration
-    from elastic_core.rendezvous.over_store import StoreConnector
+    from elastic_core.rendezvous.store_connection import StoreConnector
 
 READ_TIMEOUT: Duration = 60.0
 CONNECT_TIMEOUT: Duration = 10.0

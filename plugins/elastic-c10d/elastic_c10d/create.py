@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from elastic_c10d.torch_store import Store
     from elastic_core.clock import Duration
     from elastic_core.interfaces.handler import RendezvousParameters
-    from elastic_core.rendezvous.over_store import StoreConnector
+    from elastic_core.rendezvous.store_connection import StoreConnector
 
 _LENGTH = struct.Struct("=I")  # a FileStore begins with the length of its first key
 _LONGEST_KEY = 4096

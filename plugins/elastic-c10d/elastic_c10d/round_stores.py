@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.rendezvous.over_store import StoreConnector
+    from elastic_core.rendezvous.store_connection import StoreConnector
 
 _NOT_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 

@@ -34,7 +34,7 @@ GRACE: Duration = 30.0
 
 
 class TcpConnector:
-    """See `over_store.StoreConnector`, and `handover.StoreMover`.
+    """See `store_connection.StoreConnector`, and `handover.StoreMover`.
 
     Args:
         endpoint: where the store is, or will be.
