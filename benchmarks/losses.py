@@ -35,10 +35,10 @@ import psutil
 
 from benchmarks.cluster import Cluster, Meeting, Shape, Step, cluster
 from benchmarks.job import BenchmarkError, launchers
-from benchmarks.machines import Machine, Machines, machines, missing
 from benchmarks.processes import now
 from benchmarks.recovery import FORM_LIMIT_S, MOST_PAUSE_S, STEPS, kill, note
 from benchmarks.report import Report, Row, main, median, parser
+from elastic_core.testing.machines import Machine, Machines, machines, missing
 
 PORT = 29400
 WORLD = 3

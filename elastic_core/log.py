@@ -42,7 +42,7 @@ EVENTS: Mapping[EventName, str] = {
     "workers stopped": "no worker of this node runs any more",
     "leftover processes": "processes that workers started still ran after the workers and are being ended",
     "process would not die": "a process survived SIGKILL and was left behind",
-    "guardian lost": "the process that ends the workers if the agent is killed has itself been ended",
+    "guardian lost": "the process that ends the workers if the agent is killed has been ended; another one follows",
     "restart decided": "the group starts again, for the reason given",
     "no restart": "the group failed and does not start again, for the reason given",
     "round over": "the agent stops its workers for good, though none of them failed, for the reason given",

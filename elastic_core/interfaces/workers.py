@@ -157,7 +157,7 @@ class WorkerProcesses(Protocol):
         """Start a worker for each of the plan's ranks, all or none. Returns the process ids by local rank."""
 
     def sentinels(self) -> Collection[int]:
-        """File descriptors; one of them becomes readable when a running worker has ended."""
+        """File descriptors; one of them polls as ready when a running worker has ended, or `reap` has other work."""
 
     def reap(self) -> list[WorkerExit]:
         """The exits since the last call, in the order in which they probably happened. Does not block."""

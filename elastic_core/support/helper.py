@@ -68,6 +68,12 @@ class HelperProcess:
             raise ValueError("expected a helper whose output is a pipe, found one whose output is not")
         return self._process.stdout
 
+    @property
+    def sentinel(self) -> int | None:
+        """A descriptor that polls as ready once the helper has ended; None when our end of its pipe is closed."""
+        pipe = self._process.stdin
+        return None if pipe is None or pipe.closed else pipe.fileno()
+
     def order(self, line: str) -> bool:
         """Write it a line. Returns false if the helper has ended; later calls then do nothing and return true."""
         pipe = self._process.stdin

@@ -187,9 +187,12 @@ class LocalWorkers:
         return getattr(self._starter, "template_pid", None)
 
     def sentinels(self) -> Collection[int]:
-        return [worker.sentinel for worker in self._running_workers()]
+        found = [worker.sentinel for worker in self._running_workers()]
+        return [*found, *self._guardian.sentinels()] if found and self._guardian else found
 
     def reap(self) -> list[WorkerExit]:
+        if self._guardian is not None:
+            self._guardian.look()
         if self._round is None:
             return []
         fresh = [w for w in self._running_workers() if w.reap()]
@@ -306,7 +309,7 @@ class LocalWorkers:
     def _ensure_guardian(self) -> Guardian:
         if self._guardian is None:
             with interrupts_held():
-                self._guardian = Guardian(lifeline=self._lifeline)
+                self._guardian = Guardian(lifeline=self._lifeline, clock=self._clock)
         return self._guardian
 
     def _ensure_helpers(self) -> tuple[Guardian, Path]:

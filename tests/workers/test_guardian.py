@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from elastic_core.testing import FakeClock
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.sessions import start_of
 
@@ -36,13 +37,43 @@ def test_orders_after_the_end_are_ignored(guardian):
     guardian.watch(1, 1)
 
 
-def test_a_lost_guardian_costs_one_line(guardian, until, running, capfd):
-    os.kill(guardian.pid, signal.SIGKILL)
-    until(lambda: not running(guardian.pid))
-    guardian.watch(1, 1)
-    guardian.forget(1)
+def test_a_lost_guardian_is_replaced_by_one_that_knows_all_that_holds(guardian, until, running, spawn, tmp_path, capfd):
+    watched, forgotten, late = spawn(SLEEP), spawn(SLEEP), spawn(SLEEP)
+    for process in (watched, forgotten):
+        guardian.watch(process.pid, start_of(process.pid))
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    guardian.scratch(str(folder))
+    first = guardian.pid
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not running(first))
+    guardian.forget(forgotten.pid)
+    guardian.watch(late.pid, start_of(late.pid))
+    assert guardian.pid != first
     guardian.close()
+    assert (watched.wait(), late.wait()) == (-signal.SIGKILL, -signal.SIGKILL)
+    assert forgotten.poll() is None
+    assert not folder.exists()
     assert capfd.readouterr().err.count("guardian lost") == 1
+
+
+def test_it_is_replaced_without_an_order_but_not_all_the_time(until, running):
+    clock = FakeClock()
+    guardian = Guardian(clock=clock)
+    try:
+        clock.advance(2.0)
+        for replaced in (True, False):
+            lost = guardian.pid
+            os.kill(lost, signal.SIGKILL)
+            until(lambda lost=lost: not running(lost))
+            guardian.look()
+            assert (guardian.pid != lost) is replaced
+        assert guardian.sentinels() == []
+        guardian.forget(1)
+        assert guardian.pid != lost
+        assert len(guardian.sentinels()) == 1
+    finally:
+        guardian.close()
 
 
 def environment_of(pid):

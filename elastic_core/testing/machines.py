@@ -1,4 +1,4 @@
-"""Machines on this machine: network name spaces, each with a link and an address of its own on one bridge.
+"""Machines on this machine: network name spaces, each with a link, an address and names of its own on one bridge.
 
 Root only, with Debian's iproute2. What is made is taken away by `close`, with all processes that still run in it;
 nothing outside these name spaces is touched. Links can be cut, and made slow or lossy (`tc netem`).
@@ -12,10 +12,15 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _NET = "10.97.0"
+_ETC = Path("/etc/netns")
 
 
 def missing() -> str:
@@ -79,13 +84,45 @@ class Machine:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    def shape(self, *netem: str) -> None:
-        """What leaves it is delayed, lost or reordered, as tc-netem(8) says; with nothing, no longer."""
-        subprocess.run(["ip", "netns", "exec", self.space, "tc", "qdisc", "del", "dev", "eth0", "root"],
-                       check=False, capture_output=True)  # fmt: skip
-        if netem:
-            command = [*self.through, "tc", "qdisc", "add", "dev", "eth0", "root", "netem", *netem]
-            subprocess.run(command, check=True, capture_output=True)
+    def shape(self, *qdisc: str) -> None:
+        """How what leaves it is queued, as tc(8) says, such as `netem delay 100ms` or `tbf rate 64kbit ...`; with
+        nothing, as before."""
+        subprocess.run([*self.through, "tc", "qdisc", "del", "dev", "eth0", "root"], check=False, capture_output=True)
+        if qdisc:
+            subprocess.run([*self.through, "tc", "qdisc", "add", "dev", "eth0", "root", *qdisc], check=True,
+                           capture_output=True)  # fmt: skip
+
+    def drops(self, one_in: int) -> None:
+        """One packet in so many that leave it is lost; with 0, none any more. Needs Debian's nftables."""
+        if one_in:
+            rules = f"""table inet lossy {{
+                chain out {{ type filter hook output priority 0; numgen random mod {one_in} < 1 drop; }}
+            }}"""
+            subprocess.run([*self.through, "nft", "-f", "-"], check=True, capture_output=True, input=rules.encode())
+        else:
+            subprocess.run([*self.through, "nft", "delete", "table", "inet", "lossy"], check=False,
+                           capture_output=True)  # fmt: skip
+
+    def knows(self, *qdisc: str) -> bool:
+        """Whether the kernel can `shape` so."""
+        try:
+            self.shape(*qdisc)
+        except subprocess.CalledProcessError:
+            return False
+        self.shape()
+        return True
+
+    def names(self) -> tuple[str, str]:
+        """What its hosts file says, and the address of its name server; for `name`."""
+        return self._etc("hosts").read_text(), self._etc("resolv.conf").read_text().split()[1]
+
+    def name(self, hosts: str, resolver: str) -> None:
+        """What is known by name there from now on, also by what runs there already."""
+        self._etc("hosts").write_text(hosts)
+        self._etc("resolv.conf").write_text(f"nameserver {resolver}\n")
+
+    def _etc(self, name: str) -> Path:
+        return _ETC / self.space / name  # `ip netns exec` puts these over the ones in /etc
 
     def loses(self, other: Machine) -> None:
         """What leaves it for the other one does not arrive; the other way may be free."""
@@ -97,12 +134,14 @@ class Machine:
 
 
 class Machines:
-    """So many of them: 10.97.0.1 and so on."""
+    """So many of them: 10.97.0.1, with the name machine1, and so on."""
 
     def __init__(self, count: int) -> None:
         mark = uuid.uuid4().hex[:6]
         self._bridge = f"elb{mark}"
         self._made: list[Machine] = []
+        named = (f"{_NET}.{number} machine{number}\n" for number in range(1, count + 1))
+        self._hosts = "".join([Path("/etc/hosts").read_text(), *named])
         _ip("link", "add", self._bridge, "type", "bridge")
         try:
             _ip("link", "set", self._bridge, "up")
@@ -115,6 +154,8 @@ class Machines:
     def _make(self, machine: Machine) -> None:
         _ip("netns", "add", machine.space)
         self._made.append(machine)
+        (_ETC / machine.space).mkdir(parents=True)
+        machine.name(self._hosts, _resolver())
         _ip("link", "add", machine.link, "type", "veth", "peer", "name", "eth0", "netns", machine.space)
         _ip("link", "set", machine.link, "master", self._bridge, "up")
         for command in (f"addr add {machine.address}/24 dev eth0", "link set eth0 up", "link set lo up"):
@@ -144,6 +185,7 @@ class Machines:
         for machine in self._made:
             machine.off()
             subprocess.run(["ip", "netns", "del", machine.space], check=False, capture_output=True)
+            shutil.rmtree(_ETC / machine.space, ignore_errors=True)
         self._made.clear()
         subprocess.run(["ip", "link", "del", self._bridge], check=False, capture_output=True)
 
@@ -156,6 +198,15 @@ def machines(count: int) -> Iterator[Machines]:
         yield made
     finally:
         made.close()
+
+
+def _resolver() -> str:
+    """The name server of this machine."""
+    with contextlib.suppress(OSError):
+        for line in Path("/etc/resolv.conf").read_text().splitlines():
+            if line.startswith("nameserver "):
+                return line.split()[1]
+    return "127.0.0.1"
 
 
 def _ip(*command: str) -> None:

@@ -1,0 +1,374 @@
+"""A storm of faults on jobs of elastic-core, and a checker that reads afterwards what happened.
+
+Jobs of three to five nodes, each on a machine of its own (a network name space with a link, an address, a name and a
+disk), live through faults drawn by seed, alone and overlapping; `elastic_core.testing.campaign` says which there are
+and what may never be. Several jobs run at once, in all worlds in turn, for so many minutes. What a seed draws is always
+the same; what the machine makes of it is not. A job that violates a rule is kept, with its storm, its history and its
+logs, below `--keep`; `--shrink` makes the storm small that is read from a file there.
+
+Root only. `torchrun` has the same storm, as far as it can have it, with one wave a job: it seldom lives through one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.job import BenchmarkError, launcher_command
+from benchmarks.report import Report, Row, main, parser
+from elastic_core.testing.campaign import (
+    Job,
+    Server,
+    Setting,
+    Storm,
+    check,
+    draw,
+    kinds_of,
+    read,
+    smaller,
+    write,
+)
+from elastic_core.testing.machines import Machines, machines, missing
+
+WORLDS = ("c10d", "etcd", "etcd served", "sqlite", "static")
+MOST_S = 900.0
+"""After which a job that has not ended is killed; its storm is kept."""
+
+# In the name space of a machine: what an etcd has.
+LEFT = """
+import base64, json, sys, urllib.request
+def ask(path, **what):
+    data = json.dumps(what).encode()
+    with urllib.request.urlopen(f"http://{sys.argv[1]}:2379/v3/{path}", data, timeout=5) as answer:
+        return json.load(answer)
+for found in ask("kv/range", key="AA==", range_end="AA==", keys_only=True).get("kvs", []):
+    print("key", base64.b64decode(found["key"]).decode())
+for found in ask("lease/leases").get("leases", []):
+    lives = ask("lease/timetolive", ID=found["ID"], keys=True)
+    keys = [base64.b64decode(key).decode() for key in lives.get("keys", [])]
+    # A member may list what has ended; the state of a job that is over stays for those who come late.
+    if int(lives.get("TTL", -1)) > 0 and not any(key.endswith("/state") for key in keys):
+        print("lease of", lives["grantedTTL"], "s for", *keys or ["nothing"])
+"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a job of the campaign is like, drawn by its seed."""
+
+    world: str
+    nodes: int
+    secret: bool
+    warm: bool
+    names: bool
+
+    @classmethod
+    def drawn(cls, world: str, seed: str) -> Shape:
+        """The one of this seed."""
+        lot = random.Random(f"shape {world} {seed}")
+        bare = world == "torchrun"
+        return cls(world, lot.choice((3, 3, 4, 5)), not bare and lot.random() < 0.5, not bare and lot.random() < 0.25,
+                   lot.random() < 0.5)  # fmt: skip
+
+
+@contextlib.contextmanager
+def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[str] = ()) -> Iterator[Setting]:
+    """Machines and a job for them; they are gone after the block."""
+    members = 3 if shape.world == "etcd" else 0
+    with machines(shape.nodes + members) as made:
+        setting = _setting(shape, made, folder)
+        launcher = [sys.executable, "-m", "benchmarks.planted", planted, "run"] if planted else setting.launcher
+        more = [*setting.flags, *flags]
+        secret = folder / "secret"
+        secret.write_text("a secret of this campaign\n")
+        secret.chmod(0o600)
+        worker = setting.worker
+        if shape.warm:
+            more.append("--warm-start")
+            worker = setting.worker[-1:]
+        have = setting.have | ({"warm"} if shape.warm else set())
+        yield replace(
+            setting, launcher=launcher, secret=str(secret) if shape.secret else "", flags=more, worker=worker, have=have
+        )
+
+
+def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
+    own = list(made)[: shape.nodes]
+    hosts = [f"machine{number}" if shape.names else one.address for number, one in enumerate(own, 1)]
+    last_call = {"last_call_timeout": "1"}
+    have = frozenset({"elastic", "shared"})
+    environment = {"RES_OPTIONS": "timeout:1 attempts:1", "PYTHONPATH": ":".join(filter(None, sys.path))}
+    if shape.world == "c10d":
+        return Setting("c10d", ",".join(f"{host}:29400" for host in hosts), shape.nodes, last_call, machines=own,
+                       have=have, environment=environment)  # fmt: skip
+    if shape.world == "etcd":
+        theirs = list(made)[shape.nodes :]
+        servers = [Server(_member(number, [one.address for one in theirs], folder), machine)
+                   for number, machine in enumerate(theirs)]  # fmt: skip
+
+        def left() -> list[str]:
+            found = theirs[0].run(sys.executable, "-c", LEFT, theirs[0].address).splitlines()
+            return [line for line in found if not line.endswith("/state")]
+
+        return Setting("etcd", ",".join(one.address for one in theirs), shape.nodes, last_call, machines=own, have=have,
+                       servers=servers, left=left, environment=environment)  # fmt: skip
+    if shape.world == "etcd served":
+        conf = {**last_call, "serve": "true" if shape.nodes == 3 else "3"}
+        return Setting("etcd", ",".join(hosts), shape.nodes, conf, machines=own, have=have | {"members"},
+                       environment=environment)  # fmt: skip
+    if shape.world == "sqlite":
+        return Setting("sqlite", str(folder / "rendezvous.db"), shape.nodes, last_call, machines=own, have=have,
+                       environment=environment)  # fmt: skip
+    if shape.world == "static":
+        return Setting("static", "", shape.nodes, flags=(f"--master-addr={hosts[0]}",), machines=own, fixed=True,
+                       looked_at=f"{hosts[0]}:29500",
+                       own=lambda place: (f"--node-rank={place}",), have=frozenset({"elastic"}),
+                       environment=environment)  # fmt: skip
+    return Setting("c10d", f"{own[0].address}:29400", shape.nodes, {}, machines=own, have=frozenset(),
+                   launcher=launcher_command("torchrun"), environment=environment, limit_s=60.0,
+                   own=lambda place: (f"--rdzv-conf=is_host={place == 0}",
+                                      f"--local-addr={own[place].address}"))  # fmt: skip
+
+
+def _member(number: int, hosts: Sequence[str], folder: Path) -> list[str]:
+    from elastic_etcd.server.process import find_binary
+
+    clients, peers = f"http://{hosts[number]}:2379", f"http://{hosts[number]}:2380"
+    return [
+        *(find_binary().path, "--name", f"m{number}", "--data-dir", str(folder / f"m{number}")),
+        *("--listen-client-urls", clients, "--advertise-client-urls", clients),
+        *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
+        *("--initial-cluster", ",".join(f"m{place}=http://{host}:2380" for place, host in enumerate(hosts))),
+        *("--log-level", "error"),
+    ]
+
+
+@dataclass
+class Outcome:
+    """One job of the campaign.
+
+    Args:
+        faults: how many were done, by kind.
+        alone: for each kind, the seconds from a fault that had a wave for itself until all nodes trained again.
+        violations: as `check` has found them.
+        reached: how many waves it lived through.
+    """
+
+    shape: Shape
+    seed: str
+    faults: dict[str, int] = field(default_factory=dict)
+    alone: dict[str, list[float]] = field(default_factory=dict)
+    violations: list[dict[str, Any]] = field(default_factory=list)
+    reached: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+
+
+def conduct(
+    shape: Shape, seed: str, storm: Storm, folder: Path, planted: str = "", flags: Sequence[str] = ()
+) -> Outcome:
+    """Run one job through a storm, here."""
+    begun = time.monotonic()
+    write(storm, folder / "storm.json")
+    with setting_of(shape, folder, planted, flags) as setting:
+        history = Job(setting, folder).run(storm)
+    made = Outcome(shape, seed, rounds=len(history.rounds))
+    struck = [event for event in history.of("fault") if not event["missed"]]
+    made.faults = dict(Counter(event["kind"] for event in struck))
+    whole = {event["number"]: event for event in history.of("whole")}
+    made.reached = len(whole)
+    for number, wave in enumerate(storm):
+        if number in whole and len(wave.faults) == 1:
+            made.alone.setdefault(wave.faults[0].kind, []).append(round(whole[number]["recovery_s"], 3))
+    made.violations = [asdict(one) for one in check(history)]
+    made.seconds = time.monotonic() - begun
+    return made
+
+
+def storm_of(shape: Shape, seed: str, faults: int, most_s: float, kinds: Sequence[str] = ()) -> Storm:
+    """The storm that comes of the seed."""
+    with tempfile.TemporaryDirectory() as folder, setting_of(shape, Path(folder)) as setting:
+        can = list(kinds_of(setting))
+        known = [kind for kind in can if not kinds or kind in kinds]
+        losses = 1 if shape.world == "etcd served" else 3
+        return draw(seed, faults, known, shape.nodes, len(setting.servers), most_s, losses)
+
+
+def run_one(arguments: argparse.Namespace) -> None:
+    """The part of a child process: one job; its outcome goes to the folder."""
+    folder = Path(arguments.one)
+    order = json.loads((folder / "order.json").read_text())
+    shape = Shape(**order["shape"])
+    storm = (
+        read(folder / "storm.json")
+        if (folder / "storm.json").exists()
+        else storm_of(shape, order["seed"], order["faults"], order["most_s"], order["kinds"])
+    )
+    made = conduct(shape, order["seed"], storm, folder, order["planted"], order["flags"])
+    (folder / "outcome.json").write_text(json.dumps(asdict(made)))
+
+
+class Running:
+    """One job in a process of its own."""
+
+    def __init__(self, base: Path, shape: Shape, seed: str, arguments: argparse.Namespace, storm: Storm = ()) -> None:
+        self.shape, self.seed, self.begun = shape, seed, time.monotonic()
+        self.folder = base / f"{shape.world.replace(' ', '-')}-{seed.replace('/', '-')}"
+        self.folder.mkdir()
+        faults = 1 if shape.world == "torchrun" else arguments.faults
+        order = {"shape": asdict(shape), "seed": seed, "faults": faults, "most_s": arguments.most,
+                 "kinds": arguments.kinds, "planted": arguments.plant, "flags": arguments.flags}  # fmt: skip
+        (self.folder / "order.json").write_text(json.dumps(order))
+        if storm:
+            write(storm, self.folder / "storm.json")
+        command = [sys.executable, "-m", "benchmarks.campaign", "--one", str(self.folder)]
+        with (self.folder / "said").open("wb") as file:
+            self._process = subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+
+    def over(self) -> bool:
+        """Whether it has ended; one that takes too long is killed."""
+        if time.monotonic() - self.begun > MOST_S:
+            self._process.terminate()
+        return self._process.poll() is not None
+
+    def outcome(self) -> Outcome:
+        """What came of it. A campaign that fails itself is a violation, too."""
+        path = self.folder / "outcome.json"
+        if not path.exists():
+            said = (self.folder / "said").read_text()[-1500:]
+            return Outcome(
+                self.shape, self.seed, violations=[{"rule": "campaign", "what": said, "at": 0.0, "wave": None}]
+            )
+        content = json.loads(path.read_text())
+        return Outcome(Shape(**content.pop("shape")), **content)
+
+
+def campaign(arguments: argparse.Namespace) -> list[Outcome]:
+    """So many jobs at once, for so long."""
+    done: list[Outcome] = []
+    running: list[Running] = []
+    until = time.monotonic() + arguments.minutes * 60
+    base = Path(tempfile.mkdtemp(prefix="elastic-campaign-"))
+    keep = Path(arguments.keep)
+    keep.mkdir(parents=True, exist_ok=True)
+    number = 0
+    try:
+        while running or (time.monotonic() < until and (not arguments.jobs or number < arguments.jobs)):
+            while len(running) < arguments.parallel and time.monotonic() < until and number < (arguments.jobs or 10**9):
+                world = arguments.worlds[number % len(arguments.worlds)]
+                seed = f"{arguments.seed}/{number}"
+                running.append(Running(base, Shape.drawn(world, seed), seed, arguments))
+                number += 1
+            for one in [one for one in running if one.over()]:
+                running.remove(one)
+                made = one.outcome()
+                done.append(made)
+                narrate(made)
+                if made.violations and made.shape.world != "torchrun":
+                    shutil.copytree(one.folder, keep / one.folder.name, dirs_exist_ok=True,
+                                    ignore=shutil.ignore_patterns("disks", "m0", "m1", "m2"))  # fmt: skip
+                shutil.rmtree(one.folder, ignore_errors=True)
+            time.sleep(0.2)
+    finally:
+        for one in running:
+            one._process.terminate()
+            one._process.wait()
+        shutil.rmtree(base, ignore_errors=True)
+    return done
+
+
+def narrate(made: Outcome) -> None:
+    """A line for each job, and one for each violation."""
+    shape = made.shape
+    like = ", ".join(name for name in ("secret", "warm", "names") if getattr(shape, name)) or "plain"
+    print(f"{shape.world} {made.seed} ({shape.nodes} nodes, {like}): {sum(made.faults.values())} faults, {made.rounds} "
+          f"rounds, {made.seconds:.0f} s, {len(made.violations)} violations", flush=True)  # fmt: skip
+    for one in made.violations[:4]:
+        print(f"    wave {one['wave']}: {one['rule']}: {one['what'][:300]}", flush=True)
+
+
+def shrink(arguments: argparse.Namespace) -> Report:
+    """The storm of a kept job, made small: fewer faults that violate the same rule, twice in `--tries` tries."""
+    source = Path(arguments.shrink)
+    order = json.loads((source / "order.json").read_text())
+    shape = Shape(**order["shape"])
+    rules = {one["rule"] for one in json.loads((source / "outcome.json").read_text())["violations"]}
+
+    def fails(storm: Storm) -> bool:
+        for _ in range(arguments.tries):
+            with tempfile.TemporaryDirectory(prefix="elastic-campaign-") as folder:
+                made = conduct(shape, order["seed"], storm, Path(folder), order["planted"], order["flags"])
+            found = {one["rule"] for one in made.violations}
+            print(f"{sum(len(wave.faults) for wave in storm)} faults: {sorted(found & rules) or 'nothing'}", flush=True)
+            if found & rules:
+                return True
+        return False
+
+    small = smaller(read(source / "storm.json"), fails)
+    write(small, source / "small.json")
+    for wave in small:
+        print(wave)
+    return Report("campaign", {"shrunk": str(source)})
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """The whole campaign."""
+    if reason := missing():
+        raise BenchmarkError(reason)
+    if arguments.shrink:
+        return shrink(arguments)
+    outcomes = campaign(arguments)
+    report = Report("campaign", {"seed": arguments.seed, "minutes": arguments.minutes, "parallel": arguments.parallel})
+    report.measurements["jobs"] = [asdict(one) for one in outcomes]
+    worlds = [world for world in (*WORLDS, "torchrun") if any(one.shape.world == world for one in outcomes)]
+    counts: dict[str, Callable[[Outcome], int]] = {
+        "jobs": lambda one: 1,
+        "faults": lambda one: sum(one.faults.values()),
+        "rounds": lambda one: one.rounds,
+        "violations": lambda one: len(one.violations),
+    }
+    for what, count in counts.items():
+        values = {world: float(sum(count(one) for one in outcomes if one.shape.world == world)) for world in worlds}
+        report.rows.append(Row(what, "", values))
+    return report
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = parser(__doc__)
+    made.add_argument("--minutes", type=float, default=10.0, help="no job begins later (10)")
+    made.add_argument("--jobs", type=int, default=0, help="no more than so many; 0: as many as there is time for (0)")
+    made.add_argument("--seed", default="1", help="of all that is drawn by lot (1)")
+    made.add_argument(
+        "--worlds", type=lambda text: text.split(","), default=list(WORLDS), help="in turn; also torchrun"
+    )
+    made.add_argument("--parallel", type=int, default=6, help="jobs at once (6)")
+    made.add_argument("--faults", type=int, default=60, help="of each job (60)")
+    made.add_argument("--most", type=float, default=60.0, help="seconds that a fault lasts at most (60)")
+    made.add_argument("--kinds", type=lambda text: text.split(","), default=[], help="only these")
+    made.add_argument("--plant", default="", help="a defect of benchmarks.planted")
+    made.add_argument("--flags", type=lambda text: text.split(), default=[], help="more of `elastic run`")
+    made.add_argument("--keep", default="campaign", help="where jobs with violations are kept (campaign)")
+    made.add_argument("--shrink", default="", metavar="FOLDER", help="make the storm small that is kept there")
+    made.add_argument("--tries", type=int, default=3, help="of each smaller storm (3)")
+    made.add_argument("--one", default="", help=argparse.SUPPRESS)
+    return made
+
+
+if __name__ == "__main__":
+    if (asked := options().parse_args()).one:
+        run_one(asked)
+        sys.exit(0)
+    sys.exit(main(measure, options()))

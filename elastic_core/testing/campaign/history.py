@@ -1,0 +1,151 @@
+"""What happened in a campaign, read from what its workers and agents wrote down and from what was done to them.
+
+An event is a line of JSON: `at` (seconds since boot, one clock for all), `what`, and more. Workers write `start`,
+`met`, `step`, `saved`, `not saved`, `signal`, `twice`, `lost` and `end`, as `worker.py` says; the campaign writes
+
+- `agent`, `agent ended`: `node`, `place`, `pid`; `code`, and `expected`: the codes that what was done to it may give
+- `wave`: `number`, and the wave; `fault`: `number` of the wave, `kind`, `place`, `pid` of what it struck, `missed`:
+  there was nothing to strike; `fault over`
+- `whole`: `number`; all nodes train again; `alive`: the workers that run; `recovery_s` since the first fault,
+  `healed_s` since the last one was over. `not whole`: they did not within `limit_s`.
+- `holds`: what an agent has: `pid`, `files`, `threads`, `memory` (bytes); `finish`, `finished`
+- `told`: a line of an agent's log, with `event`, `node`; `left`: what is there after the end: `name`, `place`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Event = Mapping[str, Any]
+
+
+@dataclass
+class Worker:
+    """The life of one. Times are None where the history has none."""
+
+    pid: int
+    node: str
+    rank: int
+    world: int
+    restart: int
+    started: float
+    signalled: float | None = None
+    ended: float | None = None
+    code: int | None = None
+
+
+@dataclass
+class Round:
+    """The workers that were started to meet at one store, by rank, and what they did there."""
+
+    port: str
+    workers: dict[int, Worker] = field(default_factory=dict)
+    group: str = ""
+    begun_at: int = 0
+    first_steps: dict[int, float] = field(default_factory=dict)
+    last_step: float | None = None
+
+    @property
+    def started(self) -> float:
+        """When the first of them was."""
+        return min(worker.started for worker in self.workers.values())
+
+    @property
+    def world(self) -> int:
+        """As its workers were told; the greatest, should they differ."""
+        return max(worker.world for worker in self.workers.values())
+
+    @property
+    def restart(self) -> int:
+        """How many failures had been counted."""
+        return max(worker.restart for worker in self.workers.values())
+
+    @property
+    def works_since(self) -> float | None:
+        """The first step of its slowest rank; None if one has made none."""
+        return max(self.first_steps.values()) if len(self.first_steps) == self.world else None
+
+
+@dataclass
+class Span:
+    """A wave: from its first fault to the first of the next one."""
+
+    number: int
+    begun: float
+    until: float
+    event: Event
+
+
+class History:
+    """Events, in the order of their times, and what follows from them."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.events = sorted(events, key=lambda event: event["at"])
+
+    @classmethod
+    def read(cls, *paths: Path) -> History:
+        """From files. A line that was not finished is left out."""
+        found = []
+        for path in paths:
+            whole = path.read_bytes().rpartition(b"\n")[0]
+            found += [json.loads(line) for line in whole.splitlines()]
+        return cls(found)
+
+    def write(self, path: Path) -> None:
+        """For `read`."""
+        path.write_text("".join(json.dumps(event) + "\n" for event in self.events))
+
+    def of(self, *what: str) -> list[Event]:
+        """The events of these names."""
+        return [event for event in self.events if event["what"] in what]
+
+    @cached_property
+    def workers(self) -> dict[int, Worker]:
+        """By process id. None is given twice in a campaign: it would take longer than one lasts."""
+        found: dict[int, Worker] = {}
+        for event in self.of("start", "signal", "end"):
+            pid = event["pid"]
+            if event["what"] == "start":
+                found[pid] = Worker(pid, event["node"], event["rank"], event["world"], event["restart"], event["at"])
+            elif event["what"] == "signal":
+                found[pid].signalled = event["at"]
+            else:
+                found[pid].ended, found[pid].code = event["at"], event["code"]
+        return found
+
+    @cached_property
+    def rounds(self) -> list[Round]:
+        """In the order in which they began. A port that comes a second time is another round's: its ranks are there
+        already."""
+        found: list[Round] = []
+        of_port: dict[str, Round] = {}
+        of_pid: dict[int, Round] = {}
+        for event in self.of("start", "met", "step"):
+            pid = event["pid"]
+            if event["what"] == "start":
+                port = event["at_port"]
+                if port not in of_port or event["rank"] in of_port[port].workers:
+                    of_port[port] = Round(port)
+                    found.append(of_port[port])
+                of_pid[pid] = of_port[port]
+                of_port[port].workers[event["rank"]] = self.workers[pid]
+            elif event["what"] == "met":
+                of_pid[pid].group, of_pid[pid].begun_at = event["group"], event["step"]
+            else:
+                of_pid[pid].first_steps.setdefault(event["rank"], event["at"])
+                of_pid[pid].last_step = event["at"]
+        return sorted(found, key=lambda each: each.started)
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """The waves."""
+        waves = self.of("wave")
+        ends = [*(wave["at"] for wave in waves[1:]), float("inf")]
+        return [Span(wave["number"], wave["at"], end, wave) for wave, end in zip(waves, ends, strict=True)]

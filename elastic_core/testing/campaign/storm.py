@@ -1,0 +1,228 @@
+"""Faults by lot: which kinds there are, what each may cost, a storm of them by seed, and how one is made small.
+
+All here is values and pure functions. A storm is waves, one after the other: the faults of a wave overlap, and the next
+one comes when the job is whole again.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+BRIEF = (0.2, 2.0)
+SHORT = (0.05, 3.0)
+ANY = (0.05, 60.0)
+"""Seconds that a fault lasts, drawn evenly by their logarithm: short ones are as likely as long ones."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What may happen, and what it may cost.
+
+    Args:
+        what: happens, in words.
+        rounds: how many new rounds it brings at least, where nothing else happens, and at most.
+        restarts: how often at most it counts as a failure; where nothing else happens, that often.
+        lasts: seconds, the least and the most. A node that is gone comes back with a new agent after that.
+        harmless_s: a fault that lasts no longer brings no round.
+        linger_s: for how long after its end its consequences may still come.
+        loses: whether a node may be lost by it, or its disk.
+        needs: what must be there, see `Setting.there`.
+    """
+
+    what: str
+    rounds: tuple[int, int] = (0, 0)
+    restarts: int = 0
+    lasts: tuple[float, float] = (0.0, 0.0)
+    harmless_s: float = 0.0
+    linger_s: float = 0.0
+    loses: bool = False
+    needs: tuple[str, ...] = ()
+
+
+KINDS: Mapping[str, Kind] = {
+    "worker_kill": Kind("SIGKILL to a worker", (1, 1), 1),
+    "worker_term": Kind("SIGTERM to a worker, which dies of it", (1, 1), 1),
+    "worker_stop": Kind("a worker is stopped for a while", lasts=(0.05, 20.0)),
+    "worker_memory": Kind("a worker reaches the limit of its control group", (1, 1), 1, needs=("memory",)),
+    "agent_kill": Kind("SIGKILL to an agent; a new one comes", (1, 3), lasts=SHORT, loses=True, linger_s=1.0),
+    "agent_term": Kind("SIGTERM to an agent; a new one comes", (1, 3), lasts=SHORT, loses=True, linger_s=1.0),
+    "agent_stop": Kind("an agent is stopped for a while", (0, 3), lasts=ANY, harmless_s=3.0, linger_s=7.0),
+    "guardian_kill": Kind("SIGKILL to the guardian of an agent", needs=("elastic",)),
+    "guardian_stop": Kind("the guardian of an agent is stopped for a while", lasts=SHORT, needs=("elastic",)),
+    "template_kill": Kind("SIGKILL to the template of an agent", needs=("warm",)),
+    "template_stop": Kind("the template of an agent is stopped for a while", lasts=SHORT, needs=("warm",)),
+    "member_kill": Kind("SIGKILL to a member of the etcd; it is started anew", lasts=SHORT, needs=("members",)),
+    "member_term": Kind("SIGTERM to a member of the etcd; it is started anew", lasts=SHORT, needs=("members",)),
+    "member_stop": Kind("a member of the etcd is stopped for a while", lasts=(0.05, 20.0), needs=("members",)),
+    "machine_off": Kind("a machine is off, and on again with a new agent", (1, 3), lasts=(0.05, 20.0), loses=True,
+                        linger_s=2.0, needs=("machines",)),
+    "link_cut": Kind("the link of a machine is cut", (0, 3), lasts=ANY, harmless_s=2.5, linger_s=7.0,
+                     needs=("machines",)),
+    "one_way": Kind("what leaves a machine for another does not arrive", (0, 3), lasts=(0.05, 20.0), harmless_s=1.0,
+                    linger_s=7.0, needs=("machines",)),
+    "slow": Kind("a link with 100 ms of delay", lasts=BRIEF, needs=("machines", "netem")),
+    "lossy": Kind("a link that loses one packet in ten", lasts=BRIEF, needs=("machines", "nft")),
+    "disorder": Kind("a link that delays, reorders and doubles packets", lasts=BRIEF, needs=("machines", "netem")),
+    "narrow": Kind("a link of 128 kbit/s with a short queue", lasts=BRIEF, needs=("machines",)),
+    "names_fail": Kind("names cannot be looked up", lasts=BRIEF, needs=("machines",)),
+    "names_stall": Kind("whoever looks up a name waits", lasts=BRIEF, needs=("machines",)),
+    "disk_full": Kind("the disk of a machine is full", (0, 3), lasts=BRIEF, linger_s=1.0, loses=True,
+                      needs=("machines",)),
+    "disk_read_only": Kind("nothing can be written to the disk of a machine", (0, 3), lasts=BRIEF, linger_s=1.0,
+                           loses=True, needs=("machines",)),
+    "descriptors": Kind("an agent can open no more files", lasts=BRIEF, needs=("elastic",)),
+    "clock_jump": Kind("the wall clock of a machine is set back or forth", needs=("clock",)),
+    "newcomer": Kind("a node more than the job takes comes, and goes", lasts=(1.0, 4.0), needs=("elastic",)),
+    "drain": Kind("a node is drained; a new one comes", (1, 3), lasts=SHORT, loses=True, linger_s=1.0,
+                  needs=("elastic",)),
+    "second_job": Kind("a job of another id comes to the same endpoint, and ends", lasts=(0.5, 2.0),
+                       needs=("elastic", "shared")),
+    "status": Kind("an operator looks again and again", lasts=(1.0, 3.0), needs=("elastic",)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One of them.
+
+    Args:
+        kind: of `KINDS`.
+        place: where: the number of a node, or of a member.
+        after_s: seconds after the start of its wave.
+        lasts_s: until it is over.
+        other: the place at the other end, where there is one.
+    """
+
+    kind: str
+    place: int
+    after_s: float = 0.0
+    lasts_s: float = 0.0
+    other: int = 0
+
+    @property
+    def harmless(self) -> bool:
+        """Whether it is too short to be noticed."""
+        return self.lasts_s <= KINDS[self.kind].harmless_s
+
+    @property
+    def rounds(self) -> tuple[int, int]:
+        """How many new rounds it may bring."""
+        return (0, 0) if self.harmless and KINDS[self.kind].harmless_s else KINDS[self.kind].rounds
+
+
+@dataclass(frozen=True)
+class Wave:
+    """What happens together. `quiet_s`: for how long nothing happens after the job is whole again."""
+
+    faults: tuple[Fault, ...]
+    quiet_s: float = 0.3
+
+    @property
+    def rounds(self) -> tuple[int, int]:
+        """How many new rounds there must be, and may be."""
+        least, most = (sum(fault.rounds[side] for fault in self.faults) for side in (0, 1))
+        return (least if len(self.faults) == 1 else 0, most)
+
+    @property
+    def restarts(self) -> tuple[int, int]:
+        """How many failures may be counted. Two workers that fail at once are one failure."""
+        most = sum(KINDS[fault.kind].restarts for fault in self.faults)
+        return (most if len(self.faults) == 1 else 0, most)
+
+    @property
+    def linger_s(self) -> float:
+        """How long its consequences may be on their way."""
+        return max((KINDS[fault.kind].linger_s for fault in self.faults if not fault.harmless), default=0.0)
+
+
+Storm = tuple[Wave, ...]
+
+
+def possible(have: Iterable[str]) -> list[str]:
+    """The kinds for which there is all that they need."""
+    there = set(have)
+    return [name for name, kind in KINDS.items() if there.issuperset(kind.needs)]
+
+
+def draw(
+    seed: str,
+    faults: int,
+    kinds: Sequence[str],
+    places: int,
+    members: int = 0,
+    most_s: float = 60.0,
+    losses: int = 3,
+) -> Storm:
+    """A storm of so many faults.
+
+    Args:
+        seed: the same one gives the same storm.
+        kinds: each as likely as the others.
+        places: how many nodes there are.
+        members: how many members the etcd has, if it is not the nodes that have them.
+        most_s: no fault lasts longer, in seconds.
+        losses: no more nodes are lost in one wave, where a store that they serve cannot bear more.
+    """
+    lot = random.Random(seed)
+    waves: list[Wave] = []
+    while (left := faults - sum(len(wave.faults) for wave in waves)) > 0:
+        size = min(left, lot.choices((1, 2, 3), (6, 3, 1))[0])
+        drawn = [_fault(lot, lot.choice(kinds), places, members, most_s) for _ in range(size)]
+        lost = [fault for fault in drawn if KINDS[fault.kind].loses][losses:]
+        first, *rest = [fault for fault in drawn if fault not in lost]
+        spread = (Fault(one.kind, one.place, round(lot.uniform(0.0, 2.0), 3), one.lasts_s, one.other) for one in rest)
+        quiet = 7.0 if lot.random() < 0.05 else round(lot.uniform(0.1, 0.6), 3)
+        waves.append(Wave((first, *spread), quiet))
+    return tuple(waves)
+
+
+def _fault(lot: random.Random, kind: str, places: int, members: int, most_s: float) -> Fault:
+    least, most = KINDS[kind].lasts
+    most = max(least, min(most, most_s))
+    lasts = least * (most / least) ** lot.random() if least else 0.0
+    count = members if members and "members" in KINDS[kind].needs else places
+    place = lot.randrange(count)
+    return Fault(kind, place, 0.0, round(lasts, 3), (place + lot.randrange(1, count)) % count if count > 1 else 0)
+
+
+def smaller(storm: Storm, fails: Callable[[Storm], bool]) -> Storm:
+    """A storm of fewer faults that still fails: halves are left out as long as one can be, then smaller parts, at last
+    single faults (delta debugging, after Zeller). `fails` runs a storm, as often as it takes to be sure."""
+    faults = [(number, fault) for number, wave in enumerate(storm) for fault in wave.faults]
+    quiet = [wave.quiet_s for wave in storm]
+
+    def of(some: Sequence[tuple[int, Fault]]) -> Storm:
+        waves = dict.fromkeys(number for number, _ in some)
+        return tuple(Wave(tuple(fault for at, fault in some if at == number), quiet[number]) for number in waves)
+
+    parts = 2
+    while len(faults) > 1:
+        size = max(1, len(faults) // parts)
+        for begin in range(0, len(faults), size):
+            rest = faults[:begin] + faults[begin + size :]
+            if rest and fails(of(rest)):
+                faults, parts = rest, max(2, parts - 1)
+                break
+        else:
+            if size == 1:
+                break
+            parts *= 2
+    return of(faults)
+
+
+def write(storm: Storm, path: Path) -> None:
+    """As a story that `read` reads."""
+    path.write_text(json.dumps([asdict(wave) for wave in storm], indent=1) + "\n")
+
+
+def read(path: Path) -> Storm:
+    """What `write` has written."""
+    waves = json.loads(path.read_text())
+    return tuple(Wave(tuple(Fault(**one) for one in wave["faults"]), wave["quiet_s"]) for wave in waves)

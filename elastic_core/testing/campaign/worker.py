@@ -1,0 +1,245 @@
+"""The cheap worker of a campaign: a training loop without torch that writes down all it does. A program of its own.
+
+It meets the other ranks at the round's own store (MASTER_ADDR, MASTER_PORT), speaks TCPStore's protocol with it, and
+serves one itself where the agent does not (TORCHELASTIC_USE_AGENT_STORE). A step is an all-reduce: every rank adds its
+bit, and all see the sum. Rank 0 saves the step by rename, and all go on where the last one was saved. Whoever loses the
+store waits to be told to end, and fails after `PATIENCE_S`, as a process group does.
+
+`CAMPAIGN_HISTORY` is the file that it writes to, a line of JSON for each event; `CAMPAIGN_FOLDER` has the checkpoint
+and `finish`, with which all end; `CAMPAIGN_NODE` is the name of its node. It stands on the standard library alone, and
+on little of that: a storm starts thousands of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import Any
+
+STEP_S = 0.1
+SAVED_EVERY = 5
+PATIENCE_S = 20.0
+MEET_S = 60.0
+EATEN = 256 * 2**20
+"""Bytes that a worker takes at SIGUSR1, to reach the limit of its control group."""
+
+_VALIDATE, _SET, _GET, _ADD, _WAIT, _DELETE = 0, 1, 3, 4, 6, 8
+_MAGIC = 0x3C85F7CE
+_FINISH = 1 << 40
+
+_log = os.open(os.environ["CAMPAIGN_HISTORY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def tell(what: str, **more: Any) -> None:
+    """One event, with the time of both clocks, in one write."""
+    times = {"at": time.clock_gettime(time.CLOCK_BOOTTIME), "wall": time.time()}
+    os.write(_log, (json.dumps({**times, "what": what, "pid": os.getpid(), **more}) + "\n").encode())
+
+
+class Store:
+    """As much of TCPStore's client as a worker needs."""
+
+    def __init__(self, host: str, port: int, until: float) -> None:
+        while True:
+            try:
+                self._socket = socket.create_connection((host, port), 5.0)
+                break
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
+        self._socket.settimeout(None)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.sendall(struct.pack("<BI", _VALIDATE, _MAGIC))
+
+    def add(self, key: str, amount: int) -> int:
+        return self._number(struct.pack("<B", _ADD) + _text(key.encode()) + struct.pack("<q", amount))
+
+    def set(self, key: str, value: bytes) -> None:
+        self._socket.sendall(struct.pack("<B", _SET) + _text(key.encode()) + _text(value))
+
+    def wait(self, key: str) -> None:
+        self._socket.sendall(struct.pack("<BQ", _WAIT, 1) + _text(key.encode()))
+        if taken(self._socket, 1) != b"\0":
+            raise ConnectionError("a wait was cancelled")
+
+    def get(self, key: str) -> bytes:
+        self.wait(key)
+        self._socket.sendall(struct.pack("<B", _GET) + _text(key.encode()))
+        return taken(self._socket, struct.unpack("<Q", taken(self._socket, 8))[0])
+
+    def delete(self, key: str) -> None:
+        self._number(struct.pack("<B", _DELETE) + _text(key.encode()))
+
+    def _number(self, asked: bytes) -> int:
+        self._socket.sendall(asked)
+        return int(struct.unpack("<q", taken(self._socket, 8))[0])
+
+
+class Server:
+    """As much of its server, where no agent serves the round's store: a thread for each connection."""
+
+    def __init__(self, port: int) -> None:
+        self._values: dict[bytes, bytes] = {}
+        self._changed = threading.Condition()
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(("", port))
+        listener.listen()
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            threading.Thread(target=self._serve, args=(listener.accept()[0],), daemon=True).start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with peer:
+            try:
+                while True:
+                    self._answer(peer)
+            except OSError:
+                return
+
+    def _answer(self, peer: socket.socket) -> None:
+        asked = taken(peer, 1)[0]
+        if asked == _VALIDATE:
+            taken(peer, 4)
+            return
+        if asked == _WAIT:
+            taken(peer, 8)
+        key = _read(peer)
+        value = _read(peer) if asked == _SET else b""
+        amount = struct.unpack("<q", taken(peer, 8))[0] if asked == _ADD else 0
+        with self._changed:
+            there = self._values.get(key, b"")
+            if asked == _SET:
+                self._values[key] = value
+            elif asked == _ADD:
+                self._values[key] = b"%d" % (int(there or 0) + amount)
+                peer.sendall(struct.pack("<q", int(self._values[key])))
+            elif asked == _DELETE:
+                peer.sendall(struct.pack("<q", self._values.pop(key, None) is not None))
+            elif asked == _GET:
+                peer.sendall(_text(there))
+            elif asked == _WAIT:
+                self._changed.wait_for(lambda: key in self._values)
+                peer.sendall(b"\0")
+            self._changed.notify_all()
+
+
+def taken(peer: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        more = peer.recv(count - len(found))
+        if not more:
+            raise ConnectionError("the store has ended the connection")
+        found += more
+    return found
+
+
+def _text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+def _read(peer: socket.socket) -> bytes:
+    return taken(peer, struct.unpack("<Q", taken(peer, 8))[0])
+
+
+def saved(folder: str) -> int:
+    """The step of the checkpoint."""
+    try:
+        with open(os.path.join(folder, "checkpoint")) as file:
+            return int(file.read())
+    except FileNotFoundError:
+        return 0
+
+
+def save(folder: str, step: int) -> None:
+    own = os.path.join(folder, f"checkpoint.{os.getpid()}")
+    with open(own, "w") as file:
+        file.write(str(step))
+    os.rename(own, os.path.join(folder, "checkpoint"))
+
+
+def train(rank: int, world: int, folder: str) -> int:
+    """Its exit code, once all have been asked to finish."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        Server(port)
+    store = Store(host, port, time.monotonic() + MEET_S)
+    if (others := store.add(f"campaign/rank/{rank}", 1)) != 1:
+        tell("twice", rank=rank, others=others)
+    if rank == 0:
+        store.set("campaign/group", os.urandom(6).hex().encode())
+        store.set("campaign/from", str(saved(folder)).encode())
+    group = store.get("campaign/group").decode()
+    step = int(store.get("campaign/from"))
+    tell("met", group=group, rank=rank, world=world, step=step)
+    everybody, first = (1 << world) - 1, step + 1
+    while True:
+        step += 1
+        mine = (1 << rank) + _FINISH * os.path.exists(os.path.join(folder, "finish"))
+        if store.add(f"campaign/sum/{step}", mine) % _FINISH == everybody:
+            store.set(f"campaign/done/{step}", b"1")
+        store.wait(f"campaign/done/{step}")
+        total = store.add(f"campaign/sum/{step}", 0)
+        if rank == 0 or step == first:
+            tell("step", group=group, rank=rank, step=step, sum=total % _FINISH)
+        if rank == 0:
+            if step % SAVED_EVERY == 0:
+                try:
+                    save(folder, step)
+                    tell("saved", group=group, step=step)
+                except OSError as error:
+                    tell("not saved", group=group, step=step, error=str(error))
+            if step > first + 1:
+                store.delete(f"campaign/sum/{step - 2}")
+                store.delete(f"campaign/done/{step - 2}")
+        if total >= _FINISH:
+            # Who serves the store goes last: the others may still ask what this step's sum is.
+            if store.add("campaign/over", 1) == world:
+                store.set("campaign/closed", b"1")
+            if rank == 0:
+                store.wait("campaign/closed")
+            return 0
+        time.sleep(STEP_S)
+
+
+def main() -> int:
+    told: list[int] = []
+
+    def end(signum: int, _: object) -> None:
+        """As a worker that writes a checkpoint at SIGTERM and then dies of it."""
+        if not told:
+            told.append(signum)
+            tell("signal", signum=signum)
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+
+    eaten: list[bytes] = []
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGUSR1, lambda *_: eaten.append(b"x" * EATEN))
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    tell("start", node=os.environ["CAMPAIGN_NODE"], rank=rank, world=world, local=int(os.environ["LOCAL_RANK"]),
+         restart=int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
+         at_port=f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}")  # fmt: skip
+    try:
+        code = train(rank, world, os.environ["CAMPAIGN_FOLDER"])
+    except OSError as error:
+        tell("lost", error=str(error))
+        time.sleep(PATIENCE_S)
+        code = 1
+    tell("end", code=code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
