@@ -255,8 +255,8 @@ class Running:
         return Outcome(Shape(**content.pop("shape")), **content)
 
 
-def campaign(arguments: argparse.Namespace) -> list[Outcome]:
-    """So many jobs at once, for so long."""
+def campaign(arguments: argparse.Namespace, enough: Callable[[Outcome], bool] = lambda _: False) -> list[Outcome]:
+    """So many jobs at once, for so long, or until there is enough."""
     done: list[Outcome] = []
     running: list[Running] = []
     until = time.monotonic() + arguments.minutes * 60
@@ -276,6 +276,8 @@ def campaign(arguments: argparse.Namespace) -> list[Outcome]:
                 made = one.outcome()
                 done.append(made)
                 narrate(made)
+                if enough(made):
+                    return done
                 if made.violations and made.shape.world != "torchrun":
                     shutil.copytree(one.folder, keep / one.folder.name, dirs_exist_ok=True,
                                     ignore=shutil.ignore_patterns("disks", "m0", "m1", "m2"))  # fmt: skip
@@ -323,14 +325,48 @@ def shrink(arguments: argparse.Namespace) -> Report:
     return Report("campaign", {"shrunk": str(source)})
 
 
+def catch(arguments: argparse.Namespace) -> Report:
+    """Plant one defect after the other, and look with which seed the checker finds it, in at most `--tries` jobs."""
+    from benchmarks.planted import DEFECTS
+
+    report = Report("campaign", {"seed": arguments.seed, "commit": commit()})
+    wanted = list(DEFECTS) if arguments.catch == ["all"] else arguments.catch
+    caught = report.measurements["caught"] = []
+    for name in wanted:
+        defect = DEFECTS[name]
+        world = defect.backends[0]
+        asked = argparse.Namespace(**{**vars(arguments), "plant": name, "kinds": list(defect.kinds),
+                                      "flags": [*arguments.flags, *defect.flags], "worlds": [world],
+                                      "jobs": arguments.tries, "minutes": 60.0,
+                                      "seed": f"{arguments.seed}-{name}"})  # fmt: skip
+        found = campaign(asked, enough=lambda one: bool(one.violations))
+        best = next((one for one in found if one.violations), None)
+        rule = best.violations[0]["rule"] if best else ""
+        caught.append({"name": name, "what": defect.what, "world": world, "tries": len(found), "rule": rule,
+                       "seed": best.seed if best else "",
+                       "found": best.violations[0]["what"][:300] if best else ""})  # fmt: skip
+        print(f"{name}: {rule or 'not found'}", flush=True)
+    report.rows.append(Row("defects found", "", {"elastic": float(sum(bool(one["rule"]) for one in caught))}))
+    return report
+
+
+def commit() -> str:
+    """Of the checkout that this runs from."""
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, check=False, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
 def measure(arguments: argparse.Namespace) -> Report:
     """The whole campaign."""
     if reason := missing():
         raise BenchmarkError(reason)
     if arguments.shrink:
         return shrink(arguments)
+    if arguments.catch:
+        return catch(arguments)
     outcomes = campaign(arguments)
-    report = Report("campaign", {"seed": arguments.seed, "minutes": arguments.minutes, "parallel": arguments.parallel})
+    settings = {"seed": arguments.seed, "minutes": arguments.minutes, "parallel": arguments.parallel}
+    report = Report("campaign", {**settings, "commit": commit()})
     report.measurements["jobs"] = [asdict(one) for one in outcomes]
     worlds = [world for world in (*WORLDS, "torchrun") if any(one.shape.world == world for one in outcomes)]
     counts: dict[str, Callable[[Outcome], int]] = {
@@ -363,6 +399,9 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--keep", default="campaign", help="where jobs with violations are kept (campaign)")
     made.add_argument("--shrink", default="", metavar="FOLDER", help="make the storm small that is kept there")
     made.add_argument("--tries", type=int, default=3, help="of each smaller storm (3)")
+    made.add_argument(
+        "--catch", type=lambda text: text.split(","), default=[], help="defects of benchmarks.planted, or all"
+    )
     made.add_argument("--one", default="", help=argparse.SUPPRESS)
     return made
 

@@ -597,7 +597,10 @@ class Job:
     def _member_stop(self, fault: Fault, end: Callable[[], None]) -> int | None:
         return self._pause(self._member(fault.place), fault, end)
 
-    def _machine_off(self, fault: Fault, end: Callable[[], None]) -> int | None:
+    def _machine_empty(self, fault: Fault, end: Callable[[], None]) -> int | None:
+        return self._machine_off(fault, end, empty=True)
+
+    def _machine_off(self, fault: Fault, end: Callable[[], None], empty: bool = False) -> int | None:
         machine, agent = self._machine(fault.place), self._agent(fault.place)
         if machine is None or agent is None:
             return None
@@ -610,6 +613,8 @@ class Job:
         def on() -> None:
             self._away.discard(fault.place)
             machine.mend()
+            for path in self._disk(fault.place).glob("*") if empty else ():
+                shutil.rmtree(path, ignore_errors=True)
             self._start(fault.place)
             end()
 
@@ -716,6 +721,7 @@ class Job:
         if agent is None or self._worker(fault.place) is None:  # torch breaks where its import can open no file
             return None
         pid = agent.process.pid
+        agent.expected |= {2}  # which says that it can open no file, should it have to start a worker
         try:
             before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (psutil.Process(pid).num_fds(), before[1]))

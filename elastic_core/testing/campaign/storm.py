@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,9 +29,11 @@ class Kind:
         what: happens, in words.
         rounds: how many new rounds it brings at least, where nothing else happens, and at most.
         restarts: how often at most it counts as a failure; where nothing else happens, that often.
+        beside: how many more it may bring where something else happens, too.
         lasts: seconds, the least and the most. A node that is gone comes back with a new agent after that.
         harmless_s: a fault that lasts no longer brings no round.
         linger_s: for how long after its end its consequences may still come.
+        weight: how often it is drawn, beside others of 1: what starts agents takes more of the machine than all else.
         loses: whether a node may be lost by it, or its disk.
         needs: what must be there, see `Setting.there`.
     """
@@ -39,20 +41,26 @@ class Kind:
     what: str
     rounds: tuple[int, int] = (0, 0)
     restarts: int = 0
+    beside: int = 0
     lasts: tuple[float, float] = (0.0, 0.0)
     harmless_s: float = 0.0
     linger_s: float = 0.0
+    weight: float = 1.0
     loses: bool = False
     needs: tuple[str, ...] = ()
 
 
+_GONE: dict[str, Any] = {"rounds": (1, 3), "loses": True}
+_AT_MACHINE: dict[str, Any] = {"lasts": BRIEF, "needs": ("machines",)}
+_SPOILT: dict[str, Any] = {"beside": 3, "lasts": BRIEF, "linger_s": 1.0, "loses": True, "needs": ("machines",)}
+
 KINDS: Mapping[str, Kind] = {
-    "worker_kill": Kind("SIGKILL to a worker", (1, 1), 1),
-    "worker_term": Kind("SIGTERM to a worker, which dies of it", (1, 1), 1),
-    "worker_stop": Kind("a worker is stopped for a while", lasts=(0.05, 20.0)),
+    "worker_kill": Kind("SIGKILL to a worker", (1, 1), 1, weight=2.0),
+    "worker_term": Kind("SIGTERM to a worker, which dies of it", (1, 1), 1, weight=2.0),
+    "worker_stop": Kind("a worker is stopped for a while", lasts=(0.05, 20.0), weight=1.5),
     "worker_memory": Kind("a worker reaches the limit of its control group", (1, 1), 1, needs=("memory",)),
-    "agent_kill": Kind("SIGKILL to an agent; a new one comes", (1, 3), lasts=SHORT, loses=True, linger_s=1.0),
-    "agent_term": Kind("SIGTERM to an agent; a new one comes", (1, 3), lasts=SHORT, loses=True, linger_s=1.0),
+    "agent_kill": Kind("SIGKILL to an agent; a new one comes", lasts=SHORT, linger_s=1.0, weight=0.7, **_GONE),
+    "agent_term": Kind("SIGTERM to an agent; a new one comes", lasts=SHORT, linger_s=1.0, weight=0.5, **_GONE),
     "agent_stop": Kind("an agent is stopped for a while", (0, 3), lasts=ANY, harmless_s=3.0, linger_s=7.0),
     "guardian_kill": Kind("SIGKILL to the guardian of an agent", needs=("elastic",)),
     "guardian_stop": Kind("the guardian of an agent is stopped for a while", lasts=SHORT, needs=("elastic",)),
@@ -61,8 +69,10 @@ KINDS: Mapping[str, Kind] = {
     "member_kill": Kind("SIGKILL to a member of the etcd; it is started anew", lasts=SHORT, needs=("members",)),
     "member_term": Kind("SIGTERM to a member of the etcd; it is started anew", lasts=SHORT, needs=("members",)),
     "member_stop": Kind("a member of the etcd is stopped for a while", lasts=(0.05, 20.0), needs=("members",)),
-    "machine_off": Kind("a machine is off, and on again with a new agent", (1, 3), lasts=(0.05, 20.0), loses=True,
-                        linger_s=2.0, needs=("machines",)),
+    "machine_off": Kind("a machine is off, and on again with a new agent", lasts=(0.05, 20.0), linger_s=2.0,
+                        needs=("machines",), weight=0.5, **_GONE),
+    "machine_empty": Kind("the same, and its disk is empty then", lasts=(0.05, 20.0), linger_s=2.0,
+                          needs=("machines",), weight=0.2, **_GONE),
     "link_cut": Kind("the link of a machine is cut", (0, 3), lasts=ANY, harmless_s=2.5, linger_s=7.0,
                      needs=("machines",)),
     "one_way": Kind("what leaves a machine for another does not arrive", (0, 3), lasts=(0.05, 20.0), harmless_s=1.0,
@@ -70,21 +80,20 @@ KINDS: Mapping[str, Kind] = {
     "slow": Kind("a link with 100 ms of delay", lasts=BRIEF, needs=("machines", "netem")),
     "lossy": Kind("a link that loses one packet in ten", lasts=BRIEF, needs=("machines", "nft")),
     "disorder": Kind("a link that delays, reorders and doubles packets", lasts=BRIEF, needs=("machines", "netem")),
-    "narrow": Kind("a link of 128 kbit/s with a short queue", lasts=BRIEF, needs=("machines",)),
-    "names_fail": Kind("names cannot be looked up", lasts=BRIEF, needs=("machines",)),
-    "names_stall": Kind("whoever looks up a name waits", lasts=BRIEF, needs=("machines",)),
-    "disk_full": Kind("the disk of a machine is full", (0, 3), lasts=BRIEF, linger_s=1.0, loses=True,
-                      needs=("machines",)),
-    "disk_read_only": Kind("nothing can be written to the disk of a machine", (0, 3), lasts=BRIEF, linger_s=1.0,
-                           loses=True, needs=("machines",)),
-    "descriptors": Kind("an agent can open no more files", lasts=BRIEF, needs=("elastic",)),
+    "narrow": Kind("a link of 128 kbit/s with a short queue", **_AT_MACHINE),
+    "names_fail": Kind("names cannot be looked up", **_AT_MACHINE),
+    "names_stall": Kind("whoever looks up a name waits", **_AT_MACHINE),
+    "disk_full": Kind("the disk of a machine is full", **_SPOILT),
+    "disk_read_only": Kind("nothing can be written to the disk of a machine", **_SPOILT),
+    "descriptors": Kind("an agent can open no more files", beside=3, lasts=BRIEF, loses=True, needs=("elastic",)),
     "clock_jump": Kind("the wall clock of a machine is set back or forth", needs=("clock",)),
-    "newcomer": Kind("a node more than the job takes comes, and goes", lasts=(1.0, 4.0), needs=("elastic",)),
-    "drain": Kind("a node is drained; a new one comes", (1, 3), lasts=SHORT, loses=True, linger_s=1.0,
-                  needs=("elastic",)),
+    "newcomer": Kind("a node more than the job takes comes, and goes", beside=2, lasts=(1.0, 4.0), needs=("elastic",),
+                     weight=0.4),
+    "drain": Kind("a node is drained; a new one comes", lasts=SHORT, linger_s=1.0, needs=("elastic",), weight=0.3,
+                  **_GONE),
     "second_job": Kind("a job of another id comes to the same endpoint, and ends", lasts=(0.5, 2.0),
-                       needs=("elastic", "shared")),
-    "status": Kind("an operator looks again and again", lasts=(1.0, 3.0), needs=("elastic",)),
+                       needs=("elastic", "shared"), weight=0.3),
+    "status": Kind("an operator looks again and again", lasts=(0.3, 1.0), needs=("elastic",), weight=0.3),
 }  # fmt: skip
 
 
@@ -128,7 +137,9 @@ class Wave:
     def rounds(self) -> tuple[int, int]:
         """How many new rounds there must be, and may be."""
         least, most = (sum(fault.rounds[side] for fault in self.faults) for side in (0, 1))
-        return (least if len(self.faults) == 1 else 0, most)
+        if len(self.faults) == 1:
+            return least, most
+        return 0, most + sum(KINDS[fault.kind].beside for fault in self.faults)
 
     @property
     def restarts(self) -> tuple[int, int]:
@@ -164,17 +175,18 @@ def draw(
 
     Args:
         seed: the same one gives the same storm.
-        kinds: each as likely as the others.
+        kinds: drawn by their weights.
         places: how many nodes there are.
         members: how many members the etcd has, if it is not the nodes that have them.
         most_s: no fault lasts longer, in seconds.
         losses: no more nodes are lost in one wave, where a store that they serve cannot bear more.
     """
     lot = random.Random(seed)
+    weights = [KINDS[kind].weight for kind in kinds]
     waves: list[Wave] = []
     while (left := faults - sum(len(wave.faults) for wave in waves)) > 0:
         size = min(left, lot.choices((1, 2, 3), (6, 3, 1))[0])
-        drawn = [_fault(lot, lot.choice(kinds), places, members, most_s) for _ in range(size)]
+        drawn = [_fault(lot, lot.choices(kinds, weights)[0], places, members, most_s) for _ in range(size)]
         lost = [fault for fault in drawn if KINDS[fault.kind].loses][losses:]
         first, *rest = [fault for fault in drawn if fault not in lost]
         spread = (Fault(one.kind, one.place, round(lot.uniform(0.0, 2.0), 3), one.lasts_s, one.other) for one in rest)

@@ -1,0 +1,42 @@
+"""A short campaign: jobs on machines (network name spaces) live through faults that a seed draws, and nothing is found
+that may never be. Longer ones are made by `python -m benchmarks.campaign`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.campaign import WORLDS, Shape, conduct, storm_of
+from elastic_core.testing.campaign import read
+from elastic_core.testing.machines import missing
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900), pytest.mark.skipif(bool(missing()), reason=missing())]
+STORIES = Path(__file__).with_name("stories")
+
+
+def lived_through(shape, seed, storm, folder):
+    made = conduct(shape, seed, storm, folder)
+    assert made.violations == []
+    assert made.reached == len(storm)
+    return made
+
+
+def test_twenty_faults(tmp_path):
+    shape = Shape("c10d", nodes=3, secret=True, warm=False, names=True)
+    made = lived_through(shape, "20", storm_of(shape, "20", 20, most_s=3.0), tmp_path)
+    assert sum(made.faults.values()) >= 18
+
+
+@pytest.mark.parametrize("story", sorted(STORIES.glob("*.json")), ids=lambda path: path.stem)
+def test_a_story_of_a_defect_that_was_found(story, tmp_path):
+    """Its name says in which world."""
+    world = story.stem.partition(".")[0].replace("-", " ")
+    lived_through(Shape(world, nodes=3, secret=False, warm=False, names=False), story.stem, read(story), tmp_path)
+
+
+@pytest.mark.parametrize("world", [world for world in WORLDS if world != "sqlite"])  # examples/ has that one's own
+def test_a_storm(world, tmp_path):
+    """About three minutes each."""
+    shape = Shape.drawn(world, "nightly")
+    lived_through(shape, "nightly", storm_of(shape, "nightly", 60, most_s=20.0), tmp_path)
