@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.job import BenchmarkError, launcher_command
+from benchmarks.job import WORKERS, BenchmarkError, launcher_command
 from benchmarks.report import Report, Row, main, parser
 from elastic_core.testing.campaign import (
     Job,
@@ -73,14 +73,22 @@ class Shape:
     secret: bool
     warm: bool
     names: bool
+    real: bool = False
 
     @classmethod
     def drawn(cls, world: str, seed: str) -> Shape:
         """The one of this seed."""
         lot = random.Random(f"shape {world} {seed}")
         bare = world == "torchrun"
-        return cls(world, lot.choice((3, 3, 4, 5)), not bare and lot.random() < 0.5, not bare and lot.random() < 0.25,
-                   lot.random() < 0.5)  # fmt: skip
+        nodes, secret, warm, names = (
+            lot.choice((3, 3, 4, 5)),
+            lot.random() < 0.5,
+            lot.random() < 0.25,
+            lot.random() < 0.5,
+        )
+        if real := not bare and lot.random() < 0.05:
+            nodes = 3
+        return cls(world, nodes, secret and not bare, (warm or real) and not bare, names, real)
 
 
 @contextlib.contextmanager
@@ -98,6 +106,8 @@ def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[st
         if shape.warm:
             more.append("--warm-start")
             worker = setting.worker[-1:]
+        if shape.real:
+            worker = (str(WORKERS / "campaign_ddp.py"),)
         have = setting.have | ({"warm"} if shape.warm else set())
         yield replace(
             setting, launcher=launcher, secret=str(secret) if shape.secret else "", flags=more, worker=worker, have=have
@@ -126,7 +136,7 @@ def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
                        servers=servers, left=left, environment=environment)  # fmt: skip
     if shape.world == "etcd served":
         conf = {**last_call, "serve": "true" if shape.nodes == 3 else "3"}
-        return Setting("etcd", ",".join(hosts), shape.nodes, conf, machines=own, have=have | {"members"},
+        return Setting("etcd", ",".join(hosts), shape.nodes, conf, machines=own, have=have | {"members", "keepers"},
                        environment=environment)  # fmt: skip
     if shape.world == "sqlite":
         return Setting("sqlite", str(folder / "rendezvous.db"), shape.nodes, last_call, machines=own, have=have,
@@ -294,7 +304,7 @@ def campaign(arguments: argparse.Namespace, enough: Callable[[Outcome], bool] = 
 def narrate(made: Outcome) -> None:
     """A line for each job, and one for each violation."""
     shape = made.shape
-    like = ", ".join(name for name in ("secret", "warm", "names") if getattr(shape, name)) or "plain"
+    like = ", ".join(name for name in ("secret", "warm", "names", "real") if getattr(shape, name)) or "plain"
     print(f"{shape.world} {made.seed} ({shape.nodes} nodes, {like}): {sum(made.faults.values())} faults, {made.rounds} "
           f"rounds, {made.seconds:.0f} s, {len(made.violations)} violations", flush=True)  # fmt: skip
     for one in made.violations[:4]:

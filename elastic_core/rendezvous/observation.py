@@ -92,9 +92,16 @@ class Observation:
         return cls(settings.keep_alive_interval, settings.keep_alive_max_attempt)
 
     def after_look(self, found: tuple[Registration, ...], state: State, now: Instant) -> Observation:
-        """After another look; counters and entries that have gone are forgotten."""
+        """After another look; counters and entries that have gone are forgotten. Who has written its entry anew lives,
+        though it has not beaten yet: else a node that is back from an outage is seated by one that has seen the entry,
+        and called lost by one that waits for the beat, in turn."""
         leased = self.leased or any(item.beats is None for item in found)
-        counters = {i.key: self._counter(i.key, i.beats, now) for i in found if i.beats is not None}
+        before = {item.key: item.entry for item in self.registrations}
+        counters = {
+            i.key: Counter(i.beats, now) if i.entry != before.get(i.key) else self._counter(i.key, i.beats, now)
+            for i in found
+            if i.beats is not None
+        }
         since = {seen.entry.key: seen.since for seen in self.roster}
         seen = replace(self, counters=counters, registrations=found, leased=leased, looked=True)
         roster = tuple(

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.clock import Instant
+from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous.effects import Registration
-from elastic_core.rendezvous.model import State, succeeded
+from elastic_core.rendezvous.model import Entry, State, succeeded
 from elastic_core.rendezvous.observation import CONFIRM, Observation
 
 INTERVAL, ATTEMPTS = 1.0, 5
@@ -34,6 +37,17 @@ def test_a_counter_that_stands_still_for_all_attempts_is_late():
 def test_a_beat_refutes_it():
     seen = looked(watched(range(20)), {"a": 8}, 20)
     assert not seen.late("a", Instant(100))
+
+
+def test_so_does_an_entry_that_it_has_written_anew():
+    """A leader that was cut off is back, and its next beat is not due yet."""
+    seen, entry = Observation(INTERVAL, ATTEMPTS), Entry.of(Node("a"), "a")
+    for now in range(8):
+        seen = seen.after_look((Registration("a", entry, 7),), NONE, Instant(now))
+    assert seen.late("a", Instant(7))
+    seen = seen.after_look((Registration("a", replace(entry, after=3), 7),), NONE, Instant(7.1))
+    assert not seen.late("a", Instant(7.1))
+    assert not seen.roster[0].late
 
 
 def test_time_alone_makes_nobody_late():

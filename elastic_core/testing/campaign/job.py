@@ -38,7 +38,7 @@ END_S = 20.0
 WORKER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("worker.py")))
 """The command of the cheap worker: without site-packages, which would cost more than all else that it does."""
 
-DISK_BYTES = 256 * 2**20
+DISK_BYTES = 512 * 2**20
 WORKER_MEMORY = 64 * 2**20
 _GROUPS = Path("/sys/fs/cgroup/memory")
 
@@ -175,7 +175,7 @@ class Job:
         self._read = 0
         self._seen = _Seen()
         self._agents: dict[int, _Agent] = {}
-        self._others: list[_Agent] = []
+        self._running: list[_Agent] = []
         self._ended: list[_Agent] = []
         self._servers: list[subprocess.Popen[bytes]] = []
         self._commands: list[subprocess.Popen[bytes]] = []
@@ -208,16 +208,14 @@ class Job:
                 self._missed |= event["what"] == "fault" and event["number"] == self._wave and event["missed"]
         while self._due and self._due[0][0] <= now():
             heapq.heappop(self._due)[2]()
-        for agent in [*self._agents.values(), *self._others]:
-            if not agent.over and agent.process.poll() is not None:
-                self._saw_end(agent)
+        for agent in [one for one in self._running if one.process.poll() is not None]:
+            self._saw_end(agent)
         self._commands = [one for one in self._commands if one.poll() is None]
 
     def _saw_end(self, agent: _Agent) -> None:
         agent.over = True
+        self._running.remove(agent)
         self._ended.append(agent)
-        if agent in self._others:
-            self._others.remove(agent)
         last = agent.said.read_text(errors="replace").strip().splitlines()[-1:]
         expected = sorted(agent.expected) if not self._finishing else sorted({0, *agent.expected})
         self._tell("agent ended", node=agent.name, place=agent.place, pid=agent.process.pid,
@@ -275,7 +273,8 @@ class Job:
             process = subprocess.Popen(command, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                                        env=self._environment(place, CAMPAIGN_NODE=name, **more))  # fmt: skip
         self._tell("agent", node=name, place=place, pid=process.pid)
-        return _Agent(name, place, process, said, {2} if place in self._spoilt else set())
+        self._running.append(_Agent(name, place, process, said, {2} if place in self._spoilt else set()))
+        return self._running[-1]
 
     def _nnodes(self) -> str:
         count = self._setting.nodes
@@ -302,12 +301,13 @@ class Job:
         return mine[-1] if mine else None
 
     def _helper(self, place: int, words: str) -> int | None:
-        """A process that the agent there has started, by its command line."""
+        """A process that the agent there has started, or one of these, by its command line."""
         agent = self._agents.get(place)
         if agent is None or agent.over:
             return None
         with contextlib.suppress(psutil.Error):
-            for child in psutil.Process(agent.process.pid).children():
+            found = psutil.Process(agent.process.pid).children(recursive=True)
+            for child in reversed(found):  # those that were started last; the keeper has the words of what it keeps
                 with contextlib.suppress(psutil.Error):
                     if words in " ".join(child.cmdline()):
                         return child.pid
@@ -404,18 +404,17 @@ class Job:
         self._finishing = True
         self._tell("finish")
         (self._folder / "finish").touch()
-        running = [*self._agents.values(), *self._others]
-        if self._until(lambda: all(agent.over for agent in running), FINISH_S):
+        if self._until(lambda: not self._running, FINISH_S):
             self._tell("finished")
         else:
             self._tell("not finished", limit_s=FINISH_S, why=self._why())
 
     def _tear_down(self) -> None:
         """End what still runs, and tell what should not."""
-        for agent in [*self._agents.values(), *self._others]:
-            if not agent.over:
-                agent.process.kill()
-                agent.process.wait()
+        for agent in self._running:
+            agent.process.kill()
+            agent.process.wait()
+        self._ended += self._running
         deadline = now() + END_S  # leases of agents that were killed end by themselves
         while (stored := self._setting.left()) and now() < deadline:
             time.sleep(1.0)
@@ -571,7 +570,7 @@ class Job:
 
     def _member(self, place: int) -> int | None:
         if not self._setting.servers:
-            return self._helper(place, "etcd")
+            return self._helper(place, "/etcd --name")
         return self._servers[place].pid if self._servers[place].poll() is None else None
 
     def _member_ends(self, fault: Fault, end: Callable[[], None], signum: signal.Signals) -> int | None:
@@ -594,6 +593,9 @@ class Job:
     def _member_term(self, fault: Fault, end: Callable[[], None]) -> int | None:
         return self._member_ends(fault, end, signal.SIGTERM)
 
+    def _keeper_kill(self, fault: Fault, end: Callable[[], None]) -> int | None:
+        return self._send(self._helper(fault.place, "keeper.py"), signal.SIGKILL, end)
+
     def _member_stop(self, fault: Fault, end: Callable[[], None]) -> int | None:
         return self._pause(self._member(fault.place), fault, end)
 
@@ -604,7 +606,7 @@ class Job:
         machine, agent = self._machine(fault.place), self._agent(fault.place)
         if machine is None or agent is None:
             return None
-        for one in (agent, *(other for other in self._others if other.place == fault.place)):
+        for one in (other for other in self._running if other.place == fault.place):
             one.expected |= {-signal.SIGKILL}
             one.lost = True
         self._away.add(fault.place)
@@ -741,7 +743,6 @@ class Job:
             return None
         name = f"more{fault.place}.{next(self._count)}"
         agent = self._spawn(name, fault.place, self._meeting(), self._nnodes())
-        self._others.append(agent)
 
         def go() -> None:
             agent.expected |= {-signal.SIGTERM, 128 + signal.SIGTERM}
@@ -796,12 +797,10 @@ class Job:
         own = {"CAMPAIGN_FOLDER": str(folder), "CAMPAIGN_HISTORY": str(folder / "history")}
         agent = self._spawn(name, fault.place, self._meeting(name), "1", **own)
         agent.expected |= {0}
-        self._others.append(agent)
         self._later(fault.lasts_s, (folder / "finish").touch)
 
         def gone() -> None:
             if agent.over:
-                shutil.rmtree(folder)
                 end()
             else:
                 self._later(LOOK_S, gone)

@@ -69,6 +69,7 @@ KINDS: Mapping[str, Kind] = {
     "member_kill": Kind("SIGKILL to a member of the etcd; it is started anew", lasts=SHORT, needs=("members",)),
     "member_term": Kind("SIGTERM to a member of the etcd; it is started anew", lasts=SHORT, needs=("members",)),
     "member_stop": Kind("a member of the etcd is stopped for a while", lasts=(0.05, 20.0), needs=("members",)),
+    "keeper_kill": Kind("SIGKILL to the process that keeps a member of the served etcd", needs=("keepers",)),
     "machine_off": Kind("a machine is off, and on again with a new agent", lasts=(0.05, 20.0), linger_s=2.0,
                         needs=("machines",), weight=0.5, **_GONE),
     "machine_empty": Kind("the same, and its disk is empty then", lasts=(0.05, 20.0), linger_s=2.0,

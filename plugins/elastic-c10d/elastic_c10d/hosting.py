@@ -10,8 +10,9 @@ that case only the machine whose address is first, in an order that all agree on
 Where the endpoint names several hosts, a new store begins at the first one, and only if none answers at the others.
 
 If a store that an agent hosted is lost, any agent that can bind its address, so one on the same machine, may host it
-again. `elastic serve` writes no nonce, so no agent replaces its stores. A host that goes hands the store over (see
-`rendezvous.handover`): the server of the next host is at any address, and pointers to it at the endpoint.
+again; and if its machine lives and refuses, whoever would host a new one. `elastic serve` writes no nonce, so no agent
+replaces its stores. A host that goes hands the store over (see `rendezvous.handover`): the server of the next host is at
+any address, and pointers to it at the endpoint.
 """
 
 from __future__ import annotations
@@ -143,6 +144,15 @@ class Hosting:
             return False
         self._start(self._endpoint if lost.port == self._endpoint.port else Endpoint(lost.host, lost.port), [lost])
         return True
+
+    def offer_anew(self, places: Sequence[Sequence[Address]]) -> str | None:
+        """The store is gone, and its machine is another one, which lives: as `offer` at the first contact, unless that
+        store was no agent's. Without it nobody might host: newcomers leave it to the first host of the endpoint, where
+        a node may be that came when the store was elsewhere."""
+        if not self._was_free_to_choose or not self._by_agent:
+            return None
+        self._is_host = None
+        return self.offer(places)
 
     def take_over(self, host: str) -> Endpoint | None:
         """Start a server for a store that another node hands over, on this machine, which others reach at this host: at

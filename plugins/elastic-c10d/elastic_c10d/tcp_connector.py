@@ -167,11 +167,16 @@ class TcpConnector:
 
     def _again(self, lost: Address) -> TorchConnection:
         """A main connection after a fault. If a store that an agent of this machine hosted is gone, the first of the
-        others hosts it; at once, since workers run on for a grace only."""
+        others hosts it; at once, since workers run on for a grace only. One that was elsewhere may be gone, too: where
+        its machine lives and refuses, its process has ended."""
         answers: list[str] = []
         found = self._once(answers, decides=False)
-        if found is None and self._hosting is not None and self._hosting.offer_again(lost):
-            found = self._once(answers, decides=True)
+        if found is None and self._hosting is not None:
+            if self._hosting.offer_again(lost):
+                found = self._once(answers, decides=True)
+            elif connected(lost, min(_PROBE, self._connect_timeout))[0] == REFUSED:
+                self._hosting.offer_anew(self._places())
+                found = self._once(answers, decides=True) if self.hosts else None
         if found is None:
             raise self._unreachable(answers)
         return found

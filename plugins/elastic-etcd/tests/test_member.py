@@ -8,6 +8,7 @@ import socket
 import threading
 from dataclasses import replace
 
+import psutil
 import pytest
 from cluster import LONG
 from elastic_etcd.server.cluster import Cluster, Place
@@ -16,6 +17,10 @@ from elastic_etcd.server.member import Files, ServedCluster
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.support.sockets import PortReservation, resolve
+
+
+def command_of(pid):
+    return " ".join(psutil.Process(pid).cmdline())
 
 
 @pytest.fixture
@@ -118,6 +123,22 @@ def test_a_member_that_dies_is_replaced_by_a_new_one(agents, eventually):
     where = first.own.peer_url
     eventually(lambda: ids(second).get(where) not in (None, before[where]), LONG, "another id")
     together(eventually, made)
+
+
+@pytest.mark.parametrize("keeper", [False, True])
+def test_data_of_earlier_lives_does_not_stay(agents, eventually, tmp_path, keeper):
+    """Neither of a member whose keeper was killed with it, nor of one whose machine was off."""
+    some = agents(3)
+    eventually(lambda: len(votes(some[0])) == 3, LONG)
+    [own] = [path for path in tmp_path.glob("elastic-etcd-*") if str(path) in command_of(some[1].pid)]
+    left = own.with_name(own.name[:-8] + "earlier1")
+    left.mkdir()
+    before = some[1].pid
+    os.kill(psutil.Process(before).ppid() if keeper else before, signal.SIGKILL)
+    eventually(lambda: some[1].pid not in (0, before) and len(votes(some[0])) == 3, LONG)
+    assert not own.exists()
+    assert not left.exists()
+    assert len(list(tmp_path.glob("elastic-etcd-*"))) == 3
 
 
 def test_one_that_leaves_makes_the_cluster_smaller(agents, eventually):

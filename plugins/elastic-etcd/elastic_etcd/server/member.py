@@ -4,6 +4,9 @@ the member, has it added where one was lost, and starts it again when it ends.""
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
+import shutil
 import socket
 import ssl
 import tempfile
@@ -292,7 +295,7 @@ class ServedCluster:
 
     def _launched(self, own: Place, others: str) -> tuple[ServerProcess, ServerLog]:
         assert self._binary is not None
-        folder = Path(tempfile.mkdtemp(prefix="elastic-etcd-", dir=self._parent))
+        folder = self._folder(own)
         address = self._listens_at(own)
         listens = [f"{own.scheme}://{joined_host_port(address.host, port)}" for port in (own.port, own.peer_port)]
         command = [
@@ -312,6 +315,16 @@ class ServedCluster:
         where = {"endpoint": own.address, "path": self._binary.path, "version": self._binary.version}
         get_logger().info("etcd server started", **where)
         return process, ServerLog(folder / "etcd.log")
+
+    def _folder(self, own: Place) -> Path:
+        """A new one for the data of this place. What a life of it has left that ended with its machine is removed: no
+        other agent here has the place."""
+        mark = hashlib.sha256(f"{self._cluster.token} {own.peer_url}".encode()).hexdigest()[:12]
+        prefix = f"elastic-etcd-{mark}-"
+        for left in Path(self._parent or tempfile.gettempdir()).glob(f"{prefix}*"):
+            if not left.is_symlink() and left.stat().st_uid == os.geteuid():
+                shutil.rmtree(left, ignore_errors=True)
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=self._parent))
 
     # -- where we are
 

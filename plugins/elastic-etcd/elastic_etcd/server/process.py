@@ -169,6 +169,7 @@ class ServerProcess:
     ) -> None:
         self.pid = 0
         self.end = ""
+        self._scratch = scratch
         self._on_exit = on_exit
         self._closing = False
         self._ended = threading.Event()
@@ -202,6 +203,8 @@ class ServerProcess:
                 self._take(*line.decode().rstrip("\n").split(" ", 1))
         if not self.end:  # somebody has ended the keeper, and what it kept is an orphan
             self._keeper.kill()
+            if self._scratch:  # which the keeper would have removed
+                shutil.rmtree(self._scratch, ignore_errors=True)
             self._finish("its keeper was ended")
 
     def _take(self, verb: str, rest: str) -> None:
@@ -247,13 +250,19 @@ class ServerLog:
             return ""
 
     def tail(self, lines: int) -> list[str]:
-        """The last lines, without what is of use to machines only."""
-        return [plain(line) for line in self.text().splitlines()[-lines:]]
+        """The last lines, without what is of use to machines only. If it has failed, they begin with why: it goes on
+        with where in its code that was."""
+        found = self.text().splitlines()
+        failed = [line for line in found[:-lines] if _FAILED.match(line)]
+        return [plain(line) for line in (*failed[-1:], *found[-lines:])]
 
     def shown(self, lines: int = 20) -> str:
         """The last lines as an error shows them; empty if there are none."""
         tail = self.tail(lines)
         return "; the end of its log:\n" + "\n".join(f"    {line}" for line in tail) if tail else ""
+
+
+_FAILED = re.compile(r'panic: |{"level":"(?:fatal|panic)"')
 
 
 def plain(line: str) -> str:

@@ -1,0 +1,771 @@
+"""An agent with a defect, for campaigns that show that their checker sees defects.
+
+    python -m benchmarks.planted NAME run <flags of elastic run>
+
+replaces a function or two of this process, and then does what `elastic` does with the rest of the line. Nothing else
+differs from a real agent: its processes, sockets and stores are real. `DEFECTS` has what there is. Those with an A and
+a number were in here once: experiments with real agents found them. What they did is put back in the code of today,
+which keeps some of it in other places. The others are what a checker has to see as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+NOW_AND_THEN_S = 15.0
+"""After so many seconds of a healthy round, `round_without_cause` ends it."""
+
+STAY_S = 3.0
+"""For so long workers that should have been stopped run on, with `two_groups`."""
+
+LEAK_BYTES = 2 * 2**20
+
+_NO_TELLING = "--rdzv-conf=last_call_timeout=1"
+"""What campaigns say, too: of two such flags the last one counts."""
+
+
+@dataclass(frozen=True)
+class Defect:
+    """What can be planted.
+
+    Args:
+        what: goes wrong for the user, in a sentence.
+        plant: replaces something, before the command line runs.
+        backends: where it can show, where it shows best first; of `benchmarks.campaign.WORLDS`.
+        kinds: of faults that bring it out; the fewest that do.
+        flags: of `elastic run`, where it needs others than the defaults.
+    """
+
+    what: str
+    plant: Callable[[], None]
+    backends: tuple[str, ...]
+    kinds: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+
+
+def put(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
+    """Replace an attribute by what `around` makes of it."""
+    setattr(owner, name, around(getattr(owner, name)))
+
+
+def module(name: str) -> Any:
+    """A module of elastic_core. Some packages have functions of the names of their modules, which hide these."""
+    return importlib.import_module(f"elastic_core.{name}")
+
+
+def own_place() -> int | None:
+    """The place of this agent in a campaign, whose node ids are `n0.3` and the like; None elsewhere."""
+    found = [match[1] for word in sys.argv if (match := re.match(r"--node-id=n(\d+)\.", word))]
+    return int(found[-1]) if found else None
+
+
+def reword(pattern: str, instead: str) -> None:
+    """Replace words of this agent's command line that match; empty: leave them out."""
+    words = [re.sub(pattern, instead, word) for word in sys.argv]
+    sys.argv[:] = [new for new, old in zip(words, sys.argv, strict=True) if new or not old]
+
+
+def decide_by(change: Callable[..., Any]) -> None:
+    """Let the policy be `change(decide, roster, state, settings, now, enough_since, settled)`."""
+    put(module("rendezvous.node"), "decide", lambda decide: lambda *seen: change(decide, *seen))
+
+
+# -- found once: loss and silence
+
+
+def no_grace() -> None:
+    """A store whose machine answers, and that does not, is missed as if all of it was away."""
+    from elastic_c10d.tcp_connector import TcpConnector
+
+    put(TcpConnector, "grace", lambda _: property(lambda self: 0.0))
+
+
+def fenced_exits() -> None:
+    """Who has fenced itself off stops its workers and ends, with the exit code of a store out of reach."""
+    from elastic_core.agent.agent import SimpleElasticAgent
+    from elastic_core.errors import RendezvousConnectionError
+    from elastic_core.interfaces.handler import Outcome
+
+    order = module("agent.supervise").Order
+
+    def around(supervise: Any) -> Any:
+        def ends(budget: Any, seen: Any) -> Any:
+            decision = supervise(budget, seen)
+            if not (seen.found(Outcome.FENCED) and order.JOIN in decision.orders):
+                return decision
+            stop = (order.STOP,) if seen.running else ()
+            return replace(decision, orders=(*stop, order.YIELD), cause=None, certain=True)
+
+        return ends
+
+    def yielding(performed: Any) -> Any:
+        def performs(self: Any, seen: Any, decision: Any) -> NoReturn:
+            if seen.found(Outcome.FENCED):
+                raise RendezvousConnectionError(decision.reason)
+            performed(self, seen, decision)
+            raise AssertionError("a node that yields ends")
+
+        return performs
+
+    put(module("agent.agent"), "supervise", around)
+    put(SimpleElasticAgent, "_yield", yielding)
+
+
+def host_pauses() -> None:
+    no_grace()
+    fenced_exits()
+
+
+def never_handed_over() -> None:
+    """The host of the store takes it along."""
+    from elastic_core.rendezvous.handler import DynamicRendezvousHandler
+
+    put(DynamicRendezvousHandler, "hand_over", lambda _: lambda self: not self.hosts_store)
+
+
+def host_leaves_early() -> None:
+    host_pauses()
+    never_handed_over()
+
+    def around(await_others: Any) -> Any:
+        return lambda budget, seen, now, until, hosts_store=False: await_others(budget, seen, now, until)
+
+    put(module("agent.agent"), "await_others", around)
+
+
+def dead_entries_stay() -> None:
+    from elastic_core.rendezvous.observation import Observation
+
+    put(Observation, "dead", lambda _: lambda self, state, now: None)
+
+
+def round_before_stop() -> None:
+    """At once, since workers of a campaign stop at once; it was after five seconds."""
+
+    def around(until: Any) -> Any:
+        def soon(ready: Any, missing: Any, state: Any, settings: Any, since: Any) -> Any:
+            full = len(ready) >= settings.max_nodes
+            return None if full and missing else until(ready, missing, state, settings, since)
+
+        return soon
+
+    put(module("rendezvous.policy"), "_until", around)
+
+
+def late_put() -> None:
+    """The put that was given up is carried out when it harms most: as soon as a newer one stands."""
+    from elastic_etcd.backend.backend import EtcdRendezvousBackend
+    from elastic_etcd.client.errors import EtcdError, EtcdLeaseGone, EtcdUnreachable
+    from elastic_etcd.client.values import Get, Put, Transaction
+
+    given_up: dict[str, tuple[bytes, Transaction]] = {}
+
+    def unfenced(self: Any, key: str, entry: bytes) -> int:
+        lease, nodes = self._lease.ensure(), self._keys.nodes
+        count = Get(nodes.begin, nodes.end, count_only=True)
+        asked = Transaction([], [Put(self._keys.node(key), entry, lease), count], [])
+        try:
+            done = self._client.transact(asked)
+        except EtcdLeaseGone:
+            self._lease.gone(lease)
+            raise
+        except EtcdUnreachable:
+            given_up.setdefault(key, (entry, asked))
+            raise
+        self._has_been_announced = True
+        self._announced[key] = done.revision
+        if key in given_up and given_up[key][0] != entry:
+            with contextlib.suppress(EtcdError):
+                self._client.transact(given_up.pop(key)[1])
+        return max(0, done.ranges[1].count - 1)
+
+    put(EtcdRendezvousBackend, "_put_entry", lambda _: unfenced)
+
+
+def drain_of_done() -> None:
+    """Who asks for the drain is another process, so it is the leader that ends the round here."""
+    from elastic_core.rendezvous.model import Cause, ended
+    from elastic_core.rendezvous.policy import Write
+
+    def around(decide: Any, roster: Any, state: Any, *rest: Any) -> Any:
+        idle = [key for key in state.done if key in state.draining and key not in state.gone]
+        if not (state.open and idle and state.busy):
+            return decide(roster, state, *rest)
+        name = state.names(idle)[0]
+        return Write(ended(state, Cause.DRAINED, name, f"{name} is drained"), f"{name} is drained")
+
+    decide_by(around)
+
+
+def lease_unknown() -> None:
+    """Agents that come again have the name of the one before here, as those of a job with `--node-id` have."""
+    from elastic_core.rendezvous.settings import RendezvousSettings
+
+    reword(r"^(--node-id=\w+)\.\d+$", r"\1")
+    beats = property(lambda self: self.keep_alive_interval * self.keep_alive_max_attempt)
+    put(RendezvousSettings, "window", lambda _: beats)
+
+
+def leader_wedged() -> None:
+    """What the first leader writes of a later round is refused, as if it was too large."""
+    from elastic_core.rendezvous.driver import Operations
+    from elastic_core.rendezvous.election import Election
+
+    wrote_first: list[bool] = []
+
+    def around(written: Any) -> Any:
+        def refuses(self: Any, operation: Any) -> Any:
+            if operation.state.open and operation.state.round > 1 and wrote_first:
+                raise ValueError("expected a state that the store takes, found one that is too large")
+            answer = written(self, operation)
+            if operation.state.open and operation.state.round == 1 and answer is not None and answer[2]:
+                wrote_first.append(True)
+            return answer
+
+        return refuses
+
+    put(Operations, "_written", around)
+    put(Election, "failed", lambda _: lambda self, now: self)
+
+
+def dead_after_success() -> None:
+    """That a member is done is noted only when all are."""
+    from elastic_core.rendezvous.observation import Observation
+
+    def around(succeeded: Any) -> Any:
+        def together(state: Any, keys: Any, number: int) -> Any:
+            return succeeded(state, keys, number) if set(state.busy) <= set(keys) else state
+
+        return together
+
+    put(module("rendezvous.policy"), "succeeded", around)
+    put(Observation, "_gone_done", lambda _: lambda self, found, state: ())
+
+
+def waits_for_beat() -> None:
+    """Not only who leaves: whatever a node has to say. The flags make its next beat be far away."""
+    from elastic_core.rendezvous.driver import Driver
+
+    put(Driver, "wake", lambda _: lambda self: None)
+
+
+def own_limit() -> None:
+    """One place allows no restarts, and the others do. And `begin` undoes a `leave`."""
+    from elastic_core.rendezvous import model
+    from elastic_core.rendezvous.attribution import is_certain
+    from elastic_core.rendezvous.codec import bounded
+    from elastic_core.rendezvous.effects import Amend
+    from elastic_core.rendezvous.node import Node
+
+    if own_place() == 0:
+        reword(r"^--max-restarts=\d+$", "--max-restarts=0")
+
+    def fail(self: Any, failures: Any) -> None:
+        report = self._report(tuple(map(bounded, failures.values())), is_certain(failures))
+        own = self.entry.max_restarts
+
+        def judged(state: Any, number: int, report: Any) -> Any:
+            seen = replace(state, max_restarts=own)
+            told = model.failed(seen, number, report)
+            return state if told is seen else replace(told, max_restarts=state.max_restarts)
+
+        self.request(Amend(judged, (self.membership.round, report)))
+
+    def around(begin: Any) -> Any:
+        def begins(self: Any, now: Any) -> None:
+            begin(self, now)
+            self.membership = replace(self.membership, left=False)
+
+        return begins
+
+    put(Node, "fail", lambda _: fail)
+    put(Node, "begin", around)
+
+
+def apart_meet() -> None:
+    put(module("rendezvous.policy"), "_meeting", lambda _: lambda ready, least: ready)
+
+
+def host_told_to_go() -> None:
+    """Who waits for a round when the store has gone along with its host gives up as early as who runs workers."""
+    from elastic_core.rendezvous import messages
+    from elastic_core.rendezvous.node import Node
+
+    host_pauses()
+    never_handed_over()
+
+    def around(obstacle: Any) -> Any:
+        def gives_up(self: Any, now: Any) -> Any:
+            since, window = self.connection.silent_since(self._asked_at), self.settings.window
+            if self.membership.joins and self.membership.round and since is not None and now - since > window:
+                return messages.no_answer(self.connection.outage, self.fault, window)
+            return obstacle(self, now)
+
+        return gives_up
+
+    put(Node, "obstacle", around)
+
+
+def names_by_pid() -> None:
+    """As in containers, of which each has its agent as process 1. A name that was given is left out for that."""
+    reword(r"^--node-id=.*$", "")
+    for where in ("rendezvous.handler", "compose.agent"):
+        put(module(where), "made_up_name", lambda _: lambda host: f"{host}:1")
+
+
+# -- groups, ranks and counts
+
+
+def two_groups() -> None:
+    """Workers of a round that is over for another cause than a failure run on while those of the next one start."""
+    from elastic_core.agent.agent import SimpleElasticAgent
+    from elastic_core.agent.interface import WorkerState
+    from elastic_core.workers import sessions
+
+    def around(restart_workers: Any) -> Any:
+        def hurries(self: Any, group: Any) -> None:
+            current = self._processes._round
+            if current is not None and group.state is WorkerState.HEALTHY:
+                later = threading.Timer(STAY_S, sessions.send_all, (current.leaders, signal.SIGTERM))
+                later.daemon = True
+                later.start()
+                self._processes.finish()
+                group.state = WorkerState.STOPPED
+            restart_workers(self, group)
+
+        return hurries
+
+    put(SimpleElasticAgent, "_restart_workers", around)
+
+
+def ranks_kept() -> None:
+    from elastic_core.agent.agent import SimpleElasticAgent
+
+    def around(assign: Any) -> Any:
+        def keeps(self: Any, *place: Any) -> Any:
+            before = [worker.global_rank for worker in self._worker_group.workers]
+            workers = assign(self, *place)
+            for worker, rank in zip(workers, before, strict=True):
+                worker.global_rank = worker.global_rank if rank < 0 else rank
+            return workers
+
+        return keeps
+
+    put(SimpleElasticAgent, "_assign_worker_ranks", around)
+
+
+def counts_from_own_start() -> None:
+    from elastic_core.agent.supervise import RestartBudget
+
+    first: list[int] = []
+
+    def around(in_round: Any) -> Any:
+        def counts(self: Any, restart_count: int) -> Any:
+            first.append(restart_count)
+            return in_round(self, restart_count - first[0] if self.shared else restart_count)
+
+        return counts
+
+    put(RestartBudget, "in_round", around)
+
+
+def counted_twice() -> None:
+    from elastic_core.rendezvous.policy import Write
+
+    def around(decide: Any, roster: Any, state: Any, *rest: Any) -> Any:
+        decision = decide(roster, state, *rest)
+        formed = isinstance(decision, Write) and decision.state.round > state.round
+        if formed and state.end is not None and state.end.counted:
+            return Write(replace(decision.state, restarts=decision.state.restarts + 1), decision.reason)
+        return decision
+
+    decide_by(around)
+
+
+def not_counted() -> None:
+    def around(counted_failure: Any) -> Any:
+        def forgives(state: Any, incurable: bool = False) -> Any:
+            told = counted_failure(state, incurable)
+            return told if told is state or told.closed else replace(told, restarts=state.restarts)
+
+        return forgives
+
+    for where in ("rendezvous.model", "rendezvous.policy"):
+        put(module(where), "counted_failure", around)
+
+
+def loss_is_failure() -> None:
+    supervise = module("agent.supervise")
+
+    def around(cause_of: Any) -> Any:
+        def told(verdict: Any) -> Any:
+            cause = cause_of(verdict)
+            return supervise.RestartCause.FAILURE if cause is supervise.RestartCause.LOST else cause
+
+        return told
+
+    put(supervise, "_cause_of", around)
+
+
+# -- rounds that should not be, and that should
+
+
+def round_without_cause() -> None:
+    from elastic_core.rendezvous.model import Cause, ended
+    from elastic_core.rendezvous.policy import Wait, Write
+
+    begun: dict[int, Any] = {}
+
+    def around(decide: Any, roster: Any, state: Any, settings: Any, now: Any, *rest: Any) -> Any:
+        decision = decide(roster, state, settings, now, *rest)
+        running = isinstance(decision, Wait) and state.open and not state.done and len(state.seats) > 1
+        if not running or now - begun.setdefault(state.round, now) < NOW_AND_THEN_S:
+            return decision
+        return Write(ended(state, Cause.JOINED, "nobody", "now and then"), "now and then")
+
+    decide_by(around)
+
+
+def hasty() -> None:
+    from elastic_core.rendezvous.observation import Observation
+
+    put(Observation, "of", lambda _: classmethod(lambda cls, settings: cls(settings.keep_alive_interval, 2)))
+
+
+def news_lost() -> None:
+    """Of every third round a node that does not lead hears no end."""
+    from elastic_core.rendezvous.node import Node
+
+    def around(state_changed: Any) -> Any:
+        def deaf(self: Any) -> None:
+            member, state = self.membership, self.state
+            runs = state is not None and state.open and member.running and not member.done
+            if not (runs and len(state.seats) > 1 and state.round % 3 == 0):
+                state_changed(self)
+
+        return deaf
+
+    put(Node, "state_changed", around)
+
+
+def loss_overlooked() -> None:
+    def around(decide: Any, roster: Any, *rest: Any) -> Any:
+        return decide(tuple(replace(seen, late=False, ended=False) for seen in roster), *rest)
+
+    decide_by(around)
+
+
+def no_place() -> None:
+    from elastic_core.rendezvous.model import Cause
+    from elastic_core.rendezvous.policy import Wait, Write
+
+    def around(decide: Any, roster: Any, state: Any, *rest: Any) -> Any:
+        decision = decide(roster, state, *rest)
+        lets_in = state.open and isinstance(decision, Write) and not decision.state.open
+        if lets_in and not decision.state.closed and decision.state.end.cause is Cause.JOINED:
+            return Wait("the round runs")
+        return decision
+
+    decide_by(around)
+
+
+def ids_ignored() -> None:
+    from elastic_core.rendezvous.over_store import OverStore
+
+    owners: list[Any] = [OverStore]
+    with contextlib.suppress(ImportError):
+        from elastic_etcd.backend.backend import EtcdRendezvousBackend
+
+        owners.append(EtcdRendezvousBackend)
+
+    def around(init: Any) -> Any:
+        def begins(self: Any, where: Any, run_id: str, *more: Any, **named: Any) -> None:
+            init(self, where, "every-job", *more, **named)
+
+        return begins
+
+    for owner in owners:
+        put(owner, "__init__", around)
+
+
+# -- how workers and agents end
+
+
+def killed_at_once() -> None:
+    from elastic_core.agent.process_agent import ProcessAgent
+
+    def stop(self: Any, group: Any) -> None:
+        self._group_stop.stop(signal.SIGKILL, self._shutdown_timeout)
+
+    put(ProcessAgent, "_stop_workers", lambda _: stop)
+
+
+def guardian_idle() -> None:
+    from elastic_core.workers.guardian import Guardian
+
+    def around(order: Any) -> Any:
+        return lambda self, line: order(self, line) if line.startswith("scratch") else None
+
+    put(Guardian, "_order", around)
+
+
+def guardian_not_replaced() -> None:
+    from elastic_core.workers.guardian import Guardian
+
+    def lets_go(self: Any) -> None:
+        self._lost = True
+
+    put(Guardian, "_replace", lambda _: lets_go)
+
+
+def ends_with_0() -> None:
+    from elastic_core.agent.agent import SimpleElasticAgent
+    from elastic_core.agent.interface import RunResult, WorkerState
+    from elastic_core.errors import SignalException
+
+    def around(leave: Any) -> Any:
+        def leaves(self: Any, *seen: Any) -> Any:
+            try:
+                leave(self, *seen)
+            except SignalException as error:
+                if not seen:  # while it waits for a round
+                    raise
+                return RunResult(WorkerState.SUCCEEDED), str(error)
+
+        return leaves
+
+    put(SimpleElasticAgent, "_leave", around)
+
+
+# -- what is left behind, and what grows
+
+
+def folder_left() -> None:
+    from elastic_core.workers.group import LocalWorkers
+    from elastic_core.workers.guardian import Guardian
+
+    def around(close: Any) -> Any:
+        def forgets(self: Any) -> None:
+            self._scratch = None
+            close(self)
+
+        return forgets
+
+    put(LocalWorkers, "close", around)
+    put(Guardian, "scratch", lambda _: lambda self, path: None)
+
+
+def process_left() -> None:
+    """Two minutes are longer than a checker waits, and do not fill a machine."""
+    started: list[Any] = []
+
+    def helper() -> None:
+        started.append(subprocess.Popen(["sleep", "120"], start_new_session=True, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL))  # fmt: skip
+
+    _with_every_round(helper)
+
+
+def memory_grows() -> None:
+    kept: list[bytearray] = []
+    _with_every_round(lambda: kept.append(bytearray(os.urandom(2**10) * (LEAK_BYTES // 2**10))))
+
+
+def sockets_left() -> None:
+    kept: list[socket.socket] = []
+    _with_every_round(lambda: kept.append(socket.socket()))
+
+
+def _with_every_round(do: Callable[[], object]) -> None:
+    from elastic_core.workers.group import LocalWorkers
+
+    def around(start: Any) -> Any:
+        def starts(self: Any, plan: Any) -> Any:
+            do()
+            return start(self, plan)
+
+        return starts
+
+    put(LocalWorkers, "start", around)
+
+
+def no_lease() -> None:
+    """Who is cut off or loses its power is there for ever."""
+    from elastic_etcd.backend import backend
+
+    def around(made: Any) -> Any:
+        return lambda key, value, lease=0: made(key, value, 0 if b"/nodes/" in key else lease)
+
+    put(backend, "Put", around)
+
+
+def leases_left() -> None:
+    from elastic_etcd.backend.keys import StateKey
+
+    def around(write: Any) -> Any:
+        def grants(self: Any, *what: Any) -> Any:
+            self._lease = 0
+            return write(self, *what)
+
+        return grants
+
+    put(StateKey, "write", around)
+
+
+def member_not_replaced() -> None:
+    from elastic_etcd.server import member
+
+    def around(following: Any) -> Any:
+        def gives_up(self: Any, failed: bool, now: Any) -> Any:
+            return member.Wait("it has ended before") if failed else following(self, failed, now)
+
+        return gives_up
+
+    put(member.ServedCluster, "_next", around)
+
+
+_PUSHED = ("c10d", "etcd", "sqlite", "static")
+_ANY = ("sqlite", "c10d", "etcd", "etcd served", "static")
+_ETCD = ("etcd", "etcd served")
+
+DEFECTS: dict[str, Defect] = {
+    # A1. SIGSTOP of the agent that hosts the store, for longer than a window.
+    "host_pauses": Defect(
+        "a pause of some seconds of the agent that hosts the store ends healthy workers, and the agents of the others",
+        host_pauses, ("c10d", "static"), ("agent_stop",)),
+    # A2.
+    "fenced_exits": Defect(
+        "an agent that was cut off from the store for too long ends, though the store comes back",
+        fenced_exits, ("c10d", "static", "etcd", "etcd served"), ("link_cut",)),
+    # A3.
+    "host_leaves_early": Defect(
+        "the agent that hosts the store leaves when its exit barrier is over, and the others lose the store",
+        host_leaves_early, ("c10d",), ("done",), ("--exit-barrier-timeout=1",)),
+    # A4. A killed spare costs a round when another node begins to lead.
+    "dead_entries_stay": Defect(
+        "the entry of a killed agent stays in the store for ever, and who leads next takes it for alive",
+        dead_entries_stay, ("c10d", "sqlite"), ("newcomer", "machine_off")),
+    # A5.
+    "round_before_stop": Defect(
+        "with a spare there, a round forms while workers of the last one still run, whose node loses its place",
+        round_before_stop, ("sqlite", "etcd", "c10d"), ("newcomer", "worker_kill")),
+    # A6.
+    "late_put": Defect(
+        "an entry that was given up is written late, over a newer one, and no round forms any more",
+        late_put, ("etcd",), ("member_stop", "worker_kill")),
+    # A7.
+    "drain_of_done": Defect(
+        "to drain a node whose workers have succeeded restarts the workers of all others",
+        drain_of_done, ("c10d", "etcd", "sqlite"), ("done", "drain")),
+    # A8.
+    "lease_unknown": Defect(
+        "an agent that comes again under its name is refused for good, while the lease of the one before lives",
+        lease_unknown, ("etcd",), ("machine_off",), (f"{_NO_TELLING},lease_ttl=30",)),
+    # A9.
+    "leader_wedged": Defect(
+        "a leader that cannot write goes on to lead, and no round forms any more",
+        leader_wedged, _ANY, ("worker_kill",)),
+    # A10.
+    "dead_after_success": Defect(
+        "an agent that dies after its workers have succeeded ends the round of the others",
+        dead_after_success, ("etcd", "sqlite", "c10d"), ("done", "agent_kill")),
+    # A11.
+    "waits_for_beat": Defect(
+        "what a node has to say, that it leaves or that its workers failed, waits for its next beat",
+        waits_for_beat, _PUSHED, ("worker_kill",), (f"{_NO_TELLING},keep_alive_interval=120",)),
+    # A12.
+    "own_limit": Defect(
+        "a failure ends the job because the agent that reports it allows fewer restarts than the others",
+        own_limit, _ANY, ("worker_kill",)),
+    # A13.
+    "apart_meet": Defect(
+        "nodes that do not reach each other are put into one round again and again, until the budget is used",
+        apart_meet, ("etcd", "sqlite", "c10d"), ("apart", "one_way")),
+    # A14.
+    "host_told_to_go": Defect(
+        "the agent that hosts the store is told to go, and those of other machines end for want of a store",
+        host_told_to_go, ("c10d",), ("agent_term", "drain")),
+    # A15.
+    "names_by_pid": Defect(
+        "agents of one host name and one process id, as in containers, refuse each other",
+        names_by_pid, ("sqlite", "c10d", "etcd", "etcd served"), ("worker_kill",)),
+    "two_groups": Defect(
+        "workers of the last round make steps beside those of the next one, and both write checkpoints",
+        two_groups, ("sqlite", "etcd"), ("agent_kill",)),
+    "ranks_kept": Defect(
+        "a node keeps its rank when the group gets smaller, so that ranks have gaps, or are there twice",
+        ranks_kept, _ANY[:4], ("agent_kill",)),
+    "counts_from_own_start": Defect(
+        "workers of one round are told different restart counts",
+        counts_from_own_start, _ANY, ("worker_kill", "agent_kill")),
+    "counted_twice": Defect("a failure uses two restarts", counted_twice, _ANY, ("worker_kill",)),
+    "not_counted": Defect("a failure uses no restart, so that a broken script never ends", not_counted, _ANY,
+                          ("worker_kill",)),
+    "loss_is_failure": Defect(
+        "the loss of a node is told as a failure of the script", loss_is_failure, _ANY, ("agent_kill",)),
+    "round_without_cause": Defect(
+        "healthy workers are restarted now and then, and nobody can say why", round_without_cause, _ANY,
+        ("worker_stop",)),
+    "hasty": Defect(
+        "a node is called lost after two seconds of silence instead of five", hasty, ("sqlite", "c10d", "static"),
+        ("agent_stop",)),
+    "news_lost": Defect(
+        "a healthy node is not told that the round is over, and its workers hang", news_lost, _ANY, ("worker_kill",)),
+    "loss_overlooked": Defect(
+        "the loss of a machine is not noticed, and the workers of the others hang", loss_overlooked,
+        ("sqlite", "c10d", "static"), ("machine_off",)),
+    "no_place": Defect(
+        "a node that comes back when a smaller round runs already waits for ever", no_place, _ANY[:4],
+        ("agent_kill",)),
+    "ids_ignored": Defect(
+        "a job with another id at the same endpoint is taken for a node of this one", ids_ignored,
+        ("sqlite", "c10d", "etcd"), ("second_job",)),
+    "killed_at_once": Defect(
+        "healthy workers are killed without being asked to end, and write no checkpoint", killed_at_once, _ANY,
+        ("worker_kill",)),
+    "guardian_idle": Defect("the workers of a killed agent run on", guardian_idle, _ANY, ("agent_kill",)),
+    "guardian_not_replaced": Defect(
+        "the workers of an agent that is killed after its guardian run on", guardian_not_replaced, _ANY,
+        ("guardian_kill", "agent_kill")),
+    "ends_with_0": Defect(
+        "an agent that was told to go ends with 0, as if its workers had succeeded", ends_with_0, _ANY,
+        ("agent_term",)),
+    "folder_left": Defect("a temporary folder stays behind", folder_left, _ANY, ("worker_kill",)),
+    "process_left": Defect("a process stays behind", process_left, _ANY, ("worker_kill",)),
+    "memory_grows": Defect("the agent's memory grows with every round", memory_grows, _ANY, ("worker_kill",)),
+    "sockets_left": Defect("the agent has a socket more with every round", sockets_left, _ANY, ("worker_kill",)),
+    "no_lease": Defect(
+        "the key of a node that has lost its power stays in etcd, and its place is never given to another",
+        no_lease, _ETCD, ("machine_off",)),
+    "leases_left": Defect("every change leaves a lease in etcd", leases_left, _ETCD, ("worker_kill",)),
+    "member_not_replaced": Defect(
+        "the member of an etcd that an agent serves is not started anew when it has ended", member_not_replaced,
+        ("etcd served",), ("member_kill",)),
+}  # fmt: skip
+"""By name. The first of `backends` is where it shows best."""
+
+
+def main() -> NoReturn:
+    """Plant what the first word names, and be `elastic` with the rest."""
+    if len(sys.argv) < 2 or sys.argv[1] not in DEFECTS:
+        print(__doc__, *(f"  {name}: {defect.what}" for name, defect in DEFECTS.items()), sep="\n", file=sys.stderr)
+        sys.exit(2)
+    from elastic_core.cli import entry_point
+
+    DEFECTS[sys.argv[1]].plant()
+    entry_point(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()
