@@ -11,8 +11,8 @@ Where the endpoint names several hosts, a new store begins at the first one, and
 
 If a store that an agent hosted is lost, any agent that can bind its address, so one on the same machine, may host it
 again; and if its machine lives and refuses, whoever would host a new one. `elastic serve` writes no nonce, so no agent
-replaces its stores. A host that goes hands the store over (see `rendezvous.handover`): the server of the next host is at
-any address, and pointers to it at the endpoint.
+replaces its stores. A host that goes hands the store over (see `rendezvous.handover`): the server of the next host is
+at any address, and pointers to it at the endpoint.
 """
 
 from __future__ import annotations
