@@ -298,7 +298,10 @@ def test_a_seed_draws_the_same_storm_each_time():
     assert storm == draw("7", 1500, kinds, 3, 3)
     assert storm != draw("8", 1500, kinds, 3, 3)
     faults = [fault for wave in storm for fault in wave.faults]
-    assert len(faults) == 1500
+    assert len(faults) == 1500 + 2
+    assert storm[-1].faults[0].kind == "done"
+    assert storm[-1].faults[0].place == storm[-1].faults[1].place
+    assert storm[-1].rounds == (0, 0)
     assert {fault.kind for fault in faults} == set(kinds)
     assert {fault.place for fault in faults} == {0, 1, 2}
     assert not any(fault.place == fault.other for fault in faults)

@@ -362,6 +362,8 @@ class Job:
             self._later(fault.after_s, lambda number=number, fault=fault: self._strike(number, fault))  # type: ignore[misc]
         longest = max(fault.after_s + fault.lasts_s for fault in wave.faults)
         self._until(lambda: not self._open, longest + END_S)
+        if self._finishing:
+            return False
         over = now()
         least = begun if wave.rounds[0] and not self._missed else 0.0
         whole = self._until(lambda: self._whole(over, least) is not None, self._setting.limit_s)
@@ -638,14 +640,20 @@ class Job:
         return 0
 
     def _one_way(self, fault: Fault, end: Callable[[], None]) -> int | None:
+        return self._lost_on_the_way(fault, end, both=False)
+
+    def _lost_on_the_way(self, fault: Fault, end: Callable[[], None], both: bool) -> int | None:
         machine, other = self._machine(fault.place), self._machine(fault.other)
         if machine is None or other is None or machine is other:
             return None
-        machine.loses(other)
+        ways = [(machine, other), *([(other, machine)] if both else [])]
+        for one, another in ways:
+            one.loses(another)
 
         def mend() -> None:
-            with contextlib.suppress(subprocess.CalledProcessError):
-                machine.finds(other)
+            for one, another in ways:
+                with contextlib.suppress(subprocess.CalledProcessError):  # another fault has ended it
+                    one.finds(another)
             end()
 
         self._later(fault.lasts_s, mend)
@@ -679,6 +687,9 @@ class Job:
 
     def _lossy(self, fault: Fault, end: Callable[[], None]) -> int | None:
         return self._for_a_while(fault, end, "drops", 10, over=(0,))
+
+    def _apart(self, fault: Fault, end: Callable[[], None]) -> int | None:
+        return self._lost_on_the_way(fault, end, both=True)
 
     def _names(self, fault: Fault, end: Callable[[], None], resolver: str) -> int | None:
         machine = self._machine(fault.place)
@@ -786,6 +797,17 @@ class Job:
                 self._later(LOOK_S, look)
 
         look()
+        return agent.process.pid
+
+    def _done(self, fault: Fault, end: Callable[[], None]) -> int | None:
+        """The job finishes, and all nodes but this one take longer."""
+        agent = self._agent(fault.place)
+        if agent is None:
+            return None
+        (self._folder / "stay").write_text(f"{agent.name} {fault.lasts_s}")
+        self._finishing = True
+        (self._folder / "finish").touch()
+        self._later(fault.lasts_s, end)
         return agent.process.pid
 
     def _second_job(self, fault: Fault, end: Callable[[], None]) -> int | None:

@@ -78,6 +78,8 @@ KINDS: Mapping[str, Kind] = {
                      needs=("machines",)),
     "one_way": Kind("what leaves a machine for another does not arrive", (0, 3), lasts=(0.05, 20.0), harmless_s=1.0,
                     linger_s=7.0, needs=("machines",)),
+    "apart": Kind("two machines do not reach each other", (0, 3), lasts=(0.05, 20.0), harmless_s=1.0, linger_s=7.0,
+                  needs=("machines",), weight=0.5),
     "slow": Kind("a link with 100 ms of delay", lasts=BRIEF, needs=("machines", "netem")),
     "lossy": Kind("a link that loses one packet in ten", lasts=BRIEF, needs=("machines", "nft")),
     "disorder": Kind("a link that delays, reorders and doubles packets", lasts=BRIEF, needs=("machines", "netem")),
@@ -94,6 +96,7 @@ KINDS: Mapping[str, Kind] = {
                   **_GONE),
     "second_job": Kind("a job of another id comes to the same endpoint, and ends", lasts=(0.5, 2.0),
                        needs=("elastic", "shared"), weight=0.3),
+    "done": Kind("the workers of one node have succeeded, and the others go on for a while", needs=("elastic",)),
     "status": Kind("an operator looks again and again", lasts=(0.3, 1.0), needs=("elastic",), weight=0.3),
 }  # fmt: skip
 
@@ -137,6 +140,8 @@ class Wave:
     @property
     def rounds(self) -> tuple[int, int]:
         """How many new rounds there must be, and may be."""
+        if any(fault.kind == "done" for fault in self.faults):
+            return 0, 0
         least, most = (sum(fault.rounds[side] for fault in self.faults) for side in (0, 1))
         if len(self.faults) == 1:
             return least, most
@@ -172,7 +177,7 @@ def draw(
     most_s: float = 60.0,
     losses: int = 3,
 ) -> Storm:
-    """A storm of so many faults.
+    """A storm of so many faults. If `done` is among the kinds, one more wave is its end: a node that is done is lost.
 
     Args:
         seed: the same one gives the same storm.
@@ -183,6 +188,7 @@ def draw(
         losses: no more nodes are lost in one wave, where a store that they serve cannot bear more.
     """
     lot = random.Random(seed)
+    kinds, last = [kind for kind in kinds if kind != "done"], "done" in kinds
     weights = [KINDS[kind].weight for kind in kinds]
     waves: list[Wave] = []
     while (left := faults - sum(len(wave.faults) for wave in waves)) > 0:
@@ -193,6 +199,10 @@ def draw(
         spread = (Fault(one.kind, one.place, round(lot.uniform(0.0, 2.0), 3), one.lasts_s, one.other) for one in rest)
         quiet = 7.0 if lot.random() < 0.05 else round(lot.uniform(0.1, 0.6), 3)
         waves.append(Wave((first, *spread), quiet))
+    if last and (gone := [kind for kind in ("agent_kill", "agent_term", "drain") if kind in kinds]):
+        place = lot.randrange(places)
+        then = Fault(lot.choice(gone), place, 1.0, other=(place + 1) % places)
+        waves.append(Wave((Fault("done", place, lasts_s=4.0), then)))
     return tuple(waves)
 
 

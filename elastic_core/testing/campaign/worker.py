@@ -5,9 +5,9 @@ serves one itself where the agent does not (TORCHELASTIC_USE_AGENT_STORE). A ste
 bit, and all see the sum. Rank 0 saves the step by rename, and all go on where the last one was saved. Whoever loses the
 store waits to be told to end, and fails after `PATIENCE_S`, as a process group does.
 
-`CAMPAIGN_HISTORY` is the file that it writes to, a line of JSON for each event; `CAMPAIGN_FOLDER` has the checkpoint
-and `finish`, with which all end; `CAMPAIGN_NODE` is the name of its node. It stands on the standard library alone, and
-on little of that: a storm starts thousands of them.
+`CAMPAIGN_HISTORY` is the file that it writes to, a line of JSON for each event; `CAMPAIGN_FOLDER` has the checkpoint,
+`finish`, with which all end, and `stay`; `CAMPAIGN_NODE` is the name of its node. It stands on the standard library
+alone, and on little of that: a storm starts thousands of them.
 """
 
 from __future__ import annotations
@@ -172,6 +172,17 @@ def save(folder: str, step: int) -> None:
     os.rename(own, os.path.join(folder, "checkpoint"))
 
 
+def stay(folder: str) -> None:
+    """Where one node is to be done before the others, these take longer."""
+    try:
+        with open(os.path.join(folder, "stay")) as file:
+            node, seconds = file.read().split()
+    except FileNotFoundError:
+        return
+    if node != os.environ["CAMPAIGN_NODE"]:
+        time.sleep(float(seconds))
+
+
 def train(rank: int, world: int, folder: str) -> int:
     """Its exit code, once all have been asked to finish."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -212,6 +223,7 @@ def train(rank: int, world: int, folder: str) -> int:
                 store.set("campaign/closed", b"1")
             if rank == 0:
                 store.wait("campaign/closed")
+            stay(folder)
             return 0
         time.sleep(STEP_S)
 
