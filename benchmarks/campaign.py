@@ -63,6 +63,20 @@ for found in ask("lease/leases").get("leases", []):
         print("lease of", lives["grantedTTL"], "s for", *keys or ["nothing"])
 """
 
+# There, too: how many members vote and answer, as the one there knows.
+VOTES = """
+import json, sys, urllib.request
+def ask(url, path):
+    with urllib.request.urlopen(f"{url}/v3/{path}", b"{}", timeout=1) as answer:
+        return json.load(answer)
+try:
+    found = ask(f"http://{sys.argv[1]}:2379", "cluster/member/list")["members"]
+    voting = [member for member in found if not member.get("isLearner") and member.get("clientURLs")]
+    print(sum("leader" in ask(member["clientURLs"][0], "maintenance/status") for member in voting))
+except (OSError, KeyError, ValueError):
+    print(0)
+"""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -136,7 +150,13 @@ def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
                        servers=servers, left=left, environment=environment)  # fmt: skip
     if shape.world == "etcd served":
         conf = {**last_call, "serve": "true" if shape.nodes == 3 else "3"}
-        return Setting("etcd", ",".join(hosts), shape.nodes, conf, machines=own, have=have | {"members", "keepers"},
+
+        def ready() -> bool:
+            """Whether three members answer, and all of them vote."""
+            return "3" in (one.run(sys.executable, "-I", "-S", "-c", VOTES, one.address).strip() for one in own)
+
+        have |= {"members", "keepers"}
+        return Setting("etcd", ",".join(hosts), shape.nodes, conf, machines=own, have=have, ready=ready,
                        environment=environment)  # fmt: skip
     if shape.world == "sqlite":
         return Setting("sqlite", str(folder / "rendezvous.db"), shape.nodes, last_call, machines=own, have=have,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +17,14 @@ from elastic_core.workers.process import wait_readable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.clock import Clock, Duration, Instant
 
 _FOR_THE_LOADER = ("LD_", "DYLD_")  # an interpreter may need them to find its libraries
 
 
-_SELDOM = 1.0
-"""Seconds between two guardians that are started without an order: one that is ended at once again is left to the next
-order, so that no loop starts processes all the time."""
+_AT_ONCE, _SELDOM = 4, 1.0
+"""So many guardians are started within so many seconds; after that it is left to the next order, so that one which
+always ends at once is not started all the time."""
 
 
 class Guardian:
@@ -46,10 +47,11 @@ class Guardian:
         self._expected = ""
         self._watched: dict[int, int] = {}
         self._scratch: list[str] = []
+        self._begun: deque[Instant] = deque(maxlen=_AT_ONCE)
         self._process = self._started()
 
     def _started(self) -> HelperProcess:
-        self._begun = self._clock.now()
+        self._begun.append(self._clock.now())
         arguments = [str(fd) for fd in self._held]
         return HelperProcess(sessions.__file__, arguments, environment=self._environment, keeps=self._held)
 
@@ -64,10 +66,10 @@ class Guardian:
         return [] if sentinel is None or self._lost else [sentinel]
 
     def look(self) -> None:
-        """Replace the guardian if it has ended. At most once in a second; then the next order sees to it."""
+        """Replace the guardian if it has ended; the next order does it if that has happened too often of late."""
         if any(wait_readable(sentinel, 0) for sentinel in self.sentinels()):
             self._lost = True
-            if self._clock.now() >= later(self._begun, _SELDOM):
+            if len(self._begun) < _AT_ONCE or self._clock.now() >= later(self._begun[0], _SELDOM):
                 self._replace()
 
     @contextlib.contextmanager

@@ -71,6 +71,7 @@ class Setting:
         servers: of the store, which stand before the nodes come.
         have: what is there of what kinds of faults need, besides what follows from the rest.
         looked_at: the endpoint for `status` and `drain`, where the nodes are given none.
+        ready: whether the store is whole again, which is asked before the next wave.
         left: tells what is left in the store at the end, a line each.
         limit_s: within which the job has to be whole again, in seconds.
     """
@@ -89,6 +90,7 @@ class Setting:
     machines: Sequence[Machine] = ()
     servers: Sequence[Server] = ()
     have: frozenset[str] = frozenset({"elastic"})
+    ready: Callable[[], bool] = lambda: True
     left: Callable[[], Sequence[str]] = lambda: ()
     environment: Mapping[str, str] = field(default_factory=dict)
     limit_s: float = 90.0
@@ -383,6 +385,12 @@ class Job:
         if self._wave == 0:
             self._hold()
         self._until(lambda: False, wave.quiet_s)
+        deadline = now() + self._setting.limit_s
+        while not self._setting.ready():
+            if now() > deadline:
+                self._tell("not whole", number=self._wave, limit_s=self._setting.limit_s, why="the store")
+                return False
+            self._until(lambda: False, 0.3)
         return True
 
     def _why(self) -> str:

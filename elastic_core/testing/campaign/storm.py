@@ -51,6 +51,7 @@ class Kind:
 
 
 _GONE: dict[str, Any] = {"rounds": (1, 3), "loses": True}
+_MEMBER: dict[str, Any] = {"loses": True, "needs": ("members",)}
 _AT_MACHINE: dict[str, Any] = {"lasts": BRIEF, "needs": ("machines",)}
 _SPOILT: dict[str, Any] = {"beside": 3, "lasts": BRIEF, "linger_s": 1.0, "loses": True, "needs": ("machines",)}
 
@@ -66,10 +67,10 @@ KINDS: Mapping[str, Kind] = {
     "guardian_stop": Kind("the guardian of an agent is stopped for a while", lasts=SHORT, needs=("elastic",)),
     "template_kill": Kind("SIGKILL to the template of an agent", needs=("warm",)),
     "template_stop": Kind("the template of an agent is stopped for a while", lasts=SHORT, needs=("warm",)),
-    "member_kill": Kind("SIGKILL to a member of the etcd; it is started anew", lasts=SHORT, needs=("members",)),
-    "member_term": Kind("SIGTERM to a member of the etcd; it is started anew", lasts=SHORT, needs=("members",)),
-    "member_stop": Kind("a member of the etcd is stopped for a while", lasts=(0.05, 20.0), needs=("members",)),
-    "keeper_kill": Kind("SIGKILL to the process that keeps a member of the served etcd", needs=("keepers",)),
+    "member_kill": Kind("SIGKILL to a member of the etcd; it is started anew", lasts=SHORT, **_MEMBER),
+    "member_term": Kind("SIGTERM to a member of the etcd; it is started anew", lasts=SHORT, **_MEMBER),
+    "member_stop": Kind("a member of the etcd is stopped for a while", lasts=(0.05, 20.0), **_MEMBER),
+    "keeper_kill": Kind("SIGKILL to the process that keeps a member of a served etcd", loses=True, needs=("keepers",)),
     "machine_off": Kind("a machine is off, and on again with a new agent", lasts=(0.05, 20.0), linger_s=2.0,
                         needs=("machines",), weight=0.5, **_GONE),
     "machine_empty": Kind("the same, and its disk is empty then", lasts=(0.05, 20.0), linger_s=2.0,
