@@ -28,7 +28,7 @@ Event = Mapping[str, Any]
 
 @dataclass
 class Worker:
-    """The life of one. Times are None where the history has none."""
+    """The life of one. Times are None where the history has none; `says`: it would have told that it got SIGTERM."""
 
     pid: int
     node: str
@@ -36,6 +36,7 @@ class Worker:
     world: int
     restart: int
     started: float
+    says: bool = True
     signalled: float | None = None
     ended: float | None = None
     code: int | None = None
@@ -113,7 +114,8 @@ class History:
         for event in self.of("start", "signal", "end"):
             pid = event["pid"]
             if event["what"] == "start":
-                found[pid] = Worker(pid, event["node"], event["rank"], event["world"], event["restart"], event["at"])
+                told = (event[name] for name in ("node", "rank", "world", "restart", "at"))
+                found[pid] = Worker(pid, *told, says=event.get("says", True))
             elif event["what"] == "signal":
                 found[pid].signalled = event["at"]
             else:

@@ -134,7 +134,7 @@ def _healthy(history: History) -> Iterator[tuple[str, float]]:
     alive = {pid for event in history.of("whole") for pid in event["alive"]}
     gone_by = {event["at"]: set(event["alive"]) for event in history.of("whole")}
     for worker in history.workers.values():
-        if worker.signalled or worker.ended or worker.pid in struck:
+        if worker.signalled or worker.ended or worker.pid in struck or not worker.says:
             continue
         lost = next((at for at, there in gone_by.items() if at > worker.started and worker.pid not in there), None)
         if lost is None:

@@ -228,8 +228,9 @@ def train(rank: int, world: int, folder: str) -> int:
         time.sleep(STEP_S)
 
 
-def main(train: Callable[[int, int, str], int] = train) -> int:
-    """`train` gets rank, world size and the folder, and gives the exit code."""
+def main(train: Callable[[int, int, str], int] = train, says: bool = True) -> int:
+    """`train` gets rank, world size and the folder, and gives the exit code. `says`: it is told when it gets SIGTERM;
+    what waits in C++ could not say it in time."""
     told: list[int] = []
 
     def end(signum: int, _: object) -> None:
@@ -241,12 +242,13 @@ def main(train: Callable[[int, int, str], int] = train) -> int:
             os.kill(os.getpid(), signum)
 
     eaten: list[bytes] = []
-    signal.signal(signal.SIGTERM, end)
+    if says:
+        signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGUSR1, lambda *_: eaten.append(b"x" * EATEN))
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    tell("start", node=os.environ["CAMPAIGN_NODE"], rank=rank, world=world, local=int(os.environ["LOCAL_RANK"]),
-         restart=int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
-         at_port=f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}")  # fmt: skip
+    where = {"node": os.environ["CAMPAIGN_NODE"], "at_port": f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"}
+    local, restart = int(os.environ["LOCAL_RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    tell("start", rank=rank, world=world, local=local, restart=restart, says=says, **where)
     try:
         code = train(rank, world, os.environ["CAMPAIGN_FOLDER"])
     except OSError as error:
