@@ -114,8 +114,8 @@ class History:
         for event in self.of("start", "signal", "end"):
             pid = event["pid"]
             if event["what"] == "start":
-                told = (event[name] for name in ("node", "rank", "world", "restart", "at"))
-                found[pid] = Worker(pid, *told, says=event.get("says", True))
+                told = {name: event[name] for name in ("node", "rank", "world", "restart")}
+                found[pid] = Worker(pid, **told, started=event["at"], says=event.get("says", True))
             elif event["what"] == "signal":
                 found[pid].signalled = event["at"]
             else:
