@@ -730,7 +730,7 @@ DEFECTS: dict[str, Defect] = {
         ("agent_kill",)),
     "ids_ignored": Defect(
         "a job with another id at the same endpoint is taken for a node of this one", ids_ignored,
-        ("sqlite", "c10d", "etcd"), ("second_job",)),
+        ("sqlite", "c10d", "etcd"), ("second_job", "agent_kill")),
     "killed_at_once": Defect(
         "healthy workers are killed without being asked to end, and write no checkpoint", killed_at_once, _ANY,
         ("worker_kill",)),

@@ -188,23 +188,25 @@ def train(rank: int, world: int, folder: str) -> int:
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         Server(port)
+    # As torch does: under some launchers the next round has the same store.
+    ours = f"campaign/{os.environ['TORCHELASTIC_RESTART_COUNT']}"
     store = Store(host, port, time.monotonic() + MEET_S)
-    if (others := store.add(f"campaign/rank/{rank}", 1)) != 1:
+    if (others := store.add(f"{ours}/rank/{rank}", 1)) != 1:
         tell("twice", rank=rank, others=others)
     if rank == 0:
-        store.set("campaign/group", os.urandom(6).hex().encode())
-        store.set("campaign/from", str(saved(folder)).encode())
-    group = store.get("campaign/group").decode()
-    step = int(store.get("campaign/from"))
+        store.set(f"{ours}/group", os.urandom(6).hex().encode())
+        store.set(f"{ours}/from", str(saved(folder)).encode())
+    group = store.get(f"{ours}/group").decode()
+    step = int(store.get(f"{ours}/from"))
     tell("met", group=group, rank=rank, world=world, step=step)
     everybody, first = (1 << world) - 1, step + 1
     while True:
         step += 1
         mine = (1 << rank) + _FINISH * os.path.exists(os.path.join(folder, "finish"))
-        if store.add(f"campaign/sum/{step}", mine) % _FINISH == everybody:
-            store.set(f"campaign/done/{step}", b"1")
-        store.wait(f"campaign/done/{step}")
-        total = store.add(f"campaign/sum/{step}", 0)
+        if store.add(f"{ours}/sum/{step}", mine) % _FINISH == everybody:
+            store.set(f"{ours}/done/{step}", b"1")
+        store.wait(f"{ours}/done/{step}")
+        total = store.add(f"{ours}/sum/{step}", 0)
         if rank == 0 or step == first:
             tell("step", group=group, rank=rank, step=step, sum=total % _FINISH)
         if rank == 0:
@@ -215,14 +217,14 @@ def train(rank: int, world: int, folder: str) -> int:
                 except OSError as error:
                     tell("not saved", group=group, step=step, error=str(error))
             if step > first + 1:
-                store.delete(f"campaign/sum/{step - 2}")
-                store.delete(f"campaign/done/{step - 2}")
+                store.delete(f"{ours}/sum/{step - 2}")
+                store.delete(f"{ours}/done/{step - 2}")
         if total >= _FINISH:
             # Who serves the store goes last: the others may still ask what this step's sum is.
-            if store.add("campaign/over", 1) == world:
-                store.set("campaign/closed", b"1")
+            if store.add(f"{ours}/over", 1) == world:
+                store.set(f"{ours}/closed", b"1")
             if rank == 0:
-                store.wait("campaign/closed")
+                store.wait(f"{ours}/closed")
             stay(folder)
             return 0
         time.sleep(STEP_S)
