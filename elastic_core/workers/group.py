@@ -34,6 +34,7 @@ from elastic_core.workers.output import Delivery
 from elastic_core.workers.process import (
     WorkerProcess,
     best_sentinel,
+    cannot_look,
     cannot_start,
     make_exits_visible,
     remedy,
@@ -229,7 +230,10 @@ class LocalWorkers:
         if self._round is None:
             return []
         self.reap()
-        found = sessions.members(self._round.leaders)
+        try:
+            found = sessions.members(self._round.leaders)
+        except OSError as error:  # there is no descriptor to read it with
+            raise cannot_look(error) from error
         return [Leftover(s.pid, s.state, sessions.command_of(s.pid), sessions.waits_in(s.pid)) for s in found]
 
     def leftover_sentinels(self) -> Collection[int]:

@@ -166,8 +166,15 @@ def remedy(error: OSError) -> str | None:
 
 def cannot_start(error: OSError, workers: int) -> ConfigurationError:
     """The error for an OSError that came while `workers` workers were being started."""
+    return _cannot(error, "--nproc-per-node", f"start {workers} workers")
+
+
+def cannot_look(error: OSError) -> ConfigurationError:
+    """The error for an OSError that came when it was looked which processes of the workers still run."""
+    return _cannot(error, "/proc", "see which processes of the workers run")
+
+
+def _cannot(error: OSError, what: str, expected: str) -> ConfigurationError:
     found = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
     advice = remedy(error) or "the log of the kernel (`dmesg`) may say more"
-    return ConfigurationError(
-        Problem("--nproc-per-node", f"expected to start {workers} workers, found: {found}; {advice}")
-    )
+    return ConfigurationError(Problem(what, f"expected to {expected}, found: {found}; {advice}"))

@@ -41,6 +41,19 @@ def test_when_one_cannot_start_none_runs(local_workers, plan, tmp_path, pipe, op
     assert open_files() == before
 
 
+def test_without_a_file_to_look_with_it_says_so(local_workers, python, plan, free_numbers):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    rounds = local_workers(python(SLEEP))
+    rounds.start(plan(1))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free_numbers(0), hard))
+    try:
+        with pytest.raises(ConfigurationError, match=r"which processes of the workers run, found: Too many open files"):
+            rounds.workers.leftovers()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(rounds.workers.leftovers()) == 1
+
+
 @pytest.mark.parametrize("left", range(8, 27, 3))
 def test_wherever_files_run_out_none_runs_and_none_leaks(
     local_workers, python, plan, left, open_files, free_numbers, helpers_gone
