@@ -134,6 +134,8 @@ def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
     last_call = {"last_call_timeout": "1"}
     have = frozenset({"elastic", "shared"})
     environment = {"RES_OPTIONS": "timeout:1 attempts:1", "PYTHONPATH": ":".join(filter(None, sys.path))}
+    if shape.world in ("c10d", "sqlite"):  # gRPC, of etcd, gives the kernel times of the wall clock to wait for
+        have |= {"clock"}
     if shape.world == "c10d":
         return Setting("c10d", ",".join(f"{host}:29400" for host in hosts), shape.nodes, last_call, machines=own,
                        have=have, environment=environment)  # fmt: skip

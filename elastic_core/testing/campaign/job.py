@@ -14,6 +14,7 @@ import os
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -103,6 +104,7 @@ class Setting:
             found |= {"machines"}
             found |= {"netem"} if self.machines[0].knows("netem", "delay", "1ms") else set()
             found |= {"nft"} if shutil.which("nft") else set()
+        found |= {"cc"} if shutil.which("cc") else set()
         found |= {"members"} if self.servers else set()
         found |= {"memory"} if os.access(_GROUPS, os.W_OK) else set()
         return frozenset(found)
@@ -173,6 +175,7 @@ class Job:
 
     def __init__(self, setting: Setting, folder: Path, run_id: str = "campaign") -> None:
         self._setting, self._folder, self._id = setting, folder, run_id
+        self._there = setting.there
         self._record = folder / "history"
         self._read = 0
         self._seen = _Seen()
@@ -188,6 +191,7 @@ class Job:
         self._finishing = False
         self._away: set[int] = set()
         self._spoilt: set[int] = set()  # places whose disks take nothing
+        self._jumps: list[tuple[int, float, float, int]] = []  # of wall clocks: place, from, until, by how much
         self._missed = False
 
     # -- what is written down, and read
@@ -247,10 +251,15 @@ class Job:
     def _disk(self, place: int) -> Path:
         return self._folder / "disks" / str(place)
 
+    def _clock(self, place: int) -> Path:
+        return self._folder / f"clock{place}"
+
     def _environment(self, place: int, **more: str) -> dict[str, str]:
         machine = self._machine(place)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_"))}
-        own = machine.environment if machine else {"ELASTIC_LOCAL_ADDR": "127.0.0.1"}
+        own = dict(machine.environment) if machine else {"ELASTIC_LOCAL_ADDR": "127.0.0.1"}
+        if {"clock", "cc"} <= self._there:
+            own |= {"LD_PRELOAD": str(self._folder / "clock.so"), "CAMPAIGN_CLOCK": str(self._clock(place))}
         told = {"CAMPAIGN_HISTORY": str(self._record), "CAMPAIGN_FOLDER": str(self._folder)}
         return {**kept, "TMPDIR": str(self._disk(place)), **own, **told, **self._setting.environment, **more}
 
@@ -342,6 +351,11 @@ class Job:
             self._disk(place).mkdir()
             if self._setting.machines:
                 _mount("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(self._disk(place)))
+        if {"clock", "cc"} <= self._there:
+            source = Path(__file__).with_name("clock.c")
+            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", self._folder / "clock.so", source], check=True)
+            for place in range(self._setting.nodes):
+                self._clock(place).write_bytes(bytes(8))
         for number in range(len(self._setting.servers)):
             self._start_server(number)
         for place in range(self._setting.nodes):
@@ -456,9 +470,14 @@ class Job:
             for line in agent.said.read_bytes().splitlines():
                 with contextlib.suppress(ValueError, TypeError, KeyError):
                     said = json.loads(line)
-                    at = _seconds(said.pop("timestamp")) - offset
+                    at = self._right(agent.place, _seconds(said.pop("timestamp")) - offset)
                     with self._record.open("a") as file:
                         file.write(json.dumps({**said, "at": at, "what": "told", "node": agent.name}) + "\n")
+
+    def _right(self, place: int, at: float) -> float:
+        """A time that was read from the wall clock there, which may have been wrong."""
+        meant = (at - by for where, begun, over, by in self._jumps if where == place and begun <= at - by <= over)
+        return next(meant, at)
 
     # -- faults
 
@@ -698,6 +717,24 @@ class Job:
 
     def _apart(self, fault: Fault, end: Callable[[], None]) -> int | None:
         return self._lost_on_the_way(fault, end, both=True)
+
+    def _clock_jump(self, fault: Fault, end: Callable[[], None]) -> int | None:
+        seconds = int(10 ** (2 * fault.lasts_s))  # from some to a million
+        self._set_clock(fault.place, seconds if fault.other % 2 else -seconds)
+
+        begun = now()
+
+        def mend() -> None:
+            self._set_clock(fault.place, 0)
+            self._jumps.append((fault.place, begun, now(), seconds if fault.other % 2 else -seconds))
+            end()
+
+        self._later(fault.lasts_s, mend)
+        return 0
+
+    def _set_clock(self, place: int, seconds: int) -> None:
+        with self._clock(place).open("r+b") as file:  # in its place: it is mapped
+            file.write(struct.pack("=q", seconds))
 
     def _names(self, fault: Fault, end: Callable[[], None], resolver: str) -> int | None:
         machine = self._machine(fault.place)
