@@ -218,12 +218,15 @@ def drain_of_done() -> None:
 
 
 def lease_unknown() -> None:
-    """Agents that come again have the name of the one before here, as those of a job with `--node-id` have."""
+    """Agents that come again have the name of the one before here, as those of a job with `--node-id` have. And there
+    are no lifelines, as there were none then: they tell of most that the lease tells late."""
+    from elastic_core.rendezvous.lifeline import Lifeline
     from elastic_core.rendezvous.settings import RendezvousSettings
 
     reword(r"^(--node-id=\w+)\.\d+$", r"\1")
     beats = property(lambda self: self.keep_alive_interval * self.keep_alive_max_attempt)
     put(RendezvousSettings, "window", lambda _: beats)
+    put(Lifeline, "listen", lambda _: lambda self, address: 0)
 
 
 def leader_wedged() -> None:
@@ -681,7 +684,7 @@ DEFECTS: dict[str, Defect] = {
     # A8.
     "lease_unknown": Defect(
         "an agent that comes again under its name is refused for good, while the lease of the one before lives",
-        lease_unknown, ("etcd",), ("machine_off",), (f"{_LAST_CALL},lease_ttl=30",)),
+        lease_unknown, ("etcd",), ("agent_kill",), (f"{_LAST_CALL},lease_ttl=20",)),
     # A9.
     "leader_wedged": Defect(
         "a leader that cannot write goes on to lead, and no round forms any more",

@@ -69,6 +69,13 @@ WORKER_READS = {
     "TORCHELASTIC_ERROR_FILE": "workers that are Python functions: they write their error there",
     "PYTHONFAULTHANDLER": "workers that are Python functions: whether a signal that ends them leaves a stack",
 }
+CAMPAIGN = {
+    "CAMPAIGN_HISTORY": "the file that workers write their events to",
+    "CAMPAIGN_FOLDER": "has the checkpoint, and what tells workers to finish",
+    "CAMPAIGN_NODE": "the name of the node",
+    "CAMPAIGN_CLOCK": "the file that says by how much its wall clock is wrong; `LD_PRELOAD` is what reads it",
+    "GLOO_SOCKET_IFNAME": "the link of the machine that the node is on",
+}
 PREFIXES = {
     "LD_": "the guardian, which ends the workers of a killed agent, has only these: the dynamic loader's",
     "DYLD_": "the same",
@@ -105,6 +112,9 @@ def page(note: str) -> str:
         "## Read in a worker\n",
         "By modules that a training script imports:\n",
         *_table(("variable", "read by"), WORKER_READS.items()),
+        "## Set in a campaign\n",
+        "In agents and workers, by [`elastic_core.testing.campaign`](../campaign.md):\n",
+        *_table(("variable", "value"), CAMPAIGN.items()),
     ]
     return "\n".join(parts)
 

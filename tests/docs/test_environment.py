@@ -45,10 +45,8 @@ OF_OTHERS = {
     "TORCH_ELASTIC_WORKER_IDENTICAL": "torchrun's, and not read here",
     "TORCHELASTIC_SIGNALS_TO_HANDLE": "torchrun's, and not set here",
     "USE_LIBUV": "torch's",
-    "TMPDIR": "Python's",
     "NCCL_DEBUG": "NCCL's",
     "NCCL_SOCKET_IFNAME": "NCCL's",
-    "GLOO_SOCKET_IFNAME": "gloo's",
     "TORCH_DISTRIBUTED_DEBUG": "torch's",
 }
 """Variables that the pages name and the code does not read."""
@@ -107,7 +105,7 @@ def section(title):
 def test_every_variable_of_the_code_is_told_and_no_other():
     of_reference = (told(PAGE) | told(WORKER)) - {"FATAL", "ELASTIC_"}  # a value, and the beginning of those of options
     assert code() - of_reference == set()
-    assert of_reference - code() == {"TMPDIR"}
+    assert of_reference - code() == set()
 
 
 def test_what_torchrun_names_otherwise_is_told():
