@@ -88,6 +88,7 @@ class Shape:
     warm: bool
     names: bool
     real: bool = False
+    logs: bool = False
 
     @classmethod
     def drawn(cls, world: str, seed: str) -> Shape:
@@ -102,7 +103,8 @@ class Shape:
         )
         if real := not bare and lot.random() < 0.05:
             nodes = 3
-        return cls(world, nodes, secret and not bare, (warm or real) and not bare, names, real)
+        logs = not bare and lot.random() < 0.3
+        return cls(world, nodes, secret and not bare, (warm or real) and not bare, names, real, logs)
 
 
 @contextlib.contextmanager
@@ -122,10 +124,17 @@ def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[st
             worker = setting.worker[-1:]
         if shape.real:
             worker = (str(WORKERS / "campaign_ddp.py"),)
-        have = setting.have | ({"warm"} if shape.warm else set())
-        yield replace(
-            setting, launcher=launcher, secret=str(secret) if shape.secret else "", flags=more, worker=worker, have=have
-        )
+        made_for: dict[str, Any] = {"launcher": launcher, "flags": more, "worker": worker}
+        made_for["secret"] = str(secret) if shape.secret else ""
+        made_for["have"] = setting.have | ({"warm"} if shape.warm else set())
+        if shape.logs:
+            made_for["own"] = lambda place: (*setting.own(place), *_on_disk(folder / "disks" / str(place)))
+        yield replace(setting, **made_for)
+
+
+def _on_disk(disk: Path) -> tuple[str, ...]:
+    """Logs and results are where the disk fails."""
+    return (f"--log-dir={disk / 'logs'}", "--redirects=3", f"--result-file={disk / 'result.json'}")
 
 
 def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
@@ -326,7 +335,7 @@ def campaign(arguments: argparse.Namespace, enough: Callable[[Outcome], bool] = 
 def narrate(made: Outcome) -> None:
     """A line for each job, and one for each violation."""
     shape = made.shape
-    like = ", ".join(name for name in ("secret", "warm", "names", "real") if getattr(shape, name)) or "plain"
+    like = ", ".join(name for name in ("secret", "warm", "names", "real", "logs") if getattr(shape, name)) or "plain"
     print(f"{shape.world} {made.seed} ({shape.nodes} nodes, {like}): {sum(made.faults.values())} faults, {made.rounds} "
           f"rounds, {made.seconds:.0f} s, {len(made.violations)} violations", flush=True)  # fmt: skip
     for one in made.violations[:4]:

@@ -83,11 +83,12 @@ class Campaign:
         ]
         return table(["", *self.worlds], [*counts, *rows])
 
-    def recovery(self) -> str:
+    def recovery(self, real: bool = False) -> str:
         """How soon all nodes train again, by kind, and beside it torchrun."""
         rows = []
         for kind, described in KINDS.items():
-            times = [one for job in self.jobs for one in job["alone"].get(kind, []) if one > 0]
+            mine = [job for job in self.jobs if job["shape"]["real"] == real]
+            times = [one for job in mine for one in job["alone"].get(kind, []) if one > 0]
             if not times or not described.rounds[1]:
                 continue
             theirs = [job for job in self.torchrun if kind in job["faults"]]
@@ -153,6 +154,8 @@ class Campaign:
             self.told(),
             "### Recovery",
             self.recovery(),
+            "The same with workers that import torch and train with DDP, a twentieth of the jobs:",
+            self.recovery(real=True),
             "![Recovery times by kind of fault, logarithmic](img/campaign.png)",
         ]
         return "\n\n".join([*parts, "### Planted defects", self.planted()] if self.caught else parts)
