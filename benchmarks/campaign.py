@@ -14,8 +14,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -125,6 +127,9 @@ def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[st
         if shape.real:
             worker = (str(WORKERS / "campaign_ddp.py"),)
         made_for: dict[str, Any] = {"launcher": launcher, "flags": more, "worker": worker}
+        if planted:
+            path = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
+            made_for["environment"] = {**setting.environment, "PYTHONPATH": ":".join(filter(None, path))}
         made_for["secret"] = str(secret) if shape.secret else ""
         made_for["have"] = setting.have | ({"warm"} if shape.warm else set())
         if shape.logs:
@@ -142,7 +147,7 @@ def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
     hosts = [f"machine{number}" if shape.names else one.address for number, one in enumerate(own, 1)]
     last_call = {"last_call_timeout": "1"}
     have = frozenset({"elastic", "shared"})
-    environment = {"RES_OPTIONS": "timeout:1 attempts:1", "PYTHONPATH": ":".join(filter(None, sys.path))}
+    environment = {"RES_OPTIONS": "timeout:1 attempts:1"}
     if shape.world in ("c10d", "sqlite"):  # gRPC, of etcd, gives the kernel times of the wall clock to wait for
         have |= {"clock"}
     if shape.world == "c10d":
@@ -249,6 +254,7 @@ def storm_of(shape: Shape, seed: str, faults: int, most_s: float, kinds: Sequenc
 
 def run_one(arguments: argparse.Namespace) -> None:
     """The part of a child process: one job; its outcome goes to the folder."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and take away what was made
     folder = Path(arguments.one)
     order = json.loads((folder / "order.json").read_text())
     shape = Shape(**order["shape"])

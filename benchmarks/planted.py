@@ -217,16 +217,22 @@ def drain_of_done() -> None:
     decide_by(around)
 
 
-def lease_unknown() -> None:
-    """Agents that come again have the name of the one before here, as those of a job with `--node-id` have. And there
-    are no lifelines, as there were none then: they tell of most that the lease tells late."""
+def no_lifelines() -> None:
+    """As there were none once: they tell at once of most agents that a lease tells of late."""
     from elastic_core.rendezvous.lifeline import Lifeline
+
+    put(Lifeline, "listen", lambda _: lambda self, address: 0)
+
+
+def lease_unknown() -> None:
+    """Agents that come again have the name of the one before here, as those of a job with `--node-id` have."""
     from elastic_core.rendezvous.settings import RendezvousSettings
+
+    no_lifelines()
 
     reword(r"^(--node-id=\w+)\.\d+$", r"\1")
     beats = property(lambda self: self.keep_alive_interval * self.keep_alive_max_attempt)
     put(RendezvousSettings, "window", lambda _: beats)
-    put(Lifeline, "listen", lambda _: lambda self, address: 0)
 
 
 def leader_wedged() -> None:
@@ -613,8 +619,10 @@ def _with_every_round(do: Callable[[], object]) -> None:
 
 
 def no_lease() -> None:
-    """Who is cut off or loses its power is there for ever."""
+    """Who is killed, is cut off or loses its power is there for ever, where no lifeline tells of it."""
     from elastic_etcd.backend import backend
+
+    no_lifelines()
 
     def around(made: Any) -> Any:
         return lambda key, value, lease=0: made(key, value, 0 if b"/nodes/" in key else lease)
@@ -759,8 +767,8 @@ DEFECTS: dict[str, Defect] = {
     "memory_grows": Defect("the agent's memory grows with every round", memory_grows, _ANY, ("worker_kill",)),
     "sockets_left": Defect("the agent has a socket more with every round", sockets_left, _ANY, ("worker_kill",)),
     "no_lease": Defect(
-        "the key of a node that has lost its power stays in etcd, and its place is never given to another",
-        no_lease, _ETCD, ("machine_off",)),
+        "the key of a node that is gone stays in etcd, and its place is never given to another",
+        no_lease, _ETCD, ("agent_kill",)),
     "leases_left": Defect("every change leaves a lease in etcd", leases_left, _ETCD, ("worker_kill",)),
     "member_not_replaced": Defect(
         "the member of an etcd that an agent serves is not started anew when it has ended", member_not_replaced,

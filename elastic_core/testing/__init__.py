@@ -19,6 +19,9 @@ What is installed, made by its name as the agent makes it, for the contracts: `i
 `installed_watchdog`, `installed_health_endpoint`; and `rendezvous_parameters`, what a backend's factory is given.
 
 And for what blocks, or comes true by itself: `Background`, `eventually`.
+
+`elastic_core.testing.campaign` runs real agents and workers over a backend or plugin through faults drawn by seed, and
+reads afterwards what may not be; `elastic_core.testing.machines` makes machines of network name spaces for it.
 """
 
 import sys
