@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -28,6 +29,9 @@ NOW_AND_THEN_S = 15.0
 
 STAY_S = 3.0
 """For so long workers that should have been stopped run on, with `two_groups`."""
+
+LATELY_S = 10.0
+"""For so long after a call that nobody answered a put counts as given up, with `late_put`."""
 
 LEAK_BYTES = 2 * 2**20
 
@@ -173,12 +177,16 @@ def round_before_stop() -> None:
 
 
 def late_put() -> None:
-    """The put that was given up is carried out when it harms most: as soon as a newer one stands."""
+    """The put that was given up is carried out when it harms most: as soon as a newer one stands. One that follows upon
+    a call that nobody answered counts as given up as well: it takes luck to stop a member in the middle of a put."""
     from elastic_etcd.backend.backend import EtcdRendezvousBackend
     from elastic_etcd.client.errors import EtcdError, EtcdLeaseGone, EtcdUnreachable
     from elastic_etcd.client.values import Get, Put, Transaction
 
+    from elastic_core.errors import RendezvousConnectionError
+
     given_up: dict[str, tuple[bytes, Transaction]] = {}
+    unanswered: list[float] = []
 
     def unfenced(self: Any, key: str, entry: bytes) -> int:
         lease, nodes = self._lease.ensure(), self._keys.nodes
@@ -197,9 +205,22 @@ def late_put() -> None:
         if key in given_up and given_up[key][0] != entry:
             with contextlib.suppress(EtcdError):
                 self._client.transact(given_up.pop(key)[1])
+        elif unanswered and time.monotonic() - unanswered[-1] < LATELY_S:
+            given_up.setdefault(key, (entry, asked))
         return max(0, done.ranges[1].count - 1)
 
+    def around(use: Any) -> Any:
+        def uses(self: Any, doing: str, operation: Any) -> Any:
+            try:
+                return use(self, doing, operation)
+            except RendezvousConnectionError:
+                unanswered.append(time.monotonic())
+                raise
+
+        return uses
+
     put(EtcdRendezvousBackend, "_put_entry", lambda _: unfenced)
+    put(EtcdRendezvousBackend, "_use", around)
 
 
 def drain_of_done() -> None:

@@ -22,6 +22,7 @@ from elastic_core.agent.supervise import (
     Order,
     RestartBudget,
     await_others,
+    how_ended,
     judged,
     supervise,
     together,
@@ -407,11 +408,11 @@ class SimpleElasticAgent(ElasticAgent):
     def _take_round(self, info: RendezvousInfo) -> Round:
         """What the members agreed on holds from now on; a failure that was still to be judged has been forgiven."""
         formed = self._formed = info.formed or self._formed
-        self._budget = self._budget.in_round(formed.restart_count)
+        before, self._budget = self._budget.failures, self._budget.in_round(formed.restart_count)
         self._link.joined()
         unjudged, self._unjudged = self._unjudged, None
         if unjudged is not None:
-            ended = formed.ended if formed.number == self._worker_group.round + 1 else None
+            ended = how_ended(self._worker_group.round, before, formed)
             self._reporter.restart(self._worker_group.round, judged(unjudged, ended), formed.restart_count)
         return formed
 

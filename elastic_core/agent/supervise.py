@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.interface import WorkerState
-from elastic_core.interfaces.handler import Outcome
+from elastic_core.interfaces.handler import Outcome, Verdict
 
 if TYPE_CHECKING:
     import signal
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from elastic_core.agent.interface import RunResult
     from elastic_core.clock import Instant
     from elastic_core.errors import ProcessFailure
-    from elastic_core.interfaces.handler import Verdict
+    from elastic_core.interfaces.node import Round
 
 _DONE = "every worker succeeded"
 
@@ -226,6 +226,18 @@ def _after_round(budget: RestartBudget, seen: Observation, verdict: Verdict) -> 
 def judged(decision: Decision, ended: Verdict | None) -> Decision:
     """The decision about a round of which it is known by now how it ended."""
     return replace(decision, reason=ended.reason, cause=_cause_of(ended)) if ended else decision
+
+
+def how_ended(number: int, restart_count: int, formed: Round) -> Verdict | None:
+    """How round `number` of this node has ended, by what `formed` tells, the next one that it is in; None if that does
+    not. Others in between formed without it: if no failure has been counted since, this node was gone, and what its
+    workers did followed from that."""
+    if formed.number == number + 1:
+        return formed.ended
+    if formed.number <= number or formed.restart_count != restart_count:
+        return None
+    gone = f"round {number + 1} formed without this node, which counted as gone"
+    return Verdict(Outcome.RESTART, gone, lost=True)
 
 
 def _after_close(budget: RestartBudget, seen: Observation, verdict: Verdict) -> Decision:

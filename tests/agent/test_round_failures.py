@@ -105,7 +105,7 @@ def test_a_failure_that_followed_from_a_lost_node_is_told_as_the_loss_once_that_
 def test_how_an_earlier_round_ended_is_not_why_this_one_did(make):
     """Others formed a round meanwhile, and lost a node in it."""
     lost = Verdict(Outcome.RESTART, "lost node3: no beat for 5 s", lost=True)
-    formed = two_nodes(3)
+    formed = two_nodes(3, restart_count=1)
     formed = replace(formed, formed=replace(formed.formed, ended=lost))
     first = replace(PEER_FAILED, judged=False)
     node = make(

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.agent import RestartBudget, RunResult, WorkerState
-from elastic_core.agent.supervise import Observation, Order, RestartCause, judged, supervise
+from elastic_core.agent.supervise import Observation, Order, RestartCause, how_ended, judged, supervise
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.handler import Outcome, Verdict
+from elastic_core.interfaces.node import Round
 
 
 def failed(*failures):
@@ -163,6 +164,14 @@ def test_a_failure_that_may_have_followed_from_a_loss_is_judged_when_the_next_ro
     assert (after.cause, after.reason, after.orders) == (NODE_LOST, GONE.reason, decision.orders)
     assert judged(decision, LOST).cause is FAILURE
     assert judged(decision, None) is decision
+
+
+def test_who_slept_while_others_formed_rounds_was_gone_and_did_not_fail():
+    assert how_ended(7, 5, Round(8, (), restart_count=5, ended=GONE)) is GONE
+    missed = how_ended(7, 5, Round(9, (), restart_count=5, ended=COME))
+    assert (missed.lost, missed.reason) == (True, "round 8 formed without this node, which counted as gone")
+    assert how_ended(7, 5, Round(9, (), restart_count=6, ended=COME)) is None
+    assert how_ended(7, 5, Round(2, (), restart_count=5, ended=COME)) is None  # a store that has forgotten
 
 
 ENDS = {Order.SUCCEED, Order.RETIRE, Order.FAIL, Order.YIELD, Order.LEAVE}
