@@ -697,7 +697,7 @@ DEFECTS: dict[str, Defect] = {
     # A4. A killed spare costs a round when another node begins to lead.
     "dead_entries_stay": Defect(
         "the entry of a killed agent stays in the store for ever, and who leads next takes it for alive",
-        dead_entries_stay, ("c10d", "sqlite"), ("newcomer", "machine_off")),
+        dead_entries_stay, ("c10d", "sqlite"), ("spare_kill", "agent_kill")),
     # A5.
     "round_before_stop": Defect(
         "with a spare there, a round forms while workers of the last one still run, whose node loses its place",
@@ -733,7 +733,7 @@ DEFECTS: dict[str, Defect] = {
     # A13.
     "apart_meet": Defect(
         "nodes that do not reach each other are put into one round again and again, until the budget is used",
-        apart_meet, ("etcd", "sqlite", "c10d"), ("apart",)),
+        apart_meet, ("etcd", "sqlite", "c10d"), ("apart", "worker_kill")),
     # A14.
     "host_told_to_go": Defect(
         "the agent that hosts the store is told to go, and those of other machines end for want of a store",

@@ -133,6 +133,23 @@ def a_harmless_fault_that_costs_a_round(story):
     story.round("x:3", restart=1)
 
 
+def a_newcomer_that_takes_a_seat(story):
+    story.wave(1)
+    for pid in story.workers:
+        story.stopped(pid)
+    story.round("x:3", restart=2, nodes="ac")
+
+
+def a_loss_of_long_ago(story):
+    story.agent_ended("more", -9, -9)
+    story.at += 60
+    story.wave(1, "agent_kill")
+    story.tell("told", event="restart decided", cause="node lost", reason="lost more: no beat for 5 s", node="a")
+    for pid in story.workers:
+        story.stopped(pid)
+    story.round("x:3", restart=1)
+
+
 def many_rounds_before_anything(story):
     made = Story()
     for number in range(3):
@@ -222,6 +239,8 @@ PLANTED = [
     (a_round_without_a_cause, "cause"),
     (a_loss_that_is_not_noticed, "cause"),
     (a_harmless_fault_that_costs_a_round, "cause"),
+    (a_newcomer_that_takes_a_seat, "cause"),
+    (a_loss_of_long_ago, "cause"),
     (many_rounds_before_anything, "cause"),
     (a_failure_counted_twice, "counted once"),
     (a_failure_not_counted, "counted once"),

@@ -59,6 +59,11 @@ class Round:
         return min(worker.started for worker in self.workers.values())
 
     @property
+    def nodes(self) -> set[str]:
+        """Of its workers."""
+        return {worker.node for worker in self.workers.values()}
+
+    @property
     def world(self) -> int:
         """As its workers were told; the greatest, should they differ."""
         return max(worker.world for worker in self.workers.values())

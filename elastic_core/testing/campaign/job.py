@@ -795,14 +795,20 @@ class Job:
         return pid
 
     def _newcomer(self, fault: Fault, end: Callable[[], None]) -> int | None:
+        return self._spare(fault, end, signal.SIGTERM)
+
+    def _spare_kill(self, fault: Fault, end: Callable[[], None]) -> int | None:
+        return self._spare(fault, end, signal.SIGKILL)
+
+    def _spare(self, fault: Fault, end: Callable[[], None], signum: signal.Signals) -> int | None:
         if fault.place in self._away:
             return None
         name = f"more{fault.place}.{next(self._count)}"
         agent = self._spawn(name, fault.place, self._meeting(), self._nnodes())
 
         def go() -> None:
-            agent.expected |= {-signal.SIGTERM, 128 + signal.SIGTERM}
-            self._send(None if agent.over else agent.process.pid, signal.SIGTERM)
+            agent.expected |= {-signum, 128 + signum}
+            self._send(None if agent.over else agent.process.pid, signum)
             gone()
 
         def gone() -> None:

@@ -4,7 +4,8 @@ The rules:
 
 - `one group`: never do two groups of workers make steps at the same time.
 - `ranks`: from 0 on without a gap, each once, and all workers of a round agree on world size and restart count.
-- `cause`: a new round has a cause: as many as the faults of a wave may bring, and at least as many as they must.
+- `cause`: a new round has a cause: as many as the faults of a wave may bring, and at least as many as they must. Who is
+  in it changes only when a node may have been lost, and no loss is told of a node that has long been gone.
 - `counted once`: so have restarts. Who was not at fault is not counted, and a failure is, once.
 - `healthy`: who was not struck, whose agent was not, gets SIGTERM before anything else; what the round before has left
   does not run beside the next one.
@@ -17,11 +18,12 @@ The rules:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from elastic_core.testing.campaign.storm import Fault, Wave
+from elastic_core.testing.campaign.storm import KINDS, Fault, Wave
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 AT_ONCE_S = 0.05
 """Two steps that are no further apart count as one after the other."""
+
+LONG_GONE_S = 30.0
+"""After which the loss of a node is no news: its beats, its lease, and workers that others have to stop take less."""
 
 MORE_FILES, MORE_THREADS, MORE_MEMORY = 40, 12, 64 * 2**20
 """By how much an agent may grow from its first look to its last: what the last round has left may be there still."""
@@ -110,6 +115,18 @@ def _cause(history: History) -> Iterator[tuple[str, float]]:
             yield f"{_of(wave)}: {len(mine)} rounds, at most {most} have a cause", mine[most].started
         if len(mine) < least:
             yield f"{_of(wave)}: {len(mine)} rounds, {least} would have been right", span.begun
+
+    for span, wave, mine, before in _waves(history):
+        if before and not any(KINDS[fault.kind].loses or KINDS[fault.kind].linger_s for fault in wave.faults):
+            for one in mine:
+                if strangers := one.nodes - before.nodes:
+                    yield f"{_of(wave)}: {sorted(strangers)} came into a round, and nobody was lost", one.started
+    ended = {event["node"]: event["at"] for event in history.of("agent ended")}
+    for event in history.of("told"):
+        found = re.match(r"lost ([^:]+):", event.get("reason", "")) if event["event"] == "restart decided" else None
+        gone = ended.get(found[1], event["at"]) if found else event["at"]
+        if found and event["at"] - gone > LONG_GONE_S:
+            yield f"{found[1]} was lost {event['at'] - gone:.0f} s after it had gone", event["at"]
 
 
 def _counted_once(history: History) -> Iterator[tuple[str, float]]:

@@ -94,6 +94,8 @@ KINDS: Mapping[str, Kind] = {
                        needs=("clock", "cc")),
     "newcomer": Kind("a node more than the job takes comes, and goes", beside=2, lasts=(1.0, 4.0), needs=("elastic",),
                      weight=0.4),
+    "spare_kill": Kind("a node more than the job takes comes, and is killed", beside=2, lasts=(1.0, 4.0),
+                       needs=("elastic",), weight=0.2),
     "drain": Kind("a node is drained; a new one comes", lasts=SHORT, linger_s=1.0, needs=("elastic",), weight=0.3,
                   **_GONE),
     "second_job": Kind("a job of another id comes to the same endpoint, and ends", lasts=(0.5, 2.0),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STEP_S = 0.1
 SAVED_EVERY = 5
 PATIENCE_S = 20.0
-MEET_S = 60.0
+MEET_S = 15.0
 EATEN = 256 * 2**20
 """Bytes that a worker takes at SIGUSR1, to reach the limit of its control group."""
 
