@@ -91,6 +91,7 @@ class _Round:
     exits: dict[int, tuple[WorkerExit, float, bool]] = field(default_factory=dict)
     signals: set[int] = field(default_factory=set)
     killed: dict[int, Killed] = field(default_factory=dict)
+    unseen: bool = False  # what is left of it could not be looked at
 
     @property
     def leaders(self) -> dict[int, int]:
@@ -233,6 +234,7 @@ class LocalWorkers:
         try:
             found = sessions.members(self._round.leaders)
         except OSError as error:  # there is no descriptor to read it with
+            self._round.unseen = True
             raise cannot_look(error) from error
         return [Leftover(s.pid, s.state, sessions.command_of(s.pid), sessions.waits_in(s.pid)) for s in found]
 
@@ -263,7 +265,7 @@ class LocalWorkers:
         self._values = self._collect_values(current)
         for worker in current.workers.values():
             worker.release()
-            if self._guardian and worker.exitcode is not None:
+            if self._guardian and worker.exitcode is not None and not current.unseen:
                 self._guardian.forget(worker.pid)
 
     def failures_so_far(self) -> dict[int, ProcessFailure]:

@@ -12,6 +12,7 @@ from elastic_core.clock import SystemClock, later
 from elastic_core.log import get_logger
 from elastic_core.support.helper import HelperProcess
 from elastic_core.workers import sessions
+from elastic_core.workers.interrupts import interrupts_held
 from elastic_core.workers.process import wait_readable
 
 if TYPE_CHECKING:
@@ -66,11 +67,14 @@ class Guardian:
         return [] if sentinel is None or self._lost else [sentinel]
 
     def look(self) -> None:
-        """Replace the guardian if it has ended; the next order does it if that has happened too often of late."""
-        if any(wait_readable(sentinel, 0) for sentinel in self.sentinels()):
-            self._lost = True
-            if len(self._begun) < _AT_ONCE or self._clock.now() >= later(self._begun[0], _SELDOM):
-                self._replace()
+        """Replace the guardian if it has ended; not at once, if that has happened too often of late."""
+        ended = any(wait_readable(sentinel, 0) for sentinel in self.sentinels())
+        if self._closed or not (ended or self._lost):
+            return
+        if len(self._begun) < _AT_ONCE or self._clock.now() >= later(self._begun[0], _SELDOM):
+            self._replace()
+        elif not self._lost:
+            self._tell_lost(self.pid, f"{_AT_ONCE} have ended within {_SELDOM:g} s")
 
     @contextlib.contextmanager
     def expecting(self) -> Iterator[int]:
@@ -115,20 +119,29 @@ class Guardian:
             self._replace()
 
     def _replace(self) -> None:
-        lost = self._process
-        lost.close(0)
-        try:
-            self._process = self._started()
-        except OSError as error:
+        with interrupts_held():
+            lost, told = self._process, self._lost
             self._lost = True
-            consequence = "if the agent is killed now, nobody ends its workers and temporary files for it"
-            get_logger().warning("guardian lost", pid=lost.pid, consequence=consequence, reason=str(error))
-            return
-        self._lost = False
-        get_logger().warning("guardian lost", pid=lost.pid, consequence="another one takes its place", next=self.pid)
-        for path in self._scratch:
-            self._process.order(f"scratch {path}")
-        for pid, start in self._watched.items():
-            self._process.order(f"watch {pid} {start}")
-        if self._expected:
-            self._process.order(f"expect {self._expected}")
+            lost.close(0)
+            try:
+                self._process = self._started()
+            except OSError as error:
+                if not told:
+                    self._tell_lost(lost.pid, str(error))
+                return
+            holds = [
+                *(f"scratch {path}" for path in self._scratch),
+                *(f"watch {pid} {start}" for pid, start in self._watched.items()),
+                *([f"expect {self._expected}"] if self._expected else []),
+            ]
+            self._lost = not all(self._process.order(line) for line in holds)
+        if self._lost:
+            self._tell_lost(self.pid, "it has ended, too")
+        else:
+            kept = "another one takes its place"
+            get_logger().warning("guardian lost", pid=lost.pid, consequence=kept, next=self.pid)
+
+    def _tell_lost(self, pid: int, reason: str) -> None:
+        self._lost = True
+        consequence = "if the agent is killed now, nobody ends its workers and temporary files for it"
+        get_logger().warning("guardian lost", pid=pid, consequence=consequence, reason=reason)

@@ -16,16 +16,17 @@ that it costs milliseconds, and it lives in a session of its own, so that what e
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import select
 import shutil
 import signal
 import sys
-from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _PROC = "/proc"
 UNKNOWN = -1  # in place of a start that cannot be read
@@ -62,20 +63,46 @@ class Table(Protocol):
 
 
 class ProcTable:
-    """The kernel's own, as files."""
+    """The kernel's own, as files. It holds a descriptor that it gives up where none is left to read them with: else
+    nobody could tell which workers still run, or end them."""
+
+    def __init__(self) -> None:
+        self._spare = -1
+        self._hold()
 
     def pids(self) -> Iterable[int]:
-        return [int(name) for name in os.listdir(_PROC) if name.isdigit()]
+        return [int(name) for name in self._read(lambda: os.listdir(_PROC)) if name.isdigit()]
 
     def stat(self, pid: int) -> ProcessStat | None:
         try:
-            with open(f"{_PROC}/{pid}/stat", "rb") as file:
-                text = file.read()
+            text = self._read(lambda: _content(f"{_PROC}/{pid}/stat"))
         except OSError:
             return None
         fields = text[text.rindex(b")") + 2 :].split()  # the name before it may hold spaces and parentheses
         group, session, threads, start = (int(fields[index]) for index in (2, 3, 17, 19))
         return ProcessStat(pid, fields[0].decode(), group, session, threads, start)
+
+    def _read(self, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or self._spare < 0:
+                raise
+        spare, self._spare = self._spare, -1
+        os.close(spare)
+        try:
+            return read()
+        finally:
+            self._hold()
+
+    def _hold(self) -> None:
+        with contextlib.suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 class PsutilTable:
@@ -129,8 +156,9 @@ def _group_left_of(pid: int) -> int | None:
 @functools.cache
 def best_table() -> Table:
     """The first of them that works here."""
-    if ProcTable().stat(os.getpid()):
-        return ProcTable()
+    table = ProcTable()
+    if table.stat(os.getpid()):
+        return table
     try:
         return PsutilTable() if PsutilTable().stat(os.getpid()) else NoTable()
     except ImportError:

@@ -22,6 +22,7 @@ from elastic_core.workers.functions import FunctionStarter
 from elastic_core.workers.group import GroupPolicy, LocalWorkers
 from elastic_core.workers.hang import HangPatience
 from elastic_core.workers.numa import NO_BINDING
+from elastic_core.workers.sessions import best_table
 from elastic_core.workers.starters import CommandStarter
 from elastic_core.workers.streams import OutputPolicy
 
@@ -138,6 +139,7 @@ def helpers_gone():
 def open_files():
     """A function that tells what this process has open. What earlier tests were about to close is closed by now."""
     gc.collect()
+    best_table()  # keeps one for itself from its first use on
     for thread in helpers():
         thread.join(1.0)  # one that is stuck for ever closes nothing
     return descriptors

@@ -538,8 +538,12 @@ class Job:
             if _lives(pid):
                 self._later(0.1, gone)
                 return
-            group.rmdir()
-            end()
+            try:
+                group.rmdir()
+            except OSError:  # the kernel has not let go of it yet
+                self._later(0.1, gone)
+            else:
+                end()
 
         self._later(0.1, gone)
         return self._send(pid, signal.SIGUSR1)

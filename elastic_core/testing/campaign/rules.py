@@ -116,7 +116,7 @@ def _cause(history: History) -> Iterator[tuple[str, float]]:
         if len(mine) < least:
             yield f"{_of(wave)}: {len(mine)} rounds, {least} would have been right", span.begun
 
-    for span, wave, mine, before in _waves(history):
+    for _, wave, mine, before in _waves(history):
         if before and not any(KINDS[fault.kind].loses or KINDS[fault.kind].linger_s for fault in wave.faults):
             for one in mine:
                 if strangers := one.nodes - before.nodes:

@@ -145,14 +145,17 @@ class Hosting:
         self._start(self._endpoint if lost.port == self._endpoint.port else Endpoint(lost.host, lost.port), [lost])
         return True
 
-    def offer_anew(self, places: Sequence[Sequence[Address]]) -> str | None:
+    def offer_anew(self, places: Sequence[Sequence[Address]], answers: list[str]) -> bool:
         """The store is gone, and its machine is another one, which lives: as `offer` at the first contact, unless that
         store was no agent's. Without it nobody might host: newcomers leave it to the first host of the endpoint, where
-        a node may be that came when the store was elsewhere."""
-        if not self._was_free_to_choose or not self._by_agent:
-            return None
+        a node may be that came when the store was elsewhere. Returns whether a server was started; `answers` gets what
+        else is worth reporting."""
+        if not self._was_free_to_choose or not self._by_agent or self.here or not any(places):
+            return False
         self._is_host = None
-        return self.offer(places)
+        left = self.offer(places)
+        answers.extend([left] if left else [])
+        return self.here
 
     def take_over(self, host: str) -> Endpoint | None:
         """Start a server for a store that another node hands over, on this machine, which others reach at this host: at

@@ -14,6 +14,7 @@ from elastic_c10d.endpoint import parse_endpoint
 from elastic_c10d.hosting import resolved
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError
+from elastic_core.rendezvous.handover import POINTER_PATIENCE
 from elastic_core.support.addresses import seen_from_outside
 from elastic_core.support.retry import Backoff
 from elastic_core.support.sockets import REFUSED, connected, is_local, resolve
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from elastic_c10d.connection import TorchConnection
     from elastic_c10d.endpoint import Endpoint
     from elastic_c10d.hosting import Hosting
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.support.sockets import Address
 
 _PROBE: Duration = 5.0
@@ -74,6 +75,8 @@ class TcpConnector:
         self._grace = grace
         self._main: Callable[[], TorchConnection | None] = lambda: None  # who uses it drops it
         self._machine_answers = False
+        self._refused: set[Address] = set()
+        self._used_from: Instant | None = None  # a new store that is served here because the last one is gone
         self._good: Address | None = None
         self._local = ""
         self._careful = False
@@ -168,15 +171,22 @@ class TcpConnector:
     def _again(self, lost: Address) -> TorchConnection:
         """A main connection after a fault. If a store that an agent of this machine hosted is gone, the first of the
         others hosts it; at once, since workers run on for a grace only. One that was elsewhere may be gone, too: where
-        its machine lives and refuses, its process has ended."""
+        its machine lives and refuses, its process has ended. Or it has moved, and this node was away then. So the new
+        one is used only when a host that lives would have left a pointer in it: what this node knows of the job would
+        be in its way."""
         answers: list[str] = []
-        found = self._once(answers, decides=False)
+        if self._used_from is not None:
+            if self._clock.now() < self._used_from:
+                raise self._unreachable(["a new one is served here, which waits for a pointer to where it may be"])
+            self._used_from = None
+            found = self._once(answers, decides=True)
+        else:
+            found = self._once(answers, decides=False)
         if found is None and self._hosting is not None:
             if self._hosting.offer_again(lost):
                 found = self._once(answers, decides=True)
-            elif connected(lost, min(_PROBE, self._connect_timeout))[0] == REFUSED:
-                self._hosting.offer_anew(self._places())
-                found = self._once(answers, decides=True) if self.hosts else None
+            elif lost in self._refused and self._hosting.offer_anew(self._places(), answers):
+                self._used_from = later(self._clock.now(), POINTER_PATIENCE)
         if found is None:
             raise self._unreachable(answers)
         return found
@@ -204,6 +214,7 @@ class TcpConnector:
     def _try(self, address: Address, answers: list[str], decides: bool) -> TorchConnection | None:
         fault, local = connected(address, min(_PROBE, self._connect_timeout))
         self._machine_answers = fault in ("", REFUSED)
+        self._refused = (self._refused - {address}) | ({address} if fault == REFUSED else set())
         if fault or self._dialler.stop.is_set():
             answers.append(f"{address}: {fault or 'this side was closed'}")
             return None

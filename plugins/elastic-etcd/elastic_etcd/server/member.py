@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import ssl
+import stat
 import tempfile
 import threading
 from dataclasses import dataclass
@@ -319,11 +320,13 @@ class ServedCluster:
     def _folder(self, own: Place) -> Path:
         """A new one for the data of this place. What a life of it has left that ended with its machine is removed: no
         other agent here has the place."""
-        mark = hashlib.sha256(f"{self._cluster.token} {own.peer_url}".encode()).hexdigest()[:12]
+        mark = hashlib.sha256(f"{self._cluster.token} {own.peer_url} {_network()}".encode()).hexdigest()[:12]
         prefix = f"elastic-etcd-{mark}-"
         for left in Path(self._parent or tempfile.gettempdir()).glob(f"{prefix}*"):
-            if not left.is_symlink() and left.stat().st_uid == os.geteuid():
-                shutil.rmtree(left, ignore_errors=True)
+            with contextlib.suppress(OSError):  # it goes just now, or cannot be looked at
+                found = left.lstat()
+                if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+                    shutil.rmtree(left, ignore_errors=True)
         return Path(tempfile.mkdtemp(prefix=prefix, dir=self._parent))
 
     # -- where we are
@@ -353,6 +356,14 @@ class ServedCluster:
             return (beyond or found or self._resolved(own))[0]
         others = [(place.host, place.port) for place in self._others()]
         return self._resolve(self._local_addr or reached_at(others), own.port)[0]
+
+
+def _network() -> int:
+    """The name space in which `_held` holds a place: another one may have the same place, and the same folder."""
+    try:
+        return Path("/proc/self/ns/net").stat().st_ino
+    except OSError:
+        return 0
 
 
 def _held(place: Place) -> socket.socket | None:

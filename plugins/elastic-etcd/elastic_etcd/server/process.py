@@ -170,6 +170,7 @@ class ServerProcess:
         self.pid = 0
         self.end = ""
         self._scratch = scratch
+        self._orphaned = False
         self._on_exit = on_exit
         self._closing = False
         self._ended = threading.Event()
@@ -196,6 +197,8 @@ class ServerProcess:
                 os.kill(self.pid, signal.SIGKILL)
         self._keeper.close(_PATIENCE)
         self._listener.join(_TOLD)
+        if self._orphaned:  # the keeper would have removed it
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _listen(self) -> None:
         with self._keeper.output as lines:
@@ -203,8 +206,7 @@ class ServerProcess:
                 self._take(*line.decode().rstrip("\n").split(" ", 1))
         if not self.end:  # somebody has ended the keeper, and what it kept is an orphan
             self._keeper.kill()
-            if self._scratch:  # which the keeper would have removed
-                shutil.rmtree(self._scratch, ignore_errors=True)
+            self._orphaned = bool(self._scratch)
             self._finish("its keeper was ended")
 
     def _take(self, verb: str, rest: str) -> None:
@@ -262,7 +264,7 @@ class ServerLog:
         return "; the end of its log:\n" + "\n".join(f"    {line}" for line in tail) if tail else ""
 
 
-_FAILED = re.compile(r'panic: |{"level":"(?:fatal|panic)"')
+_FAILED = re.compile(r'panic: |fatal error: |{"level":"(?:fatal|panic)"')
 
 
 def plain(line: str) -> str:
