@@ -759,7 +759,11 @@ class Job:
         self._spoilt.add(fault.place)
 
         def over() -> None:
-            mend()
+            try:
+                mend()
+            except OSError:  # while it is read-only
+                self._later(LOOK_S, over)
+                return
             self._spoilt.discard(fault.place)
             end()
 
