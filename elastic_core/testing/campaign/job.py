@@ -36,6 +36,8 @@ LOOK_S = 0.02
 FORM_S = 90.0
 FINISH_S = 60.0
 END_S = 20.0
+STEADY_S = 1.5
+"""Within which a job makes a step, also on a busy machine."""
 WORKER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("worker.py")))
 """The command of the cheap worker: without site-packages, which would cost more than all else that it does."""
 
@@ -382,11 +384,7 @@ class Job:
             return False
         over = now()
         least = begun if wave.rounds[0] and not self._missed else 0.0
-        whole = self._until(lambda: self._whole(over, least) is not None, self._setting.limit_s)
-        if whole and wave.linger_s:
-            self._until(lambda: False, max(0.0, over + wave.linger_s - now()))
-            whole = self._until(lambda: self._whole(now() - 0.5, least) is not None, self._setting.limit_s)
-        if not whole:
+        if not self._settled(over, least, wave.linger_s):
             self._tell("not whole", number=self._wave, limit_s=self._setting.limit_s, why=self._why())
             return False
         found = self._whole(over, least)
@@ -399,13 +397,20 @@ class Job:
         if self._wave == 0:
             self._hold()
         self._until(lambda: False, wave.quiet_s)
-        deadline = now() + self._setting.limit_s
-        while not self._setting.ready():
-            if now() > deadline:
-                self._tell("not whole", number=self._wave, limit_s=self._setting.limit_s, why="the store")
-                return False
-            self._until(lambda: False, 0.3)
         return True
+
+    def _settled(self, over: float, least: float, linger_s: float) -> bool:
+        """Wait until all nodes train, and go on to where consequences may be on their way, and the store is whole."""
+        deadline = over + linger_s + self._setting.limit_s
+        if not self._until(lambda: self._whole(over, least) is not None, deadline - now()):
+            return False
+        self._until(lambda: False, over + linger_s - now())
+        while now() < deadline:
+            trains = self._until(lambda: self._whole(now() - STEADY_S, least) is not None, deadline - now())
+            steady = not linger_s or not self._until(lambda: self._whole(now() - STEADY_S, least) is None, STEADY_S)
+            if trains and steady and self._setting.ready():
+                return True
+        return False
 
     def _why(self) -> str:
         """What the agents said last."""
