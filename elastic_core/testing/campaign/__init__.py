@@ -11,7 +11,7 @@ The same storm comes of the same seed; what the machine makes of it differs. `sm
 few faults, and `write` keeps it as a story.
 """
 
-from elastic_core.testing.campaign.history import Event, History, Round, Span, Worker
+from elastic_core.testing.campaign.history import Event, History, SeenRound, Span, Worker
 from elastic_core.testing.campaign.job import Job, Server, Setting, kinds_of
 from elastic_core.testing.campaign.rules import RULES, Violation, check
 from elastic_core.testing.campaign.storm import KINDS, Fault, Kind, Storm, Wave, draw, read, smaller, write
@@ -24,7 +24,7 @@ __all__ = [
     "KINDS",
     "Kind",
     "RULES",
-    "Round",
+    "SeenRound",
     "Server",
     "Setting",
     "Span",

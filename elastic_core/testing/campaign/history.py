@@ -43,7 +43,7 @@ class Worker:
 
 
 @dataclass
-class Round:
+class SeenRound:
     """The workers that were started to meet at one store, by rank, and what they did there."""
 
     port: str
@@ -128,18 +128,18 @@ class History:
         return found
 
     @cached_property
-    def rounds(self) -> list[Round]:
+    def rounds(self) -> list[SeenRound]:
         """In the order in which they began. A port that comes a second time is another round's: its ranks are there
         already."""
-        found: list[Round] = []
-        of_port: dict[str, Round] = {}
-        of_pid: dict[int, Round] = {}
+        found: list[SeenRound] = []
+        of_port: dict[str, SeenRound] = {}
+        of_pid: dict[int, SeenRound] = {}
         for event in self.of("start", "met", "step"):
             pid = event["pid"]
             if event["what"] == "start":
                 port = event["at_port"]
                 if port not in of_port or event["rank"] in of_port[port].workers:
-                    of_port[port] = Round(port)
+                    of_port[port] = SeenRound(port)
                     found.append(of_port[port])
                 of_pid[pid] = of_port[port]
                 of_port[port].workers[event["rank"]] = self.workers[pid]

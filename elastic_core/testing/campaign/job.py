@@ -444,6 +444,9 @@ class Job:
             agent.process.kill()
             agent.process.wait()
         self._ended += self._running
+        for group in _GROUPS.glob(f"elastic-campaign-{os.getpid()}-*"):
+            with contextlib.suppress(OSError):
+                group.rmdir()
         deadline = now() + END_S  # leases of agents that were killed end by themselves
         while (stored := self._setting.left()) and now() < deadline:
             time.sleep(1.0)

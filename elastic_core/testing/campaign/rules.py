@@ -28,7 +28,7 @@ from elastic_core.testing.campaign.storm import KINDS, Fault, Wave
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from elastic_core.testing.campaign.history import History, Round, Span
+    from elastic_core.testing.campaign.history import History, SeenRound, Span
 
 AT_ONCE_S = 0.05
 """Two steps that are no further apart count as one after the other."""
@@ -63,7 +63,7 @@ def _wave_of(history: History, at: float) -> int | None:
     return begun[-1] if begun else None
 
 
-def _waves(history: History) -> Iterator[tuple[Span, Wave, list[Round], Round | None]]:
+def _waves(history: History) -> Iterator[tuple[Span, Wave, list[SeenRound], SeenRound | None]]:
     """Each wave, the rounds that began in it, and the one before them."""
     rounds = history.rounds
     for span in history.spans:
