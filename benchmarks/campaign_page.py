@@ -138,7 +138,7 @@ class Campaign:
         axes.set_yticks(range(len(kinds)), [kind.replace("_", " ") for kind in kinds])
         axes.invert_yaxis()
         axes.grid(visible=True, which="major", alpha=0.3)
-        axes.legend(loc="lower right", fontsize="small")
+        figure.legend(loc="outside upper center", ncols=len(self.worlds), fontsize="small")
         figure.savefig(path, dpi=150, metadata={"Software": None})
         pyplot.close(figure)
 
