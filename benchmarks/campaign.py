@@ -128,6 +128,7 @@ def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[st
             worker = (str(WORKERS / "campaign_ddp.py"),)
         made_for: dict[str, Any] = {"launcher": launcher, "flags": more, "worker": worker}
         if planted:
+            made_for["limit_s"] = 45.0  # many of them never come back
             path = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
             made_for["environment"] = {**setting.environment, "PYTHONPATH": ":".join(filter(None, path))}
         made_for["secret"] = str(secret) if shape.secret else ""
