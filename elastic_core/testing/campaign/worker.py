@@ -36,13 +36,15 @@ _VALIDATE, _SET, _GET, _ADD, _WAIT, _DELETE = 0, 1, 3, 4, 6, 8
 _MAGIC = 0x3C85F7CE
 _FINISH = 1 << 40
 
-_log = os.open(os.environ["CAMPAIGN_HISTORY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+_log: list[int] = []
 
 
 def tell(what: str, **more: Any) -> None:
     """One event, with the time of both clocks, in one write."""
+    if not _log:
+        _log.append(os.open(os.environ["CAMPAIGN_HISTORY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
     times = {"at": time.clock_gettime(time.CLOCK_BOOTTIME), "wall": time.time()}
-    os.write(_log, (json.dumps({**times, "what": what, "pid": os.getpid(), **more}) + "\n").encode())
+    os.write(_log[0], (json.dumps({**times, "what": what, "pid": os.getpid(), **more}) + "\n").encode())
 
 
 class Store:
