@@ -291,6 +291,14 @@ class Running:
             self._process.terminate()
         return self._process.poll() is not None
 
+    def end(self) -> None:
+        """Now; what it had no time to take away goes, too."""
+        self._process.terminate()
+        self._process.wait()
+        for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+            if line.split()[1].startswith(f"{self.folder}/"):
+                subprocess.run(["umount", "-l", line.split()[1]], check=False, capture_output=True)
+
     def outcome(self) -> Outcome:
         """What came of it. A campaign that fails itself is a violation, too."""
         path = self.folder / "outcome.json"
@@ -333,8 +341,7 @@ def campaign(arguments: argparse.Namespace, enough: Callable[[Outcome], bool] = 
             time.sleep(0.2)
     finally:
         for one in running:
-            one._process.terminate()
-            one._process.wait()
+            one.end()
         shutil.rmtree(base, ignore_errors=True)
     return done
 
