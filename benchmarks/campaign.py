@@ -247,7 +247,7 @@ def conduct(
 def storm_of(shape: Shape, seed: str, faults: int, most_s: float, kinds: Sequence[str] = ()) -> Storm:
     """The storm that comes of the seed."""
     with tempfile.TemporaryDirectory() as folder, setting_of(shape, Path(folder)) as setting:
-        can = list(kinds_of(setting))
+        can = kinds_of(setting)
         known = [kind for kind in can if not kinds or kind in kinds]
         losses = 1 if shape.world == "etcd served" else 3
         return draw(seed, faults, known, shape.nodes, len(setting.servers), most_s, losses)

@@ -67,7 +67,7 @@ class ProcTable:
     nobody could tell which workers still run, or end them."""
 
     def __init__(self) -> None:
-        self._spare = -1
+        self._spare: list[int] = []  # whoever takes it out may close it; no other thread does, too
         self._hold()
 
     def pids(self) -> Iterable[int]:
@@ -86,10 +86,12 @@ class ProcTable:
         try:
             return read()
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or self._spare < 0:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-        spare, self._spare = self._spare, -1
-        os.close(spare)
+            try:
+                os.close(self._spare.pop())
+            except IndexError:
+                raise error from None
         try:
             return read()
         finally:
@@ -97,7 +99,7 @@ class ProcTable:
 
     def _hold(self) -> None:
         with contextlib.suppress(OSError):
-            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def _content(path: str) -> bytes:

@@ -49,7 +49,6 @@ class SeenRound:
     port: str
     workers: dict[int, Worker] = field(default_factory=dict)
     group: str = ""
-    begun_at: int = 0
     first_steps: dict[int, float] = field(default_factory=dict)
     last_step: float | None = None
 
@@ -144,7 +143,7 @@ class History:
                 of_pid[pid] = of_port[port]
                 of_port[port].workers[event["rank"]] = self.workers[pid]
             elif event["what"] == "met":
-                of_pid[pid].group, of_pid[pid].begun_at = event["group"], event["step"]
+                of_pid[pid].group = event["group"]
             else:
                 of_pid[pid].first_steps.setdefault(event["rank"], event["at"])
                 of_pid[pid].last_step = event["at"]

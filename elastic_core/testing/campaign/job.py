@@ -28,7 +28,7 @@ from elastic_core.testing.campaign.history import Event, History
 from elastic_core.testing.campaign.storm import KINDS, Fault, Storm, Wave
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from elastic_core.testing.machines import Machine
 
@@ -117,7 +117,6 @@ class _Seen:
 
     def __init__(self) -> None:
         self._starts: list[Event] = []
-        self._met: dict[int, float] = {}
         self._first: dict[int, float] = {}
         self._last: dict[int, float] = {}
         self._ended: set[int] = set()
@@ -127,8 +126,6 @@ class _Seen:
         what, pid, at = event["what"], event.get("pid", 0), event["at"]
         if what == "start":
             self._starts.append(event)
-        elif what == "met":
-            self._met[pid] = at
         elif what == "step":
             self._first.setdefault(pid, at)
             self._last[pid] = at
@@ -951,7 +948,7 @@ def _unmount(path: Path) -> bool:
     return subprocess.run(["umount", "-l", str(path)], check=False, capture_output=True).returncode == 0
 
 
-def kinds_of(setting: Setting) -> Iterator[str]:
+def kinds_of(setting: Setting) -> list[str]:
     """The kinds of faults that can be done to it."""
     there = setting.there
-    yield from (name for name, kind in KINDS.items() if there.issuperset(kind.needs) and hasattr(Job, f"_{name}"))
+    return [name for name, kind in KINDS.items() if there.issuperset(kind.needs)]

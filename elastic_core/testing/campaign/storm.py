@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 BRIEF = (0.2, 2.0)
@@ -164,12 +164,6 @@ class Wave:
 
 
 Storm = tuple[Wave, ...]
-
-
-def possible(have: Iterable[str]) -> list[str]:
-    """The kinds for which there is all that they need."""
-    there = set(have)
-    return [name for name, kind in KINDS.items() if there.issuperset(kind.needs)]
 
 
 def draw(

@@ -5,7 +5,7 @@ from elastic_core.testing.campaign import Job, Setting, check, draw, kinds_of
 
 def test_a_job_lives_through_twelve_faults(tmp_path):
     setting = Setting("sqlite", str(tmp_path / "rendezvous.db"), conf={"last_call_timeout": "1"})
-    storm = draw("1", 12, list(kinds_of(setting)), setting.nodes, most_s=3.0)
+    storm = draw("1", 12, kinds_of(setting), setting.nodes, most_s=3.0)
     folder = tmp_path / "job"
     folder.mkdir()
     history = Job(setting, folder).run(storm)
