@@ -1,7 +1,8 @@
 """Machines on this machine: network name spaces, each with a link, an address and names of its own on one bridge.
 
 Root only, with Debian's iproute2. What is made is taken away by `close`, with all processes that still run in it;
-nothing outside these name spaces is touched. Links can be cut, and made slow or lossy (`tc netem`).
+nothing outside these name spaces is touched. Links can be cut, narrowed, and made lossy.
+Nothing here needs netem, which small kernels lack.
 """
 
 from __future__ import annotations
@@ -85,32 +86,38 @@ class Machine:
                     os.kill(pid, signal.SIGKILL)
 
     def shape(self, *qdisc: str) -> None:
-        """How what leaves it is queued, as tc(8) says, such as `netem delay 100ms` or `tbf rate 64kbit ...`; with
-        nothing, as before."""
+        """How what leaves it is queued, as tc(8) says, such as `tbf rate 64kbit burst 2kb latency 5s`; with nothing, as
+        before."""
         subprocess.run([*self.through, "tc", "qdisc", "del", "dev", "eth0", "root"], check=False, capture_output=True)
         if qdisc:
-            subprocess.run([*self.through, "tc", "qdisc", "add", "dev", "eth0", "root", *qdisc], check=True,
+            subprocess.run([*self.through, "tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:", *qdisc], check=True,
                            capture_output=True)  # fmt: skip
 
     def drops(self, one_in: int) -> None:
-        """One packet in so many that leave it is lost; with 0, none any more. Needs Debian's nftables."""
-        if one_in:
-            rules = f"""table inet lossy {{
-                chain out {{ type filter hook output priority 0; numgen random mod {one_in} < 1 drop; }}
-            }}"""
-            subprocess.run([*self.through, "nft", "-f", "-"], check=True, capture_output=True, input=rules.encode())
-        else:
-            subprocess.run([*self.through, "nft", "delete", "table", "inet", "lossy"], check=False,
-                           capture_output=True)  # fmt: skip
+        """One packet in so many that come to it is lost; with 0, none any more. Needs Debian's nftables."""
+        self._filter("input", [f'iif != "lo" numgen random mod {one_in} < 1 drop'] if one_in else [])
 
-    def knows(self, *qdisc: str) -> bool:
-        """Whether the kernel can `shape` so."""
-        try:
-            self.shape(*qdisc)
-        except subprocess.CalledProcessError:
-            return False
-        self.shape()
-        return True
+    def disorders(self, one_in: int) -> None:
+        """One packet in so many that leave it takes a queue of 64 kbit/s, so that later ones overtake it, and one in 20
+        leaves it twice; with 0, none any more. Needs Debian's nftables."""
+        self.shape(*("htb", "default", "1") if one_in else ())
+        self._filter("output", [])
+        if one_in:
+            for word, rate in ("1", "100mbit"), ("2", "64kbit"):
+                queue = ("parent", "1:", "classid", f"1:{word}", "htb", "rate", rate, "burst", "100", "cburst", "100")
+                subprocess.run([*self.through, "tc", "class", "add", "dev", "eth0", *queue], check=True,
+                               capture_output=True)  # fmt: skip
+            slow = f"numgen random mod {one_in} < 1 meta priority set 1:2"
+            twice = 'oif != "lo" numgen random mod 20 < 1 dup to ip daddr device "eth0"'
+            self._filter("output", [slow, twice])
+
+    def _filter(self, way: str, rules: list[str]) -> None:
+        """What is done with packets on their way "input" or "output", as nft(8) says; with no rules, nothing any more."""
+        subprocess.run([*self.through, "nft", "delete", "table", "ip", way], check=False, capture_output=True)
+        if rules:
+            chain = "\n".join([f"type filter hook {way} priority 0;", *rules])
+            table = f"table ip {way} {{\nchain faults {{\n{chain}\n}}\n}}\n"
+            subprocess.run([*self.through, "nft", "-f", "-"], check=True, capture_output=True, input=table.encode())
 
     def names(self) -> tuple[str, str]:
         """What its hosts file says, and the address of its name server; for `name`."""

@@ -104,7 +104,6 @@ class Setting:
         found = set(self.have)
         if self.machines:
             found |= {"machines"}
-            found |= {"netem"} if self.machines[0].knows("netem", "delay", "1ms") else set()
             found |= {"nft"} if shutil.which("nft") else set()
         found |= {"cc"} if shutil.which("cc") else set()
         found |= {"members"} if self.servers else set()
@@ -712,11 +711,10 @@ class Job:
         return 0
 
     def _slow(self, fault: Fault, end: Callable[[], None]) -> int | None:
-        return self._for_a_while(fault, end, "shape", "netem", "delay", "100ms", "20ms")
+        return self._for_a_while(fault, end, "shape", "tbf", "rate", "64kbit", "burst", "2kb", "latency", "5s")
 
     def _disorder(self, fault: Fault, end: Callable[[], None]) -> int | None:
-        words = ("netem", "delay", "20ms", "10ms", "reorder", "25%", "50%", "duplicate", "5%")
-        return self._for_a_while(fault, end, "shape", *words)
+        return self._for_a_while(fault, end, "disorders", 4, over=(0,))
 
     def _narrow(self, fault: Fault, end: Callable[[], None]) -> int | None:
         return self._for_a_while(fault, end, "shape", "tbf", "rate", "128kbit", "burst", "4kb", "limit", "8kb")
