@@ -91,6 +91,7 @@ class Shape:
     names: bool
     real: bool = False
     logs: bool = False
+    stops_s: float = 0.0
 
     @classmethod
     def drawn(cls, world: str, seed: str) -> Shape:
@@ -106,7 +107,8 @@ class Shape:
         if real := not bare and lot.random() < 0.05:
             nodes = 3
         logs = not bare and lot.random() < 0.3
-        return cls(world, nodes, secret and not bare, (warm or real) and not bare, names, real, logs)
+        stops_s = 3.0 if lot.random() < 0.15 and not (bare or real) else 0.0
+        return cls(world, nodes, secret and not bare, (warm or real) and not bare, names, real, logs, stops_s)
 
 
 @contextlib.contextmanager
@@ -126,11 +128,12 @@ def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[st
             worker = setting.worker[-1:]
         if shape.real:
             worker = (str(WORKERS / "campaign_ddp.py"),)
-        made_for: dict[str, Any] = {"launcher": launcher, "flags": more, "worker": worker}
+        environment = {**setting.environment, "CAMPAIGN_STOPS_S": str(shape.stops_s)}
+        made_for: dict[str, Any] = {"launcher": launcher, "flags": more, "worker": worker, "environment": environment}
         if planted:
             made_for["limit_s"] = 45.0  # many of them never come back
             path = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
-            made_for["environment"] = {**setting.environment, "PYTHONPATH": ":".join(filter(None, path))}
+            environment["PYTHONPATH"] = ":".join(filter(None, path))
         made_for["secret"] = str(secret) if shape.secret else ""
         made_for["have"] = setting.have | ({"warm"} if shape.warm else set())
         if shape.logs:
@@ -325,7 +328,8 @@ def campaign(arguments: argparse.Namespace, enough: Callable[[Outcome], bool] = 
             while len(running) < arguments.parallel and time.monotonic() < until and number < (arguments.jobs or 10**9):
                 world = arguments.worlds[number % len(arguments.worlds)]
                 seed = f"{arguments.seed}/{number}"
-                running.append(Running(base, Shape.drawn(world, seed), seed, arguments))
+                shape = replace(Shape.drawn(world, seed), **arguments.like)
+                running.append(Running(base, shape, seed, arguments))
                 number += 1
             for one in [one for one in running if one.over()]:
                 running.remove(one)
@@ -349,7 +353,7 @@ def campaign(arguments: argparse.Namespace, enough: Callable[[Outcome], bool] = 
 def narrate(made: Outcome) -> None:
     """A line for each job, and one for each violation."""
     shape = made.shape
-    like = ", ".join(name for name in ("secret", "warm", "names", "real", "logs") if getattr(shape, name)) or "plain"
+    like = ", ".join(name for name in ("secret", "warm", "names", "real", "logs", "stops_s") if getattr(shape, name)) or "plain"
     print(f"{shape.world} {made.seed} ({shape.nodes} nodes, {like}): {sum(made.faults.values())} faults, {made.rounds} "
           f"rounds, {made.seconds:.0f} s, {len(made.violations)} violations", flush=True)  # fmt: skip
     for one in made.violations[:4]:
@@ -392,8 +396,8 @@ def catch(arguments: argparse.Namespace) -> Report:
         world = defect.backends[0]
         asked = argparse.Namespace(**{**vars(arguments), "plant": name, "kinds": list(defect.kinds),
                                       "flags": [*arguments.flags, *defect.flags], "worlds": [world],
-                                      "jobs": arguments.tries, "minutes": 60.0,
-                                      "seed": f"{arguments.seed}-{name}"})  # fmt: skip
+                                      "jobs": arguments.tries, "minutes": 60.0, "like": dict(defect.like),
+                                      "faults": defect.faults, "seed": f"{arguments.seed}-{name}"})  # fmt: skip
         found = campaign(asked, enough=lambda one: bool(one.violations))
         best = next((one for one in found if one.violations), None)
         rule = best.violations[0]["rule"] if best else ""
@@ -457,6 +461,7 @@ def options() -> argparse.ArgumentParser:
     made.add_argument(
         "--catch", type=lambda text: text.split(","), default=[], help="defects of benchmarks.planted, or all"
     )
+    made.add_argument("--like", type=json.loads, default={}, help="what jobs are like, instead of drawn: JSON of Shape")
     made.add_argument("--one", default="", help=argparse.SUPPRESS)
     return made
 

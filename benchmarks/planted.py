@@ -20,8 +20,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 NOW_AND_THEN_S = 15.0
@@ -49,6 +49,8 @@ class Defect:
         backends: where it can show, where it shows best first; of `benchmarks.campaign.WORLDS`.
         kinds: of faults that bring it out; the fewest that do.
         flags: of `elastic run`, where it needs others than the defaults.
+        faults: in a storm that brings it out.
+        like: what the job has to be like, of `benchmarks.campaign.Shape`; else that is drawn.
     """
 
     what: str
@@ -56,6 +58,8 @@ class Defect:
     backends: tuple[str, ...]
     kinds: tuple[str, ...]
     flags: tuple[str, ...] = ()
+    faults: int = 8
+    like: Mapping[str, Any] = field(default_factory=dict)
 
 
 def put(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
@@ -693,19 +697,20 @@ DEFECTS: dict[str, Defect] = {
     "host_leaves_early": Defect(
         "the agent that hosts the store leaves when its exit barrier is over, and the others lose the store",
         host_leaves_early, ("c10d",), ("done", "agent_term"),
-        (f"{_LAST_CALL},keep_alive_max_attempt=2", "--exit-barrier-timeout=1")),
+        (f"{_LAST_CALL},keep_alive_max_attempt=2", "--exit-barrier-timeout=1"), 1),
     # A4. A killed spare costs a round when another node begins to lead.
     "dead_entries_stay": Defect(
         "the entry of a killed agent stays in the store for ever, and who leads next takes it for alive",
-        dead_entries_stay, ("c10d", "sqlite"), ("spare_kill", "agent_kill")),
+        dead_entries_stay, ("c10d", "sqlite"), ("spare_kill", "machine_off", "link_cut"), (), 30),
     # A5.
     "round_before_stop": Defect(
         "with a spare there, a round forms while workers of the last one still run, whose node loses its place",
-        round_before_stop, ("sqlite", "etcd", "c10d"), ("newcomer", "worker_kill")),
+        round_before_stop, ("sqlite", "etcd", "c10d"), ("newcomer", "worker_kill"), (), 30,
+        {"nodes": 3, "stops_s": 3.0}),
     # A6.
     "late_put": Defect(
         "an entry that was given up is written late, over a newer one, and no round forms any more",
-        late_put, ("etcd",), ("member_stop", "worker_kill")),
+        late_put, ("etcd",), ("member_stop", "worker_kill"), (), 30),
     # A7.
     "drain_of_done": Defect(
         "to drain a node whose workers have succeeded restarts the workers of all others",

@@ -73,6 +73,7 @@ CAMPAIGN = {
     "CAMPAIGN_HISTORY": "the file that workers write their events to",
     "CAMPAIGN_FOLDER": "has the checkpoint, and what tells workers to finish",
     "CAMPAIGN_NODE": "the name of the node",
+    "CAMPAIGN_STOPS_S": "for so many seconds rank 0 saves a checkpoint before it ends (0)",
     "CAMPAIGN_CLOCK": "the file that says by how much its wall clock is wrong; `LD_PRELOAD` is what reads it",
     "GLOO_SOCKET_IFNAME": "the link of the machine that the node is on",
 }

@@ -133,7 +133,7 @@ class History:
         found: list[SeenRound] = []
         of_port: dict[str, SeenRound] = {}
         of_pid: dict[int, SeenRound] = {}
-        for event in self.of("start", "met", "step"):
+        for event in self.of("start", "met", "step", "saved"):
             pid = event["pid"]
             if event["what"] == "start":
                 port = event["at_port"]
@@ -145,7 +145,8 @@ class History:
             elif event["what"] == "met":
                 of_pid[pid].group = event["group"]
             else:
-                of_pid[pid].first_steps.setdefault(event["rank"], event["at"])
+                if event["what"] == "step":
+                    of_pid[pid].first_steps.setdefault(event["rank"], event["at"])
                 of_pid[pid].last_step = event["at"]
         return sorted(found, key=lambda each: each.started)
 

@@ -6,8 +6,9 @@ bit, and all see the sum. Rank 0 saves the step by rename, and all go on where t
 store waits to be told to end, and fails after `PATIENCE_S`, as a process group does.
 
 `CAMPAIGN_HISTORY` is the file that it writes to, a line of JSON for each event; `CAMPAIGN_FOLDER` has the checkpoint,
-`finish`, with which all end, and `stay`; `CAMPAIGN_NODE` is the name of its node. It stands on the standard library
-alone, and on little of that: a storm starts thousands of them.
+`finish`, with which all end, and `stay`; `CAMPAIGN_NODE` is the name of its node. With `CAMPAIGN_STOPS_S`, rank 0 takes
+so many seconds to stop, at the end of which it saves its step once more. It stands on the standard library alone, and
+on little of that: a storm starts thousands of them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _MAGIC = 0x3C85F7CE
 _FINISH = 1 << 40
 
 _log: list[int] = []
+_reached: list[int] = []
+"""The step that rank 0 has made last."""
 
 
 def tell(what: str, **more: Any) -> None:
@@ -174,6 +177,15 @@ def save(folder: str, step: int) -> None:
     os.rename(own, os.path.join(folder, "checkpoint"))
 
 
+def save_and_tell(folder: str, step: int) -> None:
+    """What is lost with a disk that fails is told, too."""
+    try:
+        save(folder, step)
+        tell("saved", step=step)
+    except OSError as error:
+        tell("not saved", step=step, error=str(error))
+
+
 def stay(folder: str) -> None:
     """Where one node is to be done before the others, these take longer."""
     try:
@@ -212,12 +224,9 @@ def train(rank: int, world: int, folder: str) -> int:
         if rank == 0 or step == first:
             tell("step", group=group, rank=rank, step=step, sum=total % _FINISH)
         if rank == 0:
+            _reached[:] = [step]
             if step % SAVED_EVERY == 0:
-                try:
-                    save(folder, step)
-                    tell("saved", group=group, step=step)
-                except OSError as error:
-                    tell("not saved", group=group, step=step, error=str(error))
+                save_and_tell(folder, step)
             if step > first + 1:
                 store.delete(f"{ours}/sum/{step - 2}")
                 store.delete(f"{ours}/done/{step - 2}")
@@ -242,6 +251,9 @@ def main(train: Callable[[int, int, str], int] = train, says: bool = True) -> in
         if not told:
             told.append(signum)
             tell("signal", signum=signum)
+            if _reached and (seconds := float(os.environ.get("CAMPAIGN_STOPS_S", "0"))):
+                time.sleep(seconds)
+                save_and_tell(os.environ["CAMPAIGN_FOLDER"], _reached[0])
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
 
