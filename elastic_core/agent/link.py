@@ -85,6 +85,10 @@ class Link:
         wanted = self._rounds.ask_again()
         return None if wanted is None else max(wanted, later(self._clock.now(), _OVERDUE))
 
+    def stop_by(self) -> Instant | None:
+        """By when workers that are told to end have to be gone, whatever their grace; None: their grace counts."""
+        return self._rounds.stop_by() if self._rounds else None
+
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
         """Tell the others at once, if there are any."""
         if self._rounds and failures:

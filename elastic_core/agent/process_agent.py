@@ -58,7 +58,7 @@ class ProcessAgent(SimpleElasticAgent):
         self._table: HangTable | None = None
         self._processes = processes
         self._kill_timeout = kill_timeout
-        self._group_stop = GroupStop(processes, self._events, self._clock, kill_timeout)
+        self._group_stop = GroupStop(processes, self._events, self._clock, kill_timeout, self._link.stop_by)
         self._node = node
         self._contribute = contribute
 

@@ -15,7 +15,7 @@ from elastic_core.errors import UnkillableWorkersError
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from elastic_core.agent.event_queue import EventQueue
     from elastic_core.clock import Clock, Duration, Instant
@@ -53,7 +53,7 @@ class StopPlan:
     killed: Instant | None = None
 
     def step(self, now: Instant, urged: bool) -> Step:
-        """`urged`: a second signal came: do not wait for the grace period."""
+        """`urged`: do not wait for the grace period: a second signal has come, or the others go on."""
         if self.killed is None:
             return Step.KILL if urged or now >= self.until else Step.WAIT
         return Step.GIVE_UP if now >= self.until else Step.KILL
@@ -73,10 +73,19 @@ class GroupStop:
 
     Args:
         kill_timeout: see `ProcessAgent`.
+        stop_by: until when the processes may take their grace; None: for all of it. It is asked again and again.
     """
 
-    def __init__(self, processes: WorkerProcesses, events: EventQueue, clock: Clock, kill_timeout: Duration) -> None:
+    def __init__(
+        self,
+        processes: WorkerProcesses,
+        events: EventQueue,
+        clock: Clock,
+        kill_timeout: Duration,
+        stop_by: Callable[[], Instant | None] = lambda: None,
+    ) -> None:
         self._processes = processes
+        self._stop_by = stop_by
         self._events = events
         self._clock = clock
         self._kill_timeout = kill_timeout
@@ -125,15 +134,15 @@ class GroupStop:
         self._processes.send_signal(signum)
         self._processes.send_signal(signal.SIGCONT)  # a stopped process cannot answer the request to end
         while self._unfinished():
-            now = self._clock.now()
-            step = plan.step(now, urged=self._events.urged)
+            now, due = self._clock.now(), self._stop_by()
+            step = plan.step(now, urged=self._events.urged or (due is not None and now >= due))
             if step is Step.GIVE_UP:
                 self._give_up()
                 return
             if step is Step.KILL:
                 plan = plan.after_kill(now)
                 self._processes.send_signal(signal.SIGKILL)
-            self._wait_for_ends(plan.until, progress.look(now))
+            self._wait_for_ends(plan.until, progress.look(now), None if plan.killed is not None else due)
             self._events.take_expired()  # dropped: a worker that was asked to end has its whole grace
             self._processes.reap()
 
@@ -141,7 +150,7 @@ class GroupStop:
         # The process table, which is long with many workers, is searched only when all workers have gone.
         return bool(self._processes.running() or self._processes.leftovers())
 
-    def _wait_for_ends(self, *until: Instant) -> None:
+    def _wait_for_ends(self, *until: Instant | None) -> None:
         fds = self._processes.sentinels() or self._processes.leftover_sentinels()
         self._events.wait(fds, *until, None if fds else later(self._clock.now(), _LOOK_AGAIN))
 

@@ -308,6 +308,12 @@ class RoundHandler(RendezvousHandler):
         """When the agent must ask for the `verdict` again even without news: if an outage of the store lasts until
         then, this node is fenced. None: never."""
 
+    def stop_by(self) -> Instant | None:
+        """By when the workers of a round that is over have to be gone, because the others may go on without this node
+        then: at once where they have already. It changes with every answer of the store. None: they wait for as long as
+        it takes, as here."""
+        return None
+
     @abc.abstractmethod
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
         """Workers of this node failed: end the round for all nodes. If no restart is left, or a restart cannot cure the

@@ -335,6 +335,10 @@ class DynamicRendezvousHandler(RoundHandler):
 
         return self._driver.ask(due)
 
+    def stop_by(self) -> Instant | None:
+        grace = self._backend.grace
+        return self._driver.ask(lambda node, now: node.stop_by(now, grace))
+
     def progress(self) -> str:
         outage = self._driver.ask(lambda node, now: node.connection.outage)
         if outage is not None:

@@ -832,6 +832,17 @@ class Node:
         """When it will have fenced itself off unless the store answers."""
         return self.connection.fence_at(self._asked_at, grace, now)
 
+    def stop_by(self, now: Instant, grace: Duration) -> Instant | None:
+        """By when workers of its last round have to be gone; None once the job is over. A fence comes a beat before the
+        others call this node gone, of which its workers have half. Nobody waits for a node that was called gone, unless
+        that has left, and says when it is done."""
+        state, member = self.state or State(), self.membership
+        if state.closed:
+            return None
+        if state.round > member.round or (self.key in state.gone and not member.left):
+            return now
+        return later(self.fence_at(now, grace), self.settings.keep_alive_interval / 2)
+
     def take_notes(self) -> tuple[Note, ...]:
         """Lines for the log since the last call."""
         notes, self._notes = self._notes, ()
@@ -857,5 +868,9 @@ def _as_it_is(state: State) -> State:
 
 
 def _given_up(state: State, key: str, number: int, cause: Cause, by: str, reason: str) -> State:
-    running = state.open and state.round == number and state.seated(key)
-    return model.ended(state, cause, by, reason) if running else state
+    """Where others have failed meanwhile, they may have lost a peer by the fence of this node."""
+    if state.round != number or not state.seated(key):
+        return state
+    if not state.open:
+        return model.followed(state, cause, by, reason) if cause is Cause.LOST else state
+    return model.ended(state, cause, by, reason)

@@ -90,8 +90,8 @@ class Machine:
         before."""
         subprocess.run([*self.through, "tc", "qdisc", "del", "dev", "eth0", "root"], check=False, capture_output=True)
         if qdisc:
-            subprocess.run([*self.through, "tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:", *qdisc], check=True,
-                           capture_output=True)  # fmt: skip
+            add = (*self.through, "tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:")
+            subprocess.run([*add, *qdisc], check=True, capture_output=True)  # fmt: skip
 
     def drops(self, one_in: int) -> None:
         """One packet in so many that come to it is lost; with 0, none any more. Needs Debian's nftables."""
@@ -112,7 +112,7 @@ class Machine:
             self._filter("output", [slow, twice])
 
     def _filter(self, way: str, rules: list[str]) -> None:
-        """What is done with packets on their way "input" or "output", as nft(8) says; with no rules, nothing any more."""
+        """What is done with packets on the way "input" or "output", as nft(8) says; with no rules, nothing any more."""
         subprocess.run([*self.through, "nft", "delete", "table", "ip", way], check=False, capture_output=True)
         if rules:
             chain = "\n".join([f"type filter hook {way} priority 0;", *rules])

@@ -228,6 +228,7 @@ class FakeRounds(RoundHandler):
     Attributes:
         calls: what was called, in order: the method's name and its arguments.
         deadline: what `ask_again` answers.
+        due: what `stop_by` answers.
         missing: what `progress` answers.
         hosts_store: whether this node has the store of the others.
         released: set by `shutdown`; functions that block wait for it.
@@ -251,6 +252,7 @@ class FakeRounds(RoundHandler):
         self._last: RendezvousInfo | None = None
         self.calls: list[tuple[Any, ...]] = []
         self.deadline: Instant | None = None
+        self.due: Instant | None = None
         self.missing = ""
         self.released = threading.Event()
 
@@ -302,6 +304,9 @@ class FakeRounds(RoundHandler):
 
     def ask_again(self) -> Instant | None:
         return self.deadline
+
+    def stop_by(self) -> Instant | None:
+        return self.due
 
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
         self.calls.append(("report_failure", dict(failures)))

@@ -55,6 +55,16 @@ def test_it_stops_its_workers_and_joins_again_for_free(make):
     assert decided(node) == [RestartDecided("job", 1, "membership", FENCED.reason, 0, 0)]
 
 
+def test_workers_have_no_more_grace_than_the_others_wait(make):
+    """What a worker writes at SIGTERM must not come between the steps of those that have gone on."""
+    node = make(then(cut_off(lambda: node), succeed), on_success=lambda rounds: rounds.give(WELL), deaf=[0, 1],
+                shutdown_timeout=FOR_EVER)  # fmt: skip
+    node.handler.due = Instant(SystemClock().now() + 0.1)
+    assert node.run().state is WorkerState.SUCCEEDED
+    assert node.order == ["SIGTERM", "SIGCONT", "SIGKILL"]
+    assert SystemClock().now() >= node.handler.due
+
+
 def test_it_has_stopped_its_workers_before_it_joins(make):
     def join():
         node.order.append(f"join with {len(node.workers.running())} running")

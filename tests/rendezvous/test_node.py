@@ -412,6 +412,52 @@ def test_without_an_answer_a_member_fences_itself_off_and_tells_why_it_wants_ano
     assert (other.state.end.cause, other.state.end.reason) == (Cause.LOST, "b was cut off from the store")
 
 
+def test_workers_may_take_their_time_to_stop_while_the_others_wait(pair):
+    _, other = pair
+    now = other.clock.now()
+    assert other.node.stop_by(now, 0.0) == now + WINDOW - INTERVAL / 2  # it moves on with every answer of the store
+    other.node.leave("drained")
+    other.run(0.1)
+    assert other.node.state.gone == (other.key,)
+    now = other.clock.now()
+    assert other.node.stop_by(now, 0.0) > now
+    other.node.close("done", succeeded=True)
+    other.run(1.0)
+    assert other.node.stop_by(other.clock.now(), 0.0) is None
+
+
+def test_workers_of_a_fenced_node_are_gone_before_the_others_go_on(pair):
+    _, other = pair
+    other.backend.reachable = False
+    other.run(INTERVAL + WINDOW - 0.1)  # the first beat that is not answered is due after an interval
+    now = other.clock.now()
+    assert other.node.fence_at(now, 0.0) < other.node.stop_by(now, 0.0) < now
+
+
+def test_workers_of_a_node_that_was_called_gone_have_no_time(pair):
+    one, other = pair
+    one.node.request(Amend(model.ended, (Cause.LOST, "b", "lost b", (other.key,))))
+    one.run(0.1)
+    other.hear()
+    assert other.node.state.gone == (other.key,)
+    assert other.node.stop_by(other.clock.now(), 0.0) == other.clock.now()
+
+
+def test_a_failure_of_another_node_may_have_followed_from_a_fence(pair):
+    """The fence has stopped workers, and so their peers have failed; the node is back before anybody has missed it."""
+    one, other = pair
+    other.backend.reachable = False
+    other.run(WINDOW + 0.5)
+    assert other.node.verdict(other.clock.now()).outcome is Outcome.FENCED
+    one.node.fail({})
+    one.run(0.1)
+    assert one.state.end.awaits_judgement
+    other.node.want(WHERE)
+    other.backend.reachable = True
+    other.run(2.0)
+    assert (other.state.end.cause, other.state.end.by, other.state.restarts) == (Cause.LOST, "b", 0)
+
+
 def test_a_store_that_has_never_answered_is_given_less_time_than_other_nodes():
     one = OneNode(min_nodes=2, max_nodes=2, join=600.0, connect=10.0)
     one.backend.reachable = False

@@ -12,8 +12,9 @@ few faults, and `write` keeps it as a story.
 """
 
 from elastic_core.testing.campaign.history import Event, History, SeenRound, Span, Worker
-from elastic_core.testing.campaign.job import Job, Server, Setting, kinds_of
+from elastic_core.testing.campaign.job import Job
 from elastic_core.testing.campaign.rules import RULES, Violation, check
+from elastic_core.testing.campaign.setting import Server, Setting, kinds_of
 from elastic_core.testing.campaign.storm import KINDS, Fault, Kind, Storm, Wave, draw, read, smaller, write
 
 __all__ = [
