@@ -45,6 +45,8 @@ from elastic_core.testing.campaign import (
 from elastic_core.testing.machines import Machines, machines, missing
 
 WORLDS = ("c10d", "etcd", "etcd served", "sqlite", "static")
+SLOW_S = 3.0
+"""For so long rank 0 writes a checkpoint when it is told to stop, in some jobs."""
 MOST_S = 900.0
 """After which a job that has not ended is killed; its storm is kept."""
 
@@ -82,7 +84,14 @@ except (OSError, KeyError, ValueError):
 
 @dataclass(frozen=True)
 class Shape:
-    """What a job of the campaign is like, drawn by its seed."""
+    """What a job of the campaign is like, drawn by its seed.
+
+    Args:
+        real: its workers are DDP's.
+        logs: logs and results are on the disks that fail.
+        slow: rank 0 takes long to stop.
+        first: the endpoint has only the first host.
+    """
 
     world: str
     nodes: int
@@ -91,7 +100,8 @@ class Shape:
     names: bool
     real: bool = False
     logs: bool = False
-    stops_s: float = 0.0
+    slow: bool = False
+    first: bool = False
 
     @classmethod
     def drawn(cls, world: str, seed: str) -> Shape:
@@ -107,8 +117,9 @@ class Shape:
         if real := not bare and lot.random() < 0.05:
             nodes = 3
         logs = not bare and lot.random() < 0.3
-        stops_s = 3.0 if lot.random() < 0.15 and not (bare or real) else 0.0
-        return cls(world, nodes, secret and not bare, (warm or real) and not bare, names, real, logs, stops_s)
+        slow = lot.random() < 0.15 and not (bare or real)
+        first = world == "c10d" and lot.random() < 0.25
+        return cls(world, nodes, secret and not bare, (warm or real) and not bare, names, real, logs, slow, first)
 
 
 @contextlib.contextmanager
@@ -128,7 +139,7 @@ def setting_of(shape: Shape, folder: Path, planted: str = "", flags: Sequence[st
             worker = setting.worker[-1:]
         if shape.real:
             worker = (str(WORKERS / "campaign_ddp.py"),)
-        environment = {**setting.environment, "CAMPAIGN_STOPS_S": str(shape.stops_s)}
+        environment = {**setting.environment, "CAMPAIGN_STOPS_S": str(SLOW_S if shape.slow else 0)}
         made_for: dict[str, Any] = {"launcher": launcher, "flags": more, "worker": worker, "environment": environment}
         if planted:
             made_for["limit_s"] = 45.0  # many of them never come back
@@ -155,7 +166,8 @@ def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
     if shape.world in ("c10d", "sqlite"):  # gRPC, of etcd, gives the kernel times of the wall clock to wait for
         have |= {"clock"}
     if shape.world == "c10d":
-        return Setting("c10d", ",".join(f"{host}:29400" for host in hosts), shape.nodes, last_call, machines=own,
+        listed = hosts[:1] if shape.first else hosts
+        return Setting("c10d", ",".join(f"{host}:29400" for host in listed), shape.nodes, last_call, machines=own,
                        have=have, environment=environment)  # fmt: skip
     if shape.world == "etcd":
         theirs = list(made)[shape.nodes :]
@@ -354,7 +366,7 @@ def narrate(made: Outcome) -> None:
     """A line for each job, and one for each violation."""
     shape = made.shape
     like = (
-        ", ".join(name for name in ("secret", "warm", "names", "real", "logs", "stops_s") if getattr(shape, name))
+        ", ".join(name for name in ("secret", "warm", "names", "real", "logs", "slow", "first") if getattr(shape, name))
         or "plain"
     )
     print(f"{shape.world} {made.seed} ({shape.nodes} nodes, {like}): {sum(made.faults.values())} faults, {made.rounds} "

@@ -706,7 +706,7 @@ DEFECTS: dict[str, Defect] = {
     "round_before_stop": Defect(
         "with a spare there, a round forms while workers of the last one still run, whose node loses its place",
         round_before_stop, ("sqlite", "etcd", "c10d"), ("newcomer", "worker_kill"), (), 30,
-        {"nodes": 3, "stops_s": 3.0}),
+        {"nodes": 3, "slow": True}),
     # A6.
     "late_put": Defect(
         "an entry that was given up is written late, over a newer one, and no round forms any more",

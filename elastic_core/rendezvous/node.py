@@ -840,7 +840,7 @@ class Node:
         if state.closed:
             return None
         if state.round > member.round or (self.key in state.gone and not member.left):
-            return now
+            return LONG_AGO
         return later(self.fence_at(now, grace), self.settings.keep_alive_interval / 2)
 
     def take_notes(self) -> tuple[Note, ...]:

@@ -31,9 +31,10 @@ def test_twenty_faults(tmp_path):
 
 @pytest.mark.parametrize("story", sorted(STORIES.glob("*.json")), ids=lambda path: path.stem)
 def test_a_story_of_a_defect_that_was_found(story, tmp_path):
-    """Its name says in which world."""
-    world = story.stem.partition(".")[0].replace("-", " ")
-    lived_through(Shape(world, nodes=3, secret=False, warm=False, names=False), story.stem, read(story), tmp_path)
+    """Its name says in which world, and what else the job is."""
+    world, *like = story.stem.partition(".")[0].replace("-", " ").split("+")
+    shape = Shape(world, nodes=3, secret=False, warm=False, names=False, **dict.fromkeys(like, True))
+    lived_through(shape, story.stem, read(story), tmp_path)
 
 
 @pytest.mark.parametrize("world", [world for world in WORLDS if world != "sqlite"])  # examples/ has that one's own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from one_node import WHERE, OneNode
 
+from elastic_core.clock import LONG_AGO
 from elastic_core.errors import (
     ProcessFailure,
     RendezvousClosedError,
@@ -440,7 +441,7 @@ def test_workers_of_a_node_that_was_called_gone_have_no_time(pair):
     one.run(0.1)
     other.hear()
     assert other.node.state.gone == (other.key,)
-    assert other.node.stop_by(other.clock.now(), 0.0) == other.clock.now()
+    assert other.node.stop_by(other.clock.now(), 0.0) == LONG_AGO
 
 
 def test_a_failure_of_another_node_may_have_followed_from_a_fence(pair):
