@@ -90,7 +90,7 @@ class Shape:
         real: its workers are DDP's.
         logs: logs and results are on the disks that fail.
         slow: rank 0 takes long to stop.
-        first: the endpoint has only the first host.
+        listed: how many hosts the endpoint has, where the nodes host the store; 0: all.
     """
 
     world: str
@@ -101,7 +101,7 @@ class Shape:
     real: bool = False
     logs: bool = False
     slow: bool = False
-    first: bool = False
+    listed: int = 0
 
     @classmethod
     def drawn(cls, world: str, seed: str) -> Shape:
@@ -118,8 +118,8 @@ class Shape:
             nodes = 3
         logs = not bare and lot.random() < 0.3
         slow = lot.random() < 0.15 and not (bare or real)
-        first = world == "c10d" and lot.random() < 0.25
-        return cls(world, nodes, secret and not bare, (warm or real) and not bare, names, real, logs, slow, first)
+        listed = lot.choice((0, 0, 1, 2)) if world == "c10d" else 0
+        return cls(world, nodes, secret and not bare, (warm or real) and not bare, names, real, logs, slow, listed)
 
 
 @contextlib.contextmanager
@@ -166,7 +166,7 @@ def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
     if shape.world in ("c10d", "sqlite"):  # gRPC, of etcd, gives the kernel times of the wall clock to wait for
         have |= {"clock"}
     if shape.world == "c10d":
-        listed = hosts[:1] if shape.first else hosts
+        listed = hosts[: shape.listed or None]
         return Setting("c10d", ",".join(f"{host}:29400" for host in listed), shape.nodes, last_call, machines=own,
                        have=have, environment=environment)  # fmt: skip
     if shape.world == "etcd":
@@ -366,7 +366,7 @@ def narrate(made: Outcome) -> None:
     """A line for each job, and one for each violation."""
     shape = made.shape
     like = (
-        ", ".join(name for name in ("secret", "warm", "names", "real", "logs", "slow", "first") if getattr(shape, name))
+        ", ".join(name for name in ("secret", "warm", "names", "real", "logs", "slow", "listed") if getattr(shape, name))
         or "plain"
     )
     print(f"{shape.world} {made.seed} ({shape.nodes} nodes, {like}): {sum(made.faults.values())} faults, {made.rounds} "

@@ -33,7 +33,8 @@ def test_twenty_faults(tmp_path):
 def test_a_story_of_a_defect_that_was_found(story, tmp_path):
     """Its name says in which world, and what else the job is."""
     world, *like = story.stem.partition(".")[0].replace("-", " ").split("+")
-    shape = Shape(world, nodes=3, secret=False, warm=False, names=False, **dict.fromkeys(like, True))
+    more = {name: int(value or 1) for name, _, value in (word.partition("=") for word in like)}
+    shape = Shape(world, nodes=3, secret=False, warm=False, names=False, **more)
     lived_through(shape, story.stem, read(story), tmp_path)
 
 
