@@ -701,7 +701,7 @@ DEFECTS: dict[str, Defect] = {
     # A4. A killed spare costs a round when another node begins to lead.
     "dead_entries_stay": Defect(
         "the entry of a killed agent stays in the store for ever, and who leads next takes it for alive",
-        dead_entries_stay, ("c10d", "sqlite"), ("spare_kill", "machine_off", "link_cut"), (), 30),
+        dead_entries_stay, ("sqlite", "c10d"), ("spare_kill", "machine_off", "link_cut"), (), 30),
     # A5.
     "round_before_stop": Defect(
         "with a spare there, a round forms while workers of the last one still run, whose node loses its place",
