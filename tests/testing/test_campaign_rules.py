@@ -8,7 +8,8 @@ from dataclasses import asdict
 import pytest
 
 from elastic_core.testing import campaign
-from elastic_core.testing.campaign import KINDS, RULES, Fault, History, Job, Setting, Wave, check, draw, smaller
+from elastic_core.testing.campaign import KINDS, RULES, Fault, History, Setting, Wave, check, draw, smaller
+from elastic_core.testing.campaign.faults import Faults
 
 
 class Story:
@@ -97,6 +98,11 @@ def test_it_says_when_and_in_which_wave(story):
 
 def two_groups(story):
     story.tell("step", pid=100, group="x:1", rank=0, step=9, sum=3)
+
+
+def a_checkpoint_of_the_round_before(story):
+    """As of a worker that got SIGTERM, and took its time."""
+    story.tell("saved", pid=100, step=9)
 
 
 def a_rank_twice(story):
@@ -232,6 +238,7 @@ def an_agent_that_grows(story):
 
 PLANTED = [
     (two_groups, "one group"),
+    (a_checkpoint_of_the_round_before, "one group"),
     (a_rank_twice, "ranks"),
     (a_rank_beyond_the_world, "ranks"),
     (two_worlds, "ranks"),
@@ -289,6 +296,18 @@ def test_two_faults_at_once_may_cost_as_much_as_both(story):
     for count in (1, 2):
         assert Wave(tuple(faults[:count])).restarts == ((1, 1) if count == 1 else (0, 2))
         assert Wave(tuple(faults[:count])).rounds == ((1, 1) if count == 1 else (0, 2))
+
+
+@pytest.mark.parametrize(("after", "found"), [(0.1, set()), (1.0, {"one group"})])
+def test_a_step_that_was_under_way_ends_when_its_agent_wakes(story, after, found):
+    story.wave(1, "agent_stop", lasts_s=20.0)
+    for pid in story.workers:
+        story.stopped(pid)
+    story.round("x:3", restart=1)
+    story.events += [{**story.events.pop(story.events.index(over)), "at": story.at}
+                     for over in [one for one in story.events if one["what"] == "fault over"][-1:]]  # fmt: skip
+    story.tell("step", after, pid=102, group="x:2", rank=0, step=9, sum=3)
+    assert rules(story) == found
 
 
 def test_a_port_that_comes_again_is_another_rounds(story):
@@ -360,4 +379,4 @@ def test_a_story_is_kept(tmp_path):
 def test_every_kind_can_be_done():
     everything = Setting("c10d", "", have=frozenset({*(need for kind in KINDS.values() for need in kind.needs)}))
     assert set(campaign.kinds_of(everything)) == set(KINDS)
-    assert all(hasattr(Job, f"_{name}") for name in KINDS)
+    assert all(hasattr(Faults, f"_{name}") for name in KINDS)

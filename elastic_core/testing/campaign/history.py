@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 Event = Mapping[str, Any]
 
+AWAY = ("agent_stop", "link_cut", "one_way", "apart")
+"""Faults in which agents, or machines, are out of touch for a while and then go on."""
+BACK_S = 0.5
+"""Within which an agent that is back has stopped its workers, also on a busy machine."""
+
 
 @dataclass
 class Worker:
@@ -50,7 +55,7 @@ class SeenRound:
     workers: dict[int, Worker] = field(default_factory=dict)
     group: str = ""
     first_steps: dict[int, float] = field(default_factory=dict)
-    last_step: float | None = None
+    acts: list[float] = field(default_factory=list)
 
     @property
     def started(self) -> float:
@@ -147,8 +152,21 @@ class History:
             else:
                 if event["what"] == "step":
                     of_pid[pid].first_steps.setdefault(event["rank"], event["at"])
-                of_pid[pid].last_step = event["at"]
+                if not self.under_way(event):
+                    of_pid[pid].acts.append(event["at"])
         return sorted(found, key=lambda each: each.started)
+
+    def under_way(self, event: Event) -> bool:
+        """Whether a worker did this as an agent woke, or a machine had its link again: a step that was under way ends
+        then, before the agent can stop anybody."""
+        return any(0 <= event["at"] - back < BACK_S for back in self._back)
+
+    @cached_property
+    def _back(self) -> list[float]:
+        """When nodes that were out of touch could go on."""
+        kinds = {(event["number"], event["fault"]): event["kind"] for event in self.of("fault")}
+        over = self.of("fault over")
+        return [event["at"] for event in over if kinds.get((event["number"], event["fault"])) in AWAY]
 
     @cached_property
     def spans(self) -> list[Span]:

@@ -2,7 +2,8 @@
 
 The rules:
 
-- `one group`: never do two groups of workers make steps at the same time.
+- `one group`: never do two groups of workers make steps at the same time, but for one that was under way when a node
+  went out of touch, and ends as it is back.
 - `ranks`: from 0 on without a gap, each once, and all workers of a round agree on world size and restart count.
 - `cause`: a new round has a cause: as many as the faults of a wave may bring, and at least as many as they must. Who is
   in it changes only when a node may have been lost, and no loss is told of a node that has long been gone.
@@ -77,12 +78,11 @@ def _waves(history: History) -> Iterator[tuple[Span, Wave, list[SeenRound], Seen
 
 
 def _one_group(history: History) -> Iterator[tuple[str, float]]:
-    working = sorted((one for one in history.rounds if one.first_steps and one.last_step is not None),
+    working = sorted((one for one in history.rounds if one.first_steps and one.acts),
                      key=lambda one: min(one.first_steps.values()))  # fmt: skip
     for older, newer in pairwise(working):
         begun = min(newer.first_steps.values())
-        assert older.last_step is not None
-        if (together := older.last_step - begun) > AT_ONCE_S:
+        if (together := older.acts[-1] - begun) > AT_ONCE_S:
             yield f"{older.port} made steps for {together:.2f} s after {newer.port} had begun", begun
 
 
@@ -170,7 +170,7 @@ def _checkpoint(history: History) -> Iterator[tuple[str, float]]:
     best = 0
     for event in history.of("saved", "met"):
         if event["what"] == "saved":
-            best = max(best, event["step"])
+            best = event["step"] if history.under_way(event) else max(best, event["step"])
         elif event["rank"] == 0 and event["step"] < best:
             yield f"{event['group']} began at step {event['step']}, and {best} had been saved", event["at"]
 
