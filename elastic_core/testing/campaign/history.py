@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.testing.campaign.storm import AWAY
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 Event = Mapping[str, Any]
 
-AWAY = ("agent_stop", "link_cut", "one_way", "apart")
-"""Faults in which agents, or machines, are out of touch for a while and then go on."""
 BACK_S = 0.5
 """Within which an agent that is back has stopped its workers, also on a busy machine."""
 

@@ -149,7 +149,10 @@ class Stage:
 
     def tear_down(self) -> None:
         """End what still runs, and tell what should not."""
-        for agent in self._running:
+        for agent in self._running:  # it should have ended: its stacks, at the end of its log, say why it has not
+            agent.process.send_signal(signal.SIGABRT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                agent.process.wait(5.0)
             agent.process.kill()
             agent.process.wait()
         self.ended += self._running
@@ -259,6 +262,7 @@ class Stage:
         if {"clock", "cc"} <= self.there:
             own |= {"LD_PRELOAD": str(self.folder / "clock.so"), "CAMPAIGN_CLOCK": str(self._clock(place))}
         told = {"CAMPAIGN_HISTORY": str(self.record), "CAMPAIGN_FOLDER": str(self.folder)}
+        told["PYTHONFAULTHANDLER"] = "1"  # see `tear_down`
         return {**kept, "TMPDIR": str(self.disk(place)), **own, **told, **self.setting.environment, **more}
 
     def _through(self, place: int) -> list[str]:

@@ -20,6 +20,11 @@ SHORT = (0.05, 3.0)
 ANY = (0.05, 60.0)
 """Seconds that a fault lasts, drawn evenly by their logarithm: short ones are as likely as long ones."""
 
+AWAY = ("agent_stop", "link_cut", "one_way", "apart")
+"""Faults in which agents, or machines, are out of touch for a while and then go on."""
+MEET_S = 15.0
+"""For so long the workers of a round try to meet, at least."""
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -153,9 +158,12 @@ class Wave:
 
     @property
     def restarts(self) -> tuple[int, int]:
-        """How many failures may be counted. Two workers that fail at once are one failure."""
+        """How many failures may be counted. Two workers that fail at once are one failure. A round that forms while nodes
+        reach a store but not each other fails, once its workers have waited for long."""
         most = sum(KINDS[fault.kind].restarts for fault in self.faults)
-        return (most if len(self.faults) == 1 else 0, most)
+        if len(self.faults) == 1:
+            return most, most
+        return 0, most + sum(fault.kind in AWAY and fault.lasts_s > MEET_S for fault in self.faults)
 
     @property
     def linger_s(self) -> float:
