@@ -158,8 +158,8 @@ class Wave:
 
     @property
     def restarts(self) -> tuple[int, int]:
-        """How many failures may be counted. Two workers that fail at once are one failure. A round that forms while nodes
-        reach a store but not each other fails, once its workers have waited for long."""
+        """How many failures may be counted. Two workers that fail at once are one failure. A round that forms while
+        nodes reach a store but not each other fails, once its workers have waited for long."""
         most = sum(KINDS[fault.kind].restarts for fault in self.faults)
         if len(self.faults) == 1:
             return most, most
