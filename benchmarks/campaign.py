@@ -365,10 +365,8 @@ def campaign(arguments: argparse.Namespace, enough: Callable[[Outcome], bool] = 
 def narrate(made: Outcome) -> None:
     """A line for each job, and one for each violation."""
     shape = made.shape
-    like = (
-        ", ".join(name for name in ("secret", "warm", "names", "real", "logs", "slow", "listed") if getattr(shape, name))
-        or "plain"
-    )
+    words = ("secret", "warm", "names", "real", "logs", "slow", "listed")
+    like = ", ".join(word for word in words if getattr(shape, word)) or "plain"
     print(f"{shape.world} {made.seed} ({shape.nodes} nodes, {like}): {sum(made.faults.values())} faults, {made.rounds} "
           f"rounds, {made.seconds:.0f} s, {len(made.violations)} violations", flush=True)  # fmt: skip
     for one in made.violations[:4]:

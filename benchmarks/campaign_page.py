@@ -2,8 +2,8 @@
 
     python -m benchmarks.campaign_page results.json ...
 
-The files are written by `python -m benchmarks.campaign --json`; all count together. Jobs under a planted defect
-and jobs of torchrun have tables of their own. Needs matplotlib.
+The files are written by `python -m benchmarks.campaign --json`; all count together, but of a planted defect only what
+the last file says. Jobs of torchrun have a column of their own. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Campaign:
         reports = [report for content in contents for report in content["reports"]]
         self.settings = [report["settings"] for report in reports]
         jobs = [job for report in reports for job in report["measurements"].get("jobs", [])]
-        self.caught = [one for report in reports for one in report["measurements"].get("caught", [])]
+        caught = [one for report in reports for one in report["measurements"].get("caught", [])]
+        self.caught = list({one["name"]: one for one in caught}.values())
         self.torchrun = [job for job in jobs if job["shape"]["world"] == "torchrun"]
         self.jobs = [job for job in jobs if job["shape"]["world"] != "torchrun"]
         self.worlds = [world for world in PLAIN if any(job["shape"]["world"] == world for job in self.jobs)]

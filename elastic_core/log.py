@@ -40,6 +40,7 @@ EVENTS: Mapping[EventName, str] = {
     "stopping workers": "the workers are asked to end, for the reason given",
     "still waiting": "something has taken some time; says what the agent waits for",
     "workers stopped": "no worker of this node runs any more",
+    "grace cut short": "workers were killed before their grace was over, since the others may go on without this node",
     "leftover processes": "processes that workers started still ran after the workers and are being ended",
     "process would not die": "a process survived SIGKILL and was left behind",
     "guardian lost": "the process that ends the workers if the agent is killed has been ended; another one follows",

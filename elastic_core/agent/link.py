@@ -86,8 +86,13 @@ class Link:
         return None if wanted is None else max(wanted, later(self._clock.now(), _OVERDUE))
 
     def stop_by(self) -> Instant | None:
-        """By when workers that are told to end have to be gone, whatever their grace; None: their grace counts."""
-        return self._rounds.stop_by() if self._rounds else None
+        """By when workers that are told to end have to be gone, whatever their grace; None: their grace counts. Never
+        raises: a stop that has begun goes on."""
+        try:
+            return self._rounds.stop_by() if self._rounds else None
+        except Exception as error:  # noqa: BLE001 - it may be a plugin's
+            get_logger().warning("plugin failed", part="rendezvous handler", reason=str(error))
+            return None
 
     def report_failure(self, failures: Mapping[int, ProcessFailure]) -> None:
         """Tell the others at once, if there are any."""

@@ -27,6 +27,7 @@ AFTERGLOW: Duration = 0.3
 LAST_AFTERGLOW: Duration = 2.0
 _CONSOLE_PATIENCE: Duration = 30.0  # seconds of a stalled console after which the rest of the output is given up
 _HURRIED_PATIENCE: Duration = 2.0  # the same when a signal has asked the agent to leave
+_LOOK_AT_STORE: Duration = 0.5  # how much time there is depends on the last answer of the store: nothing reports that
 _LOOK_AGAIN: Duration = 0.05  # only where the platform cannot report the end of a process that is not our child
 
 
@@ -140,9 +141,12 @@ class GroupStop:
                 self._give_up()
                 return
             if step is Step.KILL:
+                if plan.killed is None and now < plan.until and not self._events.urged:
+                    get_logger().warning("grace cut short", reason="the others may go on without this node")
                 plan = plan.after_kill(now)
                 self._processes.send_signal(signal.SIGKILL)
-            self._wait_for_ends(plan.until, progress.look(now), None if plan.killed is not None else due)
+            look = None if due is None or plan.killed is not None else min(due, later(now, _LOOK_AT_STORE))
+            self._wait_for_ends(plan.until, progress.look(now), look)
             self._events.take_expired()  # dropped: a worker that was asked to end has its whole grace
             self._processes.reap()
 

@@ -251,7 +251,7 @@ def failed(state: State, number: int, report: Report) -> State:
         return state
     if state.open:
         told = replace(state, open=False, end=End(Cause.FAILURE, report.node, why(report), (report,)))
-    elif state.end and state.end.cause is Cause.FAILURE and report not in state.end.reports:
+    elif state.end and _is_new(report, state.end):
         told = replace(state, end=_with_report(state.end, report))
     else:
         return state
@@ -260,12 +260,19 @@ def failed(state: State, number: int, report: Report) -> State:
     return counted_failure(told, incurable) if report.certain or incurable or alone else told
 
 
+def _is_new(report: Report, end: End) -> bool:
+    """Whether it says more of the end. One that followed from a loss may turn out not to have, once all is known about
+    the workers that failed."""
+    reported = any(other.key == report.key for other in end.reports)
+    return report not in end.reports and (end.cause is Cause.FAILURE or (reported and report.certain))
+
+
 def _with_report(end: End, report: Report) -> End:
     """The first report that is certain gives the reason."""
     first = all(r.key != report.key for r in end.reports)
     reports = (*end.reports, report) if first else tuple(report if r.key == report.key else r for r in end.reports)
     if report.certain and not any(r.certain for r in end.reports if r.key != report.key):
-        return replace(end, by=report.node, reason=why(report), reports=reports)
+        return replace(end, cause=Cause.FAILURE, by=report.node, reason=why(report), reports=reports)
     return replace(end, reports=reports)
 
 

@@ -833,14 +833,17 @@ class Node:
         return self.connection.fence_at(self._asked_at, grace, now)
 
     def stop_by(self, now: Instant, grace: Duration) -> Instant | None:
-        """By when workers of its last round have to be gone; None once the job is over. A fence comes a beat before the
-        others call this node gone, of which its workers have half. Nobody waits for a node that was called gone, unless
-        that has left, and says when it is done."""
+        """By when workers of its last round have to be gone; None: they may take as long as they need. Others may go on
+        without this node once it is fenced: its workers have half a beat then. If it was called gone, or a round has
+        formed without it, they have no time. For a node that has left the others wait until it says that it is done;
+        the store may go meanwhile, because the whole job was told to end."""
         state, member = self.state or State(), self.membership
         if state.closed:
             return None
         if state.round > member.round or (self.key in state.gone and not member.left):
             return LONG_AGO
+        if member.left:
+            return None
         return later(self.fence_at(now, grace), self.settings.keep_alive_interval / 2)
 
     def take_notes(self) -> tuple[Note, ...]:
@@ -868,9 +871,11 @@ def _as_it_is(state: State) -> State:
 
 
 def _given_up(state: State, key: str, number: int, cause: Cause, by: str, reason: str) -> State:
-    """Where others have failed meanwhile, they may have lost a peer by the fence of this node."""
+    """Where others have failed meanwhile, they may have lost a peer by the fence of this node. What failed here as well
+    may not have."""
     if state.round != number or not state.seated(key):
         return state
-    if not state.open:
-        return model.followed(state, cause, by, reason) if cause is Cause.LOST else state
-    return model.ended(state, cause, by, reason)
+    if state.open:
+        return model.ended(state, cause, by, reason)
+    own = state.end is None or any(report.key == key for report in state.end.reports)
+    return state if own or cause is not Cause.LOST else model.followed(state, cause, by, reason)

@@ -149,9 +149,10 @@ def make(make_node):
     """A node of a round of two, with a handler of rounds. Fields of `FakeRounds`, `FakeWorkers` and `WorkerSpec`."""
     made = []
 
-    def make(on_start, rounds=None, on_failure=None, on_success=None, can_tell=True, workers=Ordered, **kwargs):
+    def make(on_start, rounds=None, on_failure=None, on_success=None, can_tell=True, workers=Ordered,
+             handlers=OrderedRounds, **kwargs):  # fmt: skip
         order = []
-        handler = OrderedRounds(order, pair_then() if rounds is None else rounds, on_failure, on_success, can_tell)
+        handler = handlers(order, pair_then() if rounds is None else rounds, on_failure, on_success, can_tell)
         made.append(handler)
         fakes = {name: kwargs.pop(name) for name in ("deaf", "immortal") if name in kwargs}
         node = make_node(handler=handler, workers=workers(on_start, order, **fakes), **kwargs)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic_core.rendezvous import model
 from elastic_core.rendezvous.model import (
     Cause,
     Closed,
@@ -109,6 +110,14 @@ def test_what_is_certain_gives_the_reason(say, running):
     state = failed(running, 1, say.report("a", certain=False))
     state = failed(state, 1, say.report("b", rank=1, reason="killed by SIGKILL"))
     assert (state.end.by, state.end.reason) == ("b", "rank 1 on b: killed by SIGKILL")
+
+
+def test_a_failure_that_seemed_to_follow_from_a_loss_may_turn_out_to_be_certain(say, running):
+    state = failed(running, 1, say.report("a", certain=False))
+    lost = model.followed(state, Cause.LOST, "b", "b was cut off")
+    assert (lost.end.cause, failed(lost, 1, say.report("a", certain=False, message="again"))) == (Cause.LOST, lost)
+    state = failed(lost, 1, say.report("a", message="ValueError"))
+    assert (state.end.cause, state.end.by, state.restarts) == (Cause.FAILURE, "a", 1)
 
 
 def test_without_a_restart_left_a_failure_closes_the_job(say, running):

@@ -420,19 +420,25 @@ def test_workers_may_take_their_time_to_stop_while_the_others_wait(pair):
     other.node.leave("drained")
     other.run(0.1)
     assert other.node.state.gone == (other.key,)
-    now = other.clock.now()
-    assert other.node.stop_by(now, 0.0) > now
+    other.backend.reachable = False  # it has gone with the last agent that had workers
+    other.run(WINDOW + INTERVAL)
+    assert other.node.stop_by(other.clock.now(), 0.0) is None
+
+
+def test_workers_may_take_their_time_to_stop_when_the_job_is_over(pair):
+    _, other = pair
     other.node.close("done", succeeded=True)
     other.run(1.0)
     assert other.node.stop_by(other.clock.now(), 0.0) is None
 
 
-def test_workers_of_a_fenced_node_are_gone_before_the_others_go_on(pair):
+def test_workers_of_a_fenced_node_have_half_a_beat(pair):
     _, other = pair
     other.backend.reachable = False
     other.run(INTERVAL + WINDOW - 0.1)  # the first beat that is not answered is due after an interval
     now = other.clock.now()
-    assert other.node.fence_at(now, 0.0) < other.node.stop_by(now, 0.0) < now
+    assert other.node.stop_by(now, 0.0) - other.node.fence_at(now, 0.0) == pytest.approx(INTERVAL / 2)
+    assert other.node.stop_by(now, 0.0) < now
 
 
 def test_workers_of_a_node_that_was_called_gone_have_no_time(pair):
@@ -442,6 +448,37 @@ def test_workers_of_a_node_that_was_called_gone_have_no_time(pair):
     other.hear()
     assert other.node.state.gone == (other.key,)
     assert other.node.stop_by(other.clock.now(), 0.0) == LONG_AGO
+
+
+def test_workers_of_a_round_that_has_a_successor_have_no_time():
+    one = OneNode(min_nodes=1, max_nodes=2, last_call=0.1)
+    other = OneNode(one.memory, one.clock, "b", min_nodes=1, max_nodes=2)
+    together((one, other), 0.0)
+    one.join()
+    other.join()
+    together((one, other), 1.0)
+    assert other.node.membership.running
+    other.backend.reachable = False
+    one.run(2 * WINDOW)
+    one.node.want(WHERE)
+    one.run(2 * WINDOW)
+    assert (one.state.round, one.node.membership.round) == (2, 2)
+    other.backend.reachable = True
+    other.hear()
+    assert other.node.stop_by(other.clock.now(), 0.0) == LONG_AGO
+
+
+def test_a_failure_of_its_own_does_not_follow_from_its_fence(pair):
+    """Else a budget would never be used up by workers that fail where a link does."""
+    _, other = pair
+    other.node.fail({})
+    other.backend.reachable = False
+    other.run(WINDOW - INTERVAL / 2)
+    assert other.node.verdict(other.clock.now()).outcome is Outcome.FENCED
+    other.node.want(WHERE)
+    other.backend.reachable = True
+    other.run(2.0)
+    assert other.state.end.cause is Cause.FAILURE
 
 
 def test_a_failure_of_another_node_may_have_followed_from_a_fence(pair):

@@ -85,6 +85,8 @@ class Seen:
             return None
         if not all(pid in self._first for pid in pids.values()) or self._last[pids[0]] <= since:
             return None
+        if not all(map(lives, pids.values())):  # a step may have been under way
+            return None
         return self._last[pids[0]], max(self._first[pid] for pid in pids.values())
 
 
