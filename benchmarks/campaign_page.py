@@ -34,18 +34,29 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
+def _jobs(report: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = report["measurements"].get("jobs", [])
+    return found
+
+
+def _ours(job: Mapping[str, Any]) -> bool:
+    return bool(job["shape"]["world"] != "torchrun")
+
+
 class Campaign:
     """All jobs of some files."""
 
     def __init__(self, contents: Sequence[Mapping[str, Any]]) -> None:
         self.machine = contents[0]["machine"]
         reports = [report for content in contents for report in content["reports"]]
-        self.settings = [report["settings"] for report in reports]
-        jobs = [job for report in reports for job in report["measurements"].get("jobs", [])]
-        caught = [one for report in reports for one in report["measurements"].get("caught", [])]
-        self.caught = list({one["name"]: one for one in caught}.values())
-        self.torchrun = [job for job in jobs if job["shape"]["world"] == "torchrun"]
-        self.jobs = [job for job in jobs if job["shape"]["world"] != "torchrun"]
+        self.settings = [report["settings"] for report in reports if any(map(_ours, _jobs(report)))]
+        caught = [report for report in reports if report["measurements"].get("caught")]
+        self.planting = sorted({report["settings"]["commit"] for report in caught})
+        jobs = [job for report in reports for job in _jobs(report)]
+        told = [one for report in caught for one in report["measurements"]["caught"]]
+        self.caught = list({one["name"]: one for one in told}.values())
+        self.torchrun = [job for job in jobs if not _ours(job)]
+        self.jobs = [job for job in jobs if _ours(job)]
         self.worlds = [world for world in PLAIN if any(job["shape"]["world"] == world for job in self.jobs)]
 
     def of(self, world: str) -> list[Mapping[str, Any]]:
@@ -92,7 +103,7 @@ class Campaign:
             times = [one for job in mine for one in job["alone"].get(kind, []) if one > 0]
             if not times or not described.rounds[1]:
                 continue
-            theirs = [job for job in self.torchrun if kind in job["faults"]]
+            theirs = [job for job in self.torchrun if kind in job["faults"] and not real]
             lived = [one for job in theirs for one in job["alone"].get(kind, []) if one > 0]
             rows.append([
                 described.what, len(times), *(f"{value:.2f}" for value in
@@ -113,7 +124,8 @@ class Campaign:
     def told(self) -> str:
         """Every violation, where there are any."""
         lines = [
-            f"- {job['shape']['world']}, seed `{job['seed']}`, wave {one['wave']}: `{one['rule']}`: {one['what'][:300]}"
+            f"- {job['shape']['world']}, seed `{job['seed']}`, wave {one['wave']}: `{one['rule']}`: "
+            + " ".join(one["what"].split())[:300]
             for job in self.jobs
             for one in job["violations"]
         ]
@@ -159,7 +171,9 @@ class Campaign:
             self.recovery(real=True),
             "![Recovery times by kind of fault, logarithmic](img/campaign.png)",
         ]
-        return "\n\n".join([*parts, "### Planted defects", self.planted()] if self.caught else parts)
+        found = sum(bool(one["rule"]) for one in self.caught)
+        planted = f"{found} of {len(self.caught)} are found (commits {', '.join(self.planting)})."
+        return "\n\n".join([*parts, "### Planted defects", planted, self.planted()] if self.caught else parts)
 
 
 def main() -> int:
