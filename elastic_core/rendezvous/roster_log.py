@@ -426,12 +426,14 @@ def _there(store: Store, keys: list[str]) -> list[str]:
 
 
 def values_of(store: Store, keys: Sequence[str]) -> list[bytes] | None:
-    """The values of keys that exist; in one operation, where the store can. None if one has gone meanwhile: the store
-    has waited for it."""
+    """The values of keys that exist; in one operation, where the store can. None if one has gone meanwhile. Such a
+    store has waited for it, for no longer than `StoreConnection.hasten` has said; the others are not asked by `get`,
+    which would wait for the store's own timeout: minutes, in which this node gives no beat."""
     several = getattr(store, "multi_get", None)
+    if several is None or not keys:
+        values = [standing(store, key) for key in keys]
+        return None if None in values else [value for value in values if value is not None]
     try:
-        if several is None or not keys:
-            return [bytes(store.get(key)) for key in keys]
         return [bytes(value) for value in several(list(keys))]
     except Exception as error:
         if is_wait_timeout(error):

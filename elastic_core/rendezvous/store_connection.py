@@ -66,7 +66,10 @@ class StoreConnection:
         return None
 
     def hasten(self, seconds: Duration) -> None:
-        """Let a `get` of a key that has just been deleted wait for so long, if that can be said."""
+        """Let a `multi_get` of a key that has just been deleted wait for so long, if that can be said. Here by torch's
+        `set_timeout`."""
+        if hasattr(self.store, "multi_get") and hasattr(self.store, "set_timeout"):
+            self.store.set_timeout(timedelta(seconds=seconds))
 
     def abort(self) -> None:
         """Let every operation on it fail now, blocked ones included, if that is possible. Any thread. Idempotent."""

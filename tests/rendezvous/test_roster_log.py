@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from store_place import KEYS, Place
 
+from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.rendezvous.roster_log import CHUNK
+from elastic_core.rendezvous.roster_log import CHUNK, values_there
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.testing import FakeClock
 
@@ -27,6 +30,26 @@ def clock():
 
 def shown(backend):
     return [(seen.key, seen.entry) for seen in backend.roster()]
+
+
+class Pruned(MemoryStore):
+    """Somebody deletes whatever was seen to be there, as those do who shorten the log."""
+
+    def check(self, keys):
+        found = super().check(keys)
+        for key in keys:
+            self.delete_key(key)
+        return found
+
+    def get(self, key):
+        raise AssertionError(f"this would wait for {key}, which is gone")
+
+
+def test_a_key_that_goes_while_it_is_read_is_not_waited_for():
+    """A `get` waits for the store's own timeout, minutes long; the node would be gone for the others."""
+    store = Pruned(timedelta(seconds=30))
+    store.set("beats", b"7")
+    assert values_there(store, ["beats"]) == {}
 
 
 # -- holes: somebody has taken a slot, and not filled it
