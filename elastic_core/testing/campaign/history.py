@@ -134,7 +134,7 @@ class History:
     @cached_property
     def rounds(self) -> list[SeenRound]:
         """In the order in which they began. A port that comes a second time is another round's: its ranks are there
-        already."""
+        already, or have worked."""
         found: list[SeenRound] = []
         of_port: dict[str, SeenRound] = {}
         of_pid: dict[int, SeenRound] = {}
@@ -142,7 +142,8 @@ class History:
             pid = event["pid"]
             if event["what"] == "start":
                 port = event["at_port"]
-                if port not in of_port or event["rank"] in of_port[port].workers:
+                known = of_port.get(port)
+                if known is None or event["rank"] in known.workers or known.acts:
                     of_port[port] = SeenRound(port)
                     found.append(of_port[port])
                 of_pid[pid] = of_port[port]

@@ -107,8 +107,9 @@ def _one_each(history: History) -> bool:
 
 def _cause(history: History) -> Iterator[tuple[str, float]]:
     first = history.spans[0].begun if history.spans else float("inf")
-    if (early := [one for one in history.rounds if one.started < first])[2:]:
-        yield f"{len(early)} rounds before anything happened", early[2].started
+    for older, newer in pairwise(one for one in history.rounds if one.started < first):
+        if not newer.nodes > older.nodes:
+            yield f"a round of {sorted(newer.nodes)} before anything happened, and nobody new is in it", newer.started
     for span, wave, mine, _ in _waves(history):
         least, most = wave.rounds
         if len(mine) > most:
