@@ -146,6 +146,7 @@ class FloodWatch:
         self._size = size
         self._every = every
         self._least = 0
+        self._spare: list[int] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="store-flood-watch", daemon=True)
         self._thread.start()
@@ -161,17 +162,37 @@ class FloodWatch:
             self._least = self._size()
         except OSError:  # there is no such system here
             return
+        self._keep_spare()
         while not self._ended.wait(self._every):
             if self._is_flooded():
                 self._end_servers()
+        for file in self._spare:
+            os.close(file)
 
     def _is_flooded(self) -> bool:
         try:
-            return self._grown() > self._most or (
-                own_files() > self._connections and len(self._accepted()) > self._connections
-            )
+            return self._is_too_much()
         except OSError as error:
-            return error.errno == errno.EMFILE  # whoever connects has taken the last one before this look
+            if error.errno != errno.EMFILE:
+                return False
+        try:  # what has taken the last file may be no connection
+            os.close(self._spare.pop())
+            return self._is_too_much()
+        except (IndexError, OSError):
+            return True  # whoever connects has taken that one, too
+        finally:
+            self._keep_spare()
+
+    def _is_too_much(self) -> bool:
+        """Raises OSError."""
+        if self._grown() > self._most:
+            return True
+        return own_files() > self._connections and len(self._accepted()) > self._connections
+
+    def _keep_spare(self) -> None:
+        """A file to let go of where there is none to look with."""
+        with contextlib.suppress(OSError):
+            self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def _grown(self) -> int:
         """By how many bytes. Raises OSError."""

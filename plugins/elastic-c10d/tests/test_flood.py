@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -52,6 +55,18 @@ def test_a_store_that_is_flooded_begins_anew_and_its_memory_is_free(served):
         eventually(lambda: resident(process.pid) < before + MOST_BYTES / 2, timeout=30)
         assert re.search(r"heaviest=\"127\.0\.0\.1:\d+ sent \d{3,} MiB", said.read_text())
     assert not client(port).check(["kept"])
+
+
+def test_a_process_that_can_open_no_more_files_is_not_flooded(served):
+    process, port, said = served
+    client(port).set("kept", "yes")
+    looks = client(port)
+    before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{process.pid}/fd")), before[1]))
+    time.sleep(2.5)  # two looks
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
+    assert looks.get("kept") == b"yes"
+    assert "store flooded" not in said.read_text()
 
 
 def test_small_writes_over_a_long_time_count_as_much(served):
