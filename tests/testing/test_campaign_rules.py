@@ -310,6 +310,16 @@ def test_a_step_that_was_under_way_ends_when_its_agent_wakes(story, after, found
     assert rules(story) == found
 
 
+@pytest.mark.parametrize(("node", "found"), [("a", set()), ("b", {"healthy"})])
+def test_workers_that_the_others_no_longer_wait_for_need_not_have_seen_sigterm(story, node, found):
+    story.wave(1, "agent_kill")
+    story.stopped(story.workers[1])
+    story.tell("told", event="grace cut short", node=node)
+    story.round("x:3", restart=1)
+    story.whole(1)
+    assert rules(story) == found
+
+
 def test_a_port_that_comes_again_is_another_rounds(story):
     story.wave(1)
     for pid in story.workers:

@@ -8,8 +8,8 @@ The rules:
 - `cause`: a new round has a cause: as many as the faults of a wave may bring, and at least as many as they must. Who is
   in it changes only when a node may have been lost, and no loss is told of a node that has long been gone.
 - `counted once`: so have restarts. Who was not at fault is not counted, and a failure is, once.
-- `healthy`: who was not struck, whose agent was not, gets SIGTERM before anything else; what the round before has left
-  does not run beside the next one.
+- `healthy`: who was not struck, whose agent was not, gets SIGTERM before anything else, unless others no longer wait;
+  what the round before has left does not run beside the next one.
 - `checkpoint`: no step is lost that a checkpoint had.
 - `recovery`: all nodes train again within the bound.
 - `exit code`: an agent ends when it is struck or when the job is done, with the code that says so.
@@ -151,6 +151,7 @@ def _healthy(history: History) -> Iterator[tuple[str, float]]:
         bereft[event["node"]] = event["at"]
     alive = {pid for event in history.of("whole") for pid in event["alive"]}
     gone_by = {event["at"]: set(event["alive"]) for event in history.of("whole")}
+    hurried = [(event["node"], event["at"]) for event in history.of("told") if event["event"] == "grace cut short"]
     for worker in history.workers.values():
         if worker.signalled or worker.ended or worker.pid in struck or not worker.says:
             continue
@@ -158,6 +159,8 @@ def _healthy(history: History) -> Iterator[tuple[str, float]]:
         if lost is None:
             continue
         died = bereft.get(worker.node)
+        if any(node == worker.node and worker.started < at < lost for node, at in hurried):
+            continue  # SIGKILL came with SIGTERM
         if died is None or died > lost:
             yield f"worker {worker.pid} of {worker.node} is gone without SIGTERM, and its agent lives", lost
     for event in history.of("whole"):
