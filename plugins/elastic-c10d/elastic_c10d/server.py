@@ -166,6 +166,7 @@ class FloodWatch:
         while not self._ended.wait(self._every):
             if self._is_flooded():
                 self._end_servers()
+            self._keep_spare()
         for file in self._spare:
             os.close(file)
 
@@ -180,8 +181,6 @@ class FloodWatch:
             return self._is_too_much()
         except (IndexError, OSError):
             return True  # whoever connects has taken that one, too
-        finally:
-            self._keep_spare()
 
     def _is_too_much(self) -> bool:
         """Raises OSError."""
@@ -191,6 +190,8 @@ class FloodWatch:
 
     def _keep_spare(self) -> None:
         """A file to let go of where there is none to look with."""
+        if self._spare:
+            return
         with contextlib.suppress(OSError):
             self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 

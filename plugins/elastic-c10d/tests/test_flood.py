@@ -63,7 +63,7 @@ def test_a_process_that_can_open_no_more_files_is_not_flooded(served):
     looks = client(port)
     before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{process.pid}/fd")), before[1]))
-    time.sleep(2.5)  # two looks
+    time.sleep(3.5)  # three looks
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
     assert looks.get("kept") == b"yes"
     assert "store flooded" not in said.read_text()
