@@ -87,7 +87,7 @@ EVENTS: Mapping[EventName, str] = {
     "store handed over": "this process hosted the rendezvous store and goes; another node serves it from now on",
     "store taken over": "the rendezvous store runs in this process, with all that was in it where it was before",
     "store not pointed at": "what was found at the endpoint while the store is elsewhere does not lead there",
-    "job split": "nodes that met at the endpoint while the store was elsewhere are a group of their own; end them",
+    "job split": "nodes have gone on at the endpoint while the store was elsewhere; says if its nodes join them",
     "endpoint is loopback": "the job may have several nodes, and no other machine can reach the endpoint",
     "file limit raised": "the store's host needs many connections; how many files it may have open now",
     "store served": "the store of elastic serve can be reached at the endpoint given",

@@ -11,7 +11,8 @@
 
 If no heir takes over in time the host says that the store stays, and the nodes begin a new epoch in it. So they do
 where a marker leads nowhere: back to where it stands, or to a place where nobody answers and whose host looks here no
-more.
+more. That host may only have been cut off. When it finds that nodes have gone on at the endpoint without it, it ends
+its own epoch by a marker that leads there.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from elastic_core.interfaces.backend import SpoiltStateError
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.versions import Keys, add, create, epoch_named, new_epoch, point
+from elastic_core.rendezvous.versions import Keys, Versions, add, create, epoch_named, new_epoch, point
 from elastic_core.support.retry import Backoff
 
 if TYPE_CHECKING:
@@ -90,9 +92,14 @@ class Pointer:
 
     Args:
         where: the store is now.
+
+    Attributes:
+        overtaken_at: the store at the endpoint in which nodes have agreed on a state of their own; empty: none. It
+            looks no more then.
     """
 
     def __init__(self, mover: StoreMover, run_id: str, seal: Seal, where: str) -> None:
+        self.overtaken_at = ""
         self._mover, self._run_id, self._seal, self._where = mover, run_id, seal, where
         self._closed = threading.Event()
         self._pointing = threading.Lock()
@@ -131,12 +138,27 @@ class Pointer:
             keys = Keys(self._run_id, epoch)
             pointed = point(connection.store, keys, self._seal, self._where)
             add(connection.store, keys.pointed, 1)
+            if not pointed:
+                self._meets_others(connection, Versions(keys, self._seal, observes=True))
         except Exception as error:  # noqa: BLE001 - it ended meanwhile, or is spoilt: a later look tells
             get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
-            return
-        if not pointed and not self._told:
+
+    def _meets_others(self, connection: StoreConnection, versions: Versions) -> None:
+        reason = "the nodes of this store join those"
+        try:
+            found = versions.newest(connection.store)
+            if found is None:
+                return
+            if self._seal.is_others(found[0]):
+                reason = "those have a secret, and the nodes of this store have none"
+            else:
+                self.overtaken_at = connection.where
+                self._closed.set()
+        except SpoiltStateError as error:
+            reason = str(error)
+        if not self._told:
             self._told = True
-            get_logger().warning("job split", endpoint=connection.where, moved=self._where)
+            get_logger().warning("job split", endpoint=connection.where, moved=self._where, reason=reason)
 
     def _rest(self, standing: Sequence[StoreConnection], pause: Duration) -> None:
         """For so long, or until the first of these ends."""

@@ -182,6 +182,7 @@ class OverStore(RosterBackend):
 
     def beat(self, key: str, leading: bool, look: bool) -> int | None:
         def write(store: Store, epoch: _Epoch) -> int | None:
+            self._give_way(store, epoch)
             try:
                 epoch.announcer.beat(store, key)
             except EntryDroppedError:
@@ -416,6 +417,16 @@ class OverStore(RosterBackend):
         get_logger().info("store taken over", endpoint=where)
         self._pointer = Pointer(self._mover, self._run_id, self._seal, where)
         return told
+
+    def _give_way(self, store: Store, epoch: _Epoch) -> None:
+        """Raises Moved where nodes have gone on at the endpoint, while this store was cut off from it: all that are
+        here join them."""
+        where = "" if self._pointer is None else self._pointer.overtaken_at
+        if where and self._mover is not None and not self._mover.leads_to(where):
+            self._pointer = None
+            create(store, epoch.keys.moved, self._seal.sealed(epoch.keys.moved, where.encode()))
+            epoch.versions.freeze(store, [])
+            raise Moved(where)
 
     def _await(self, present: set[str], until: Instant) -> None:
         """Wait for these nodes to come to the store where it is now."""

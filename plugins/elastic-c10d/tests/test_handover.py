@@ -299,3 +299,33 @@ def test_an_endpoint_of_several_hosts(meet, node, seal, go, free_port):
     assert late.get_state()[0] == b"elsewhere"
     assert not late.hosts_store
     assert not listens(first)
+
+
+def test_a_store_gives_way_to_nodes_that_have_gone_on_at_the_endpoint(meet, node, seal, go, free_port, eventually):
+    """They took its host for lost: it was cut off."""
+    second = f"127.0.0.1:{free_port()}"
+    _, (host, *others) = meet(3, f"127.0.0.1:{free_port()},{second}")
+    others[0].set_state(b"here")
+    without = node(second, seal())
+    without.announce("x", b"x")
+    without.set_state(b"there")
+    go(host, "a", ["b", "c"], *others)
+    heir, other = heir_of(*others)
+    name = "bc"[others.index(heir)]
+    eventually(lambda: heir.beat(name, leading=False, look=True) is not None and not heir.hosts_store)
+    assert [each.get_state()[0] for each in (heir, other, without)] == [b"there"] * 3
+    assert keys(without) == ["b", "c", "x"]
+
+
+def test_a_store_does_not_give_way_to_nodes_of_another_secret(meet, node, go, free_port, eventually, capsys):
+    second = f"127.0.0.1:{free_port()}"
+    _, (host, heir) = meet(2, f"127.0.0.1:{free_port()},{second}")
+    heir.set_state(b"here")
+    stranger = node(second, HmacSeal("job", [secrets.token_bytes(32)]))
+    stranger.announce("x", b"x")
+    stranger.set_state(b"there")
+    go(host, "a", ["b"], heir)
+    eventually(lambda: "job split" in capsys.readouterr().err)
+    heir.beat("b", leading=False, look=True)
+    assert heir.hosts_store
+    assert heir.get_state()[0] == b"here"
