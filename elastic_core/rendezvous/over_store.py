@@ -244,6 +244,7 @@ class OverStore(RosterBackend):
         if found is None or not found[0]:
             return False
         where, present = found
+        self._pointer = None
         get_logger().info("store handed over", endpoint=where)
         self._go(where)
         self._await(present, later(self._clock.now(), timeout))
@@ -419,14 +420,14 @@ class OverStore(RosterBackend):
         return told
 
     def _give_way(self, store: Store, epoch: _Epoch) -> None:
-        """Raises Moved where nodes have gone on at the endpoint, while this store was cut off from it: all that are
+        """Raises Moving where nodes have gone on at the endpoint, while this store was cut off from it: all that are
         here join them."""
         where = "" if self._pointer is None else self._pointer.overtaken_at
-        if where and self._mover is not None and not self._mover.leads_to(where):
-            self._pointer = None
+        if where and self._connector.hosts:
             create(store, epoch.keys.moved, self._seal.sealed(epoch.keys.moved, where.encode()))
             epoch.versions.freeze(store, [])
-            raise Moved(where)
+            self._pointer = None
+            raise Moving(())
 
     def _await(self, present: set[str], until: Instant) -> None:
         """Wait for these nodes to come to the store where it is now."""

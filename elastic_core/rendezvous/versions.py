@@ -176,8 +176,13 @@ def point(store: Store, keys: Keys, seal: Seal, where: str) -> bool:
     before = peek(store, keys.moved)
     if before is not None:  # it is pointed at already, or where the store was
         return before == told or compare_set(store, keys.moved, before, told) == told
+    if peek(store, first) is not None or as_number(keys.head, peek(store, keys.head) or b"0"):
+        return False
     create(store, keys.moved, told)
-    return create(store, first, _MOVING + seal.sealed(_marker_at(first), b"[]")).startswith(_MOVING)
+    if create(store, first, _MOVING + seal.sealed(_marker_at(first), b"[]")).startswith(_MOVING):
+        return True
+    delete(store, keys.moved)  # or nobody could take this store over
+    return False
 
 
 def _marker_at(key: str) -> str:

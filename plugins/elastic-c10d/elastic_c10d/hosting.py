@@ -190,6 +190,12 @@ class Hosting:
             if place is not None and self._server is None:
                 self._server, self._place = self._kept.pop(place), place
 
+    def serves_at(self, address: Address) -> bool:
+        """Whether our server with the store of the job is there, by whichever of this machine's addresses."""
+        with self._lock:
+            place = self._place if self.here else None
+            return place is not None and place.port == address.port and is_local(address)
+
     def point(self, address: Address) -> bool:
         """Start a server at this address of the endpoint, for what tells newcomers where the store is. False if there
         is one of ours already, or it is not this machine's, or taken."""

@@ -151,8 +151,9 @@ class TcpConnector:
 
     def at_the_endpoint(self) -> Iterator[TorchConnection]:
         for address in chain.from_iterable(self._places()):
-            ours = self._hosting is not None and self._hosting.point(address)
-            if ours or (str(address) != str(self._at) and not connected(address, _PROBE)[0]):
+            if self._hosting is None or self._hosting.serves_at(address):
+                continue
+            if self._hosting.point(address) or not connected(address, _PROBE)[0]:
                 with contextlib.suppress(RendezvousConnectionError):
                     yield self._dial(address)
 

@@ -12,7 +12,7 @@ from elastic_c10d.create import create_parts, open_backend
 from elastic_core.interfaces.backend import SpoiltStateError
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.rendezvous.seal import HmacSeal
-from elastic_core.rendezvous.versions import Keys
+from elastic_core.rendezvous.versions import KEPT, Keys
 
 LONG = 60.0
 
@@ -301,20 +301,44 @@ def test_an_endpoint_of_several_hosts(meet, node, seal, go, free_port):
     assert not listens(first)
 
 
-def test_a_store_gives_way_to_nodes_that_have_gone_on_at_the_endpoint(meet, node, seal, go, free_port, eventually):
+@pytest.fixture
+def parted(meet, node, seal, go, free_port, eventually):
+    """`parted(n)`: the host, the other node of a store that has moved, and the host of one where another node has
+    written `n` states; that is at the endpoint, too."""
+
+    def made(states):
+        second = f"127.0.0.1:{free_port()}"
+        _, (host, *others) = meet(3, f"127.0.0.1:{free_port()},{second}")
+        others[0].set_state(b"here")
+        without = node(second, seal())
+        without.announce("x", b"x")
+        token = None
+        for _ in range(states):
+            _, token, _ = without.set_state(b"there", token)
+        go(host, "a", ["b", "c"], *others)
+        heir, other = heir_of(*others)
+        name = "bc"[others.index(heir)]
+        eventually(lambda: heir.beat(name, leading=False, look=True) is not None and not heir.hosts_store)
+        return heir, other, without
+
+    return made
+
+
+@pytest.mark.parametrize("states", [1, KEPT + 6])
+def test_a_store_gives_way_to_nodes_that_have_gone_on_at_the_endpoint(parted, states):
     """They took its host for lost: it was cut off."""
-    second = f"127.0.0.1:{free_port()}"
-    _, (host, *others) = meet(3, f"127.0.0.1:{free_port()},{second}")
-    others[0].set_state(b"here")
-    without = node(second, seal())
-    without.announce("x", b"x")
-    without.set_state(b"there")
-    go(host, "a", ["b", "c"], *others)
-    heir, other = heir_of(*others)
-    name = "bc"[others.index(heir)]
-    eventually(lambda: heir.beat(name, leading=False, look=True) is not None and not heir.hosts_store)
+    heir, other, without = parted(states)
     assert [each.get_state()[0] for each in (heir, other, without)] == [b"there"] * 3
     assert keys(without) == ["b", "c", "x"]
+
+
+def test_whom_it_gave_way_to_can_hand_over(parted, go):
+    heir, other, without = parted(1)
+    others = [heir, other]
+    assert [state for state, _ in go(without, "x", ["b", "c"], *others)] == [b"there"] * 2
+    without.close()
+    heir, other = heir_of(*others)
+    assert keys(heir) == keys(other) == ["b", "c"]
 
 
 def test_a_store_does_not_give_way_to_nodes_of_another_secret(meet, node, go, free_port, eventually, capsys):

@@ -8,10 +8,13 @@ import subprocess
 import pytest
 from elastic_c10d import C10dRendezvousBackend, create_backend
 from elastic_c10d.create import create_parts
+from elastic_c10d.endpoint import parse_endpoint
+from elastic_c10d.hosting import Hosting
 from elastic_c10d.torch_store import distributed
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
 from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.support.sockets import Address
 
 
 def has_ipv6():
@@ -105,8 +108,11 @@ def test_a_job_on_loopback_has_nothing_that_listens_elsewhere(parts, free_port):
 RACER = """
 import sys
 from elastic_c10d.create import create_parts
+from elastic_c10d.endpoint import parse_endpoint
+from elastic_c10d.hosting import Hosting
 from elastic_c10d.torch_store import distributed
 from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.support.sockets import Address
 distributed()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -163,6 +169,17 @@ def test_closing_ends_the_store_hosted_here(parts, free_port):
     assert listening(port)
     part.backend.close()
     assert not listening(port)
+
+
+def test_a_server_of_the_job_is_known_by_any_address_of_this_machine(free_port):
+    """Who points at it would lead its nodes in a circle."""
+    hosting = Hosting(parse_endpoint(f"127.0.0.1:{free_port()}"), None, 4)
+    taken = hosting.take_over("127.0.0.1")
+    another = Address(socket.AF_INET, ("127.0.0.2", taken.port))
+    assert hosting.serves_at(another)
+    assert not hosting.serves_at(Address(socket.AF_INET, ("127.0.0.2", taken.port + 1)))
+    hosting.stop()
+    assert not hosting.serves_at(another)
 
 
 def test_create_backend_gives_a_store_for_others_to_prefix(free_port):
