@@ -36,6 +36,7 @@ class Faults:
         self._stage = stage
         self._wave, self.missed = -1, False
         self._open: set[tuple[int, int]] = set()
+        self._names_of: dict[int, tuple[str, str]] = {}  # before the first fault: two may overlap
         self._jumps: list[tuple[int, float, float, int]] = []  # of wall clocks: place, from, until, by how much
 
     def begin(self, number: int, wave: Wave) -> None:
@@ -177,7 +178,7 @@ class Faults:
             return pid
 
         def again() -> None:
-            self._stage.member_again(fault.place)
+            self._stage.member_again(fault.place, pid)
             end()
 
         self._stage.later(fault.lasts_s, again)
@@ -296,8 +297,9 @@ class Faults:
 
     def _names(self, fault: Fault, end: Callable[[], None], resolver: str) -> int | None:
         machine = self._stage.machine(fault.place)
-        known = machine.names() if machine else ()
-        return self._for_a_while(fault, end, "name", "", resolver, over=known)
+        if machine is not None and fault.place not in self._names_of:
+            self._names_of[fault.place] = machine.names()
+        return self._for_a_while(fault, end, "name", "", resolver, over=self._names_of.get(fault.place, ()))
 
     def _names_fail(self, fault: Fault, end: Callable[[], None]) -> int | None:
         return self._names(fault, end, "127.0.0.1")  # where nobody listens

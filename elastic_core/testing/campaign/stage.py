@@ -386,10 +386,11 @@ class Stage:
             return self.helper(place, "/etcd --name")
         return self._servers[place].pid if self._servers[place].poll() is None else None
 
-    def member_again(self, place: int) -> None:
-        """The server that was told to end is started anew."""
-        self._servers[place].wait()
-        self._start_server(place)
+    def member_again(self, place: int, pid: int) -> None:
+        """The server that was told to end is started anew, unless that has been done after another fault."""
+        if self._servers[place].pid == pid:
+            self._servers[place].wait()
+            self._start_server(place)
 
     def worker(self, place: int) -> int | None:
         """The process id of the one that runs there."""
