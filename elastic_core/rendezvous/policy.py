@@ -160,7 +160,11 @@ def _while_gathering(
             return Write(blamed, blamed.end.reason)
         reason = f"{len(ready)} of {settings.min_nodes} nodes joined"
         return Wait(reason, None, len(ready), settings.min_nodes, names)
-    until = _until(ready, missing, state, settings, now if enough_since is None else enough_since)
+    since = now if enough_since is None else enough_since
+    if now < (given_back := later(since, settings.window)) and any(entry.after > state.round for entry in ready):
+        reason = f"{len(ready)} nodes joined, waiting for the state that the store has lost"
+        return Wait(reason, given_back, len(ready), settings.max_nodes, names)
+    until = _until(ready, missing, state, settings, since)
     if until is not None and now < until:
         waits_for = "the last call" if not missing else f"{', '.join(names)} to come back"
         return Wait(f"{len(ready)} nodes joined, waiting for {waits_for}", until, len(ready), settings.max_nodes, names)

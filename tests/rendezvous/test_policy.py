@@ -69,6 +69,14 @@ def test_with_enough_a_new_job_waits_for_the_last_call(say, choose):
     assert choose(roster, State()).until == Instant(105.0)  # seen just now
 
 
+def test_what_others_know_of_a_round_that_the_store_has_lost_is_waited_for(say, choose):
+    """Or the first to host it anew would begin the count of restarts again."""
+    roster = (*say.roster("a"), *say.roster("bcd", after=11))
+    decision = choose(roster, State(), enough_since=Instant(98.0))
+    assert decision == Wait("4 nodes joined, waiting for the state that the store has lost", Instant(103.0), 4, 4)
+    assert members(choose(roster, State(), enough_since=Instant(95.0))) == "abcd"  # nobody gives it back
+
+
 def test_the_late_are_not_taken(say, choose):
     assert members(choose(say.roster("abc", late="b"), State(), enough_since=Instant(0))) == "ac"
 
