@@ -303,7 +303,7 @@ class Running:
     def over(self) -> bool:
         """Whether it has ended; one that takes too long is killed."""
         if time.monotonic() - self.begun > MOST_S:
-            self._process.terminate()
+            self.end()
         return self._process.poll() is not None
 
     def end(self) -> None:
@@ -318,7 +318,7 @@ class Running:
         """What came of it. A campaign that fails itself is a violation, too."""
         path = self.folder / "outcome.json"
         if not path.exists():
-            said = (self.folder / "said").read_text()[-1500:]
+            said = (self.folder / "said").read_text()[-1500:] or f"ended with {self._process.returncode}, said nothing"
             return Outcome(
                 self.shape, self.seed, violations=[{"rule": "campaign", "what": said, "at": 0.0, "wave": None}]
             )
