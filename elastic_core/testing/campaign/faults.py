@@ -36,7 +36,8 @@ class Faults:
         self._stage = stage
         self._wave, self.missed = -1, False
         self._open: set[tuple[int, int]] = set()
-        self._names_of: dict[int, tuple[str, str]] = {}  # before the first fault: two may overlap
+        self._names_of: dict[int, tuple[str, str]] = {}  # as they were before the first fault: two may overlap
+        self._files_of: dict[int, tuple[int, int]] = {}  # the same, of each process
         self._jumps: list[tuple[int, float, float, int]] = []  # of wall clocks: place, from, until, by how much
 
     def begin(self, number: int, wave: Wave) -> None:
@@ -297,9 +298,8 @@ class Faults:
 
     def _names(self, fault: Fault, end: Callable[[], None], resolver: str) -> int | None:
         machine = self._stage.machine(fault.place)
-        if machine is not None and fault.place not in self._names_of:
-            self._names_of[fault.place] = machine.names()
-        return self._for_a_while(fault, end, "name", "", resolver, over=self._names_of.get(fault.place, ()))
+        known = self._names_of.setdefault(fault.place, machine.names()) if machine else ()
+        return self._for_a_while(fault, end, "name", "", resolver, over=known)
 
     def _names_fail(self, fault: Fault, end: Callable[[], None]) -> int | None:
         return self._names(fault, end, "127.0.0.1")  # where nobody listens
@@ -342,7 +342,7 @@ class Faults:
         pid = agent.process.pid
         self._stage.may_end(agent, 2)  # which says that it can open no file, should it have to start a worker
         try:
-            before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            before = self._files_of.setdefault(pid, resource.prlimit(pid, resource.RLIMIT_NOFILE))
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (psutil.Process(pid).num_fds(), before[1]))
         except (psutil.Error, OSError):
             return None
