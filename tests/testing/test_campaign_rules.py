@@ -298,7 +298,7 @@ def test_two_faults_at_once_may_cost_as_much_as_both(story):
         assert Wave(tuple(faults[:count])).rounds == ((1, 1) if count == 1 else (0, 2))
 
 
-@pytest.mark.parametrize(("after", "found"), [(0.1, set()), (1.0, {"one group"})])
+@pytest.mark.parametrize(("after", "found"), [(-0.001, set()), (0.1, set()), (1.0, {"one group"})])
 def test_a_step_that_was_under_way_ends_when_its_agent_wakes(story, after, found):
     story.wave(1, "agent_stop", lasts_s=20.0)
     for pid in story.workers:

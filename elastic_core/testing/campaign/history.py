@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 Event = Mapping[str, Any]
 
+HARDLY_S = 0.05
+"""By which what follows may be written down before what it follows from."""
+
 BACK_S = 0.5
 """Within which an agent that is back has stopped its workers, also on a busy machine."""
 
@@ -160,7 +163,7 @@ class History:
     def under_way(self, event: Event) -> bool:
         """Whether a worker did this as an agent woke, or a machine had its link again: a step that was under way ends
         then, before the agent can stop anybody."""
-        return any(0 <= event["at"] - back < BACK_S for back in self._back)
+        return any(-HARDLY_S < event["at"] - back < BACK_S for back in self._back)
 
     @cached_property
     def _back(self) -> list[float]:

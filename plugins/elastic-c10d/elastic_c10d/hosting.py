@@ -111,6 +111,11 @@ class Hosting:
         """Whether a server of ours runs, with the store of the job."""
         return self._server is not None
 
+    @property
+    def is_used(self) -> bool:
+        """Whether anybody has written into our server but this process: it holds the nonce alone before."""
+        return self._server is not None and self._server.num_keys() > 1
+
     def offer(self, places: Sequence[Sequence[Address]]) -> str | None:
         """Start a server if this node has to. Returns why it does not, if that is worth reporting.
 

@@ -174,10 +174,10 @@ class TcpConnector:
         others hosts it; at once, since workers run on for a grace only. One that was elsewhere may be gone, too: where
         its machine lives and refuses, its process has ended. Or it has moved, and this node was away then. So the new
         one is used only when a host that lives would have left a pointer in it: what this node knows of the job would
-        be in its way."""
+        be in its way. But as soon as others have come to it, who would call this node lost."""
         answers: list[str] = []
         if self._used_from is not None:
-            if self._clock.now() < self._used_from:
+            if self._clock.now() < self._used_from and not (self._hosting and self._hosting.is_used):
                 raise self._unreachable(["a new one is served here, which waits for a pointer to where it may be"])
             self._used_from = None
             found = self._once(answers, decides=True)
