@@ -52,10 +52,14 @@ class Faults:
         """Whether all of the wave are."""
         return not self._open
 
-    def right(self, place: int, at: float) -> float:
-        """A time that was read from the wall clock there, which may have been wrong."""
-        meant = (at - by for where, begun, over, by in self._jumps if where == place and begun <= at - by <= over)
-        return next(meant, at)
+    def right(self, place: int, at: float) -> float | None:
+        """A time that was read from the wall clock there, which may have been wrong; None if it may have been or not,
+        which makes two times of it."""
+        jumps = [jump for jump in self._jumps if jump[0] == place]
+        could = [at - by for _, begun, over, by in jumps if begun <= at - by <= over]
+        if not any(begun <= at <= over for _, begun, over, _ in jumps):
+            could.append(at)
+        return at if not could else could[0] if len(could) == 1 else None
 
     def _strike(self, number: int, fault: Fault) -> None:
         """Do it, and write down what it struck."""

@@ -144,8 +144,9 @@ class Job:
                 with contextlib.suppress(ValueError, TypeError, KeyError):
                     said = json.loads(line)
                     at = self._faults.right(agent.place, _seconds(said.pop("timestamp")) - offset)
-                    with self._stage.record.open("a") as file:
-                        file.write(json.dumps({**said, "at": at, "what": "told", "node": agent.name}) + "\n")
+                    if at is not None:
+                        with self._stage.record.open("a") as file:
+                            file.write(json.dumps({**said, "at": at, "what": "told", "node": agent.name}) + "\n")
 
 
 def _seconds(timestamp: str) -> float:
