@@ -108,11 +108,8 @@ def test_a_job_on_loopback_has_nothing_that_listens_elsewhere(parts, free_port):
 RACER = """
 import sys
 from elastic_c10d.create import create_parts
-from elastic_c10d.endpoint import parse_endpoint
-from elastic_c10d.hosting import Hosting
 from elastic_c10d.torch_store import distributed
 from elastic_core.interfaces.handler import RendezvousParameters
-from elastic_core.support.sockets import Address
 distributed()
 print("ready", flush=True)
 sys.stdin.readline()
