@@ -9,7 +9,7 @@ import pytest
 
 from elastic_core.testing import campaign
 from elastic_core.testing.campaign import KINDS, RULES, Fault, History, Setting, Wave, check, draw, smaller
-from elastic_core.testing.campaign.faults import Faults
+from elastic_core.testing.campaign.faults import Faults, meant
 
 
 class Story:
@@ -390,3 +390,16 @@ def test_every_kind_can_be_done():
     everything = Setting("c10d", "", have=frozenset({*(need for kind in KINDS.values() for need in kind.needs)}))
     assert set(campaign.kinds_of(everything)) == set(KINDS)
     assert all(hasattr(Faults, f"_{name}") for name in KINDS)
+
+
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        (50.0, 50.0),  # it was right then
+        (1005.0, 5.0),  # a thousand seconds forward, since it was over before 1005
+        (102.0, 112.0),  # ten seconds back: it was wrong at 102, too, but would have shown 92
+        (93.0, None),  # it was right at 93, and showed 93 at 103 as well
+    ],
+)
+def test_what_was_meant_by_a_clock_that_was_wrong(read, expected):
+    assert meant(read, [(2.0, 8.0, 1000), (101.0, 115.0, -10)], 0.0, 900.0) == expected

@@ -21,7 +21,7 @@ from elastic_core.testing.campaign.setting import GROUPS
 from elastic_core.testing.campaign.stage import LOOK_S, lives, mount, now, unmount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from elastic_core.testing.campaign.stage import Agent, Stage
     from elastic_core.testing.campaign.storm import Fault, Wave
@@ -29,12 +29,21 @@ if TYPE_CHECKING:
 WORKER_MEMORY = 64 * 2**20
 
 
+def meant(at: float, jumps: Sequence[Sequence[float]], first: float, last: float) -> float | None:
+    """A time between these two, read from a clock which was wrong from, until, by so much, each jump; None if it
+    may have been wrong then or not, which makes two times of it."""
+    could = [at - by for begun, over, by in jumps if begun <= at - by <= over]
+    if first <= at <= last and not any(begun <= at <= over for begun, over, _ in jumps):
+        could.append(at)
+    return at if not could else could[0] if len(could) == 1 else None
+
+
 class Faults:
     """Those of one wave after the other. `missed`: one of the wave found nothing to strike."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._wave, self.missed = -1, False
+        self._wave, self.missed, self._begun = -1, False, now()
         self._open: set[tuple[int, int]] = set()
         self._names_of: dict[int, tuple[str, str]] = {}  # as they were before the first fault: two may overlap
         self._files_of: dict[int, tuple[int, int]] = {}  # the same, of each process
@@ -53,13 +62,8 @@ class Faults:
         return not self._open
 
     def right(self, place: int, at: float) -> float | None:
-        """A time that was read from the wall clock there, which may have been wrong; None if it may have been or not,
-        which makes two times of it."""
-        jumps = [jump for jump in self._jumps if jump[0] == place]
-        could = [at - by for _, begun, over, by in jumps if begun <= at - by <= over]
-        if not any(begun <= at <= over for _, begun, over, _ in jumps):
-            could.append(at)
-        return at if not could else could[0] if len(could) == 1 else None
+        """A time that was read from the wall clock there; see `meant`."""
+        return meant(at, [jump for where, *jump in self._jumps if where == place], self._begun, now())
 
     def _strike(self, number: int, fault: Fault) -> None:
         """Do it, and write down what it struck."""
