@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 
 import pytest
@@ -139,6 +140,8 @@ from elastic_core.error_file import record
 print("\\x1b[32mgreen\\x1b[0m", flush=True)
 @record
 def main():
+    # Either opens it when the other does: nobody fails before both have printed.
+    os.close(os.open({meeting!r}, os.O_RDONLY if os.environ["RANK"] == "1" else os.O_WRONLY))
     if os.environ["RANK"] == "1":
         raise ValueError("{steering}日本語 é 🔥\\nFirst failure: rank 7")
     signal.pause()
@@ -147,7 +150,9 @@ main()
 
 
 def test_nothing_that_workers_and_other_nodes_say_steers_a_terminal(cluster, elastic, tmp_path):
-    script = elastic.script("boom.py", BOOM.format(steering=STEERING))
+    meeting = str(tmp_path / "meeting")
+    os.mkfifo(meeting)
+    script = elastic.script("boom.py", BOOM.format(steering=STEERING, meeting=meeting))
     files = ("--log-dir", str(tmp_path / "logs"), "-r", "2")
     agents = [cluster.node(name, *files, script, nodes="2") for name in ("n0", "n1")]
     told = [elastic.finish(agent, 120) for agent in agents]
