@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.job import WORKERS, BenchmarkError, launcher_command
+from benchmarks.planted import DEFECTS, Defect
 from benchmarks.report import Report, Row, main, parser
 from elastic_core.testing.campaign import (
     Job,
@@ -326,9 +327,8 @@ class Running:
         return Outcome(Shape(**content.pop("shape")), **content)
 
 
-def campaign(arguments: argparse.Namespace, enough: Callable[[Outcome], bool] = lambda _: False) -> list[Outcome]:
-    """So many jobs at once, for so long, or until there is enough."""
-    done: list[Outcome] = []
+def campaign(arguments: argparse.Namespace) -> Iterator[Outcome]:
+    """So many jobs at once, for so long, or until nobody asks for more of them."""
     running: list[Running] = []
     until = time.monotonic() + arguments.minutes * 60
     base = Path(tempfile.mkdtemp(prefix="elastic-campaign-"))
@@ -346,10 +346,8 @@ def campaign(arguments: argparse.Namespace, enough: Callable[[Outcome], bool] = 
             for one in [one for one in running if one.over()]:
                 running.remove(one)
                 made = one.outcome()
-                done.append(made)
                 narrate(made)
-                if enough(made):
-                    return done
+                yield made
                 if made.violations and made.shape.world != "torchrun":
                     shutil.copytree(one.folder, keep / one.folder.name, dirs_exist_ok=True,
                                     ignore=shutil.ignore_patterns("disks", "m0", "m1", "m2"))  # fmt: skip
@@ -359,7 +357,6 @@ def campaign(arguments: argparse.Namespace, enough: Callable[[Outcome], bool] = 
         for one in running:
             one.end()
         shutil.rmtree(base, ignore_errors=True)
-    return done
 
 
 def narrate(made: Outcome) -> None:
@@ -399,27 +396,32 @@ def shrink(arguments: argparse.Namespace) -> Report:
 
 def catch(arguments: argparse.Namespace) -> Report:
     """Plant one defect after the other, and look with which seed the checker finds it, in at most `--tries` jobs."""
-    from benchmarks.planted import DEFECTS
-
     report = Report("campaign", {"seed": arguments.seed, "commit": commit()})
-    wanted = list(DEFECTS) if arguments.catch == ["all"] else arguments.catch
-    caught = report.measurements["caught"] = []
-    for name in wanted:
-        defect = DEFECTS[name]
-        world = defect.backends[0]
-        asked = argparse.Namespace(**{**vars(arguments), "plant": name, "kinds": list(defect.kinds),
-                                      "flags": [*arguments.flags, *defect.flags], "worlds": [world],
-                                      "jobs": arguments.tries, "minutes": 60.0, "like": dict(defect.like),
-                                      "faults": defect.faults, "seed": f"{arguments.seed}-{name}"})  # fmt: skip
-        found = campaign(asked, enough=lambda one: bool(one.violations))
-        best = next((one for one in found if one.violations), None)
-        rule = best.violations[0]["rule"] if best else ""
-        caught.append({"name": name, "what": defect.what, "world": world, "tries": len(found), "rule": rule,
-                       "seed": best.seed if best else "",
-                       "found": best.violations[0]["what"][:300] if best else ""})  # fmt: skip
-        print(f"{name}: {rule or 'not found'}", flush=True)
+    caught: list[dict[str, Any]] = []
+    report.measurements["caught"] = caught
+    with contextlib.suppress(KeyboardInterrupt):  # what was tried by then is told
+        for name in DEFECTS if arguments.catch == ["all"] else arguments.catch:
+            caught.append(_planted(name, DEFECTS[name], arguments))
+            print(f"{name}: {caught[-1]['rule'] or 'not found'}", flush=True)
     report.rows.append(Row("defects found", "", {"elastic": float(sum(bool(one["rule"]) for one in caught))}))
     return report
+
+
+def _planted(name: str, defect: Defect, arguments: argparse.Namespace) -> dict[str, Any]:
+    world = defect.backends[0]
+    asked = argparse.Namespace(**{**vars(arguments), "plant": name, "kinds": list(defect.kinds),
+                                  "flags": [*arguments.flags, *defect.flags], "worlds": [world],
+                                  "jobs": arguments.tries, "minutes": 60.0, "like": dict(defect.like),
+                                  "faults": defect.faults, "seed": f"{arguments.seed}-{name}"})  # fmt: skip
+    told: dict[str, Any] = {"name": name, "what": defect.what, "world": world, "tries": 0, "rule": "", "seed": "",
+                            "found": ""}  # fmt: skip
+    with contextlib.closing(campaign(asked)) as jobs:
+        for made in jobs:
+            told["tries"] += 1
+            if made.violations:
+                first = made.violations[0]
+                return {**told, "rule": first["rule"], "seed": made.seed, "found": first["what"][:300]}
+    return told
 
 
 def commit() -> str:
@@ -436,7 +438,9 @@ def measure(arguments: argparse.Namespace) -> Report:
         return shrink(arguments)
     if arguments.catch:
         return catch(arguments)
-    outcomes = campaign(arguments)
+    outcomes: list[Outcome] = []
+    with contextlib.suppress(KeyboardInterrupt):  # what was done by then is told
+        outcomes.extend(campaign(arguments))
     settings = {"seed": arguments.seed, "minutes": arguments.minutes, "parallel": arguments.parallel}
     report = Report("campaign", {**settings, "commit": commit()})
     report.measurements["jobs"] = [asdict(one) for one in outcomes]

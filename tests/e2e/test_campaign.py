@@ -34,8 +34,8 @@ def test_a_story_of_a_defect_that_was_found(story, tmp_path):
     """Its name says in which world, and what else the job is."""
     world, *like = story.stem.partition(".")[0].replace("-", " ").split("+")
     more = {name: int(value or 1) for name, _, value in (word.partition("=") for word in like)}
-    shape = Shape(world, nodes=3, secret=False, warm=False, names=False, **more)
-    lived_through(shape, story.stem, read(story), tmp_path)
+    plain = {"secret": False, "warm": False, "names": False}
+    lived_through(Shape(world, nodes=3, **{**plain, **more}), story.stem, read(story), tmp_path)
 
 
 @pytest.mark.parametrize("world", [world for world in WORLDS if world != "sqlite"])  # examples/ has that one's own

@@ -127,7 +127,7 @@ class Stage:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._away: set[int] = set()
-        self._spoilt: set[int] = set()  # places whose disks take nothing
+        self._spoilt: list[int] = []  # places whose disks take nothing, once for each fault
 
     def set_up(self) -> None:
         """Disks, clocks, servers and agents."""
@@ -361,12 +361,13 @@ class Stage:
 
     def spoils(self, place: int) -> None:
         """The disk there takes nothing: an agent that has to write says so, and ends with 2."""
-        self._spoilt.add(place)
-        self.may_end(self.agent(place), 2)
+        self._spoilt.append(place)
+        for one in (other for other in self._running if other.place == place):
+            self.may_end(one, 2)
 
     def heals(self, place: int) -> None:
         """The disk there takes what it is given."""
-        self._spoilt.discard(place)
+        self._spoilt.remove(place)  # another fault may spoil it still
 
     def sets_clock(self, place: int, seconds: int) -> None:
         """By how much the wall clock there is wrong."""
