@@ -96,22 +96,24 @@ class Campaign:
         return table(["", *self.worlds], [*counts, *rows])
 
     def recovery(self, real: bool = False) -> str:
-        """How soon all nodes train again, by kind, and beside it torchrun."""
+        """How soon all nodes train again, by kind, where that took a new round, and beside it torchrun."""
         rows = []
         for kind, described in KINDS.items():
-            mine = [job for job in self.jobs if job["shape"]["real"] == real]
-            times = [one for job in mine for one in job["alone"].get(kind, []) if one > 0]
+            mine = [one for job in self.jobs if job["shape"]["real"] == real for one in job["alone"].get(kind, [])]
+            times = [one for one in mine if one > 0]
             if not times or not described.rounds[1]:
                 continue
             theirs = [job for job in self.torchrun if kind in job["faults"] and not real]
-            lived = [one for job in theirs for one in job["alone"].get(kind, []) if one > 0]
+            lived = [one for job in theirs for one in job["alone"].get(kind, [])]
+            anew = [one for one in lived if one > 0]
             rows.append([
-                described.what, len(times), *(f"{value:.2f}" for value in
+                described.what, len(mine), len(times), *(f"{value:.2f}" for value in
                 (quantile(times, 0.5), quantile(times, 0.99), max(times))),
                 f"{len(lived)} of {len(theirs)}" if theirs else "-",
-                f"{quantile(lived, 0.5):.1f}" if lived else "-",
+                f"{quantile(anew, 0.5):.1f}" if anew else "-",
             ])  # fmt: skip
-        head = ["fault, alone", "times", "median [s]", "99 % [s]", "worst [s]", "torchrun trains again", "median [s]"]
+        head = ["fault, alone", "times", "with a new round", "median [s]", "99 % [s]", "worst [s]",
+                "torchrun trains again", "median [s]"]  # fmt: skip
         return table(head, rows)
 
     def planted(self) -> str:

@@ -738,7 +738,7 @@ DEFECTS: dict[str, Defect] = {
     # A13.
     "apart_meet": Defect(
         "nodes that do not reach each other are put into one round again and again, until the budget is used",
-        apart_meet, ("etcd", "sqlite", "c10d"), ("apart", "worker_kill")),
+        apart_meet, ("etcd", "sqlite", "c10d"), ("apart", "worker_kill"), (), 30),
     # A14.
     "host_told_to_go": Defect(
         "the agent that hosts the store is told to go, and those of other machines end for want of a store",
