@@ -434,6 +434,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     """The whole campaign."""
     if reason := missing():
         raise BenchmarkError(reason)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     if arguments.shrink:
         return shrink(arguments)
     if arguments.catch:
