@@ -287,7 +287,7 @@ def run_one(arguments: argparse.Namespace) -> None:
 class Running:
     """One job in a process of its own."""
 
-    def __init__(self, base: Path, shape: Shape, seed: str, arguments: argparse.Namespace, storm: Storm = ()) -> None:
+    def __init__(self, base: Path, shape: Shape, seed: str, arguments: argparse.Namespace) -> None:
         self.shape, self.seed, self.begun = shape, seed, time.monotonic()
         self.folder = base / f"{shape.world.replace(' ', '-')}-{seed.replace('/', '-')}"
         self.folder.mkdir()
@@ -295,8 +295,8 @@ class Running:
         order = {"shape": asdict(shape), "seed": seed, "faults": faults, "most_s": arguments.most,
                  "kinds": arguments.kinds, "planted": arguments.plant, "flags": arguments.flags}  # fmt: skip
         (self.folder / "order.json").write_text(json.dumps(order))
-        if storm:
-            write(storm, self.folder / "storm.json")
+        if arguments.storm:
+            write(arguments.storm, self.folder / "storm.json")
         command = [sys.executable, "-m", "benchmarks.campaign", "--one", str(self.folder)]
         with (self.folder / "said").open("wb") as file:
             self._process = subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
@@ -412,7 +412,8 @@ def _planted(name: str, defect: Defect, arguments: argparse.Namespace) -> dict[s
     asked = argparse.Namespace(**{**vars(arguments), "plant": name, "kinds": list(defect.kinds),
                                   "flags": [*arguments.flags, *defect.flags], "worlds": [world],
                                   "jobs": arguments.tries, "minutes": 60.0, "like": dict(defect.like),
-                                  "faults": defect.faults, "seed": f"{arguments.seed}-{name}"})  # fmt: skip
+                                  "faults": defect.faults, "storm": defect.storm(),
+                                  "seed": f"{arguments.seed}-{name}"})  # fmt: skip
     told: dict[str, Any] = {"name": name, "what": defect.what, "world": world, "tries": 0, "rule": "", "seed": "",
                             "found": ""}  # fmt: skip
     with contextlib.closing(campaign(asked)) as jobs:
@@ -481,6 +482,7 @@ def options() -> argparse.ArgumentParser:
     )
     made.add_argument("--like", type=json.loads, default={}, help="what jobs are like, instead of drawn: JSON of Shape")
     made.add_argument("--one", default="", help=argparse.SUPPRESS)
+    made.set_defaults(storm=())
     return made
 
 
