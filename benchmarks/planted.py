@@ -802,7 +802,8 @@ DEFECTS: dict[str, Defect] = {
         ("agent_term",)),
     "folder_left": Defect("a temporary folder stays behind", folder_left, _ANY, ("worker_kill",)),
     "process_left": Defect("a process stays behind", process_left, _ANY, ("worker_kill",)),
-    "memory_grows": Defect("the agent's memory grows with every round", memory_grows, _ANY, ("worker_kill",)),
+    "memory_grows": Defect(
+        "the agent's memory grows with every round", memory_grows, _ANY, ("worker_kill",), (), 80),
     "sockets_left": Defect(
         "the agent has a socket more with every round", sockets_left, _ANY, ("worker_kill",), (), 80),
     "no_lease": Defect(
