@@ -299,7 +299,9 @@ class Running:
             write(arguments.storm, self.folder / "storm.json")
         command = [sys.executable, "-m", "benchmarks.campaign", "--one", str(self.folder)]
         with (self.folder / "said").open("wb") as file:
-            self._process = subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+            # Ctrl-C is for the campaign, which ends its jobs.
+            self._process = subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL,
+                                             start_new_session=True)  # fmt: skip
 
     def over(self) -> bool:
         """Whether it has ended; one that takes too long is killed."""
