@@ -222,7 +222,7 @@ class RoundStores(abc.ABC):
     @abc.abstractmethod
     def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
         """The store of round `number`; its workers find their store at `host`. `is_host`: this node is rank 0, and
-        `host` is its reservation."""
+        `host` is its reservation. Raises ConfigurationError: this process may not open the files that takes."""
 
     @abc.abstractmethod
     def release(self) -> None:

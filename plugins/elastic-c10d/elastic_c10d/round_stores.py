@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
 from elastic_c10d.server import start_server
 from elastic_c10d.torch_store import distributed, lazy_store
+from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.interfaces.backend import RoundStores
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.support.sockets import PortReservation
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.store_connection import StoreConnector
 
 _NOT_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+_FILES = 12  # torch 2.13 opens 10 for a server and its own client
 
 
 class C10dRoundStores(RoundStores):
@@ -74,6 +77,7 @@ class C10dRoundStores(RoundStores):
                 raise RuntimeError(
                     "expected a round that opens once, after its port was reserved; found no reservation"
                 )
+            _need_files()
             self._server = start_server(self._reserved.take())
             self._reserved = None
         self._opened = lazy_store(lambda: self._members_store(number))
@@ -92,3 +96,15 @@ class C10dRoundStores(RoundStores):
             shared = torchs.FileStore(shared.path, -1)  # whose timeout is the members' to set
         store: Store = torchs.PrefixStore(f"elastic/{self._run_id}/round/{number}", shared)
         return store
+
+
+def _need_files() -> None:
+    """Without them torch would abort this process, or try for minutes to reach its own server. Raises
+    ConfigurationError."""
+    with contextlib.ExitStack() as files:
+        try:
+            for _ in range(_FILES):
+                files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            expected = f"expected to open {_FILES} files for the workers' store, found: {error.strerror}"
+            raise ConfigurationError(Problem("ulimit -n", f"{expected}; raise it where the agent starts")) from error

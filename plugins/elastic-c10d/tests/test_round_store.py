@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+import resource
 import threading
 from datetime import timedelta
 
@@ -11,6 +14,7 @@ from elastic_c10d.create import file_connector
 from elastic_c10d.round_stores import C10dRoundStores
 from elastic_c10d.torch_store import distributed
 
+from elastic_core.errors import ConfigurationError
 from elastic_core.rendezvous import get_rendezvous_handler
 from elastic_core.testing import Background, StoreContract, eventually, rendezvous_parameters
 
@@ -144,3 +148,26 @@ def test_queues_are_refused_where_torch_has_none(handlers):
     first, _ = stores_of(handlers("file"))
     with pytest.raises(NotImplementedError):
         first.queue_push("queue", "one")
+
+
+@pytest.mark.parametrize("left", [0, 2, 8])  # torch fails, aborts, and tries for five minutes
+def test_without_files_no_server_is_begun(tmp_path, left):
+    stores = C10dRoundStores(file_connector(str(tmp_path / "store")), "job", lambda: "127.0.0.1")
+    where = stores.reserve()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 16, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                used.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(left):
+            os.close(used.pop())
+        with pytest.raises(ConfigurationError, match="ulimit -n: expected to open 12 files"):
+            stores.open(1, where, is_host=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in used:
+            os.close(descriptor)
+    stores.open(1, where, is_host=True)
+    stores.release()
