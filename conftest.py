@@ -1,8 +1,8 @@
 """For all tests: the tier of each, and that a unit test is one; the log; Hypothesis that has patience, ports that come
 back, and the keyboard.
 
-The tiers are three, and every test is of one: *unit* starts no process and opens no network socket (one that does
-fails), *nightly* is what says so, *integration* is the rest.
+Every test belongs to one of three tiers. A *unit* test starts no process and opens no network socket (one that does
+fails); the marks `integration` and `nightly`, or the fixtures of a test, set the others.
 """
 
 from __future__ import annotations
@@ -30,30 +30,27 @@ sys.path.insert(0, str(ROOT / "tests"))  # `warm`
 
 TIERS = ("unit", "integration", "nightly")
 
-PLACES = [line.split() for line in (ROOT / "tests" / "tiers.txt").read_text().splitlines()]
-"""The tiers of folders, files and single tests, by what their path begins with; the first that fits counts."""
-
 FIXTURES = {"etcd", "failed", "listener", "listening", "outcome", "serve", "servers", "shared_servers", "shell"}
 FIXTURES |= {"spawn", "start_process", "traced", "tree", "warm", "wheels"}
-"""Who asks for one of these starts processes or opens sockets, too."""
-
-
-def place(item):
-    return f"{item.path.relative_to(ROOT).as_posix()}::{item.name}"
+"""A test that asks for one of these is integration unless it is marked."""
 
 
 def tier(item):
-    marked = [name for name in TIERS if item.get_closest_marker(name)]
-    placed = [name for name, begins in PLACES if place(item).startswith(begins)]
-    started = FIXTURES & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("torch")
-    return [*marked[-1:], *placed, "integration" if started else "unit"][0]
+    """The mark nearest to the test, or what its fixtures imply. Nodes that form rounds open sockets, too."""
+    marked = [mark.name for mark in item.iter_markers() if mark.name in TIERS]
+    if marked:
+        return "nightly" if "nightly" in marked else marked[0]
+    starts = FIXTURES & set(item.fixturenames) or item.get_closest_marker("torch")
+    return "integration" if starts or item.function.__qualname__.startswith("RoundPromises.") else "unit"
 
 
-def pytest_collection_modifyitems(config, items):
-    for item in items:
-        item.add_marker(tier(item))
-    if not any("::" in chosen for chosen in config.args) and not getattr(config.option, "lf", False):
-        STALE[:] = stale({place(item) for item in items})
+def pytest_collection_modifyitems(items):
+    """Leave each test the mark of its own tier alone, so that `-m` selects by it."""
+    tiers = [tier(item) for item in items]
+    for item, own in zip(items, tiers, strict=True):
+        for node in item.listchain():
+            node.own_markers[:] = [mark for mark in node.own_markers if mark.name not in TIERS]
+        item.add_marker(own)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -63,25 +60,6 @@ def shown_warnings():
         from elastic_core import log
 
         log.configure(level="warning")
-
-
-STALE = []
-"""Lines of tests/tiers.txt that have no test: all tests fail then."""
-
-
-def stale(collected):
-    """Of the folders, and of the files that were collected as a whole."""
-    begun = {name.partition("::")[0] for name in collected}
-    for _, line in PLACES:
-        where, _, test = line.partition("::")
-        missing = test and where in begun and not any(name.startswith(line) for name in collected)
-        if missing or not (ROOT / where).exists():
-            yield line
-
-
-def pytest_runtest_setup():
-    if STALE:
-        pytest.fail(f"tests/tiers.txt: expected tests that begin with these, found none: {STALE}", pytrace=False)
 
 
 class NoUnitTest(BaseException):
@@ -111,7 +89,7 @@ class Watch:
         if not opens and event not in self.STARTS:
             return
         self.seen.append(" ".join(map(str, (event, *args[1:2]))))
-        raise NoUnitTest(f"{self.seen[-1]}: what starts processes or opens sockets is of the tier integration")
+        raise NoUnitTest(f"{self.seen[-1]}: mark the test with pytest.mark.integration")
 
 
 WATCH = Watch()

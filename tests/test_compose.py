@@ -21,6 +21,8 @@ from elastic_core.interfaces.observer import WorkersStarted
 from elastic_core.interfaces.watchdog import Expiry
 from elastic_core.workers.numa import Cpu, Machine, read_machine
 
+pytestmark = pytest.mark.integration
+
 PLUGIN = '''
 """Brings one of everything, and keeps a diary."""
 

@@ -15,6 +15,8 @@ from elastic_core import log
 from elastic_core.devices import count_workers, probe_torch, usable_cpus
 from elastic_core.errors import ConfigurationError
 
+pytestmark = pytest.mark.integration
+
 FOUR_GPUS = """
 class _Four:
     @staticmethod

@@ -212,6 +212,7 @@ def test_lines_of_many_threads_stay_whole(output):
     assert len(seen) == len(lines()) == 200
 
 
+@pytest.mark.integration
 def test_a_forked_child_can_write_while_another_thread_of_the_parent_was_writing(output):
     entered, leave = threading.Event(), threading.Event()
 
@@ -238,6 +239,7 @@ def test_a_forked_child_can_write_while_another_thread_of_the_parent_was_writing
     assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.integration
 def test_structlog_is_imported_with_the_first_line_only():
     code = (
         "from elastic_core import log\n"
@@ -387,10 +389,12 @@ def unasked(*words):
     return done.stdout + done.stderr
 
 
+@pytest.mark.integration
 def test_a_library_writes_nothing_unless_it_is_asked_to():
     assert unasked() == ""
 
 
+@pytest.mark.integration
 def test_a_program_that_handles_our_lines_gets_them():
     said = unasked("handled")
     assert 'elastic_core WARNING entry dropped: node=a reason="a b"\n' in said
@@ -399,5 +403,6 @@ def test_a_program_that_handles_our_lines_gets_them():
     assert "round formed" not in said
 
 
+@pytest.mark.integration
 def test_who_runs_a_job_sees_its_warnings():
     assert "store out of reach" in unasked("job")

@@ -12,6 +12,8 @@ import pytest
 from elastic_core.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, start_processes
 from elastic_core.testing import eventually
 
+pytestmark = pytest.mark.integration
+
 
 class Nowhere(LogsSpecs):
     """Leaves everything to whoever asks."""

@@ -12,6 +12,8 @@ import pytest
 
 import elastic_core
 
+pytestmark = pytest.mark.integration
+
 MODULES = sorted(
     info.name
     for info in pkgutil.walk_packages(elastic_core.__path__, "elastic_core.")
@@ -75,6 +77,7 @@ def test_help_and_version_load_next_to_nothing():
     assert imported.isdisjoint({"pluggy", "structlog", "psutil", "torch"})
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_says_what_it_is_and_has_the_names_it_promises(name):
     module = importlib.import_module(name)
@@ -83,11 +86,13 @@ def test_every_module_says_what_it_is_and_has_the_names_it_promises(name):
         assert hasattr(module, promised)
 
 
+@pytest.mark.unit
 def test_the_names_of_the_package():
     assert sorted(elastic_core.__all__) == elastic_core.__all__ == dir(elastic_core)
     assert all(getattr(elastic_core, name).__name__ == name for name in elastic_core.__all__)
 
 
+@pytest.mark.unit
 def test_a_name_that_is_not_there():
     with pytest.raises(AttributeError, match="module 'elastic_core' has no attribute 'torch'"):
         elastic_core.torch  # noqa: B018

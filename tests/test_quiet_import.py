@@ -8,6 +8,8 @@ import pytest
 
 from elastic_core.quiet_import import import_with
 
+pytestmark = pytest.mark.integration
+
 SAYS = """
 import os
 level = os.environ.get("READ_AT_IMPORT")

@@ -135,6 +135,7 @@ def test_a_group_that_is_unwell_is_restarted_as_one_that_failed(make_agent):
     assert unwell.calls == ["start", "stop", "start", "stop", SHUTDOWN]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("state", [WorkerState.UNHEALTHY, WorkerState.FAILED, WorkerState.UNKNOWN])
 def test_the_job_counts_a_group_that_fails_though_no_worker_of_it_has(state, make_agent):
     """Over rounds, the others count what they are told of."""

@@ -15,6 +15,8 @@ from elastic_core.interfaces.observer import RoundFormed
 from elastic_core.support.sockets import PortReservation
 from elastic_core.testing import Background, eventually
 
+pytestmark = pytest.mark.integration
+
 pytest.importorskip("elastic_http_health")
 ALLOWED = 0.3  # seconds without a turn of the loop
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
+import pytest
+
 from benchmarks.cluster import Step, StepFile, resumed
 from benchmarks.losses import at_once
+
+pytestmark = pytest.mark.integration
 
 
 def steps(rank, times, restart=0, world_size=2, pid=1):

@@ -14,6 +14,8 @@ import pytest
 from benchmarks.fleet import Joined, Traffic, fleet, shares, traffic_between, verdict
 from benchmarks.workers.traffic import connections
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -10,8 +10,12 @@ import textwrap
 import time
 from pathlib import Path
 
+import pytest
+
 from benchmarks.job import Job
 from benchmarks.processes import now
+
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import paper
+
+pytestmark = pytest.mark.integration
 
 
 def measured(*nodes):

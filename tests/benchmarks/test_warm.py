@@ -8,6 +8,8 @@ from benchmarks import page, warm
 from benchmarks.recovery import Try
 from benchmarks.report import Report, Row, own, sides
 
+pytestmark = pytest.mark.integration
+
 
 class Agent:
     """Its log."""

@@ -17,6 +17,8 @@ from elastic_core.testing import EventSinkContract, RankPolicyContract, StarterC
 from elastic_core.workers.warm.learned import Learned
 from elastic_core.workers.warm.starter import cache_file
 
+pytestmark = pytest.mark.integration
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux")
 
 

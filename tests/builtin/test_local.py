@@ -11,6 +11,8 @@ from elastic_core.hooks.manager import PluginManager
 from elastic_core.hooks.records import RendezvousBackendRecord, StoreRecord
 from elastic_core.interfaces.handler import RendezvousParameters
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def create():

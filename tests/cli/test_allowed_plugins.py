@@ -9,6 +9,8 @@ import pytest
 
 from elastic_core import cli
 
+pytestmark = pytest.mark.integration
+
 PLUGIN = """
 from elastic_core.hooks import Option, hookimpl
 

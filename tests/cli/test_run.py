@@ -9,6 +9,8 @@ import pytest
 
 from elastic_core import cli, result_file
 
+pytestmark = pytest.mark.integration
+
 
 def run(*argv):
     return cli.main(["run", "--log-level=warning", *argv])

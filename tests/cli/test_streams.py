@@ -12,6 +12,8 @@ import pytest
 
 from elastic_core import cli
 
+pytestmark = pytest.mark.integration
+
 ELASTIC = [sys.executable, "-m", "elastic_core"]
 
 

@@ -10,6 +10,8 @@ from elastic_core.compat import run
 from elastic_core.config import SPECS
 from elastic_core.errors import ChildFailedError, ConfigurationError
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def worker(tmp_path):

@@ -77,6 +77,7 @@ def test_settings_are_frozen():
         settings_from({}).role = "x"
 
 
+@pytest.mark.integration
 def test_reading_flags_imports_nothing_heavy(desk):
     code = (
         "import sys, pathlib\n"

@@ -141,6 +141,7 @@ def asked(probe, port, what):
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("block", parameters("python"))
 def test_python_runs_and_prints_what_it_says(block, tmp_path):
     script = tmp_path / "script.py"

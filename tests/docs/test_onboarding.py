@@ -64,6 +64,7 @@ def test_everything_in_the_tree_is_there():
     assert len(NAMED) == len(set(NAMED))
 
 
+@pytest.mark.integration
 def test_everything_of_interest_is_in_the_tree():
     if not (ROOT / ".git").exists():
         pytest.skip("no checkout")

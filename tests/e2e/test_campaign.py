@@ -38,6 +38,7 @@ def test_a_story_of_a_defect_that_was_found(story, tmp_path):
     lived_through(Shape(world, nodes=3, **{**plain, **more}), story.stem, read(story), tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("world", [world for world in WORLDS if world != "sqlite"])  # examples/ has that one's own
 def test_a_storm(world, tmp_path):
     """About three minutes each."""

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 CAUGHT = "raise SystemExit('caught ' + __name__)\n"
 
 

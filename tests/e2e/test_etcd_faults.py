@@ -145,6 +145,7 @@ def test_a_prefix_that_is_not_ours_is_told_at_once(on, servers):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
+@pytest.mark.nightly
 def test_tokens_that_expire_while_the_job_runs(on, servers):
     if version() < (3, 5):
         pytest.skip("this etcd cannot be told how long tokens live")
@@ -247,6 +248,7 @@ def test_functions_are_not_forked_beside_a_client_of_etcd(launched):
     assert "--start-method: expected spawn or forkserver with the rendezvous backend 'etcd', found fork" in done.stderr
 
 
+@pytest.mark.nightly
 def test_the_only_server_is_gone_for_good(on, servers):
     """Workers are kept for the grace, then the agents wait for the join timeout, and end with the documented code."""
     member = servers.single()
@@ -264,6 +266,7 @@ def test_the_only_server_is_gone_for_good(on, servers):
     assert not any(lives(first.pid(name)) for name in "ab")
 
 
+@pytest.mark.nightly
 def test_the_only_server_sleeps_for_longer_than_the_grace(on, servers):
     """The workers are stopped, and start again when it wakes; that costs no restart."""
     member = servers.single()
@@ -281,6 +284,7 @@ def test_the_only_server_sleeps_for_longer_than_the_grace(on, servers):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
+@pytest.mark.nightly
 def test_with_the_defaults_the_only_server_sleeps_for_a_minute(on, servers):
     member = servers.single()
     job = on(member.endpoint, keep_alive_interval="1", keep_alive_max_attempt="5")
@@ -311,6 +315,7 @@ def test_the_only_server_sleeps_for_less_than_the_grace(on, servers):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
+@pytest.mark.nightly
 def test_a_thousand_joins_and_leaves_leave_nothing_behind(servers):
     """Threads, files and memory of this process, which takes part again and again; keys and leases of the server."""
     from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler

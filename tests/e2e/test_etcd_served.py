@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("elastic_etcd", reason="the tests on other Pythons run without it")
 from job_of_nodes import Job, eventually
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.torch, pytest.mark.timeout(600)]
 
 FLAGS = ("--nnodes=2:3", "--max-restarts=3")
 LOSSES = int(os.environ.get("ELASTIC_TEST_LOSSES", "3"))

@@ -13,6 +13,8 @@ import pytest
 
 from elastic_core.testing import eventually
 
+pytestmark = pytest.mark.nightly
+
 TRAININGS = Path(__file__).parent / "frameworks"
 SOME, ALL, BETWEEN = 12, 30, 5
 

@@ -122,6 +122,7 @@ def another(name, three, step):
     return three.nodes[(three.nodes.index(name) + step) % 3]
 
 
+@pytest.mark.nightly
 def test_a_cut_link_is_not_the_end_of_an_agent(apart):
     """Its machine is out of reach and says nothing. The agent is killed when it is back."""
     job, made, agents, three = apart
@@ -138,6 +139,7 @@ def test_a_cut_link_is_not_the_end_of_an_agent(apart):
     job.end()
 
 
+@pytest.mark.nightly
 def test_a_connection_that_ends_while_the_link_is_cut_tells_nothing(apart):
     job, made, agents, three = apart
     cut = another("n0", three, 1)

@@ -11,6 +11,7 @@ import pytest
 from elastic_core.testing.machines import machines, missing
 
 pytestmark = [
+    pytest.mark.integration,
     pytest.mark.skipif(bool(missing()), reason=missing()),
     pytest.mark.skipif(not shutil.which("nft"), reason="needs Debian's nftables"),
 ]

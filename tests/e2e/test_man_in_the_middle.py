@@ -15,7 +15,7 @@ from elastic_core.errors import RendezvousError
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.torch, pytest.mark.timeout(3600)]
 
 FAULTS = int(os.environ.get("ELASTICTEST_FAULTS", "1000"))
 NODES = ("a", "b", "c", "d", "e", "f", "g", "h")

@@ -21,6 +21,7 @@ def codes(*agents):
     return [agent.code() for agent in agents]
 
 
+@pytest.mark.nightly
 def test_the_store_is_gone_for_good(job):
     """Healthy workers run on for the grace, then every agent stops them, waits for the store, and says why it ends."""
     job.conf |= {"keep_alive_max_attempt": "50", "heartbeat_timeout": "0.5", "join_timeout": "25"}
@@ -42,6 +43,7 @@ def test_the_store_is_gone_for_good(job):
     assert len(job.rounds()) == 1
 
 
+@pytest.mark.nightly
 def test_the_store_comes_back_empty_after_the_grace(job):
     """The workers are stopped meanwhile, and start again in a round that costs no restart."""
     job.conf |= {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "10", "heartbeat_timeout": "0.5"}
@@ -91,6 +93,7 @@ def test_the_store_comes_back_empty_within_the_grace(job):
     assert again.code() == 0
 
 
+@pytest.mark.nightly
 def test_the_store_sleeps(job):
     """For less than the grace: a warning, and nothing restarts. For longer: the workers are stopped, and start again
     when it wakes."""
@@ -183,6 +186,7 @@ def test_a_state_that_is_not_ours(job, kind):
     assert server.code() == 0
 
 
+@pytest.mark.nightly
 def test_a_state_that_was_spoilt_while_workers_run(job):
     """They run on: they do not need it. It is told at once and put right, and the next round forms."""
     server = job.serve()
@@ -213,6 +217,7 @@ def write_state(port, data):
         backend.close()
 
 
+@pytest.mark.nightly
 def test_a_thousand_joins_and_leaves_leave_nothing_behind(job):
     """Threads, sockets and memory of this process, which takes part again and again, in ever new rounds."""
     from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler

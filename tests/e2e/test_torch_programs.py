@@ -30,6 +30,7 @@ def test_with_our_names_it_says_what_it_says_with_torchs(program, tmp_path):
     assert output(program, tmp_path, *OURS) == program.with_suffix(".txt").read_text().splitlines()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_with_torchs_names_it_says_what_is_recorded(program, tmp_path):
     assert output(program, tmp_path) == program.with_suffix(".txt").read_text().splitlines()

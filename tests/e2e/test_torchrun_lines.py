@@ -209,6 +209,7 @@ def test_it_is_refused_as_the_page_says(row, launchers):
     assert "elastic: -" in ours.said()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("line", TOGETHER)
 def test_nodes_run_as_with_torchrun(line, launchers):
     ours, theirs = launchers
@@ -217,18 +218,21 @@ def test_nodes_run_as_with_torchrun(line, launchers):
     assert found == theirs.outcome(line, nodes=2), f"{ours.said()}\n{theirs.said()}"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("line", ALONE)
 def test_it_runs_as_with_torchrun(line, launchers):
     ours, theirs = launchers
     assert ours.outcome(line) == theirs.outcome(line), f"{ours.said()}\n{theirs.said()}"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("environ", VARIABLES, ids=" ".join)
 def test_variables_count_as_with_torchrun(environ, launchers):
     ours, theirs = launchers
     assert ours.outcome("worker.py", **environ) == theirs.outcome("worker.py", **environ), ours.said()
 
 
+@pytest.mark.nightly
 def test_a_failure_is_one_as_with_torchrun(launchers):
     ours, theirs = launchers
     line = "--nproc-per-node=2 worker.py"
@@ -237,6 +241,7 @@ def test_a_failure_is_one_as_with_torchrun(launchers):
     assert found == theirs.outcome(line, code=3)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("line", NOWHERE)
 def test_where_nobody_is_it_fails_as_with_torchrun(line, launchers):
     ours, theirs = launchers
@@ -274,6 +279,7 @@ def sample(tmp_path_factory):
     return [(line, nodes) for nodes in able for line in chance.sample(able[nodes], 8)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", range(16))
 def test_a_generated_line_runs_as_with_torchrun(number, sample, launchers):
     line, nodes = sample[number]

@@ -16,6 +16,8 @@ import pytest
 
 from elastic_core.errors import ConfigurationError, ExitCode
 
+pytestmark = pytest.mark.integration
+
 yaml = pytest.importorskip("yaml")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 parameters = pytest.importorskip("elastic_etcd.parameters", reason="the tests on other Pythons run without it")

@@ -64,7 +64,7 @@ echo runs
 wait
 """
 
-pytestmark = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+pytestmark = [pytest.mark.integration, pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)]
 
 
 class Cluster:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "elastic-sqlite"
 README = (EXAMPLE / "README.md").read_text()
 PACKAGE = [f"elastic_sqlite/{path.name}" for path in sorted((EXAMPLE / "elastic_sqlite").glob("*.py"))]

@@ -129,6 +129,7 @@ def test_one_that_is_not_installed_is_not_missed(board):
     assert export_recoveries(board, {"OTEL_TRACES_EXPORTER": "nobody-has-this"}) is None
 
 
+@pytest.mark.integration
 def test_a_job_goes_on_without_its_exporter(exporters, capsys):
     settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job", "no_python": True})
     environ = {**os.environ, "OTEL_TRACES_EXPORTER": "broken"}
@@ -137,6 +138,7 @@ def test_a_job_goes_on_without_its_exporter(exporters, capsys):
     assert 'spans lost: reason="no collector"' in capsys.readouterr().err
 
 
+@pytest.mark.integration
 def test_the_recoveries_of_a_job(exporters):
     settings = settings_from({"rdzv_backend": "local", "rdzv_id": "job", "no_python": True, "max_restarts": 1})
     environ = {**os.environ, "OTEL_TRACES_EXPORTER": "kept"}

@@ -15,6 +15,8 @@ from elastic_core.interfaces.node import Candidate, Node
 from elastic_core.interfaces.workers import Work
 from elastic_core.testing import EventSinkContract, RankPolicyContract, StarterContract
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def selected(install_plugin):

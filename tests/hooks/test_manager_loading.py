@@ -156,6 +156,7 @@ def test_entry_points_of_other_groups_are_passed_over():
     assert load([point]).failures == ()
 
 
+@pytest.mark.integration
 def test_loading_imports_neither_structlog_nor_torch():
     code = (
         "import sys\n"

@@ -37,6 +37,7 @@ def test_it_is_bounded_by_the_store():
         RendezvousStoreInfo.build(1, MemoryStore(timedelta(seconds=0.01)))
 
 
+@pytest.mark.integration
 def test_a_free_port_and_the_name_of_this_machine(store):
     told = RendezvousStoreInfo.build(0, store)
     assert told.master_addr == socket.getfqdn()
@@ -53,6 +54,7 @@ def can_be_bound(port):
         return True
 
 
+@pytest.mark.integration
 def test_the_port_is_free():
     told = (RendezvousStoreInfo.build(0, MemoryStore(), "host") for _ in range(5))
     assert any(can_be_bound(info.master_port) for info in told)  # for a free one is held by nobody: it may be gone

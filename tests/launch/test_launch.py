@@ -23,6 +23,8 @@ from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.workers import Work
 from elastic_core.launch import run_job
 
+pytestmark = pytest.mark.integration
+
 WORK = """
 import os
 

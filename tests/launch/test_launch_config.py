@@ -14,6 +14,8 @@ from elastic_core.config import NodeRange
 from elastic_core.errors import ConfigurationError, PluginError
 from elastic_core.support.sockets import PortReservation
 
+pytestmark = pytest.mark.integration
+
 
 def test_every_field_becomes_a_setting(tmp_path):
     settings = LaunchConfig(

@@ -18,6 +18,8 @@ from elastic_core.multiprocessing import DefaultLogsSpecs, Std
 from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 from elastic_core.testing import eventually
 
+pytestmark = pytest.mark.integration
+
 
 class Pulse(HealthCheckServer):
     def __init__(self):

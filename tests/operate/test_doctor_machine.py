@@ -122,6 +122,7 @@ def program(tmp_path, code):
     return str(path)
 
 
+@pytest.mark.integration
 def test_an_interpreter_that_does_not_answer_or_is_not_there(tmp_path):
     hangs = program(tmp_path, "import sys; sys.stdin.read()")
     assert probed_torch("auto", 0.2, hangs).problem == "it did not answer in 0.2 s"

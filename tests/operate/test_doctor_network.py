@@ -141,6 +141,7 @@ def test_ports():
     assert "root's" in n.judged_port(Check.PORT, "it", 80, "not allowed").advice
 
 
+@pytest.mark.integration
 def test_names_are_resolved_within_a_bound(never):
     found = n.resolved(Place("localhost", 29400), 15.0, CLOCK)
     assert "127.0.0.1:29400" in map(str, found.addresses)

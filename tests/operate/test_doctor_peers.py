@@ -101,6 +101,7 @@ def test_what_differs_among_them():
     assert versions.told == "torch 2.13 on a; 2.14 on b"
 
 
+@pytest.mark.integration
 def test_the_way_to_another():
     with listening(2) as port:
         assert cannot_reach("127.0.0.1", port, 15.0) == ""

@@ -106,6 +106,7 @@ def test_a_store_that_holds_something_else(found, memory_backend):
     assert told
 
 
+@pytest.mark.integration
 def test_a_store_that_is_not_there(found):
     def away(params):
         raise RendezvousConnectionError("no file /f.db")
@@ -124,6 +125,7 @@ def test_a_store_that_is_not_there(found):
     assert found(None, DoctorOptions(peers=2))["store"][0] == "fault"
 
 
+@pytest.mark.integration
 def test_nobody_listens(found):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -147,6 +149,7 @@ def test_nobody_listens(found):
         assert "store" not in said
 
 
+@pytest.mark.integration
 def test_doctors_that_do_not_come(found, memory_backend):
     backend = memory_backend()
     said = found(lambda params: backend, DoctorOptions(peers=2, peers_timeout=0.2))
@@ -171,6 +174,7 @@ class Server(StoreServer):
         self.told.append("serves no more")
 
 
+@pytest.mark.integration
 def test_the_doctor_whose_machine_would_host_the_store_does_for_its_peers(found, memory_backend):
     backend, told = memory_backend(), []
 

@@ -80,6 +80,7 @@ def test_everything_is_wrong_with_the_backend(plugins):
         parameters(Target("toy", "h", "j", {"volume": "1"}), plugins(seeing), 1.0)
 
 
+@pytest.mark.integration
 def test_nodes_that_are_real_over_a_backend_of_two_methods(look, memory_backend):
     """Two nodes meet, a third one waits, one leaves: handlers in threads, on the machine's clock."""
     backend = memory_backend()

@@ -10,6 +10,8 @@ import pytest
 
 import elastic_core
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[2]
 
 

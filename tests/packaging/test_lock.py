@@ -10,6 +10,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+pytestmark = pytest.mark.integration
+
 ROOT = lock.ROOT
 
 KNOWN_HOLES = {

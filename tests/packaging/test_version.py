@@ -10,6 +10,8 @@ import pytest
 import version
 from blocks import Shell, block_of
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[2]
 
 

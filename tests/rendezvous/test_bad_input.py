@@ -16,6 +16,8 @@ from elastic_core.rendezvous.codec import decoded_state
 from elastic_core.rendezvous.driver import Patience
 from elastic_core.testing import Background, eventually
 
+pytestmark = pytest.mark.integration
+
 YOUNGER = b'{"version": 99, "key": "x/1", "round": 7}'
 NONSENSE = [b"hello", b"", b"\xff\xfe\x00", b"[1, 2]", b"{" * 5000, YOUNGER, YOUNGER + b"\nand seats"]
 INTERVAL = 0.05

@@ -68,6 +68,7 @@ def test_bounds(create, option, value, message):
         create(**{option: value})
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("endpoint", "local_addr", "nodes", "expected"),
     [

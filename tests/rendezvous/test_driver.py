@@ -437,6 +437,7 @@ def test_to_stop_is_bounded_though_everything_hangs(start, capsys):
     eventually(lambda: not rendezvous_threads() & before)  # late, but they end
 
 
+@pytest.mark.integration
 def test_a_forked_child_has_no_driver_and_takes_nothing_from_its_parent(member):
     """The lock may be held when it is forked, by a thread that the child does not have."""
     held, go_on = threading.Event(), threading.Event()

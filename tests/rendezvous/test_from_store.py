@@ -87,6 +87,7 @@ def test_it_is_named_and_described_like_the_store_and_has_its_options_too(server
     assert not backend.forkable
 
 
+@pytest.mark.integration
 def test_nodes_meet_at_it_and_everything_is_closed(server):
     backend = record(server)
     handlers = [backend.factory(parameters(nodes=(2, 2), name=name)) for name in "ab"]
@@ -100,6 +101,7 @@ def test_nodes_meet_at_it_and_everything_is_closed(server):
     eventually(lambda: Client.open == 0)
 
 
+@pytest.mark.integration
 def test_who_looks_from_outside_sees_the_job_and_leaves_nothing_behind(server):
     backend = record(server)
     assert backend.open_backend(parameters()).get_state() is None

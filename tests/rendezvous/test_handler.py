@@ -16,6 +16,8 @@ from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 from elastic_core.testing import Background, FakeClock, MemoryBackend, SharedMemory, eventually
 
+pytestmark = pytest.mark.integration
+
 
 def test_members_agree(job):
     one = job(3, 3)

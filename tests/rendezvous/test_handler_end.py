@@ -13,6 +13,8 @@ from elastic_core.interfaces.handler import Outcome
 from elastic_core.rendezvous.driver import Patience
 from elastic_core.testing import Background, eventually
 
+pytestmark = pytest.mark.integration
+
 
 def test_how_many_seconds_are_waited_at_most():
     """The tests below set other bounds."""

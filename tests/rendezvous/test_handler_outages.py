@@ -10,6 +10,8 @@ import pytest
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.testing import FakeClock, eventually
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize("how", ["raises", "hangs"])
 def test_a_long_outage_fences_and_a_short_one_does_not(job, how):

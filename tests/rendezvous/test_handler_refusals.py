@@ -17,6 +17,8 @@ from elastic_core.interfaces.handler import Outcome
 from elastic_core.rendezvous.model import drained, refused
 from elastic_core.testing import Background, eventually
 
+pytestmark = pytest.mark.integration
+
 
 def test_closed_before_it_came(job):
     one = job()

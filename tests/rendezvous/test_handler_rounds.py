@@ -10,6 +10,8 @@ from elastic_core.interfaces.handler import Outcome
 from elastic_core.rendezvous.driver import Patience
 from elastic_core.testing import Background, eventually
 
+pytestmark = pytest.mark.integration
+
 
 def test_a_lost_member_ends_the_round(job):
     one = job(1, 2, attempts=SHORT, last_call=LONG)

@@ -16,6 +16,8 @@ from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.seats import Seat
 from elastic_core.support.sockets import resolve
 
+pytestmark = pytest.mark.integration
+
 LONG = 20.0
 HERE = "127.0.0.1"
 MANY = 200

@@ -10,6 +10,8 @@ from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler
 from elastic_core.testing import Background, MemoryBackend, SharedMemory
 
+pytestmark = pytest.mark.integration
+
 HOSTS = ("node9", "node10", "node3")
 
 

@@ -65,6 +65,7 @@ def test_the_registry_of_the_process_comes_first():
     assert handler.shutdown()
 
 
+@pytest.mark.integration
 def test_built_in_backends_are_there():
     handler = get_rendezvous_handler(parameters("local"))
     assert handler.next_rendezvous().world_size == 1

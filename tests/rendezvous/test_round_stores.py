@@ -8,6 +8,8 @@ import pytest
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.rendezvous.round_stores import LateStore, MadeStores, PrefixedStore, PrefixedStores
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def stores():

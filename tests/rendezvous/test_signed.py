@@ -13,6 +13,8 @@ from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.testing import BackendContract, MemoryBackend, SharedMemory
 
+pytestmark = pytest.mark.integration
+
 SECRET, OTHER = b"a secret of the job", b"another secret, also"
 
 

@@ -95,11 +95,13 @@ def test_an_address_that_is_mapped_into_ipv6_is_the_one_of_ipv4():
     assert ip_address("::ffff:7f00:1") == ipaddress.IPv4Address("127.0.0.1")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_towards_this_machine_it_is_loopback(host):
     assert own_address_towards(host, 9) in ("127.0.0.1", "::1")
 
 
+@pytest.mark.integration
 def test_nobody_has_to_listen_and_nobody_is_told():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
@@ -114,11 +116,13 @@ def test_a_name_that_nobody_knows(host):
     assert own_address_towards(host, 9) is None
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 def test_towards_an_address_of_ipv6_it_is_one_of_ipv6():
     assert own_address_towards("::1", 9) == "::1"
 
 
+@pytest.mark.integration
 def test_the_first_host_to_which_there_is_a_way_counts():
     assert address_towards([("a..b", 9), ("::1", 9), ("127.0.0.1", 9)]) == "::1"
     assert address_towards([("a..b", 9)]) is None

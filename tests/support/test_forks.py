@@ -9,6 +9,8 @@ import pytest
 
 from elastic_core.support.forks import drop_in_forks, forget
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def pipe():

@@ -14,6 +14,8 @@ import pytest
 from elastic_core.support.helper import HelperProcess
 from elastic_core.testing import eventually
 
+pytestmark = pytest.mark.integration
+
 LONG = 20.0
 READS = """
 import os, sys

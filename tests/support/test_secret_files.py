@@ -107,6 +107,7 @@ def test_what_others_can_write_is_refused(tmp_path):
     assert "cannot write, found mode 0620" in refusal(secret_in(tmp_path / "secret", 0o620))
 
 
+@pytest.mark.integration
 @root
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o644])
 def test_a_file_of_the_user_that_others_can_read_is_refused_with_the_remedy(place, mode):
@@ -119,6 +120,7 @@ def test_a_file_of_the_user_that_others_can_read_is_refused_with_the_remedy(plac
     assert read_by(NOBODY, path) == "read s3cret"
 
 
+@pytest.mark.integration
 @root
 def test_a_file_of_another_user_is_refused_though_it_can_be_read(place):
     path = secret_in(place / "secret", 0o644, SOMEBODY)
@@ -126,6 +128,7 @@ def test_a_file_of_another_user_is_refused_though_it_can_be_read(place):
     assert f"found that {path} is of user {SOMEBODY}" in refusal(path)
 
 
+@pytest.mark.integration
 @root
 def test_roots_file_for_a_group_is_read_by_its_members(place):
     path = secret_in(place / "secret", 0o440, 0, SOMEBODY)
@@ -133,6 +136,7 @@ def test_roots_file_for_a_group_is_read_by_its_members(place):
     assert "Permission denied" in read_by(NOBODY, path)
 
 
+@pytest.mark.integration
 @root
 def test_roots_file_that_everybody_can_read_is_refused_to_root_too(place):
     path = secret_in(place / "secret", 0o644)
@@ -140,6 +144,7 @@ def test_roots_file_that_everybody_can_read_is_refused_to_root_too(place):
     assert f"found mode 0644 on {path}; run `chmod 600 {path}`" in refusal(path)
 
 
+@pytest.mark.integration
 @root
 def test_a_link_of_another_user_is_not_followed_wherever_it_is_on_the_way(place):
     (place / "real").mkdir()
@@ -156,6 +161,7 @@ def test_a_link_of_another_user_is_not_followed_wherever_it_is_on_the_way(place)
         assert read_by(NOBODY, path) == "read s3cret"
 
 
+@pytest.mark.integration
 @root
 @pytest.mark.parametrize("mode", [0o400, 0o440, 0o444, 0o644])
 @pytest.mark.parametrize("options", ["ro", "rw"])
@@ -193,6 +199,7 @@ for step in (0, 1):
 """
 
 
+@pytest.mark.integration
 @root
 def test_who_has_read_a_secret_is_not_looked_into_by_others_of_the_same_user(place):
     path = secret_in(place / "secret", owner=NOBODY)

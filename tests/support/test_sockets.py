@@ -21,6 +21,8 @@ from elastic_core.support.sockets import (
     unreachable,
 )
 
+pytestmark = pytest.mark.integration
+
 NOWHERE = "192.0.2.1"  # an address for documentation
 
 

@@ -14,6 +14,8 @@ from elastic_core.health import Probe, live, ready
 from elastic_core.interfaces.health import AgentPhase, HealthCheckServer
 from elastic_core.testing import FakeAgentView, HealthContract
 
+pytestmark = pytest.mark.integration
+
 
 class Plain(HealthCheckServer):
     """The two probes and the status, and nothing else."""

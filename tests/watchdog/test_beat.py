@@ -10,6 +10,8 @@ import pytest
 from elastic_core.watchdog import beat
 from elastic_core.watchdog.beat import BEAT_FILE, BeatFile
 
+pytestmark = pytest.mark.integration
+
 LIMIT_S = 30
 
 

@@ -11,6 +11,8 @@ import pytest
 from elastic_core.watchdog import TimerClient, expires
 from elastic_core.watchdog.guard import CLIENT
 
+pytestmark = pytest.mark.integration
+
 LIMIT_S = 30
 
 

@@ -204,6 +204,7 @@ def shared():
     made.join_thread()
 
 
+@pytest.mark.integration
 def test_a_process_that_hangs_is_killed_at_once(start, shared, worker):
     start(LocalTimerServer(shared, max_interval=LONG_S))
     LocalTimerClient(shared).acquire("of this process", time.time() + LONG_S)
@@ -211,6 +212,7 @@ def test_a_process_that_hangs_is_killed_at_once(start, shared, worker):
     assert worker.wait(LIMIT_S) == -9
 
 
+@pytest.mark.integration
 def test_a_later_process_of_the_same_id_is_not_killed(start, shared, worker, monkeypatch, capsys):
     with monkeypatch.context() as earlier:
         earlier.setattr(timer_server, "start_time", lambda pid: 1)
@@ -220,6 +222,7 @@ def test_a_later_process_of_the_same_id_is_not_killed(start, shared, worker, mon
     assert worker.poll() is None
 
 
+@pytest.mark.integration
 def test_who_must_not_be_killed_is_tried_again(start, shared, worker, monkeypatch, capsys):
     def forbidden(pid, signum):
         raise PermissionError("not yours")

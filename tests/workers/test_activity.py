@@ -11,6 +11,8 @@ import pytest
 import elastic_core
 from elastic_core.watchdog.beat import BEAT_FILE
 
+pytestmark = pytest.mark.integration
+
 HERE = str(Path(elastic_core.__file__).parents[1])
 BEAT = f"sys.path.insert(0, {HERE!r}); from elastic_core.watchdog import beat; beat()"
 BURN = "end = time.process_time() + 0.1\nwhile time.process_time() < end: pass"

@@ -18,7 +18,7 @@ from elastic_core.workers.starters import CommandStarter
 
 SLEEP = "import time; time.sleep(600)"
 
-pytestmark = pytest.mark.usefixtures("temporary_folder")
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("temporary_folder")]
 
 
 def test_a_log_dir_that_is_a_file_is_a_problem(local_workers, python, plan, tmp_path):

@@ -63,6 +63,7 @@ def python_says(*args, cwd=None):
     return done.returncode, tuple(line for line in done.stderr.splitlines() if line.strip())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("code", ["def f(:\n", "  x = 1\n y = 2\n", "if True:\n\tx = 1\n        y = 2\n"])
 def test_no_restart_mends_syntax(tmp_path, code):
     (tmp_path / "script.py").write_text(code)
@@ -93,6 +94,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "command",
     ["broken.py", "-m broken", "bad_bytes.py", "main", "-m main", "-m package.train", "-c if"],
@@ -103,6 +105,7 @@ def test_no_restart_mends_what_python_refuses_to_run(folder, command):
     assert not curable(exitcode, tail)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "command",
     [
@@ -117,23 +120,27 @@ def test_a_syntax_error_that_running_code_meets_may_pass(folder, command):
     assert curable(exitcode, tail[-20:])
 
 
+@pytest.mark.integration
 def test_no_restart_finds_a_missing_script(tmp_path):
     (tmp_path / "empty").mkdir()
     assert not curable(*python_says(str(tmp_path / "missing.py")))
     assert not curable(*python_says(str(tmp_path / "empty")))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("module", ["no_such_module_at_all", "no_such.module", "json.no_such", "json.nothing.deep"])
 def test_no_restart_finds_a_missing_module(module):
     assert not curable(*python_says("-m", module))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("prog", ["train.py", "train.py sub", "python -m train"])
 def test_no_restart_mends_arguments(tmp_path, prog):
     (tmp_path / "s.py").write_text(f"import argparse\nargparse.ArgumentParser(prog={prog!r}).parse_args()\n")
     assert not curable(*python_says(str(tmp_path / "s.py"), "--no-such-flag"))
 
 
+@pytest.mark.integration
 def test_no_restart_mends_arguments_of_click():
     tail = ("Usage: train.py [OPTIONS]", "Try 'train.py --help' for help.", "Error: No such option: --x")
     assert not curable(2, tail)
@@ -160,6 +167,7 @@ def test_ordinary_failures_may_be_cured(exitcode, tail):
     assert curable(exitcode, tail)
 
 
+@pytest.mark.integration
 def test_ordinary_errors_of_python_may_be_cured():
     assert curable(*python_says("-c", "raise RuntimeError('no')"))
     assert curable(*python_says("-c", "import no_such_module_at_all"))

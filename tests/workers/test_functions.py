@@ -12,6 +12,8 @@ from elastic_core.errors import ConfigurationError
 from elastic_core.workers.functions import FunctionStarter, run_script
 from elastic_core.workers.numa import Binding, Cpu, Machine
 
+pytestmark = pytest.mark.integration
+
 FUNCTIONS = """
 import os, signal, sys, time
 

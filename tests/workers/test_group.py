@@ -18,7 +18,7 @@ LONG = 30.0
 SLEEP = "import time; time.sleep(600)"
 EXIT_BY_RANK = "import os, sys; sys.exit(int(sys.argv[1 + int(os.environ['RANK'])]))"
 
-pytestmark = pytest.mark.usefixtures("temporary_folder")
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("temporary_folder")]
 
 
 def test_it_is_what_the_agent_expects(local_workers, python):

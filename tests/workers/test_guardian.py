@@ -11,6 +11,8 @@ from elastic_core.testing import FakeClock
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.sessions import start_of
 
+pytestmark = pytest.mark.integration
+
 SLEEP = "import time; time.sleep(600)"
 
 

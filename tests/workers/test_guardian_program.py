@@ -13,6 +13,8 @@ import pytest
 
 from elastic_core.workers import sessions
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def guardian():

@@ -16,6 +16,8 @@ from elastic_core.workers.hang import HangPatience
 from elastic_core.workers.stacks import NO_STACK
 from elastic_core.workers.starters import CommandStarter
 
+pytestmark = pytest.mark.integration
+
 LONG = 30.0  # seconds that an agent here waits for what is certain to come; nothing does once it has come
 WAIT = """
     import os, sys, time

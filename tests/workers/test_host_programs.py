@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.integration
+
 IGNORING = """
 import os, select, signal, sys
 from elastic_core.workers.group import GroupPolicy, LocalWorkers

@@ -14,6 +14,8 @@ import pytest
 from elastic_core.workers.interrupts import interrupts_held, interrupts_let_in
 from elastic_core.workers.stacks import spied
 
+pytestmark = pytest.mark.integration
+
 LONG = 30.0
 SLEEP = "import time; time.sleep(600)"
 

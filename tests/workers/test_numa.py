@@ -210,6 +210,7 @@ def test_this_machine():
 SAY = "import os; print(sorted(os.sched_getaffinity(0)))"
 
 
+@pytest.mark.integration
 def test_children_are_bound_and_we_are_not():
     before = os.sched_getaffinity(0)
     one = frozenset({max(before)})

@@ -103,6 +103,7 @@ def test_a_stream_that_somebody_holds_open_is_given_up(pump, pipe):
     assert channels[1].tail() == ("whole",)
 
 
+@pytest.mark.integration
 def test_a_holder_that_never_stops_writing_is_given_up(pump, pipe):
     """A daemon that a worker left behind: what was in the pipe is delivered, what it writes for ever is not awaited."""
     received = []

@@ -157,6 +157,7 @@ def open_in_a_child(fds):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.integration
 def test_a_forked_child_keeps_none_of_the_pipes(opened):
     output = opened(2)
     fds = [fd for local in (0, 1) for fd in output.stdio(local)]
@@ -165,6 +166,7 @@ def test_a_forked_child_keeps_none_of_the_pipes(opened):
     assert finish(output) is Delivery.COMPLETE
 
 
+@pytest.mark.integration
 def test_a_forked_child_keeps_what_is_somebody_else_s_by_now(opened):
     """The streams have ended, and the numbers of their pipes are in use again."""
     output = opened(2)

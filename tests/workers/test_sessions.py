@@ -12,6 +12,8 @@ import pytest
 
 from elastic_core.workers import sessions
 
+pytestmark = pytest.mark.integration
+
 SLEEP = "import time; time.sleep(600)"
 
 

@@ -69,6 +69,7 @@ assert reports == ["No space left on device"], reports
 """
 
 
+@pytest.mark.integration
 def test_a_disk_that_fills_up_loses_nothing(tmp_path):
     mount = 'mount -t tmpfs -o size=64k none "$1" || exit 77; exec "$2" -c "$3" "$1"'
     command = ["unshare", "-m", "sh", "-c", mount, "sh", str(tmp_path), sys.executable, FULL_DISK]

@@ -254,17 +254,20 @@ def spy(tmp_path):
     return spy
 
 
+@pytest.mark.integration
 def test_what_py_spy_says_is_told(spy):
     text, why = spied(77, spy('echo "asked: $*"; echo; echo "Thread 77 (idle)"'), LONG)
     assert (text, why) == ("asked: dump --pid 77\n\nThread 77 (idle)", "")
 
 
+@pytest.mark.integration
 def test_what_py_spy_could_not_do_is_told(spy):
     text, why = spied(77, spy('echo "Error: Permission Denied" >&2; exit 1'), LONG)
     assert (text, why) == ("", "py-spy left with 1 and said: Error: Permission Denied")
     assert spied(77, {"PATH": "/nowhere"}, LONG) == ("", "py-spy, which could ask from outside, is not installed")
 
 
+@pytest.mark.integration
 def test_a_py_spy_that_does_not_end_is_ended(spy, until, running, tmp_path):
     said, clock = tmp_path / "said", FakeClock()
 
@@ -281,6 +284,7 @@ def test_a_py_spy_that_does_not_end_is_ended(spy, until, running, tmp_path):
     until(lambda: not running(pid), "the end of py-spy")
 
 
+@pytest.mark.integration
 def test_a_py_spy_that_talks_without_end_is_ended(spy):
     assert spied(77, spy("exec yes"), LONG) == ("", "py-spy left with -13 and said: y")
 

@@ -11,6 +11,8 @@ from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.workers import Launch
 from elastic_core.workers.starters import CommandStarter
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def launch(tmp_path):

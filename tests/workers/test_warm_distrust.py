@@ -13,7 +13,7 @@ import pytest
 
 from elastic_core.workers.warm.distrust import ProcessState, change
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux")
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux")]
 
 PROGRAM = """
 import importlib, json, os, sys

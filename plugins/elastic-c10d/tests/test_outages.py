@@ -155,7 +155,11 @@ LITTLE_TIME = {"join_timeout": 16.0, "connect_timeout": 60.0}  # and much of it 
 
 
 @pytest.mark.parametrize(
-    ("listens", "answer"), [(False, "connection refused"), (True, "does not answer as a TCPStore")]
+    ("listens", "answer"),
+    [
+        (False, "connection refused"),
+        pytest.param(True, "does not answer as a TCPStore", marks=pytest.mark.nightly),
+    ],
 )
 def test_who_has_little_time_to_join_still_learns_what_answered(listens, answer, listener, free_port):
     port = listener if listens else free_port()

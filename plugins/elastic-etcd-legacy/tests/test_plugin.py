@@ -22,6 +22,7 @@ def params(endpoint="127.0.0.1:2379", least=1, most=2, **config):
     return RendezvousParameters("etcd-legacy", endpoint, "job", least, most, **config)
 
 
+@pytest.mark.integration
 def test_loading_the_plugin_imports_neither_torch_nor_grpc_nor_etcd3():
     wanted = "{'torch', 'grpc', 'etcd3', 'google.protobuf'}"
     code = f"import sys, elastic_etcd_legacy.plugin, elastic_etcd_legacy; sys.exit(bool({wanted} & set(sys.modules)))"
@@ -99,6 +100,7 @@ def test_bounds_of_the_settings(changed, told):
         LegacySettings(**{"run_id": "job", "min_nodes": 1, "max_nodes": 2} | changed)
 
 
+@pytest.mark.integration
 def test_a_handler_is_made_without_a_server_and_names_the_better_backend():
     with pytest.warns(DeprecationWarning, match="use etcd"):
         handler = legacy.create_rdzv_handler(params("127.0.0.1:1"))
@@ -107,6 +109,7 @@ def test_a_handler_is_made_without_a_server_and_names_the_better_backend():
     assert handler.shutdown()
 
 
+@pytest.mark.integration
 def test_people_are_told_once():
     code = """
 import logging, warnings
@@ -125,6 +128,7 @@ for number in range(3):
     assert done.stderr.count("backend deprecated") == 1
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_it_is_found_by_its_name():
     handler = get_rendezvous_handler(params("127.0.0.1:1", timeout="5"))
@@ -140,6 +144,7 @@ def test_the_names_of_the_first_release():
     assert issubclass(legacy.RendezvousHandlerFactory, RendezvousHandlerRegistry)
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_factory_of_the_first_release():
     factory = legacy.RendezvousHandlerFactory()

@@ -8,6 +8,8 @@ from elastic_etcd.client.values import Put, Transaction
 
 from elastic_core.testing import BackendContract, installed_backend
 
+pytestmark = pytest.mark.integration
+
 
 class TestEtcd(BackendContract):
     lease = 60.0

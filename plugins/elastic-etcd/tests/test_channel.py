@@ -5,7 +5,10 @@ import itertools
 import socket
 import time
 
+import pytest
 from elastic_etcd.client.channel import open_channel
+
+pytestmark = pytest.mark.integration
 
 LONG = 60.0
 

@@ -12,6 +12,8 @@ from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction, ab
 
 from elastic_core.support.sockets import PortReservation
 
+pytestmark = pytest.mark.nightly
+
 RECOVERY = 20.0
 """Seconds within which writes succeed again, on a machine that may stall. A client that stays with a member that does
 not answer takes as long as a call may, or a second for every write."""

@@ -18,6 +18,8 @@ from elastic_etcd.server.member import Files, ServedCluster
 from elastic_core.errors import ConfigurationError
 from elastic_core.support.sockets import PortReservation, resolve
 
+pytestmark = pytest.mark.integration
+
 
 def command_of(pid):
     return " ".join(psutil.Process(pid).cmdline())

@@ -112,6 +112,7 @@ def test_a_call_of_streams_takes_one_request(etcd, prefix):
     assert [answer.TTL for answer in answers] == [60, 0]
 
 
+@pytest.mark.integration
 def test_nothing_of_the_process_changes():
     said = run(
         """
@@ -135,6 +136,7 @@ for name in ("rpc.proto", "kv.proto", "auth.proto"):
     assert said.splitlines() == ["True True True", "[]"]
 
 
+@pytest.mark.integration
 def test_importing_loads_neither_protobuf_nor_grpc():
     said = run(
         "import elastic_etcd.client.messages, sys; "
@@ -143,6 +145,7 @@ def test_importing_loads_neither_protobuf_nor_grpc():
     assert said.strip() == "[]"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_another_librarys_rpc_proto_is_not_in_the_way(first):
     theirs = """
@@ -163,6 +166,7 @@ print(names, rpc().RangeRequest(key=b"k").SerializeToString())
     assert said.strip() == r"['other'] b'\n\x01k'"
 
 
+@pytest.mark.integration
 def test_all_threads_get_the_same():
     said = run(
         """
@@ -219,16 +223,19 @@ def test_another_version_is_refused_with_what_to_do():
     assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
+@pytest.mark.integration
 def test_another_version_that_is_installed_is_refused(tmp_path):
     assert "found version 0.13.1" in run(REFUSAL, installed(tmp_path, "0.13.1"))
 
 
+@pytest.mark.integration
 def test_files_that_are_missing_are_named(tmp_path):
     said = run(REFUSAL, installed(tmp_path))
     assert "kv_pb2.py, which cannot be read" in said
     assert "pip install" in said
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("text", "found"),
     [("x = (", "which cannot be read"), ("x = 1\0", "which cannot be read"), ("x = 1", "no descriptor")],
@@ -237,6 +244,7 @@ def test_files_that_are_damaged_are_named(tmp_path, text, found):
     assert found in run(REFUSAL, installed(tmp_path, files={"etcd3/etcdrpc/kv_pb2.py": text}))
 
 
+@pytest.mark.integration
 def test_a_package_that_is_not_installed_is_named():
     loaded = "import elastic_etcd.client.messages, google.protobuf.descriptor_pb2, google.protobuf.descriptor_pool"
     said = run(f"{loaded}, sys; sys.path[:] = []" + REFUSAL)

@@ -22,6 +22,8 @@ from elastic_core import log
 from elastic_core.errors import ConfigurationError
 from elastic_core.support.sockets import PortReservation
 
+pytestmark = pytest.mark.integration
+
 LONG = 60
 
 

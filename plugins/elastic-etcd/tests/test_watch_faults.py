@@ -11,6 +11,8 @@ from elastic_etcd.client.login import Login
 from elastic_etcd.client.values import Get, Put, Transaction, end_of
 from watching import LONG, gather, keep_putting, patiently, put
 
+pytestmark = pytest.mark.nightly
+
 
 def raised_with(watch, words):
     """Wait until it raises EtcdUnreachable with these words; that nobody answers may be told before the cause is known,

@@ -110,6 +110,7 @@ print({"psutil", "structlog", "pluggy", "torch", "elastic_core.log"} & set(sys.m
     assert process.communicate(timeout=LIMIT_S) == ("set()\n", "")
 
 
+@pytest.mark.integration
 def test_a_forked_process_speaks_for_itself(pipe):
     client = FileTimerClient(pipe.path)
     client.acquire("parent", FAR)

@@ -4,6 +4,8 @@ import pytest
 
 from elastic_core.testing import WatchdogContract, installed_watchdog
 
+pytestmark = pytest.mark.integration
+
 
 class TestFileTimer(WatchdogContract):
     """On a slow machine. That it is punctual whatever its interval is, tests of the server alone show."""

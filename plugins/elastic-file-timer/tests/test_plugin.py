@@ -12,6 +12,8 @@ from elastic_file_timer.plugin import elastic_watchdogs
 from elastic_core.testing import eventually
 from elastic_core.testing.watchdog import Told
 
+pytestmark = pytest.mark.integration
+
 LIMIT_S = 60
 
 

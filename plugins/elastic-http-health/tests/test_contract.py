@@ -10,6 +10,8 @@ from asking import ask
 from elastic_core.health import Probe
 from elastic_core.testing import HealthContract, installed_health_endpoint
 
+pytestmark = pytest.mark.integration
+
 PATHS = {"alive": "/livez", "ready": "/readyz", "status": "/status"}
 
 

@@ -57,6 +57,7 @@ for file in (None, sys.argv[1]):
 """
 
 
+@pytest.mark.integration
 def test_who_has_read_a_token_from_a_file_leaves_no_core_dump(tmp_path):
     file = tmp_path / "token"
     file.write_text("s3cret\n")
@@ -103,6 +104,7 @@ def test_a_token_file_that_cannot_be_read(tmp_path, name):
     assert "found that it cannot be read" in problems(token_file=str(tmp_path / name))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid", "a" * 300, "1.2.3", "fe80::1%nowhere"])
 def test_a_host_that_is_not_here(view, host):
     server = HttpHealthServer(view, 0, 30.0, Options(host=host))
@@ -147,6 +149,7 @@ def run(tmp_path, *flags):
     return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.integration
 def test_the_command_tells_what_is_wrong_and_runs_nothing(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = str(other.getsockname()[1])
@@ -178,6 +181,7 @@ for path in ("", "status", "metrics", "livez?verbose"):
 """
 
 
+@pytest.mark.integration
 def test_a_token_in_a_file_is_with_the_agent_alone(tmp_path):
     """Not in what its workers get, nor in what it tells of itself."""
     token = tmp_path / "token"
@@ -198,6 +202,7 @@ def test_a_token_in_a_file_is_with_the_agent_alone(tmp_path):
     held.release()
 
 
+@pytest.mark.integration
 def test_a_token_on_the_command_line_is_warned_of(tmp_path):
     done = run(tmp_path, "--health-port=0", "--health-conf=rate=100,token=s3cret")
     assert (done.returncode, "s3cret" in done.stderr) == (0, False)
@@ -214,6 +219,7 @@ sys.exit(subprocess.run([sys.executable, "-m", "elastic_core", "run", "--no-pyth
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["TORCHELASTIC_HEALTH_CHECK_PORT", "ELASTIC_HEALTH_PORT"])
 def test_an_agent_that_a_worker_starts_does_not_want_the_same_port(name, tmp_path):
     (tmp_path / "nested.py").write_text(NESTED)
@@ -229,6 +235,7 @@ def test_an_agent_that_a_worker_starts_does_not_want_the_same_port(name, tmp_pat
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
+@pytest.mark.integration
 def test_what_no_agent_uses_is_left_to_the_workers():
     done = subprocess.run(
         [

@@ -23,6 +23,8 @@ from elastic_core.interfaces.health import AgentPhase, Recovery, RoundStatus, Wo
 from elastic_core.interfaces.node import Member
 from elastic_core.testing import eventually
 
+pytestmark = pytest.mark.integration
+
 DOCS = Path(__file__).parents[3] / "docs" / "health.md"
 TOKEN = {"Authorization": "Bearer s3cret"}
 

@@ -22,6 +22,8 @@ from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError
 from elastic_core.testing import eventually
 
+pytestmark = pytest.mark.integration
+
 trustme = pytest.importorskip("trustme")
 
 VALUES = {"host": "127.0.0.1", "allowed_hosts": None, "token": None, "connections": 64, "rate": 200.0}

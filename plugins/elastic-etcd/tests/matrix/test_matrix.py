@@ -133,6 +133,7 @@ def ours():
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("order", ["ours(), theirs(), ours()", "theirs(), ours(), theirs()"])
 def test_etcd3_itself_imports_as_well_or_badly_as_without_us(order):
     def run(program):
