@@ -245,7 +245,8 @@ class Hosting:
         """End the server, if there is one; there will be none any more. Idempotent."""
         with self._lock:
             self._stopped = True
-            self._end_others()
+            self._kept.clear()
+            self._pointers.clear()
         self._end()
         if self._reservation is not None:
             self._reservation.release()
@@ -263,9 +264,10 @@ class Hosting:
             return {place.port for place in (*own, *self._kept, *self._pointers)}
 
     def _end_others(self) -> bool:
-        """Those without which the job goes on."""
-        self._kept.clear()
-        self._pointers.clear()
+        """End the servers that the job can do without: all of them before `point` looks which have ended."""
+        with self._lock:
+            self._kept.clear()
+            self._pointers.clear()
         return True
 
     def _start(self, at: Endpoint, addresses: Sequence[Address]) -> None:
