@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from elastic_core.config import Command, CommandReading, Reading, Spec
     from elastic_core.hooks.manager import PluginManager
+    from elastic_core.interfaces.observer import AgentFinished
     from elastic_core.observers import History
 
 _USAGE = """\
@@ -308,22 +309,24 @@ def _run_job(reading: Reading, manager: PluginManager, history: History) -> tupl
         with compose.origins_named(reading.origins):
             launch.run_job(settings, entry, manager, os.environ, (history,), reading.added)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - shown, given its code, and put in the result file
-        reason = history.finished.reason if history.finished else ""
-        return _explain_failure(error, settings.rdzv_id or "", reason), error
+        return _explain_failure(error, settings.rdzv_id or "", finished=history.finished), error
     return ExitCode.SUCCESS, None
 
 
-def _explain_failure(error: BaseException, run_id: str = "", reason: str = "", command: str = "run") -> int:
-    """Show the error, and return its exit code. `reason`: why the agent ended the job."""
+def _explain_failure(
+    error: BaseException, run_id: str = "", command: str = "run", finished: AgentFinished | None = None
+) -> int:
+    """Show the error, and return its exit code. `finished`: how the agent ended the job."""
     from elastic_core import report
 
     code = report.exit_code_of(error)
     if not isinstance(error, (ElasticError, KeyboardInterrupt)):
         _complain("".join(traceback.format_exception(error)))
     if command != "run" and isinstance(error, ElasticError) and not isinstance(error, ConfigurationError):
-        _complain(f"elastic {command}: {report.told(error)}")  # it runs no job
+        _complain(f"elastic {command}: {report.message_of(error)}")  # it runs no job
     elif code != ExitCode.SUCCESS:
-        _complain(report.as_text(error, run_id, reason))
+        about = (finished.reason, finished.restart_count) if finished else ()
+        _complain(report.as_text(error, run_id, *about), highlight=report.in_color)
     return code
 
 
@@ -349,11 +352,15 @@ def _print(text: str) -> None:
         _silence(sys.stdout)
 
 
-def _complain(text: str) -> None:
+def _complain(text: str, highlight: Callable[[str], str] = str) -> None:
+    """Print the text to stderr; on a terminal that shows colors with what `highlight` adds."""
     if sys.stderr is None:  # stderr was closed at the start; print would write to stdout
         return
+    from elastic_core.log import shows_colors
+
+    text = _for_people(text.rstrip("\n"))
     try:
-        print(_for_people(text.rstrip("\n")), file=sys.stderr, flush=True)
+        print(highlight(text) if shows_colors(sys.stderr) else text, file=sys.stderr, flush=True)
     except OSError:  # nothing reads it; the exit code remains
         _silence(sys.stderr)
 

@@ -45,9 +45,8 @@ EVENTS: Mapping[EventName, str] = {
     "process would not die": "a process survived SIGKILL and was left behind",
     "guardian lost": "the process that ends the workers if the agent is killed has been ended; another one follows",
     "restart decided": "the group starts again, for the reason given",
-    "no restart": "the group failed and does not start again, for the reason given",
     "round over": "the agent stops its workers for good, though none of them failed, for the reason given",
-    "round left": "this node leaves the job; says whether the other nodes could be told",
+    "round left": "this node leaves the job; `notified`: whether the other nodes could be informed",
     "exit barrier prolonged": "this node is done and stays beyond its time, because the others would lose the store",
     "exit barrier left": "the workers of this node have succeeded, and it no longer waits for those of other nodes",
     "rendezvous out of reach": "the handler could not say whether nodes wait; healthy workers run on",
@@ -70,9 +69,9 @@ EVENTS: Mapping[EventName, str] = {
     "timer expired": "a process did not release a timer in time, and the timer server itself acts on it, as given",
     "timer request refused": "the watchdog cannot use a request; logged for the first of its kind, others are counted",
     "timer pipe made again": "the watchdog's pipe was removed while in use, and has been made again",
-    "endpoint failed": "the health endpoint could not start, or failed later",
-    "endpoint exposed": "others may read what the health endpoint tells, or its secrets, for the reason given",
-    "endpoint started": "the health endpoint answers, at the addresses given",
+    "health endpoint failed": "the health endpoint could not start, or failed later",
+    "health endpoint exposed": "others may read the health endpoint's answers or its secrets, for the reason given",
+    "health endpoint started": "the health endpoint answers, at the addresses given",
     "metric lost": "a metric handler raised",
     "event lost": "an event handler raised",
     "spans lost": "an exporter of OpenTelemetry raised",
@@ -83,12 +82,13 @@ EVENTS: Mapping[EventName, str] = {
     "rendezvous state written": "this node wrote the agreed state: a round formed or ended, for the reason given",
     "leads now": "this node decides about rounds from now on, because the leader before it is silent",
     "leads no more": "this node could not do what a leader does, for the reason given, and leaves it to other nodes",
+    "starting the store": "this node hosts the rendezvous store, which takes a moment because it needs torch",
     "store hosted": "the rendezvous store runs in this process",
     "store handed over": "this process hosted the rendezvous store and goes; another node serves it from now on",
     "store taken over": "the rendezvous store runs in this process, with all that was in it where it was before",
     "store not pointed at": "what was found at the endpoint while the store is elsewhere does not lead there",
     "job split": "nodes have gone on at the endpoint while the store was elsewhere; says if its nodes join them",
-    "endpoint is loopback": "the job may have several nodes, and no other machine can reach the endpoint",
+    "rendezvous endpoint is loopback": "the job may have several nodes, and no other machine can reach the endpoint",
     "file limit raised": "the store's host needs many connections; how many files it may have open now",
     "store served": "the store of elastic serve can be reached at the endpoint given",
     "store served no more": "elastic serve was asked to end, and with it the store and all connections end",
@@ -113,7 +113,7 @@ EVENTS: Mapping[EventName, str] = {
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 Format = Literal["human", "json"]
-_COLOURS = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
+_COLORS = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
 _PLAIN = "\x1b[0m"
 _PATIENCE: Duration = 0.5  # seconds for the reader of the log, see `configure`
 _lock = threading.RLock()
@@ -173,7 +173,8 @@ def configure(
     the name `elastic_core`, and nowhere if the program handles none there; a job that it runs shows its warnings.
 
     Args:
-        format: `human` (one line, with a traceback indented below it) or `json` (one object per line).
+        format: `human` (one line, with a traceback indented below it; on a terminal with the local time of day, else
+            with UTC in ISO 8601) or `json` (one object per line).
         level: the lowest level that is written, in upper or lower case; one of `LEVELS`.
         stream: the destination; None is `sys.stderr`, looked up for each line.
         clock: gives the timestamps.
@@ -205,11 +206,6 @@ class _Sink:
     @property
     def stream(self) -> TextIO | None:
         return self._stream if self._stream is not None else sys.stderr
-
-    def has_colours(self) -> bool:
-        stream = self.stream
-        wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        return wanted and stream is not None and stream.isatty()
 
     def write(self, line: str) -> None:
         stream = self.stream
@@ -289,25 +285,55 @@ class _Output:
         try:
             from structlog.processors import JSONRenderer, format_exc_info
 
-            now = datetime.fromtimestamp(self._clock.timestamp(), timezone.utc).isoformat(timespec="milliseconds")
-            head = {"event": event, "level": level, "timestamp": now.replace("+00:00", "Z")}
-            line = dict(format_exc_info(None, level, {**head, **fields}))
-            return str(JSONRenderer()(None, level, line)) if self._format == "json" else self._for_people(line)
+            now = datetime.fromtimestamp(self._clock.timestamp(), timezone.utc)
+            if self._format == "human":
+                return self._for_people(level, event, now, dict(format_exc_info(None, level, fields)))
+            head = {"event": event, "level": level, "timestamp": _iso(now)}
+            return str(JSONRenderer()(None, level, dict(format_exc_info(None, level, {**head, **fields}))))
         except Exception as error:  # noqa: BLE001 - a field that cannot be shown must not end the job
             return f"{event} (fields not shown: {type(error).__name__})"
 
-    def _for_people(self, line: dict[str, Any]) -> str:
-        event, level, timestamp = line.pop("event"), line.pop("level"), line.pop("timestamp")
-        trace = line.pop("exception", "") or str(line.pop("stack", ""))
+    def _for_people(self, level: str, event: EventName, now: datetime, fields: dict[str, Any]) -> str:
+        trace = fields.pop("exception", "") or str(fields.pop("stack", ""))
         below = "".join(f"\n    {printable(row)}" for row in trace.splitlines())
-        pairs = "".join(f" {key}={_shown(value)}" for key, value in line.items())
-        colour = _COLOURS[level] if self._sink.has_colours() else ""
-        return f"{timestamp} {colour}{level:<8} {event}{colour and _PLAIN}{':' if pairs else ''}{pairs}{below}"
+        pairs = _pairs(fields)
+        when = f"{now.astimezone():%H:%M:%S}" if is_terminal(self._sink.stream) else _iso(now)
+        color = _COLORS[level] if shows_colors(self._sink.stream) else ""
+        return f"{when} {color}{level:<8} {event}{color and _PLAIN}{':' if pairs else ''}{pairs}{below}"
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person may be looking at this stream. None and a stream that is closed are no terminals."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def shows_colors(stream: TextIO | None) -> bool:
+    """Whether the stream is a terminal that shows colors, and the user has not turned them off (NO_COLOR)."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _iso(now: datetime) -> str:
+    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _pairs(fields: Mapping[str, object]) -> str:
+    return "".join(f" {key}={_shown(value)}" for key, value in fields.items())
 
 
 def _shown(value: object) -> str:
-    """A value on one line: bare where that is unambiguous, else quoted, with control characters escaped."""
-    text = str(value)
+    """A value on one line: bare if that is unambiguous, else quoted, with control characters escaped. Truth values,
+    None and numbers look as in JSON, but for `.0`; a list has commas between its items."""
+    if isinstance(value, (bool, type(None))):
+        text = json.dumps(value)
+    elif isinstance(value, float):
+        text = str(value).removesuffix(".0")
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        text = ",".join(str(item) for item in value)
+    else:
+        text = str(value)
     bare = text and in_one_line(text) == text and not any(mark in '"=' or mark.isspace() for mark in text)
     return text if bare else printable(json.dumps(text, ensure_ascii=False))
 
@@ -329,7 +355,7 @@ class _Handed:
             logger.addHandler(logging.NullHandler())  # else logging itself would print what nobody handles
         if logger.isEnabledFor(LEVELS[level]):
             error = fields.pop("exc_info", None)
-            pairs = "".join(f" {key}={_shown(value)}" for key, value in fields.items())
+            pairs = _pairs(fields)
             logger.log(LEVELS[level], "%s", f"{event}{':' if pairs else ''}{pairs}", exc_info=error)
 
 

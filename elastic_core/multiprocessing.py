@@ -22,7 +22,7 @@ from elastic_core.workers.group import GroupPolicy, LocalWorkers
 from elastic_core.workers.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs, placer_of, to_map
 from elastic_core.workers.numa import NO_BINDING, Binding, mode_of, read_machine
 from elastic_core.workers.starters import CommandStarter
-from elastic_core.workers.streams import DEFAULT_PREFIX, OutputPolicy
+from elastic_core.workers.streams import OutputPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -194,7 +194,7 @@ def start_processes(
         raise RuntimeError(f"expected args and envs for the same local ranks from 0 on, found {found}")
     specs = _Asked(logs_specs)
     output = OutputPolicy(
-        prefix_template=log_line_prefixes or DEFAULT_PREFIX,
+        prefix_template=log_line_prefixes or None,
         stdout_filters=tuple(duplicate_stdout_filters or ()),
         stderr_filters=tuple(duplicate_stderr_filters or ()),
         placer=placer_of(specs),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from elastic_core.errors import ProcessFailure
 
+_ROOT_CAUSE = "Root cause"
 _MESSAGE_LINES = 40
 _OTHERS = 16  # of a thousand workers that lost the same peer, a few are enough
 
@@ -35,30 +36,50 @@ def exit_code_of(error: BaseException) -> int:
     return int(error.exit_code if isinstance(error, ElasticError) else ExitCode.INTERNAL_ERROR)
 
 
-def as_text(error: BaseException, run_id: str = "", reason: str = "") -> str:
-    """The paragraph for the terminal. `reason` is why the agent ended it (budget used up, ...)."""
-    return "\n".join([_headline(error, f" {run_id}" if run_id else "", reason), *failure_lines(failures_of(error))])
+def as_text(error: BaseException, run_id: str = "", reason: str = "", restarts: int = 0) -> str:
+    """The report for the terminal.
+
+    Args:
+        reason: why the agent ended the job, such as no restart being left.
+        restarts: how often the workers were restarted before.
+    """
+    failures = failures_of(error)
+    return "\n".join([_headline(error, f" {run_id}" if run_id else "", reason), *failure_lines(failures, restarts)])
+
+
+def in_color(report: str) -> str:
+    """The report with its two main lines, the first one and that of the root cause, highlighted for a terminal."""
+    lines = report.split("\n")
+    return "\n".join(
+        f"\x1b[1;31m{line}\x1b[0m" if number == 0 or line.startswith(_ROOT_CAUSE) else line
+        for number, line in enumerate(lines)
+    )
 
 
 def _headline(error: BaseException, name: str, reason: str) -> str:
     if isinstance(error, ConfigurationError):
         return _configuration(error)
     if isinstance(error, ChildFailedError):
-        return in_one_line(f"elastic: the job{name} failed" + (f": {reason}" if reason else ""))
+        if error.failures:  # the root cause is shown below
+            rank, first = error.get_first_failure()
+            reason = reason.removeprefix(f"rank {rank}: {first.reason}; ")
+        return in_one_line(f"elastic: job{name} failed" + (f": {reason}" if reason else ""))
     if isinstance(error, UnkillableWorkersError):
-        return f"elastic: the job{name} ended, but not all of it: {told(error)}"
+        return f"elastic: job{name} ended, but not all of its processes: {message_of(error)}"
     if isinstance(error, KeyboardInterrupt):
-        return f"elastic: the job{name} ended: interrupted from the keyboard"
+        return f"elastic: job{name} interrupted from the keyboard"
+    if isinstance(error, SignalException):
+        return f"elastic: job{name} stopped by {signal.Signals(error.sigval).name}"
     if isinstance(error, DrainedError):
-        return f"elastic: this node left the job{name}: {told(error)}"
+        return f"elastic: this node left job{name}: {message_of(error)}"
     if isinstance(error, ElasticError):
-        return f"elastic: the job{name} ended: {told(error)}"
+        return f"elastic: job{name} ended: {message_of(error)}"
     return f"elastic: internal error: {type(error).__name__}: {error}; please report it with the traceback above"
 
 
-def told(error: ElasticError) -> str:
-    """The message of an error. Its further lines are indented, since the words of other nodes are in some, and could
-    else pass for the lines of a report."""
+def message_of(error: ElasticError) -> str:
+    """The message of an error. All lines but the first are indented, because some quote other nodes, whose text could
+    otherwise pass for a line of the report."""
     return printable(str(error)).replace("\n", "\n  ")
 
 
@@ -69,16 +90,16 @@ def _configuration(error: ConfigurationError) -> str:
     return "\n".join([*lines, *(f"  - {problem}" for problem in error.problems)])
 
 
-def failure_lines(failures: Mapping[int, ProcessFailure]) -> Iterable[str]:
-    """The first failure with its last words, and those that followed from it; nothing where there is none."""
-    return map(in_one_line, _failure_lines(failures)) if failures else ()
+def failure_lines(failures: Mapping[int, ProcessFailure], restarts: int = 0) -> Iterable[str]:
+    """The root cause with the tail of its stderr, and the failures that followed from it; nothing if there are none."""
+    return map(in_one_line, _failure_lines(failures, restarts)) if failures else ()
 
 
-def _failure_lines(failures: Mapping[int, ProcessFailure]) -> Iterable[str]:
+def _failure_lines(failures: Mapping[int, ProcessFailure], restarts: int) -> Iterable[str]:
     rank, first = ChildFailedError("", dict(failures)).get_first_failure()
     yield ""
-    yield f"First failure: {_who(first)}: {first.reason}"
-    yield from _last_words(first)
+    yield f"{_ROOT_CAUSE}{_when(first, restarts)}: {_who(first)}: {first.reason}"
+    yield from _tail(first)
     others = [failure for other, failure in sorted(failures.items()) if other != rank]
     if others:
         yield "Failed after it, most likely because of it:"
@@ -87,14 +108,19 @@ def _failure_lines(failures: Mapping[int, ProcessFailure]) -> Iterable[str]:
         yield f"  and {len(others) - _OTHERS} more"
 
 
+def _when(failure: ProcessFailure, restarts: int) -> str:
+    """The round, and how many restarts came before; nothing in a first round, which is no news."""
+    said = [f"round {failure.round}"] if failure.round > 1 else []
+    said += [f"after {restarts} restart{'s' if restarts > 1 else ''}"] if restarts else []
+    return f" ({', '.join(said)})" if said else ""
+
+
 def _who(failure: ProcessFailure) -> str:
     node = f" on {failure.node}" if failure.node else ""
-    return (
-        f"rank {failure.global_rank} (local rank {failure.local_rank}, pid {failure.pid}){node}, round {failure.round}"
-    )
+    return f"rank {failure.global_rank} (local rank {failure.local_rank}, pid {failure.pid}){node}"
 
 
-def _last_words(failure: ProcessFailure) -> Iterable[str]:
+def _tail(failure: ProcessFailure) -> Iterable[str]:
     yield from _stack(failure)
     lines = failure.message.splitlines()
     if not lines:

@@ -336,7 +336,7 @@ def test_what_breaks_while_it_is_stopped_hides_nothing(plugin, capsys):
     for event, part in (
         ("plugin failed", "watchdog dog"),
         ("plugin failed", "rendezvous backend diary"),
-        ("endpoint failed", "health endpoint pulse"),
+        ("health endpoint failed", "health endpoint pulse"),
     ):
         assert f'{event}: part="{part}" reason="it broke while it was stopped"' in said
 

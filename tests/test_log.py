@@ -49,6 +49,48 @@ def test_a_line_for_people(output):
     assert lines() == ["2001-09-09T01:46:40.250Z info     round formed: round=1 seconds=0.5 node=node7"]
 
 
+def test_a_terminal_gets_the_local_time_of_day(output, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    time.tzset()
+    try:
+        lines = output(stream=Terminal())
+        log.get_logger().info("round formed", round=1)
+        assert lines() == ["07:31:40 info     round formed: round=1"]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ([14485, 14486], "14485,14486"),
+        (["a b", "c"], '"a b,c"'),
+        ([], '""'),
+        (True, "true"),
+        (False, "false"),
+        (None, "null"),
+        (30.0, "30"),
+        (0.009, "0.009"),
+        (1234567.5, "1234567.5"),
+        (7, "7"),
+    ],
+)
+def test_values_do_not_look_like_python(output, value, shown):
+    lines = output()
+    log.get_logger().info("workers started", value=value)
+    assert lines()[0].endswith(f" value={shown}")
+
+
+def test_json_keeps_the_types_of_values(output):
+    lines = output("json")
+    log.get_logger().info("workers started", pids=[1, 2], notified=True, grace=30.0)
+    (line,) = map(json.loads, lines())
+    assert (line["pids"], line["notified"], line["grace"]) == ([1, 2], True, 30.0)
+    assert line["timestamp"] == "2001-09-09T01:46:40.250Z"
+
+
 def test_values_stay_on_one_line_and_cannot_steer_a_terminal(output):
     lines = output()
     log.get_logger().warning("plugin failed", error="a\nb", colour="\x1b[31m", name='say "hi"', empty="", ok="ä")
@@ -99,7 +141,7 @@ def test_only_lines_of_the_level_and_above_are_written(output):
     lines = output("json", level="WARNING")
     logger = log.get_logger()
     for write in (logger.debug, logger.info, logger.warning, logger.error, logger.critical):
-        write("no restart")
+        write("round over")
     assert [json.loads(line)["level"] for line in lines()] == ["warning", "error", "critical"]
 
 
@@ -369,7 +411,7 @@ if "handled" in sys.argv:
     import logging
     logging.basicConfig(format="%(name)s %(levelname)s %(message)s")
 log.get_logger(node="a").warning("entry dropped", reason="a b")
-log.get_logger().error("no restart")
+log.get_logger().error("round over")
 log.get_logger().info("round formed")
 memory = SharedMemory()
 params = RendezvousParameters("memory", "", "job", 1, 1, keep_alive_interval=0.05)
@@ -398,7 +440,7 @@ def test_a_library_writes_nothing_unless_it_is_asked_to():
 def test_a_program_that_handles_our_lines_gets_them():
     said = unasked("handled")
     assert 'elastic_core WARNING entry dropped: node=a reason="a b"\n' in said
-    assert "elastic_core ERROR no restart\n" in said
+    assert "elastic_core ERROR round over\n" in said
     assert "elastic_core WARNING store lost its state: round=1\n" in said
     assert "round formed" not in said
 

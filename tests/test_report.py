@@ -22,7 +22,7 @@ from elastic_core.errors import (
     SignalException,
     UnkillableWorkersError,
 )
-from elastic_core.report import as_text, exit_code_of
+from elastic_core.report import as_text, exit_code_of, in_color
 
 
 def failure(rank, **fields):
@@ -80,25 +80,25 @@ def test_a_failure_with_an_error_file_and_others_that_followed():
     silent = failure(1, caused_by=9)
     error = ChildFailedError("train.py", {1: silent, 3: killed, 9: first})
     assert as_text(error, "job", "all 3 restarts are used (--max-restarts)") == golden("""
-        elastic: the job job failed: all 3 restarts are used (--max-restarts)
+        elastic: job job failed: all 3 restarts are used (--max-restarts)
 
-        First failure: rank 9 (local rank 1, pid 109) on node7, round 2: exit code 1
+        Root cause (round 2): rank 9 (local rank 1, pid 109) on node7: exit code 1
           error file /tmp/e/rank-9.error.json:
             Traceback (most recent call last):
               ...
             ValueError: no such layer
         Failed after it, most likely because of it:
-          rank 1 (local rank 1, pid 101) on node7, round 2: exit code 1
-          rank 3 (local rank 3, pid 103) on node7, round 2: killed by SIGABRT (Aborted) | socket closed
+          rank 1 (local rank 1, pid 101) on node7: exit code 1
+          rank 3 (local rank 3, pid 103) on node7: killed by SIGABRT (Aborted) | socket closed
         """)
 
 
 def test_a_failure_with_last_words_on_stderr():
     error = ChildFailedError("train.py", {0: failure(0, message="one\ntwo", node="")})
     assert as_text(error) == golden("""
-        elastic: the job failed
+        elastic: job failed
 
-        First failure: rank 0 (local rank 0, pid 100), round 2: exit code 1
+        Root cause (round 2): rank 0 (local rank 0, pid 100): exit code 1
           last lines of its stderr:
             one
             two
@@ -109,9 +109,9 @@ def test_a_hung_worker_is_shown_with_its_stack():
     stack = 'Current thread 0x1 (most recent call first):\n  File "train.py", line 3 in step\n\nThread 0x2:\n  ...'
     hung = failure(0, reason="hang: no progress for 30 s (no log line)", message="step 7", stack=stack, exitcode=-6)
     assert as_text(ChildFailedError("train.py", {0: hung}), "job") == golden("""
-        elastic: the job job failed
+        elastic: job job failed
 
-        First failure: rank 0 (local rank 0, pid 100) on node7, round 2: hang: no progress for 30 s (no log line)
+        Root cause (round 2): rank 0 (local rank 0, pid 100) on node7: hang: no progress for 30 s (no log line)
           what its threads were doing at the end:
             Current thread 0x1 (most recent call first):
               File "train.py", line 3 in step
@@ -126,7 +126,7 @@ def test_a_hung_worker_is_shown_with_its_stack():
 def test_why_there_is_no_stack():
     hung = failure(0, reason="hang: no beat", message="step 7", stack="no stack: it is not Python")
     assert as_text(ChildFailedError("train.py", {0: hung})).endswith(
-        "round 2: hang: no beat\n  no stack: it is not Python\n  last lines of its stderr:\n    step 7"
+        "on node7: hang: no beat\n  no stack: it is not Python\n  last lines of its stderr:\n    step 7"
     )
 
 
@@ -144,11 +144,13 @@ def test_of_a_long_message_the_last_lines_are_shown():
 
 def test_workers_that_would_not_die_hide_no_failure():
     error = UnkillableWorkersError("found 1 still there: 7 (python)")
-    assert as_text(error, "job") == "elastic: the job job ended, but not all of it: found 1 still there: 7 (python)"
+    assert (
+        as_text(error, "job") == "elastic: job job ended, but not all of its processes: found 1 still there: 7 (python)"
+    )
     error.failures = {0: failure(0, message="boom")}
     assert as_text(error, "job").endswith(
         golden("""
-        First failure: rank 0 (local rank 0, pid 100) on node7, round 2: exit code 1
+        Root cause (round 2): rank 0 (local rank 0, pid 100) on node7: exit code 1
           last lines of its stderr:
             boom
         """)
@@ -159,15 +161,15 @@ def test_workers_that_would_not_die_hide_no_failure():
     ("error", "text"),
     [
         (
-            SignalException("the agent received SIGTERM", signal.SIGTERM),
-            "elastic: the job j ended: the agent received SIGTERM",
+            SignalException("stopped by SIGTERM", signal.SIGTERM),
+            "elastic: job j stopped by SIGTERM",
         ),
-        (DrainedError("drained: by a"), "elastic: this node left the job j: drained: by a"),
-        (RendezvousTimeoutError("2 of 4 nodes"), "elastic: the job j ended: 2 of 4 nodes"),
-        (KeyboardInterrupt(), "elastic: the job j ended: interrupted from the keyboard"),
+        (DrainedError("drained: by a"), "elastic: this node left job j: drained: by a"),
+        (RendezvousTimeoutError("2 of 4 nodes"), "elastic: job j ended: 2 of 4 nodes"),
+        (KeyboardInterrupt(), "elastic: job j interrupted from the keyboard"),
         (
-            RendezvousClosedError("closed by \x1b[2J\u202en1:\r\nFirst failure: é"),
-            "elastic: the job j ended: closed by \\x1b[2J\\u202en1:\n  First failure: é",
+            RendezvousClosedError("closed by \x1b[2J\u202en1:\r\nRoot cause: é"),
+            "elastic: job j ended: closed by \\x1b[2J\\u202en1:\n  Root cause: é",
         ),
         (
             KeyError("x"),
@@ -184,7 +186,7 @@ def test_an_error_that_follows_a_failure_shows_both():
     error.failures = {0: ProcessFailure(0, 4711, 3, global_rank=0, round=1, reason="exit code 3", message="no space")}
     text = as_text(error, "job")
     assert text.startswith("elastic: --log-dir: expected room on the disk")
-    assert "First failure: rank 0 (local rank 0, pid 4711), round 1: exit code 3" in text
+    assert "Root cause: rank 0 (local rank 0, pid 4711): exit code 3" in text
     assert "    no space" in text
 
 
@@ -192,17 +194,42 @@ def test_a_node_without_a_failure_of_its_own_shows_the_first_of_the_job():
     error = RendezvousClosedError("the job was closed by node7: rank 9 on node7: exit code 1")
     error.failures = {9: failure(9, local_rank=1, message="boom"), 3: failure(3, node="node2", caused_by=9)}
     assert as_text(error, "job") == golden("""
-        elastic: the job job ended: the job was closed by node7: rank 9 on node7: exit code 1
+        elastic: job job ended: the job was closed by node7: rank 9 on node7: exit code 1
 
-        First failure: rank 9 (local rank 1, pid 109) on node7, round 2: exit code 1
+        Root cause (round 2): rank 9 (local rank 1, pid 109) on node7: exit code 1
           last lines of its stderr:
             boom
         Failed after it, most likely because of it:
-          rank 3 (local rank 3, pid 103) on node2, round 2: exit code 1
+          rank 3 (local rank 3, pid 103) on node2: exit code 1
         """)
 
 
 def test_of_many_that_followed_a_few_are_shown():
     failures = {rank: failure(rank, caused_by=0 if rank else None) for rank in range(100)}
     lines = as_text(ChildFailedError("train.py", failures)).splitlines()
-    assert lines[-2:] == ["  rank 16 (local rank 0, pid 116) on node7, round 2: exit code 1", "  and 83 more"]
+    assert lines[-2:] == ["  rank 16 (local rank 0, pid 116) on node7: exit code 1", "  and 83 more"]
+
+
+def test_root_cause_after_restarts_names_round_and_count():
+    error = ChildFailedError("train.py", {0: failure(0, message="boom")})
+    said = [as_text(error, "job", restarts=restarts).splitlines()[2].partition(": ")[0] for restarts in (0, 1, 3)]
+    assert said == [
+        "Root cause (round 2)",
+        "Root cause (round 2, after 1 restart)",
+        "Root cause (round 2, after 3 restarts)",
+    ]
+
+
+def test_headline_leaves_the_failure_to_the_root_cause():
+    error = ChildFailedError("train.py", {0: failure(0)})
+    assert as_text(error, "job", "rank 0: exit code 1; no restart is allowed").startswith(
+        "elastic: job job failed: no restart is allowed\n"
+    )
+    elsewhere = "the job was closed by a: rank 3 on a: exit code 1"
+    assert as_text(error, "job", elsewhere).startswith(f"elastic: job job failed: {elsewhere}\n")
+
+
+def test_color_marks_headline_and_root_cause_and_no_lines_of_workers():
+    error = ChildFailedError("train.py", {0: failure(0, message="Root cause: mine")})
+    colored = [line for line in in_color(as_text(error, "job")).splitlines() if "\x1b" in line]
+    assert [line[7:22] for line in colored] == ["elastic: job jo", "Root cause (rou"]

@@ -116,4 +116,4 @@ def test_marks_do_not_pile_up(marks):
 
 
 def test_a_name_stays_on_its_line():
-    assert in_one_line("node\nFirst failure: none\r\n\u2028x\x85") == r"node\nFirst failure: none\n\u2028x\x85"
+    assert in_one_line("node\nRoot cause: none\r\n\u2028x\x85") == r"node\nRoot cause: none\n\u2028x\x85"

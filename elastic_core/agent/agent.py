@@ -73,6 +73,8 @@ class SimpleElasticAgent(ElasticAgent):
         shutdown_timeout: grace in seconds on every stop path, between SIGTERM and SIGKILL.
     """
 
+    _node = ""  # the name of this machine, where a subclass knows it
+
     def __init__(
         self,
         spec: WorkerSpec,
@@ -303,7 +305,6 @@ class SimpleElasticAgent(ElasticAgent):
         error.failures = together(self._result.failures, told)
         if not self._result.failures:
             raise error
-        get_logger().error("no restart", reason=str(error))
         self._worker_group.state = WorkerState.FAILED
         return RunResult(WorkerState.FAILED, failures=dict(error.failures)), str(error)
 
@@ -330,7 +331,6 @@ class SimpleElasticAgent(ElasticAgent):
         return RunResult(WorkerState.SUCCEEDED, self._result.return_values), decision.reason
 
     def _fail(self, seen: Observation, decision: Decision) -> Ended:
-        get_logger().error("no restart", reason=decision.reason)
         self._worker_group.state = WorkerState.FAILED
         result = replace(seen.result, state=WorkerState.FAILED, failures=seen.failures)
         return result, decision.reason + self._link.close()
@@ -350,7 +350,7 @@ class SimpleElasticAgent(ElasticAgent):
         if self._worker_group.state is WorkerState.FAILED:
             self._complete()
         self._worker_group.state = WorkerState.STOPPED
-        raise SignalException(f"the agent received {signum.name} and stopped its workers", signum)
+        raise SignalException(f"stopped by {signum.name}", signum)
 
     # -- waiting
 
@@ -390,7 +390,8 @@ class SimpleElasticAgent(ElasticAgent):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Wait for the next round and put its ranks into the group."""
         begun = self._clock.now()
-        own = Introduction(self._spec.role, self._spec.local_world_size, self._budget.failures, worker_group.round + 1)
+        size, restarts = self._spec.local_world_size, self._budget.failures
+        own = Introduction(self._spec.role, size, restarts, worker_group.round + 1, self._node)
         progress = self._progress(AgentPhase.JOINING, "the round to form", begun)
         info = next_round(self._spec.rdzv_handler, own, self._events, self._clock, progress)
         if info is None:  # a signal has come, perhaps already while the last round was being stopped

@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections
 import os
 import select
+import signal
 import threading
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +16,6 @@ from elastic_core.clock import Duration, Instant
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable, Collection, Iterable
 
     from elastic_core.clock import Clock
@@ -138,7 +138,10 @@ class EventQueue:
             self._events.popleft()()
 
     def _take_signal(self, signum: signal.Signals, at: Instant) -> None:
-        get_logger().warning("signal received", signal=signum.name)
+        if signum is signal.SIGINT:  # no surprise to the user who has pressed Ctrl-C
+            get_logger().info("signal received", signal=signum.name)
+        else:
+            get_logger().warning("signal received", signal=signum.name)
         if not self.signals:
             self._asked_at = at
         elif signum != self.signals[0] or at - self._asked_at >= _SAME_REQUEST:

@@ -2,9 +2,12 @@
 finding and the time of the next look come out.
 
 Progress is a sample that differs from the one before it: more output, another beat, or more CPU time than helper
-threads that idle use up. The table is looked at four times per timeout, and when a timeout is over, so a hang is found
-at most a quarter of it late. Time in which the agent itself was held up (stopped, or starved) does not count: it could
-not read what workers wrote then.
+threads that idle use up. CPU time proves little, because a worker that waits in a collective of NCCL spins. So it does
+not count for a worker that has written or beaten regularly: that worker continues to, unless it hangs.
+
+The table is looked at four times per timeout, and when a timeout is over, so a hang is found at most a quarter of it
+late. Time in which the agent itself was held up (stopped, or starved) does not count: it could not read what workers
+wrote then.
 """
 
 from __future__ import annotations
@@ -51,21 +54,35 @@ class HangPolicy:
 
 @dataclass(frozen=True)
 class _Row:
-    """One worker. `effort`: the CPU time in its last stretch of progress."""
+    """One worker.
+
+    Args:
+        effort: the CPU time in its last stretch of progress.
+        signs: the first and the last look that found output or a beat, as long as no half timeout without lay between.
+        regular: that was so for a whole timeout, so its CPU time does not count any more.
+    """
 
     sample: WorkerSample
     looked_at: Instant
     moved_at: Instant
     effort: float = 0.0
+    signs: tuple[Instant, Instant] | None = None
+    regular: bool = False
 
-    def after(self, sample: WorkerSample, now: Instant, away: bool) -> _Row:
+    def after(self, sample: WorkerSample, now: Instant, away: bool, timeout: Duration) -> _Row:
+        if sample.pid != self.sample.pid:
+            return _Row(sample, now, now)
         grown = sample.cpu - self.sample.cpu
-        told = (sample.written, sample.beats) != (self.sample.written, self.sample.beats)
-        busy = grown > max(IDLE_SHARE * (now - self.looked_at), _COARSE)
-        if told or busy or sample.held_up or sample.pid != self.sample.pid:
-            return _Row(sample, now, now, grown)
+        row = replace(self, sample=sample, looked_at=now)
+        if (sample.written, sample.beats) != (self.sample.written, self.sample.beats):
+            first = self.signs[0] if self.signs and now - self.signs[1] <= timeout / 2 else now
+            regular = self.regular or now - first >= timeout
+            return replace(row, moved_at=now, effort=grown, signs=(first, now), regular=regular)
+        busy = not self.regular and grown > max(IDLE_SHARE * (now - self.looked_at), _COARSE)
+        if busy or sample.held_up:
+            return replace(row, moved_at=now, effort=grown)
         credit = now - self.looked_at if away else 0.0
-        return replace(self, sample=sample, looked_at=now, moved_at=later(self.moved_at, credit))
+        return replace(row, moved_at=later(self.moved_at, credit))
 
 
 @dataclass(frozen=True)
@@ -94,7 +111,7 @@ class HangTable:
 
     def _row(self, sample: WorkerSample, now: Instant) -> _Row:
         row = self.rows.get(sample.local_rank)
-        return row.after(sample, now, self._away(now)) if row else _Row(sample, now, now)
+        return row.after(sample, now, self._away(now), self.policy.timeout) if row else _Row(sample, now, now)
 
     def _away(self, now: Instant) -> bool:
         """Whether the last look was so long ago that the time since should not count."""
@@ -104,6 +121,7 @@ class HangTable:
         return later(row.moved_at, self.policy.timeout)
 
     def _expiry(self, row: _Row, now: Instant) -> Expiry:
-        missing = ", ".join(words for name, words in WORDS.items() if name in self.policy.progress)
+        counted = [name for name in WORDS if name in self.policy.progress and not (name == "cpu" and row.regular)]
+        missing = ", ".join(WORDS[name] for name in counted)
         reason = f"no progress for {round(now - row.moved_at, 1):g} s ({missing})"
         return Expiry(row.sample.pid, scope="", reason=reason, late=now - self._end(row))

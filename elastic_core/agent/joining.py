@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from elastic_core.agent.interface import Worker
@@ -33,18 +34,19 @@ _MOST = 2**31
 
 
 class Introduction(NamedTuple):
-    """What a node says of itself: the role and number of its workers, the failures of the job that it knows of, and the
-    number that it would give the round."""
+    """What a node tells the others: the role and number of its workers, the restarts of the job that it knows of, the
+    number that it would give the round, and its name."""
 
     role: str
     local_world_size: int
     restart_count: int
     round: int
+    node: str = ""
 
     @property
     def member(self) -> Member:
-        """One member of the round among the others; nothing else is known of it."""
-        return Member("", "", "", self.role, self.local_world_size)
+        """The node as a member of the round. Its host and address are not known."""
+        return Member(self.node, "", "", self.role, self.local_world_size)
 
 
 def next_round(
@@ -76,6 +78,10 @@ def _with_members(info: RendezvousInfo, own: Introduction) -> RendezvousInfo:
     formed: Round | None = getattr(info, "formed", None)
     if formed is None:
         formed = exchange_introductions(info.store, info.rank, info.world_size, own)
+        if info.world_size == 1:
+            where = info.bootstrap_store_info
+            alone = own.member._replace(host=own.node, address=where.master_addr if where else "")
+            formed = replace(formed, members=(alone,))
     return RendezvousInfo(info.store, info.rank, info.world_size, info.bootstrap_store_info, formed)
 
 
@@ -110,10 +116,12 @@ def _read(store: Store, rank: int) -> Introduction:
         raise RendezvousStateError(f"{message}; let all nodes run the same version") from error
 
 
-def _checked(role: Any, *numbers: Any) -> Introduction:
-    if not isinstance(role, str) or not all(type(number) is int and 0 <= number < _MOST for number in numbers):
-        raise ValueError(numbers)
-    return Introduction(role, *numbers)
+def _checked(role: Any, workers: Any, restarts: Any, number: Any, node: Any) -> Introduction:
+    counts = (workers, restarts, number)
+    whole = all(type(count) is int and 0 <= count < _MOST for count in counts)
+    if not whole or not isinstance(role, str) or not isinstance(node, str):
+        raise ValueError(counts)
+    return Introduction(role, workers, restarts, number, node)
 
 
 def check_place(members: Sequence[Member], group_rank: int, group_world_size: int, spec: WorkerSpec) -> None:

@@ -113,11 +113,11 @@ class Link:
             verdict = self._rounds.verdict()
             if verdict and verdict.outcome in (Outcome.CLOSED, Outcome.FENCED):  # there is no one to tell
                 return
-            told = self._rounds.leave(reason, LEAVE_PATIENCE)
+            notified = self._rounds.leave(reason, LEAVE_PATIENCE)
         except Exception as error:  # noqa: BLE001 - the node leaves, whether or not it can say so
-            get_logger().warning("round left", reason=reason, told=False, error=str(error))
+            get_logger().warning("round left", reason=reason, notified=False, error=str(error))
             return
-        get_logger().info("round left", reason=reason, told=told)
+        get_logger().info("round left", reason=reason, notified=notified)
 
     def close(self) -> str:
         """The job is over on this node: close the rendezvous where that is the agent's business. Returns what to add to

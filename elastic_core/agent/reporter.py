@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.interface import WorkerState
+from elastic_core.agent.supervise import first_in_words
 from elastic_core.clock import later
 from elastic_core.errors import DrainedError, SignalException
 from elastic_core.interfaces.health import AgentPhase
@@ -44,6 +45,7 @@ class Reporter:
         self._tell = observer
         self._clock = clock
         self._phase: tuple[AgentPhase, str] | None = None
+        self._logged_failure = ""
 
     def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
         """`sign`: when the reason first showed. The same phase and reason are not reported twice in a row."""
@@ -73,10 +75,16 @@ class Reporter:
         self._tell(WorkerExited(self._run_id, round_, ended.local_rank, ended.exitcode))
 
     def failures(self, failures: Mapping[int, ProcessFailure]) -> None:
+        self._logged_failure = first_in_words(failures)
         for failure in failures.values():
-            get_logger().error(
-                "worker failed", rank=failure.global_rank, pid=failure.pid, round=failure.round, reason=failure.reason
-            )
+            if not failure.hung:  # logged when it was killed
+                get_logger().error(
+                    "worker failed",
+                    rank=failure.global_rank,
+                    pid=failure.pid,
+                    round=failure.round,
+                    reason=failure.reason,
+                )
             self._tell(WorkerFailed(self._run_id, failure))
 
     def hangs_elsewhere(self, job: Mapping[int, ProcessFailure], own: Mapping[int, ProcessFailure]) -> None:
@@ -95,7 +103,8 @@ class Reporter:
         self._tell(RestartDecided(self._run_id, round_, cause, decision.reason, restart_count, allowed))
 
     def finished(self, state: WorkerState, reason: str, restarts: int) -> None:
-        get_logger().info("agent finished", state=state.value, reason=reason, restarts=restarts)
+        new = reason.removeprefix(f"{self._logged_failure}; ")
+        get_logger().info("agent finished", state=state.value, restarts=restarts, reason=new)
         self._tell(AgentFinished(self._run_id, state.value, reason, restarts))
         self.phase(AgentPhase.FINISHED, reason)
 

@@ -135,7 +135,7 @@ def answering(
     that is `given` takes the endpoint's place; the program has started it, and it is stopped at the end."""
     with contextlib.ExitStack() as stack:
         if given is not None:
-            stack.callback(_end, "endpoint failed", "health check server", given.stop)
+            stack.callback(_end, "health endpoint failed", "health check server", given.stop)
         else:
             _start_health(settings, manager, board, stack)
         _export_spans(board, environ, stack)
@@ -222,7 +222,7 @@ def _start_health(settings: Settings, manager: PluginManager, view: AgentView, s
     server = chosen.made_health_endpoint(settings, manager, view)
     if server is None:
         return
-    stack.callback(_end, "endpoint failed", f"health endpoint {settings.health}", server.stop)
+    stack.callback(_end, "health endpoint failed", f"health endpoint {settings.health}", server.stop)
     try:
         server.start()
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from elastic_core.log import get_logger
 from elastic_core.workers.environment import EnvironmentPolicy
 from elastic_core.workers.group import GroupPolicy
 from elastic_core.workers.numa import MODES, NO_BINDING, Binding, Machine, read_machine
-from elastic_core.workers.streams import OutputPolicy
+from elastic_core.workers.streams import OutputPolicy, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -82,6 +83,7 @@ def group_policy(
         stderr_filters=settings.duplicate_stderr_filters,
         log_dir=log_dir,
         placer=_placer(settings, log_dir, logs_specs),
+        terminals=frozenset(stream for stream in Stream if os.isatty(stream)),
         watched="log" in progress,
     )
     environment = EnvironmentPolicy(settings.virtual_local_rank, faulthandler=bool(progress or settings.watchdog))

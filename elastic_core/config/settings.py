@@ -224,11 +224,12 @@ class Settings:
     duplicate_stderr_filters: tuple[str, ...] = setting(
         (), parse_texts, "output", "the same for stderr; `,,` is a comma", "TEXT,.."
     )
-    log_line_prefix_template: str = setting(
-        "[${role_name}${local_rank}]:",
+    log_line_prefix_template: str | None = setting(
+        None,
         parse_text,
         "output",
-        "prefix of a worker's lines on the console",
+        "prefix of a worker's lines on the console; unset: `[${role_name}${local_rank}]:` with --tee, else "
+        "`[rank${rank}] ` if several workers write to a terminal; empty: none",
         "TEXT",
         torchrun=False,
         also_reads={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": str},
@@ -294,8 +295,8 @@ class Settings:
         ("log", "cpu", "beat"),
         some_of("log", "cpu", "beat"),
         "watching",
-        "what counts as progress: output, CPU time, elastic_core.watchdog.beat(); leave out cpu where workers spin in a"
-        " collective",
+        "what counts as progress: output, CPU time (until a worker writes or beats regularly), "
+        "elastic_core.watchdog.beat()",
         "log,cpu,beat",
         torchrun=False,
     )

@@ -113,7 +113,7 @@ def progress(
 ) -> str:
     """Which nodes are there and which are missing, in one line; empty if nothing is known."""
     if state is None:
-        return "the rendezvous store has not answered yet"
+        return f"connecting to the store at {settings.endpoint}" if settings.endpoint else "connecting to the store"
     if state.open and state.seated(key):
         return _work_left(state, roster)
     status = join_status(state, key, 0, settings.max_nodes)

@@ -23,6 +23,7 @@ _LONGEST_LINE = 64 * 1024
 TAIL_LINES = 20
 TAIL_BYTES = 16 * 1024
 _PIPE_BUF = select.PIPE_BUF
+_REPLACE = b"\r\x1b[K"  # back to the begin of the line, whose text is erased
 
 Report = Callable[[str, OSError], None]
 """Called once with the path of a file that can no longer be written, and the error."""
@@ -53,6 +54,34 @@ class FileSink:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+class Screen:
+    """The terminal line that the cursor is on, for workers that share the terminal: stdout and stderr of all of them.
+    It writes nothing; `line` returns what to write next."""
+
+    def __init__(self) -> None:
+        self._owner: object = None
+        self._leaves = b""  # ends the present line before another one begins
+        self._with_bars: set[object] = set()
+
+    def line(self, owner: object, prefix: bytes, text: bytes, continues: bool) -> bytes:
+        """A line, or a part of one, of the worker stream `owner`, with its prefix unless it is on the screen already.
+        `continues`: the first part of the line was shown before."""
+        if self._owner is owner and continues:
+            shown = text
+        elif continues and not text.strip(b"\r\n"):
+            return b""  # another stream has ended the line
+        else:
+            shown = self._leaves + prefix + text
+        self._owner = owner
+        if text.endswith(b"\r"):
+            self._with_bars.add(owner)
+        elif text.endswith(b"\n"):
+            self._with_bars.discard(owner)
+        # A progress bar is replaced, since its worker writes it again; other unfinished text stays.
+        self._leaves = b"" if text.endswith(b"\n") else _REPLACE if owner in self._with_bars else b"\n"
+        return shown
 
 
 class ConsoleSink:
@@ -109,8 +138,11 @@ class TailSink:
 class Channel:
     """Not thread-safe: fed by the output pump, read after it has ended."""
 
-    def __init__(self, plan: StreamPlan, console: ConsoleSink, filtered: FileSink | None, report: Report) -> None:
+    def __init__(
+        self, plan: StreamPlan, console: ConsoleSink, filtered: FileSink | None, report: Report, screen: Screen
+    ) -> None:
         self._plan = plan
+        self._screen = screen
         self._console = console
         self._filtered = filtered
         self._file = FileSink(plan.file, report) if plan.file else None
@@ -123,8 +155,10 @@ class Channel:
 
     @property
     def unfinished(self) -> bool:
-        """Whether text without a line end waits that the console may show (prefixed lines are shown whole)."""
-        return self._shows and not self._plan.prefix and len(self._pending) > self._shown
+        """Whether text without a line end waits that the console may show. Prefixed lines that do not go to a terminal
+        are shown whole."""
+        may_show = self._shows and (self._plan.terminal or not self._plan.prefix)
+        return may_show and len(self._pending) > self._shown
 
     def feed(self, data: bytes) -> None:
         """Take what the worker wrote."""
@@ -145,13 +179,16 @@ class Channel:
 
     def show_unfinished(self) -> None:
         """Show a line that stayed unfinished for a while (a prompt, a counter)."""
-        self._console.write(self._pending[self._shown :])
+        text = self._pending[self._shown :]
+        if self._plan.prefix:
+            text = self._screen.line(self, self._plan.prefix, text, continues=self._shown > 0)
+        self._console.write(text)
         self._shown = len(self._pending)
 
     def close(self) -> None:
         """The stream has ended: the last line counts even without a line end."""
         rest, self._pending = self._pending, b""
-        self._show([rest] if rest else [])
+        self._show([_ended(rest) if self._plan.prefix else rest] if rest else [])
         if self._file:
             self._file.close()
 
@@ -179,13 +216,17 @@ class Channel:
             self._filtered.write(b"".join(map(_ended, chosen)))
 
     def _show_on_console(self, lines: list[bytes]) -> None:
-        """Raw without a prefix; with one, every piece on a line of its own, so that no two workers share one."""
-        if self._plan.prefix:
-            self._console.write(b"".join(self._plan.prefix + _ended(line) for line in lines))
-            return
+        """Raw without a prefix; with one, every piece on a separate line, so that no two workers share one."""
         text = b"".join(lines)
-        self._console.write(text[self._shown :])
-        self._shown = max(self._shown - len(text), 0)
+        shown, self._shown = self._shown, max(self._shown - len(text), 0)
+        if not self._plan.prefix:
+            self._console.write(text[shown:])
+        elif not self._plan.terminal:
+            self._console.write(b"".join(self._plan.prefix + _ended(line) for line in lines))
+        else:
+            first = self._screen.line(self, self._plan.prefix, lines[0][shown:], continues=shown > 0)
+            rest = (self._screen.line(self, self._plan.prefix, line, continues=False) for line in lines[1:])
+            self._console.write(first + b"".join(rest))
 
 
 def _ended(line: bytes) -> bytes:

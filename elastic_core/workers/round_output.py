@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.support import files, forks
-from elastic_core.workers.channel import Channel, ConsoleSink, FileSink
+from elastic_core.workers.channel import Channel, ConsoleSink, FileSink, Screen
 from elastic_core.workers.output import OutputPump
 from elastic_core.workers.process import cannot_start, remedy
 from elastic_core.workers.streams import Stream, StreamPlan, plan_stream
@@ -35,6 +35,7 @@ class RoundOutput:
     ) -> None:
         self._report = report
         self._consoles = {stream: ConsoleSink(int(stream)) for stream in Stream}
+        self._screen = Screen()
         self._filtered: dict[Path, FileSink] = {}
         self._channels: dict[int, Channel] = {}
         self._write_ends: dict[tuple[int, Stream], int] = {}
@@ -133,7 +134,7 @@ class RoundOutput:
                     self._open_channel(ranks.local, stream, stream_plan)
 
     def _open_channel(self, local_rank: int, stream: Stream, plan: StreamPlan) -> None:
-        channel = Channel(plan, self._consoles[stream], self._filtered_sink(plan), self._report)
+        channel = Channel(plan, self._consoles[stream], self._filtered_sink(plan), self._report, self._screen)
         try:
             read_end, self._write_ends[local_rank, stream] = os.pipe()
         except OSError:

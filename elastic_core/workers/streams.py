@@ -2,7 +2,8 @@
 
 stderr always passes through the agent, so that a failure can be shown with its last lines. stdout does so too when
 there are several workers, so that their lines stay whole, or when a file, a prefix, a filter or a check of the workers'
-progress was asked for. Otherwise the one worker has the agent's own stdout, which may be a terminal.
+progress was asked for. Otherwise the one worker has the agent's own stdout, which may be a terminal. On a terminal the
+lines of several workers begin with the rank; a file or a pipe gets them as they are, unless `--tee` asks for a prefix.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Stream(enum.IntEnum):
 
 
 DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
+TERMINAL_PREFIX = "[rank${rank}] "
 
 FILTERED = "filtered"
 """The stem of the files that gather the chosen lines of all workers."""
@@ -60,14 +62,21 @@ def _nothing(local_rank: int) -> int:
 
 @dataclass(frozen=True)
 class OutputPolicy:
-    """What the user decided about output. `prefix_template` may be one for each local rank. `ranks_filter` empty means
-    every local rank is shown on the console;
-    `watched` means that a line of output counts as progress of a worker, so that every stream has to pass here."""
+    """What the user decided about output.
+
+    Args:
+        ranks_filter: the local ranks that are shown on the console; empty: all.
+        prefix_template: for lines of `tee`; one for all workers or one for each local rank. None: DEFAULT_PREFIX for
+            these, and TERMINAL_PREFIX for others on a terminal.
+        terminals: the streams of this process that are terminals.
+        watched: a line of output is progress of its worker, so every stream has to pass through the agent.
+    """
 
     redirects: StreamChoice = _nothing
     tee: StreamChoice = _nothing
     ranks_filter: frozenset[int] = frozenset()
-    prefix_template: str | Mapping[int, str] = DEFAULT_PREFIX
+    prefix_template: str | Mapping[int, str] | None = None
+    terminals: frozenset[Stream] = frozenset()
     stdout_filters: tuple[str, ...] = ()
     stderr_filters: tuple[str, ...] = ()
     log_dir: Path | None = None
@@ -82,6 +91,7 @@ class StreamPlan:
     captured: bool
     console: bool = True
     prefix: bytes = b""
+    terminal: bool = False
     file: Path | None = None
     filtered: Path | None = None
     filters: tuple[bytes, ...] = ()
@@ -109,10 +119,14 @@ def plan_stream(
     to_file = file is not None
     shown = not policy.ranks_filter or ranks.local in policy.ranks_filter
     filters = policy.stdout_filters if stream is Stream.OUT else policy.stderr_filters
+    terminal = stream in policy.terminals
+    default = DEFAULT_PREFIX if tee else TERMINAL_PREFIX
+    template = default if policy.prefix_template is None else policy.prefix_template
     return StreamPlan(
         captured=stream is Stream.ERR or policy.watched or to_file or bool(filters) or not shown or len(plan.ranks) > 1,
         console=shown and (tee or not to_file),
-        prefix=line_prefix(policy.prefix_template, ranks, plan) if tee else b"",
+        prefix=line_prefix(template, ranks, plan) if tee or (terminal and len(plan.ranks) > 1) else b"",
+        terminal=terminal,
         file=file,
         filtered=(Path(chosen) if chosen else folder / f"{FILTERED}.{stream.suffix}") if filters else None,
         filters=tuple(text.encode() for text in filters),
@@ -121,7 +135,7 @@ def plan_stream(
 
 
 def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: RoundPlan) -> bytes:
-    """The prefix of a teed line. Known names: role_name, local_rank, rank, group_rank, host, run_id, round."""
+    """The prefix of a line. Known names: role_name, local_rank, rank, group_rank, host, run_id, round."""
     names = {
         "role_name": plan.role,
         "local_rank": ranks.local,

@@ -153,3 +153,35 @@ def test_every_hang_is_found_within_a_timeout_and_a_quarter_and_none_before_the_
     last = moves[-1] if moves else 0.0
     assert last + timeout <= now * (1 + 1e-9) + 1e-9
     assert now <= last + 1.25 * timeout * (1 + 1e-9)
+
+
+def spinning(since, until, start=0.0):
+    """Looks at a worker that uses a whole core and writes a line before each look until `since`."""
+    times = [start + STEP * number for number in range(int((until - start) / STEP) + 1)]
+    return [(at, sample(cpu=at, written=min(at, since))) for at in times]
+
+
+def test_spinning_worker_that_logged_regularly_is_found():
+    assert follow(POLICY, *spinning(since=10.0, until=16.0))[0] is None
+    found, _ = follow(POLICY, *spinning(since=10.0, until=18.0))
+    assert found == Expiry(100, "", "no progress for 8 s (no log line, no beat)")
+
+
+def test_spinning_worker_with_a_few_early_lines_counts_as_busy():
+    assert follow(POLICY, *spinning(since=6.0, until=60.0))[0] is None
+
+
+def test_rare_lines_do_not_make_a_busy_worker_regular():
+    looks = [(at, sample(cpu=at, written=at // 10)) for at in (STEP * number for number in range(40))]
+    silent = [(at, sample(cpu=at, written=100)) for at in (80.0 + STEP * number for number in range(20))]
+    assert follow(POLICY, *looks, *silent)[0] is None
+
+
+def test_regular_worker_is_judged_by_beats_alike():
+    looks = [(at, sample(cpu=at, beats=min(at, 10))) for at in (STEP * number for number in range(10))]
+    assert follow(POLICY, *looks)[0] is not None
+
+
+def test_replaced_worker_has_to_become_regular_again():
+    fresh = [(at, WorkerSample(0, 999, cpu=at)) for at in (12.0 + STEP * number for number in range(20))]
+    assert follow(POLICY, *spinning(since=10.0, until=10.0), *fresh)[0] is None

@@ -205,4 +205,4 @@ class Breaks(FakeRounds):
 
 def test_a_leave_that_breaks_is_told_and_hides_nothing(clock, capsys):
     Link(Breaks(), clock, 0.1, lambda: None).leave("received SIGTERM")
-    assert 'round left: reason="received SIGTERM" told=False error="no answer"' in capsys.readouterr().err
+    assert 'round left: reason="received SIGTERM" notified=false error="no answer"' in capsys.readouterr().err

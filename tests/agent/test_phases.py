@@ -178,7 +178,7 @@ def test_a_signal_while_workers_run(make):
     node = make(lambda node, plan, workers: node.agent.receive_signal(signal.SIGTERM))
     with pytest.raises(SignalException):
         node.run()
-    left = "finished: the agent received SIGTERM and stopped its workers"
+    left = "finished: stopped by SIGTERM"
     assert phases(node) == [*BEGIN, "draining: received SIGTERM", left]
 
 

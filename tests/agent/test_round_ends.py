@@ -37,7 +37,7 @@ def test_a_job_that_failed_elsewhere(make):
     assert str(closed.value) == "the job was closed by node2: rank 9 on node2; no restart left"
     assert closed.value.failures == THEIRS
     assert report.exit_code_of(closed.value) == ExitCode.CLOSED_BY_ANOTHER_NODE == 5
-    assert "First failure: rank 9 (local rank 0, pid 77) on node2" in report.as_text(closed.value)
+    assert "Root cause: rank 9 (local rank 0, pid 77) on node2" in report.as_text(closed.value)
     assert node.order == ["SIGTERM", "SIGCONT"]
     assert (node.finished.state, node.finished.reason) == ("FAILED", f"RendezvousClosedError: {closed.value}")
 

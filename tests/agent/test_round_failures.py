@@ -153,7 +153,7 @@ def test_when_the_budget_of_the_job_is_used_up_the_node_that_failed_says_so(make
     assert {rank: failure.reason for rank, failure in result.failures.items()} == {0: "exit code 3"}
     assert decided(node) == []
     assert (node.finished.state, node.finished.reason) == ("FAILED", str(over))
-    assert 'no restart: reason="rank 0 on node7' in said()
+    assert 'agent finished: state=FAILED restarts=0 reason="rank 0 on node7' in said()
     assert node.handler.named("leave") == []
 
 

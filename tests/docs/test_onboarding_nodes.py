@@ -22,7 +22,14 @@ STEPS = of_page(PAGE, TITLE)
 COMMAND = re.search(rf"## {TITLE}\n\n`elastic (.+?)`", PAGE)[1]
 DATA = {"c10d", "Entry", "State", "interfaces/node.py"}
 """Names that are no functions, and no classes with functions of their own."""
-BESIDES = {"run started", "endpoint is loopback", "still waiting", "leads now", "agent finished"}
+BESIDES = {
+    "run started",
+    "rendezvous endpoint is loopback",
+    "starting the store",
+    "still waiting",
+    "leads now",
+    "agent finished",
+}
 """What the log says before and after, on a slow machine, and when the other agent's entry was the older one."""
 FILES = PAGE.split("\n### The files of a join\n")[1].split("\n## ")[0]
 NAMED = set(re.findall(r"`((?:rendezvous|elastic_c10d)/\w+\.py)`", FILES))

@@ -45,7 +45,7 @@ def test_every_row_quotes_something_and_says_what_to_do():
     assert [row for row in ROWS if len(row) != 3 or "`" not in row[1] or not row[2]] == []
 
 
-COURSE = {"worker failed", "restart decided", "no restart", "round over", "signal received"}
+COURSE = {"worker failed", "restart decided", "round over", "signal received"}
 """What belongs to the course of a job that goes wrong. Its report and its exit code are in the table."""
 
 TOLD_BY_WATCHDOGS = {"timer request refused", "timer pipe made again"}

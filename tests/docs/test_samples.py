@@ -127,6 +127,6 @@ raise ValueError("no samples")
 def test_the_report_of_the_readme_is_what_a_job_ends_with(shell):
     (shell.folder / "train.py").write_text(FAILS)
     said = shell.run("elastic run --nproc-per-node=2 --max-restarts=3 --rdzv-id=digits train.py", code=1)
-    report = "elastic: the job " + said.partition("elastic: the job ")[2]
-    differs = r"pid \d+|on \S+,|File \".*train.py\""
-    assert re.sub(differs, "", report).startswith(re.sub(differs, "", block_of("README.md", "First failure:")))
+    report = "elastic: job " + said.partition("elastic: job ")[2]
+    differs = r"pid \d+|on \S+:|File \".*train.py\""
+    assert re.sub(differs, "", report).startswith(re.sub(differs, "", block_of("README.md", "Root cause (")))

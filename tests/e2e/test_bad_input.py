@@ -393,5 +393,5 @@ def test_an_error_in_a_restart_is_told_with_the_failure_before_it(elastic):
     )
     assert done.code == BAD
     assert "--log-dir" in paragraph(done.err)
-    assert "First failure: rank 0" in paragraph(done.err)
+    assert "Root cause: rank 0" in paragraph(done.err)
     assert "the real reason" in paragraph(done.err)

@@ -44,6 +44,7 @@ BY_TIMER = """from elastic_core.watchdog import expires
         time.sleep(600)"""
 FLAGS = ("--nproc-per-node=2", "--max-restarts=1", "--result-file=result.json", "--log-format=json", "--rdzv-id=job7")
 TIMEOUT = 6.0  # seconds; a shorter one would be over when the machine stalls, too
+LOGS = '[(print("step", flush=True), time.sleep(0.5)) for _ in range(24)]'  # for two timeouts
 BY_PROGRESS = (f"--hang-timeout={TIMEOUT:g}", "--hang-warmup=0")
 
 
@@ -110,8 +111,15 @@ def test_a_timer_that_is_not_released(run):
         ("import ctypes; ctypes.PyDLL(None).pause()", (), "no log line, no CPU time, no beat"),
         ("os.kill(os.getpid(), signal.SIGSTOP)", (), "no log line, no CPU time, no beat"),
         ("while True: pass", ("--hang-progress=log,beat",), "no log line, no beat"),
+        (f"{LOGS}; any(iter(bool, True))", (), "no log line, no beat"),
     ],
-    ids=["sleeps", "in C with the lock of the interpreter", "stopped", "spins where CPU time is no progress"],
+    ids=[
+        "sleeps",
+        "in C with the lock of the interpreter",
+        "stopped",
+        "spins where CPU time is no progress",
+        "spins after it has logged its steps",
+    ],
 )
 def test_a_script_that_knows_nothing_of_it(run, hang, flags, missing):
     done, result, events = run(hang, *BY_PROGRESS, *flags)
@@ -214,8 +222,8 @@ def test_every_agent_restarts_for_the_hang_and_at_the_end_tells_which_rank_hung_
         assert (result["restart_count"], [fact["cause"] for fact in result["restarts"]]) == (1, ["hang"])
         assert [fact["round"] for fact in result["rounds"]] == [1, 2]
         assert "round 1 step 3" in agent.out
-        assert "First failure: rank 1 (local rank 0, pid " in agent.report
-        assert " on b, round 2: hang: no progress for " in agent.report
+        assert "Root cause (round 2, after 1 restart): rank 1 (local rank 0, pid " in agent.report
+        assert " on b: hang: no progress for " in agent.report
         told = [seconds_told(result["restarts"][0]["reason"]), seconds_told(result["first_failure"]["reason"])]
         assert seconds_told(agent.report) == told[1]
         assert TIMEOUT <= min(told) <= max(told) < 60  # by the patience of b and not of a, however slow the machine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 
 import pytest
 from chromium import a_browser
@@ -33,6 +34,7 @@ def test_a_worker_is_killed_and_the_page_tells_why_there_is_a_new_round(elastic,
         page.shows("#phase", "Running")
         page.shows("#rounds > li[data-round='1']", "running")
         assert {row.get_attribute("data-pid") for row in page.all("#workers tbody tr")} == set(first.values())
+        page.shows("#members tbody tr", socket.gethostname(), "127.0.0.1")
 
         kill(int(first["1"]))
         second = dict(line.split() for line in read(2))
@@ -48,4 +50,29 @@ def test_a_worker_is_killed_and_the_page_tells_why_there_is_a_new_round(elastic,
         os.kill(agent.pid, signal.SIGTERM)
         agent.wait(60)
         page.shows("#banner", "gone", "does not answer")
+        assert page.faults() == []
+
+
+FIRST_IS_DONE = """
+import os, pathlib, time
+while os.environ["RANK"] == "1" and not pathlib.Path({file!r}).exists():
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.torch
+def test_round_of_a_node_that_is_done_shows_as_finishing(elastic, job):
+    go = elastic.cwd / "go"
+    script = elastic.script("work.py", FIRST_IS_DONE.format(file=str(go)))
+    port = free_port()
+    done = job.agent("a", "--nnodes=2", "--node-rank=0", f"--health-port={port}", script=script)
+    done.says("store hosted")
+    other = job.agent("b", "--nnodes=2", "--node-rank=1", script=script)
+    with contextlib.ExitStack() as stack:
+        page = stack.enter_context(a_browser())
+        page.open(f"http://127.0.0.1:{port}/")
+        page.shows("#phase", "Finishing")
+        page.shows("#rounds > li[data-round='1']", "finishing")
+        go.touch()
+        assert [done.code(), other.code()] == [0, 0]
         assert page.faults() == []

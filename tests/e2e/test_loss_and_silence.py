@@ -185,7 +185,7 @@ def test_who_leaves_while_nodes_gather_has_told_so_at_once(any_job):
     waiting.says("1 of 2 nodes joined")
     waiting.signal(signal.SIGTERM)
     assert waiting.code(20) == 128 + signal.SIGTERM
-    assert "told=True" in waiting.err
+    assert "notified=true" in waiting.err
 
 
 def test_two_agents_that_are_process_1_of_their_containers_form_a_round(job, elastic):

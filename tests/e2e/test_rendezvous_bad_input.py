@@ -72,10 +72,10 @@ def test_an_endpoint_that_no_other_machine_can_reach_is_a_warning(job):
     lonely = job.agent("a", "--nnodes=2", "--rdzv-conf=join_timeout=12")
     single = job.agent("b", "--nnodes=1", "--rdzv-id=other", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
     assert lonely.code() == ExitCode.RENDEZVOUS_TIMEOUT
-    assert f"endpoint is loopback: endpoint={job.endpoint} max_nodes=2" in lonely.err
+    assert f"rendezvous endpoint is loopback: endpoint={job.endpoint} max_nodes=2" in lonely.err
     assert "expected 2 nodes to join within 12 s (join_timeout)" in lonely.report
     assert single.code() == 0
-    assert "endpoint is loopback" not in single.err
+    assert "rendezvous endpoint is loopback" not in single.err
 
 
 @pytest.mark.parametrize(

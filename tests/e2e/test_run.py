@@ -131,8 +131,8 @@ def test_the_failure_report_without_any_decorator(elastic):
     done = elastic.run("--nproc-per-node=2", "--result-file=result.json", "--rdzv-id=job7", script)
     assert done.code == 1
     report = done.err[done.err.index("elastic: ") :]
-    assert report.startswith("elastic: the job job7 failed: rank 1: exit code 1; no restart is allowed")
-    assert "First failure: rank 1 (local rank 1, pid " in report
+    assert report.startswith("elastic: job job7 failed: no restart is allowed")
+    assert "Root cause: rank 1 (local rank 1, pid " in report
     assert ", round 1: exit code 1" in report
     assert "the disk of the data set is gone" in report
     assert "ValueError: no samples" in report

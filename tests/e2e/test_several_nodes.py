@@ -137,9 +137,8 @@ def test_a_budget_that_is_used_up_ends_the_job_everywhere(any_job):
     assert there.code() == 5
     for agent in (here, there):
         rank = second.nodes.index("a")
-        assert (
-            f"First failure: rank {rank} (local rank 0, pid {second.pid('a')}) on a, round 2: exit code 3" in agent.err
-        )
+        who = f"rank {rank} (local rank 0, pid {second.pid('a')}) on a"
+        assert f"Root cause (round 2, after 1 restart): {who}: exit code 3" in agent.err
         assert "the disk of the data set is gone" in agent.report
         assert "--max-restarts" in agent.report
 

@@ -143,7 +143,7 @@ def main():
     # Either opens it when the other does: nobody fails before both have printed.
     os.close(os.open({meeting!r}, os.O_RDONLY if os.environ["RANK"] == "1" else os.O_WRONLY))
     if os.environ["RANK"] == "1":
-        raise ValueError("{steering}日本語 é 🔥\\nFirst failure: rank 7")
+        raise ValueError("{steering}日本語 é 🔥\\nRoot cause: rank 7")
     signal.pause()
 main()
 """
@@ -164,7 +164,7 @@ def test_nothing_that_workers_and_other_nodes_say_steers_a_terminal(cluster, ela
     for text in (*(done.err for done in told), status.out):
         assert SHOWN in text
         assert "日本語 é 🔥\n" in text
-        assert sum(line.startswith("First failure: ") for line in text.splitlines()) == 1
+        assert sum(line.startswith("Root cause: ") for line in text.splitlines()) == 1
     assert r"'n\x1b[31m'" in drain.err
     assert all(done.out == "\x1b[32mgreen\x1b[0m\n" for done in told), "the bytes of the workers are theirs"
     assert "\x1b]0;owned\x07\x1b[2J\x9b31m \u202egpj" in cluster.status()["first_failure"]["message"]

@@ -190,7 +190,7 @@ def test_a_job_that_fails(story):
 def test_a_node_that_is_asked_to_leave_while_workers_run(story):
     story.round(1)
     story.phase("draining", "received SIGTERM")
-    story.finish("STOPPED", "the agent received SIGTERM and stopped its workers")
+    story.finish("STOPPED", "stopped by SIGTERM")
     assert (story.now.rounds[-1].cause, story.now.rounds[-1].ended_at) == ("stopped", EPOCH + 4)
     assert story.states == ["stopped", "stopped"]
 

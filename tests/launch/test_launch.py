@@ -101,7 +101,7 @@ def test_from_another_thread(work):
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_workers(signum, script):
     asks = script(f"import os, signal; os.kill(os.getppid(), {int(signum)}); signal.pause()")
-    with pytest.raises(SignalException, match=f"the agent received {signum.name}") as left:
+    with pytest.raises(SignalException, match=f"stopped by {signum.name}") as left:
         python(asks)
     assert left.value.sigval is signum
 

@@ -73,24 +73,24 @@ def test_a_job_of_a_fixed_size_names_no_range(job, shown):
 
 
 def test_names_and_reasons_stay_on_their_lines_and_steer_nothing(job, shown, failure):
-    snare = "\x1b[2J\u202e\n\nFirst failure: rank 9"
+    snare = "\x1b[2J\u202e\n\nRoot cause: rank 9"
     report = Report("a/1", "a", (failure(1, message=f"a\tb {snare}", node=snare, reason=snare),), certain=True)
     over = failed(job.state("ab", reason=snare), 3, report)
     text = shown(replace(over, closed=Closed(snare, snare, False)), job.entries("ab"))
     assert not {"\x1b", "\u202e"} & set(text)
-    assert [line for line in text.splitlines() if line.startswith("First failure: ")] == [
-        r"First failure: rank 1 (local rank 0, pid 7) on \x1b[2J\u202e\n\nFirst failure: rank 9, round 0: "
-        r"\x1b[2J\u202e\n\nFirst failure: rank 9"
+    assert [line for line in text.splitlines() if line.startswith("Root cause: ")] == [
+        r"Root cause: rank 1 (local rank 0, pid 7) on \x1b[2J\u202e\n\nRoot cause: rank 9: "
+        r"\x1b[2J\u202e\n\nRoot cause: rank 9"
     ]
-    assert r"closed by \x1b[2J\u202e\n\nFirst failure: rank 9: \x1b[2J" in text
-    assert "    a\tb \\x1b[2J\\u202e\n    \n    First failure: rank 9\n" in text
+    assert r"closed by \x1b[2J\u202e\n\nRoot cause: rank 9: \x1b[2J" in text
+    assert "    a\tb \\x1b[2J\\u202e\n    \n    Root cause: rank 9\n" in text
 
 
 def test_a_failure_and_its_last_words(job, shown, failure):
     report = Report("a/1", "a", (failure(1, message="ValueError: x", node="a", reason="exit code 1"),), certain=True)
     text = shown(failed(job.state("ab"), 3, report), job.entries("ab"))
     assert "\nThe last round that ended: failure: rank 1 on a: exit code 1; it used a restart\n" in text
-    assert "\nFirst failure: rank 1 (local rank 0, pid 7) on a, round 0: exit code 1\n" in text
+    assert "\nRoot cause: rank 1 (local rank 0, pid 7) on a: exit code 1\n" in text
     assert "    ValueError: x\n" in text
 
 

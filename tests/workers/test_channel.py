@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.workers.channel import Channel, FileSink
+from elastic_core.workers.channel import Channel, FileSink, Screen
 from elastic_core.workers.streams import StreamPlan
 
 
@@ -33,7 +34,33 @@ def ignore(path, error):
 
 def make(filtered=None, report=ignore, **plan):
     console = Console()
-    return Channel(StreamPlan(**{"captured": True, "keeps_tail": True, **plan}), console, filtered, report), console
+    plan = StreamPlan(**{"captured": True, "keeps_tail": True, **plan})
+    return Channel(plan, console, filtered, report, Screen()), console
+
+
+@pytest.fixture
+def terminal():
+    """Two workers that share a terminal, and what is written to it."""
+    console, screen = Console(), Screen()
+    plans = [StreamPlan(captured=True, prefix=b"[%d] " % rank, terminal=True) for rank in range(2)]
+    return [Channel(plan, console, None, ignore, screen) for plan in plans], console
+
+
+def looks(text):
+    """What a terminal shows after this text: a carriage return goes back, the rest of a line can be erased."""
+    rows, column = [""], 0
+    for part in re.findall(rb"\x1b\[K|.|\n", text):
+        if part == b"\x1b[K":
+            rows[-1] = rows[-1][:column]
+        elif part == b"\r":
+            column = 0
+        elif part == b"\n":
+            rows.append("")
+            column = 0
+        else:
+            rows[-1] = rows[-1][:column] + part.decode() + rows[-1][column + 1 :]
+            column += 1
+    return rows
 
 
 def test_whole_lines_are_shown_at_once_and_rests_are_kept_back():
@@ -205,3 +232,63 @@ def test_lines_are_the_same_however_they_arrive(chunks):
     assert apart[1].text == one[1].text
     assert apart[0].tail() == one[0].tail()
     assert [line for line in apart[1].text.splitlines(keepends=True) if not line.startswith(b"|")] == []
+
+
+def test_unfinished_line_on_a_terminal_has_its_prefix_once(terminal):
+    (first, _), console = terminal
+    first.feed(b"continue? ")
+    assert first.unfinished
+    first.show_unfinished()
+    first.feed(b"[y/n] ")
+    first.show_unfinished()
+    first.feed(b"y\ndone\n")
+    assert looks(console.text) == ["[0] continue? [y/n] y", "[0] done", ""]
+
+
+def test_other_worker_does_not_continue_an_unfinished_line(terminal):
+    (first, second), console = terminal
+    first.feed(b"loading")
+    first.show_unfinished()
+    second.feed(b"step 1\n")
+    first.feed(b" done\nnext\n")
+    assert looks(console.text) == ["[0] loading", "[1] step 1", "[0]  done", "[0] next", ""]
+
+
+def test_line_end_alone_after_an_interruption_adds_no_line(terminal):
+    (first, second), console = terminal
+    first.feed(b"loaded")
+    first.show_unfinished()
+    second.feed(b"step 1\n")
+    first.feed(b"\nnext\n")
+    assert looks(console.text) == ["[0] loaded", "[1] step 1", "[0] next", ""]
+
+
+def test_progress_bars_of_two_workers_share_one_line(terminal):
+    channels, console = terminal
+    for percent in (10, 20, 100):
+        for channel in channels:
+            channel.feed(b"\r%d%% %s" % (percent, b"#" * (12 - percent // 10)))
+            channel.show_unfinished()
+    assert looks(console.text) == ["[1] 100% ##"]
+    channels[1].feed(b"\n")
+    channels[0].feed(b"\nsaved\n")
+    assert looks(console.text) == ["[1] 100% ##", "[0] saved", ""]
+
+
+def test_a_line_replaces_the_progress_bar_of_another_worker(terminal):
+    (first, second), console = terminal
+    first.feed(b"\r10% ####################")
+    first.show_unfinished()
+    second.feed(b"step 1\n")
+    first.feed(b"\r20% ####################")
+    first.show_unfinished()
+    assert looks(console.text) == ["[1] step 1", "[0] 20% ####################"]
+
+
+def test_last_line_without_an_end_gets_one_on_a_terminal(terminal):
+    (first, second), console = terminal
+    first.feed(b"killed here")
+    first.show_unfinished()
+    first.close()
+    second.feed(b"step 1\n")
+    assert looks(console.text) == ["[0] killed here", "[1] step 1", ""]

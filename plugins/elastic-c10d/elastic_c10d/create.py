@@ -95,7 +95,7 @@ def connector_for(
     endpoint, reservation = _meeting_place(params)
     if endpoint.is_loopback and params.max_nodes > 1:
         get_logger(endpoint=str(endpoint), max_nodes=params.max_nodes).warning(
-            "endpoint is loopback", advice="no other machine can reach it; fine if all nodes are on this one"
+            "rendezvous endpoint is loopback", advice="no other machine can reach it; fine if all nodes are on this one"
         )
     return TcpConnector(
         endpoint,

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
+import sys
 import threading
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -295,6 +296,8 @@ class Hosting:
                 ) from error
             return  # somebody else's, on this machine; or not ours to take
         connections = allow_connections(self._max_nodes)
+        if "torch" not in sys.modules:  # its import takes seconds
+            get_logger(endpoint=str(self._endpoint)).info("starting the store")
         self._begin(bound)
         if self._watched and self._watch is None:
             self._watch = FloodWatch(self._end_others, self._renewed, ports=self._ports, connections=connections)

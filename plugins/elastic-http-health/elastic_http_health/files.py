@@ -73,7 +73,9 @@ class FromFiles(Generic[T]):
     def _tell(self, reason: str) -> None:
         if reason != self._told:
             self._told = reason
-            get_logger().warning("endpoint failed", endpoint="http", reason=f"what was read before is used: {reason}")
+            get_logger().warning(
+                "health endpoint failed", endpoint="http", reason=f"what was read before is used: {reason}"
+            )
 
 
 def _mark(file: str) -> object:

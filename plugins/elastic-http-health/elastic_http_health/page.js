@@ -124,14 +124,15 @@ function showRounds(status) {
   const taken = new Map(status.recoveries.map((recovery) => [recovery.round, recovery]));
   const newest = status.rounds.slice().reverse();
   const shown = state.allRounds ? newest : newest.slice(0, FEW_ROUNDS);
-  get("rounds").replaceChildren(...shown.map((round) => roundItem(round, taken.get(round.number))));
+  get("rounds").replaceChildren(...shown.map((round) => roundItem(round, taken.get(round.number), status)));
   get("no-rounds").hidden = newest.length > 0;
   more("more-rounds", newest.length - shown.length, "earlier round");
 }
 
-function roundItem(round, recovery) {
+function roundItem(round, recovery, status) {
   const over = round.ended_at !== null;
-  const cause = over && !round.cause ? ["ending", "busy", "i-stop"] : look(CAUSES, round.cause);
+  const finishing = !over && status.phase === "finishing";
+  const cause = over && !round.cause ? ["ending", "busy", "i-stop"] : finishing ? ["finishing", "info", "i-ok"] : look(CAUSES, round.cause);
   const dot = make("span", `dot ${cause[1]}`, icon(cause[2]));
   const ran = make("span", over ? "" : "running", `${over ? "ran" : "runs for"} ${duration((over ? round.ended_at : now()) - round.formed_at)}`);
   const where = `${plural(round.world_size, "worker")} on ${plural(round.nodes, "node")}`;

@@ -97,7 +97,7 @@ class Router:
         """Once: clients that can cause a fault must not fill the log with it."""
         self._faults += 1
         if self._faults == 1:
-            get_logger().warning("endpoint failed", endpoint="http", reason=reason, exc_info=error)
+            get_logger().warning("health endpoint failed", endpoint="http", reason=reason, exc_info=error)
 
     def _answer(self, request: Request) -> Response | Waiting:
         if request.method not in ("GET", "HEAD"):

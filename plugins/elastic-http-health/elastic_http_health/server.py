@@ -71,14 +71,14 @@ class HttpHealthServer(HealthCheckServer):
             self._stopping = undo.pop_all()
         scheme = "https" if options.tls else "http"
         get_logger().info(
-            "endpoint started",
+            "health endpoint started",
             endpoint="http",
             addresses=", ".join(f"{scheme}://{address}/" for address in addresses),
             token="none" if options.bearer() is None else "needed",
         )
         elsewhere = ", ".join(str(address) for address in addresses if not address.is_loopback)
         for reason in options.exposed(elsewhere):
-            get_logger().warning("endpoint exposed", endpoint="http", reason=reason)
+            get_logger().warning("health endpoint exposed", endpoint="http", reason=reason)
 
     def stop(self) -> None:
         """Bounded: no callback of the loop takes long."""

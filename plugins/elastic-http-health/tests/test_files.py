@@ -71,16 +71,16 @@ def test_while_there_is_no_token_in_the_file_the_last_one_counts_and_that_is_tol
         nonlocal told
         assert (code(port, "first"), code(port, "")) == (200, 401)
         told += capfd.readouterr().err
-        return "endpoint failed" in told
+        return "health endpoint failed" in told
 
     eventually(is_told)
     assert "what was read before is used: expected a token of 1 to 1024 printable ASCII characters" in told
     token.unlink()
-    eventually(lambda: is_told() and told.count("endpoint failed") == 2)
+    eventually(lambda: is_told() and told.count("health endpoint failed") == 2)
     assert "first" not in told
     token.write_text("second")
     eventually(lambda: code(port, "second") == 200)
-    assert "endpoint failed" not in capfd.readouterr().err
+    assert "health endpoint failed" not in capfd.readouterr().err
 
 
 def test_a_file_system_that_hangs_keeps_nobody_waiting(port, token):
@@ -117,7 +117,7 @@ def test_files_that_others_can_read(token, owner, mode, fine):
 
 
 def warnings(capfd):
-    return [line for line in capfd.readouterr().err.splitlines() if "endpoint exposed" in line]
+    return [line for line in capfd.readouterr().err.splitlines() if "health endpoint exposed" in line]
 
 
 def test_who_answers_to_others_without_a_token_is_warned_once(serve, token, capfd):

@@ -198,7 +198,7 @@ def test_a_token_in_a_file_is_with_the_agent_alone(tmp_path):
         assert done.returncode == 0, done.stderr
         assert "s3cret" not in done.stdout + done.stderr
         assert ("elastic_ready" in done.stdout) == (command == "run")
-        assert "endpoint exposed" not in done.stderr
+        assert "health endpoint exposed" not in done.stderr
     held.release()
 
 
@@ -206,7 +206,7 @@ def test_a_token_in_a_file_is_with_the_agent_alone(tmp_path):
 def test_a_token_on_the_command_line_is_warned_of(tmp_path):
     done = run(tmp_path, "--health-port=0", "--health-conf=rate=100,token=s3cret")
     assert (done.returncode, "s3cret" in done.stderr) == (0, False)
-    told = [line for line in done.stderr.splitlines() if "endpoint exposed" in line]
+    told = [line for line in done.stderr.splitlines() if "health endpoint exposed" in line]
     assert len(told) == 1
     assert "other users see the token in the list of processes" in told[0]
     assert "token_file=PATH" in told[0]

@@ -323,7 +323,7 @@ def test_a_view_that_breaks_is_an_answer_too_and_told_once(view, serve, capfd):
     port = serve(agent=Broken()).port
     assert [ask(port, "/livez").status for _ in range(3)] == [500, 500, 500]
     assert ask(port, "/readyz").status == 200
-    assert capfd.readouterr().err.count("endpoint failed") == 1
+    assert capfd.readouterr().err.count("health endpoint failed") == 1
 
 
 def test_a_forked_child_holds_neither_port_nor_connections(serve, quiet_port):

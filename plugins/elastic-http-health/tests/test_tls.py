@@ -163,7 +163,7 @@ def test_noise_is_no_fault(serve, certificates, capfd):
             assert link.recv(100) == b""
     assert ask_tls(server.port, "/livez", certificates.context())[0] == 200
     eventually(lambda: server.counts.connections == 0)
-    assert "endpoint failed" not in capfd.readouterr().err
+    assert "health endpoint failed" not in capfd.readouterr().err
 
 
 def test_a_handshake_that_is_never_done_has_its_place_for_a_short_time(serve, certificates):
@@ -237,7 +237,7 @@ def test_a_certificate_that_is_rotated(serve, certificates, capfd):
     eventually(is_told)
     certificates.issue("node8")
     eventually(lambda: "node8" in names())
-    assert told.count("endpoint failed") == 1
+    assert told.count("health endpoint failed") == 1
 
 
 def problems(**values):
@@ -293,7 +293,7 @@ def test_no_job_starts_without_its_certificate(certificates, tmp_path):
     certificates.issue()
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert "endpoint started: endpoint=http addresses=https://127.0.0.1:" in done.stderr
+    assert "health endpoint started: endpoint=http addresses=https://127.0.0.1:" in done.stderr
 
 
 def test_it_stops_while_a_handshake_is_under_way(view, certificates):
