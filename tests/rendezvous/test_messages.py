@@ -130,7 +130,7 @@ def text(say):
 
 
 def test_nothing_is_known_before_the_first_answer(text):
-    assert text(None) == "the rendezvous store has not answered yet"
+    assert text(None) == "connecting to the store"
     assert text(State()) == ""
 
 

@@ -502,7 +502,7 @@ def test_a_store_that_has_never_answered_is_given_less_time_than_other_nodes():
     one.join()
     one.run(9.9)
     assert one.node.obstacle(one.clock.now()) is None
-    assert one.node.progress() == "the rendezvous store has not answered yet"
+    assert one.node.progress() == "connecting to the store at here:1"
     one.run(0.2)
     error = one.node.obstacle(one.clock.now())
     assert isinstance(error, RendezvousConnectionError)
