@@ -228,7 +228,7 @@ def test_a_flood_ends_the_store_and_not_the_job(job, secret):
             stranger.store.set(f"flood/{number}", "x" * (8 << 20))
             time.sleep(0.01)
     eventually(lambda: any("store flooded" in agent.err for agent in agents), "the host to say so")
-    (told,) = (line for agent in agents for line in agent.err.splitlines() if "store flooded" in line)
+    told = next(line for agent in agents for line in agent.err.splitlines() if "store flooded" in line)
     assert "127.0.0.1" in told
     assert "sent" in told
     agents.append(job.agent("c", "--nnodes=2:3", secret))
