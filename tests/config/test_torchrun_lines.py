@@ -75,7 +75,7 @@ DIFFERENT = [
 ]
 
 
-@pytest.mark.parametrize("port", [2940, 29400])
+@pytest.mark.parametrize("port", [2940, pytest.param(29400, marks=pytest.mark.nightly)])
 def test_generated_lines_mean_the_same(torchrun, elastic, tmp_path, port):
     known = {"port": port, "tmp": tmp_path, "name": socket.gethostname(), "rank": 0}
     wrong, count, used = [], {"torchrun refuses": 0, "we refuse": 0, "both run": 0}, set()

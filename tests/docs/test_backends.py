@@ -34,16 +34,20 @@ FAULTS = [
      "seen = self.board.rosters; return self.wait(lambda: self.board.rosters > seen, timeout)", "since_the_last_look"),
     ("self.closed = True\n            self.changed.notify_all()", "self.closed = True", "close_lets"),
     ("sorted((place, key, entry, beats)", "sorted((key, key, entry, beats)", "in_the_order"),
+    ("raise EntryDroppedError(f", "return print(f", "comes_back_empty"),
+]  # fmt: skip
+MORE_FAULTS = [
     ("self.board.entries.get(key) or (next", "(next", "in_the_order"),
     ("next(self.board.numbers)\n            self.changed", "1 + (found[1] if found else 0)\n            self.changed",
      "comes_back_empty"),
-    ("raise EntryDroppedError(f", "return print(f", "comes_back_empty"),
     ("if self.closed or not self.board", "if not self.board", "close_lets"),
     ("self.ask()\n            found = self.board.state", "found = self.board.state", "gone_is_told"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("right", "wrong", "test"), FAULTS)
+@pytest.mark.parametrize(
+    ("right", "wrong", "test"), [*FAULTS, *(pytest.param(*fault, marks=pytest.mark.nightly) for fault in MORE_FAULTS)]
+)
 def test_the_contract_finds(shell, right, wrong, test):
     module = shell.folder / "board.py"
     assert module.read_text().count(right) == 1

@@ -58,9 +58,3 @@ def test_every_public_name_is_on_the_page(package):
     described = vars(elastic_core.watchdog).keys() | vars(elastic_core.rendezvous).keys()
     assert elsewhere <= described
     assert all(f"`{name}`" in text for name in elsewhere)
-
-
-def test_what_is_asked_for_is_told_from_what_is_there():
-    assert lazy("elastic_etcd") == exported("elastic_etcd") >= {"EtcdStore"}
-    assert lazy("elastic_file_timer") == {"FileTimerServer"}
-    assert exported("elastic_http_health") == set()

@@ -33,50 +33,51 @@ NOT_HERE = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
 # {port} is free, {tmp} a folder, {name} this machine's.
 ALONE = [
     "worker.py",
-    "--nnodes=1 worker.py",
     "--nnodes=1:1 --nproc-per-node=2 worker.py --nproc-per-node=7",
     "--nproc_per_node 2 --max_restarts 3 --role trainer worker.py",
+    "--standalone --nproc-per-node=2 --nnodes=1:4 worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0 --nproc-per-node=2 --rdzv-id=job worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:{port} --nnodes=1:4 --rdzv-id=7 "
+    "--rdzv-conf=last_call_timeout=1,join_timeout=60 worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint={tmp}/store --rdzv-conf=store_type=File worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --node-rank=0 --master-addr=127.0.0.1 worker.py",
+    "--rdzv-backend=static --rdzv-endpoint=127.0.0.1:{port} --rdzv-conf=timeout=60,rank=0 worker.py",
+    "--nnodes=1 --node-rank=0 --master-addr=localhost --master-port={port} --nproc-per-node=2 worker.py",
+    "--monitor-interval=5 --start-method=fork --event-log-handler=console --local-addr=127.0.0.1 worker.py",
+    "--log-dir={tmp}/logs -r 3 -t 0:1 --nproc-per-node=2 --local-ranks-filter=0 worker.py",
+    "--signals-to-handle=SIGTERM,SIGINT --shutdown-timeout=5 worker.py",
+    "-m worker",
+    "--no-python {python} worker.py",
+    "--run-path worker.py",
+    "--rdzv-backend=c10d --rdzv-endpoint=[::1]:{port} --nproc-per-node=2 worker.py",
+    "--master-addr={name} --master-port={port} worker.py",
+]
+MORE = [
+    "--nnodes=1 worker.py",
     "--nproc-per-node=cpu worker.py",
     "--standalone worker.py",
     "--standalone --role= worker.py",
-    "--standalone --nproc-per-node=2 --nnodes=1:4 worker.py",
     "--standalone --rdzv-conf=join_timeout=900 worker.py",
     "--standalone --rdzv-backend=c10d --rdzv-endpoint=localhost:29400 --rdzv-id=7 worker.py",
     "--nnodes=1 --rdzv-conf=read_timeout=300,is_host=true,store_type=tcp worker.py",
     "--rdzv-conf=timeout=900,rank=0 worker.py",
     "--rdzv-backend=c10d worker.py",
     "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 worker.py",
-    "--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0 --nproc-per-node=2 --rdzv-id=job worker.py",
     "--rdzv-backend=c10d --rdzv-endpoint=localhost:{port} worker.py",
-    "--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:{port} --nnodes=1:4 --rdzv-id=7 "
-    "--rdzv-conf=last_call_timeout=1,join_timeout=60 worker.py",
     "--rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --rdzv-conf=is_host=1 --rdzv-conf store_type=TCP worker.py",
-    "--rdzv-backend=c10d --rdzv-endpoint={tmp}/store --rdzv-conf=store_type=File worker.py",
-    "--rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --node-rank=0 --master-addr=127.0.0.1 worker.py",
     "--rdzv-backend=static worker.py",
-    "--rdzv-backend=static --rdzv-endpoint=127.0.0.1:{port} --rdzv-conf=timeout=60,rank=0 worker.py",
     "--master-addr=127.0.0.1 --master-port={port} worker.py",
-    "--nnodes=1 --node-rank=0 --master-addr=localhost --master-port={port} --nproc-per-node=2 worker.py",
-    "--monitor-interval=5 --start-method=fork --event-log-handler=console --local-addr=127.0.0.1 worker.py",
-    "--log-dir={tmp}/logs -r 3 -t 0:1 --nproc-per-node=2 --local-ranks-filter=0 worker.py",
     "--redirects=0:3,1:1 --tee=3 --nproc-per-node=2 --log-dir={tmp}/logs worker.py",
     "--duplicate-stdout-filters=a,b --duplicate-stderr-filters=c --log-dir={tmp}/logs worker.py",
-    "--signals-to-handle=SIGTERM,SIGINT --shutdown-timeout=5 worker.py",
-    "-m worker",
     "--module worker",
-    "--no-python {python} worker.py",
-    "--run-path worker.py",
     "--run-path --no-python worker.py",
-]
-ALONE += [
-    "--rdzv-backend=c10d --rdzv-endpoint=[::1]:{port} --nproc-per-node=2 worker.py",
     "--rdzv-backend=c10d --rdzv-endpoint=[::1]:0 worker.py",
     "--rdzv-backend=static --rdzv-endpoint=[::1]:{port} worker.py",
     "--master-addr=[::1] --master-port={port} --nproc-per-node=2 worker.py",
     "--master-addr=::1 --master-port={port} worker.py",
     "--rdzv-backend=c10d --rdzv-endpoint={name}:{port} --nproc-per-node=2 worker.py",
-    "--master-addr={name} --master-port={port} worker.py",
 ]
+"""These run beside torchrun, in the nightly tier."""
 VARIABLES = [
     {"PET_NPROC_PER_NODE": "2", "PET_ROLE": "trainer", "PET_MAX_RESTARTS": "2"},
     {"PET_STANDALONE": "1"},
@@ -219,7 +220,7 @@ def test_nodes_run_as_with_torchrun(line, launchers):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("line", ALONE)
+@pytest.mark.parametrize("line", [*ALONE, *MORE])
 def test_it_runs_as_with_torchrun(line, launchers):
     ours, theirs = launchers
     assert ours.outcome(line) == theirs.outcome(line), f"{ours.said()}\n{theirs.said()}"

@@ -45,13 +45,14 @@ def served(free_port, tmp_path):
 def test_a_store_that_is_flooded_begins_anew_and_its_memory_is_free(served):
     process, port, said = served
     before, large = resident(process.pid), "x" * (8 * MIB)  # torch takes no more at once
-    for flood in (1, 2):
+    for _ in range(2):
+        logged = said.read_text().count("store flooded")
         store = client(port)
         store.set("kept", "no")
         with pytest.raises(RuntimeError):  # cut off
             for number in range(1000):
                 store.set(f"flood/{number}", large)
-        eventually(lambda flood=flood: said.read_text().count("store flooded") == flood, timeout=30)
+        eventually(lambda logged=logged: said.read_text().count("store flooded") > logged, timeout=30)
         eventually(lambda: resident(process.pid) < before + MOST_BYTES / 2, timeout=30)
         assert re.search(r"heaviest=\"127\.0\.0\.1:\d+ sent \d{3,} MiB", said.read_text())
     assert not client(port).check(["kept"])
@@ -143,38 +144,45 @@ def test_idle_connections_do_not_use_up_the_files_of_the_host(free_port, warm, m
 
 HOST = """
 import resource, socket, sys
+from functools import partial
+from elastic_c10d import hosting
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.hosting import Hosting
 from elastic_core.support.sockets import Address
+hosting.FloodWatch = partial(hosting.FloodWatch, most=int(sys.argv[4]))
 old, pointer = (Address(socket.AF_INET, ("127.0.0.1", int(port))) for port in sys.argv[1:3])
 resource.setrlimit(resource.RLIMIT_NOFILE, (300, int(sys.argv[3])))
-hosting = Hosting(Endpoint("127.0.0.1", old.port), None, 2)
-hosting.offer([[old]])
-hosting.moved(Endpoint("127.0.0.1", 9))
-hosting.point(pointer)
-print(hosting.take_over("127.0.0.1").port, flush=True)
+host = Hosting(Endpoint("127.0.0.1", old.port), None, 2)
+host.offer([[old]])
+host.moved(Endpoint("127.0.0.1", 9))
+host.point(pointer)
+print(host.take_over("127.0.0.1").port, flush=True)
 for line in sys.stdin:
-    print(hosting.point(pointer), flush=True)
+    print(host.point(pointer), flush=True)
 """
+
+
+FLOOD = 256 * MIB  # so much is soon written: MOST_BYTES cost ten seconds of processor time in the store
 
 
 def flood(store):
     with pytest.raises(RuntimeError):  # cut off
-        for number in range(400):
-            store.set(f"flood/{number}", "x" * (8 * MIB))
+        for number in range(3200):
+            store.set(f"flood/{number}", "x" * MIB)
 
 
 def test_servers_that_stay_beside_the_store_are_ended_before_it(free_port, warm, tmp_path):
     """One from before the store moved; one that tells newcomers where it is."""
     old, pointer = free_port(), free_port()
-    process = warm.start(("-c", HOST, str(old), str(pointer), "4096"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    words = ("-c", HOST, str(old), str(pointer), "4096", str(FLOOD))
+    process = warm.start(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         port = int(process.stdout.readline())
         before = resident(process.pid)
         client(port).set("kept", "yes")
         for flooded in (old, pointer, pointer):
             flood(client(flooded))
-            eventually(lambda: resident(process.pid) < before + MOST_BYTES / 2, timeout=30)
+            eventually(lambda: resident(process.pid) < before + FLOOD / 2, timeout=30)
             process.stdin.write("again\n")
             assert process.stdout.readline() == "True\n"  # its keeper finds that it has ended
             assert client(port).get("kept") == b"yes"
@@ -194,7 +202,8 @@ def _answers(port):
 def test_too_many_connections_end_the_servers_beside_the_store_before_it(free_port, warm):
     """More than half of the files of their host, and not all of them."""
     old, pointer = free_port(), free_port()
-    process = warm.start(("-c", HOST, str(old), str(pointer), "300"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    words = ("-c", HOST, str(old), str(pointer), "300", str(MOST_BYTES))
+    process = warm.start(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         port = int(process.stdout.readline())
         client(port).set("kept", "yes")
