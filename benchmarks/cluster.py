@@ -175,6 +175,12 @@ class Cluster:
         self._more()
         return {place: step.pid for place, step in self._last.items()}
 
+    def trains(self, pids: Collection[int], within_s: float) -> bool:
+        """Whether each of these processes that still runs has made a step within so many seconds, and one does."""
+        self._more()
+        last = [step.at for step in self._last.values() if step.pid in pids and psutil.pid_exists(step.pid)]
+        return bool(last) and min(last) > now() - within_s
+
     def tail(self) -> str:
         """What the agents said last."""
         said = []
