@@ -86,10 +86,10 @@ README = (
     *_recovery("like for like", "worker", "node", "sigterm", "third", "agent"),
     *_recovery("defaults", "worker", "node"),
 )
-"""A row that is not on the page, or whose cells do not say how many tries they come from, is left out."""
+"""A row is left out if the page lacks it, or does not give the number of tries."""
 
 ENOUGH = 10
-"""With fewer tries, a cell of the README's table says how many there were."""
+"""With fewer tries, a cell of the README's table gives their number."""
 
 
 def cell(row: Mapping[str, Any], launcher: str) -> str:
@@ -173,7 +173,7 @@ def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 
 def _named(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Rows by what they say, and by the row that they are a part of."""
+    """Rows by their title and the title of the row that they are a part of."""
     named, whole = {}, ""
     for row in rows:
         whole = whole if row["what"].startswith("- ") else row["what"]
@@ -230,7 +230,7 @@ def with_figures(readme: str, page: str) -> str:
     parts = sections(apart(page)[1])
     rows = [(row, found) for row in README if (found := shown(row, parts))]
     if not rows:
-        raise ValueError("expected rows that say how many tries they come from, found none")
+        raise ValueError("no row of the README has its number of tries on the page; measure at least one")
     versions = {
         version for row, _ in rows for version in re.findall(r"\btorch (\d+\.\d+)", parts[TITLES[row.benchmark]])
     }
@@ -260,7 +260,7 @@ def with_losses(text: str, page: str) -> str:
 
 def shown(row: Shown, parts: Mapping[str, str]) -> str | None:
     """A row of the README's table. A figure has its unit, and a ratio two digits after the point, if torchrun has a
-    figure, too. None if the page lacks the row, or does not say how many tries each cell comes from.
+    figure, too. None if the page lacks the row, or the number of tries of a cell.
 
     Raises:
         ValueError: the page has it twice.
@@ -286,7 +286,7 @@ _ALL = re.compile(r"worst ([\d.]+), (\d+) tries")
 
 
 def _tries(value: str) -> int:
-    """How many a cell comes from, or 0 if it does not say."""
+    """The number of tries of a cell, or 0 if it gives none."""
     found = _TRIES.search(value)
     return int(found[1] or found[2]) if found else 0
 

@@ -42,9 +42,9 @@ TIMED_OUT = ("hung", "trained on unaware")
 UNAWARE_S = 2.0
 """A worker whose last step is younger than this still trains."""
 
-SAME = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
-"""What `like` gives both launchers as --rdzv-conf: the shortest last call that torchrun accepts, and our defaults for
-noticing a lost node (5 s)."""
+SAME = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=5"
+"""The --rdzv-conf that `like` gives both launchers: the defaults of elastic-core. A much shorter last call may end
+before all agents of a try have started."""
 
 SETTINGS: dict[str, tuple[str, ...]] = {"like": (f"--rdzv-conf={SAME}",), "default": ()}
 LABELS = {"like": "like for like", "default": "defaults"}
@@ -219,7 +219,7 @@ def disturbed(job: Cluster, scenario: Scenario, number: int, limit_s: float) -> 
 
 
 def note(tries: Sequence[Try], limit_s: float) -> str:
-    """How many of them did not recover, and what they did instead; empty if all recovered."""
+    """How many of them did not recover, and how they ended instead; empty if all recovered."""
     said = []
     for outcome in sorted({one.outcome for one in tries} - {"recovered"}):
         count = sum(one.outcome == outcome for one in tries)
@@ -241,7 +241,7 @@ def times(tries: Mapping[str, Sequence[Try]], name: str) -> dict[str, list[float
 
 
 def rows(scenario: Scenario, tries: Mapping[str, Sequence[Try]], limit_s: float, label: str = "") -> list[Row]:
-    """The times of those that recovered, and what became of the others. Titles begin with the label."""
+    """The times of the tries that recovered, and how the other tries ended. Titles begin with the label."""
     counts = {name: len(of_one) for name, of_one in tries.items()}
     made = [
         Row.measured(

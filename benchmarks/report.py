@@ -141,7 +141,7 @@ class Report:
 
 
 def described(tries: Tries | None, note: str | None) -> str:
-    """What a cell has beside its figure."""
+    """The text of a cell next to its figure."""
     return "; ".join(str(part) for part in (tries, note) if part)
 
 

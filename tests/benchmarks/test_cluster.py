@@ -22,8 +22,14 @@ def test_a_rank_that_has_not_made_its_steps_is_waited_for():
     assert resumed([], 1, 1) is None
 
 
-def test_ranks_of_two_restarts_are_no_world():
-    assert resumed(steps(0, [1.0, 2.0], restart=0) + steps(1, [1.5, 2.5], restart=1), 2, 2) is None
+def test_processes_of_two_rounds_are_no_world():
+    assert resumed(steps(0, [1.0, 2.0], pid=7) + steps(1, [3.5, 4.5], pid=8), 2, 2) is None
+
+
+def test_nodes_with_different_restart_counts_are_a_world():
+    """torchrun counts a restart only on the node whose worker failed."""
+    late = steps(0, [3.0, 4.0], restart=1, pid=7) + steps(1, [3.5, 4.5], restart=0, pid=8)
+    assert resumed(late, 2, 2) == (3.5, {7, 8})
 
 
 def test_a_restart_that_came_to_nothing_is_passed_over():

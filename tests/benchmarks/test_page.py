@@ -139,5 +139,5 @@ def test_new_figures_reach_page_and_readme(tmp_path, monkeypatch, capsys):
 
 
 def test_page_without_any_row_of_the_readme_is_an_error():
-    with pytest.raises(ValueError, match="expected rows that say how many tries"):
+    with pytest.raises(ValueError, match="no row of the README has its number of tries"):
         page.with_figures(README, f"{page.BEGIN}\n{page.END}")

@@ -1,4 +1,4 @@
-"""What the tries of a recovery, and of a job whose worker is killed, become in the table."""
+"""Rows of the table that are made of the tries of a recovery, or of a job whose worker is killed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_fixed_size_is_measured_once():
 
 def test_like_for_like_gives_both_launchers_one_option():
     assert recovery.SETTINGS["like"] == (
-        "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5",
+        "--rdzv-conf=last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=5",
     )
     assert recovery.SETTINGS["default"] == ()
 
