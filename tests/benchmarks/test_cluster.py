@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, replace
 
-from benchmarks.cluster import Step, StepFile, resumed
+import pytest
+
+from benchmarks.cluster import Cluster, Meeting, Step, StepFile, resumed
 from benchmarks.losses import at_once
+from benchmarks.processes import now
+
+pytestmark = pytest.mark.unit
 
 
 def steps(rank, times, restart=0, world_size=2, pid=1):
@@ -59,3 +65,23 @@ def test_lines_are_read_once_and_whole(tmp_path):
         out.write(line[10:])
         out.flush()
         assert file.more() == [second]
+
+
+def trains(folder, age, **changed):
+    """Whether a worker, which is this process, trains, after a step of that age."""
+    job = Cluster(["launcher"], "1", folder, Meeting("c10d", 29400))
+    step = replace(steps(0, [now() - age], pid=os.getpid())[0], **changed)
+    (folder / "steps").write_text(json.dumps(asdict(step)) + "\n")
+    return job.trains([os.getpid()], 2.0)
+
+
+def test_worker_with_a_recent_step_trains(tmp_path):
+    assert trains(tmp_path, 0.5)
+
+
+def test_worker_without_a_recent_step_does_not_train(tmp_path):
+    assert not trains(tmp_path, 5.0)
+
+
+def test_other_workers_do_not_count_as_training(tmp_path):
+    assert not trains(tmp_path, 0.5, pid=os.getpid() + 1)
