@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recovery import SCENARIOS
+from benchmarks.recovery import SCENARIOS, SETTINGS
 from benchmarks.report import Tries, described, number, sides
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -84,6 +84,7 @@ README = (
     ),
     *_recovery("fixed size", "fixed"),
     *_recovery("like for like", "worker", "node", "sigterm", "third", "agent"),
+    *_recovery(SETTINGS["own_store"].label, "worker"),
     *_recovery("defaults", "worker", "node"),
 )
 """A row is left out if the page lacks it, or does not give the number of tries."""

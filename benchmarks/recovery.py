@@ -14,7 +14,8 @@ one of them without an agent, kept making steps.
 - `fixed`: as `worker`, with `--nnodes=2` and each launcher's defaults.
 
 The first five run with `--nnodes=2:3`, once with the same rendezvous settings for both launchers (`like`), and once
-with each launcher's defaults (`default`).
+with each launcher's defaults (`default`). `own_store` is `like` with a variable of torch's by which the workers host
+the store of their group; with torchrun, a store that is shared by all rounds gives new workers addresses of dead ones.
 """
 
 from __future__ import annotations
@@ -46,8 +47,36 @@ SAME = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=5"
 """The --rdzv-conf that `like` gives both launchers: the defaults of elastic-core. A much shorter last call may end
 before all agents of a try have started."""
 
-SETTINGS: dict[str, tuple[str, ...]] = {"like": (f"--rdzv-conf={SAME}",), "default": ()}
-LABELS = {"like": "like for like", "default": "defaults"}
+OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+"""With it, workers host a new store for each round, and cannot read addresses of dead peers from an earlier one."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What both launchers are given.
+
+    Args:
+        label: begins the titles of its rows.
+        options: of the launchers.
+        environ: variables, as NAME=VALUE.
+    """
+
+    label: str
+    options: tuple[str, ...] = ()
+    environ: tuple[str, ...] = ()
+
+    def command(self, launcher: Sequence[str]) -> list[str]:
+        """The launcher with these variables."""
+        return ["env", *self.environ, *launcher] if self.environ else list(launcher)
+
+
+SETTINGS = {
+    "like": Setting("like for like", (f"--rdzv-conf={SAME}",)),
+    "own_store": Setting("like for like, workers host their store", (f"--rdzv-conf={SAME}",), (OWN_STORE,)),
+    "default": Setting("defaults"),
+}
+FIXED = Setting("fixed size")
+USUAL = ("like", "default")
 
 Meet = Callable[[], AbstractContextManager[Meeting | None]]
 """Starts a store for a job to meet at; None: one of its nodes hosts it."""
@@ -160,7 +189,9 @@ def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
     made.add_argument("--scenarios", type=scenarios, default=list(SCENARIOS), help=f"which ({','.join(SCENARIOS)})")
-    made.add_argument("--settings", type=settings, default=list(SETTINGS), help=f"which ({','.join(SETTINGS)})")
+    made.add_argument(
+        "--settings", type=settings, default=list(USUAL), help=f"which of {','.join(SETTINGS)} ({','.join(USUAL)})"
+    )
     made.add_argument("--runs", type=int, default=10, help="tries of each launcher (10)")
     made.add_argument("--limit", type=float, default=60.0, help="seconds after which a try counts as hung (60)")
     made.add_argument("--seed", type=int, default=1, help="of the pause before something happens (1)")
@@ -284,33 +315,33 @@ def run_scenario(
     commands: Mapping[str, Sequence[str]],
     arguments: argparse.Namespace,
     meet: Meet = nullcontext,
-    more: tuple[str, ...] = (),
+    setting: Setting = FIXED,
 ) -> dict[str, list[Try]]:
     """All tries, the launchers in turn."""
     tries: dict[str, list[Try]] = {launcher: [] for launcher in commands}
     for number in range(arguments.runs):
         for launcher, command in commands.items():
-            made = attempt(command, SCENARIOS[name], number, arguments, meet, more)
+            made = attempt(setting.command(command), SCENARIOS[name], number, arguments, meet, setting.options)
             narrate(launcher, name, number, arguments.runs, made)
             tries[launcher].append(made)
     return tries
 
 
-def cells(chosen: Sequence[str], names: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Setting, scenario and label of each measurement, the same scenario side by side; `fixed` is measured once."""
-    made = [(one, name, LABELS[one]) for name in names if name != "fixed" for one in SETTINGS if one in chosen]
-    return [*made, *([("default", "fixed", "fixed size")] if "fixed" in names else [])]
+def cells(chosen: Sequence[str], names: Sequence[str]) -> list[tuple[str, Setting]]:
+    """Scenario and setting of each measurement, the same scenario side by side; `fixed` is measured once."""
+    made = [(name, SETTINGS[one]) for name in names if name != "fixed" for one in SETTINGS if one in chosen]
+    return [*made, *([("fixed", FIXED)] if "fixed" in names else [])]
 
 
 def measure(arguments: argparse.Namespace) -> Report:
     """All scenarios asked for, with the settings asked for."""
     commands = launchers(arguments)
     report = Report("recovery", {"like_for_like": SAME, "nproc_per_node": 1})
-    for setting, name, label in cells(arguments.settings, arguments.scenarios):
-        print(f"-- {label}: {name}", flush=True)
-        tries = run_scenario(name, commands, arguments, more=SETTINGS[setting])
-        report.rows += rows(SCENARIOS[name], tries, arguments.limit, label)
-        report.measurements[f"{label}: {name}"] = {
+    for name, setting in cells(arguments.settings, arguments.scenarios):
+        print(f"-- {setting.label}: {name}", flush=True)
+        tries = run_scenario(name, commands, arguments, setting=setting)
+        report.rows += rows(SCENARIOS[name], tries, arguments.limit, setting.label)
+        report.measurements[f"{setting.label}: {name}"] = {
             launcher: [asdict(one) for one in of_one] for launcher, of_one in tries.items()
         }
     return report

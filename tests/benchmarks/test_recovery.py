@@ -49,23 +49,29 @@ def test_parts_of_a_row_count_all_tries():
 
 
 def test_fixed_size_is_measured_once():
-    assert recovery.cells(["like", "default"], ["worker", "fixed"]) == [
-        ("like", "worker", "like for like"),
-        ("default", "worker", "defaults"),
-        ("default", "fixed", "fixed size"),
+    made = recovery.cells(["like", "default"], ["worker", "fixed"])
+    assert [(name, setting.label) for name, setting in made] == [
+        ("worker", "like for like"),
+        ("worker", "defaults"),
+        ("fixed", "fixed size"),
     ]
-    assert recovery.cells(["default"], ["third"]) == [("default", "third", "defaults")]
+    assert recovery.cells(["default"], ["third"]) == [("third", recovery.SETTINGS["default"])]
 
 
 def test_like_for_like_gives_both_launchers_one_option():
-    assert recovery.SETTINGS["like"] == (
-        "--rdzv-conf=last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=5",
-    )
-    assert recovery.SETTINGS["default"] == ()
+    same = "--rdzv-conf=last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=5"
+    assert recovery.SETTINGS["like"].options == (same,)
+    assert (recovery.SETTINGS["default"].options, recovery.FIXED.options) == ((), ())
+
+
+def test_variables_come_before_the_launcher():
+    command = recovery.SETTINGS["own_store"].command(["torchrun"])
+    assert command == ["env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun"]
+    assert recovery.SETTINGS["like"].command(["torchrun"]) == ["torchrun"]
 
 
 def test_unknown_settings_are_refused():
-    with pytest.raises(argparse.ArgumentTypeError, match="usual: known are like, default"):
+    with pytest.raises(argparse.ArgumentTypeError, match="usual: known are like, own_store, default"):
         recovery.settings("like,usual")
 
 
