@@ -84,7 +84,7 @@ README = (
     ),
     *_recovery("fixed size", "fixed"),
     *_recovery("like for like", "worker", "node", "sigterm", "third", "agent"),
-    *_recovery(SETTINGS["own_store"].label, "worker"),
+    *_recovery(SETTINGS["own_store"].label, "worker", "third"),
     *_recovery("defaults", "worker", "node"),
 )
 """A row is left out if the page lacks it, or does not give the number of tries."""
