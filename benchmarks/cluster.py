@@ -64,14 +64,22 @@ class Resumed:
 
 
 def resumed(steps: Sequence[Step], world_size: int, count: int) -> tuple[float, set[int]] | None:
-    """When a world was at work again, the first step of its slowest rank, and its processes. None as long as there are
-    not `count` steps of every rank, all of one restart."""
-    for restart in sorted({step.restart for step in steps}):
-        of_restart = [step for step in steps if step.restart == restart]
-        by_rank = [[step.at for step in of_restart if step.rank == rank] for rank in range(world_size)]
-        if all(len(of_rank) >= count for of_rank in by_rank):
-            return max(min(of_rank) for of_rank in by_rank), {step.pid for step in of_restart}
-    return None
+    """When a world was at work again, the first step of its slowest rank, and its processes. None as long as the latest
+    process of some rank has not made `count` steps, or these processes did not all work at the same time. The workers'
+    restart counts do not tell: torchrun counts on each node only the restarts that this node's workers caused."""
+    by_rank: dict[int, list[float]] = {}
+    pids: dict[int, int] = {}
+    for step in sorted(steps, key=lambda step: step.at):
+        if pids.get(step.rank) != step.pid:
+            pids[step.rank], by_rank[step.rank] = step.pid, []
+        by_rank[step.rank].append(step.at)
+    times = [by_rank.get(rank, []) for rank in range(world_size)]
+    if any(len(of_rank) < count for of_rank in times):
+        return None
+    first = max(of_rank[0] for of_rank in times)
+    if first > min(of_rank[count - 1] for of_rank in times):
+        return None
+    return first, {pids[rank] for rank in range(world_size)}
 
 
 @dataclass(frozen=True)
@@ -174,6 +182,12 @@ class Cluster:
         """The process that made the last step in each place: the node, where each has one worker."""
         self._more()
         return {place: step.pid for place, step in self._last.items()}
+
+    def trains(self, pids: Collection[int], within_s: float) -> bool:
+        """Whether each of these processes that still runs has made a step within so many seconds, and one does."""
+        self._more()
+        last = [step.at for step in self._last.values() if step.pid in pids and psutil.pid_exists(step.pid)]
+        return bool(last) and min(last) > now() - within_s
 
     def tail(self) -> str:
         """What the agents said last."""

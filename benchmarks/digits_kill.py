@@ -27,7 +27,7 @@ from pathlib import Path
 
 from benchmarks.job import WORKERS, BenchmarkError, Job, launchers, running
 from benchmarks.processes import now, start_time, wait_gone
-from benchmarks.report import Report, Row, main, medians, parser
+from benchmarks.report import Report, Row, main, parser
 
 TRAIN = Path(__file__).parents[1] / "examples" / "digits" / "train.py"
 EPOCHS = 40
@@ -74,8 +74,7 @@ class Run:
 def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
-    made.add_argument("--runs", type=int, default=50, help="runs of the digits job under elastic (50)")
-    made.add_argument("--torchrun-runs", type=int, default=10, help="runs of the digits job under torchrun (10)")
+    made.add_argument("--runs", type=int, default=20, help="runs of the digits job under each launcher (20)")
     made.add_argument("--sleeper-runs", type=int, default=10, help="jobs of sleeping workers for each launcher (10)")
     made.add_argument("--limit", type=float, default=60.0, help="seconds after which a run counts as hung (60)")
     made.add_argument("--seed", type=int, default=1, help="of the draws (1)")
@@ -181,13 +180,19 @@ def count(runs: Sequence[Run], outcome: str) -> int:
     return sum(run.outcome == outcome for run in runs)
 
 
+def outcomes(runs: Sequence[Run]) -> str:
+    """How many runs did not recover, and how they ended; empty if all did."""
+    return ", ".join(f"{many} {outcome}" for outcome in ("failed", "hung") if (many := count(runs, outcome)))
+
+
 def percent(runs: Sequence[Run], outcome: str) -> float:
-    """The share of this outcome. Not a count, because the launchers may have had different numbers of runs."""
+    """The share of this outcome."""
     return 100.0 * count(runs, outcome) / len(runs)
 
 
 def restart_rows(title: str, restarts: Mapping[str, Sequence[Restart]]) -> list[Row]:
-    """The medians of what followed the kills."""
+    """What followed the kills."""
+    made = {name: len(all_) for name, all_ in restarts.items()}
     gone = {name: present([seen.survivor_gone_s for seen in all_]) for name, all_ in restarts.items()}
     started = {name: present([seen.workers_started_s for seen in all_]) for name, all_ in restarts.items()}
     launcher_part = {
@@ -199,9 +204,9 @@ def restart_rows(title: str, restarts: Mapping[str, Sequence[Restart]]) -> list[
         for name, all_ in restarts.items()
     }
     return [
-        Row(f"{title}: kill to survivor gone", "s", medians(gone)),
-        Row(f"{title}: kill to new workers' start", "s", medians(started)),
-        Row(f"{title}: survivor gone to new workers' start", "s", medians(launcher_part), "elastic < 0.1"),
+        Row.measured(f"{title}: kill to survivor gone", "s", gone, made=made),
+        Row.measured(f"{title}: kill to new workers' start", "s", started, made=made),
+        Row.measured(f"{title}: survivor gone to new workers' start", "s", launcher_part, "elastic < 0.1", made=made),
     ]
 
 
@@ -212,16 +217,13 @@ def measure(arguments: argparse.Namespace) -> Report:
     for run in range(arguments.sleeper_runs):
         for name, command in commands.items():
             sleepers[name].append(sleeper_run(command, draw(arguments.seed, run).victim, arguments.limit))
-    wanted = {"elastic": arguments.runs, "torchrun": arguments.torchrun_runs}
-    counts = {name: wanted[name] for name in commands}
     digits: dict[str, list[Run]] = {name: [] for name in commands}
-    for run in range(max(counts.values())):
+    for run in range(arguments.runs):
         for name, command in commands.items():
-            if run < counts[name]:
-                digits[name].append(digits_run(command, draw(arguments.seed, run), arguments.limit))
-                narrate(name, run, counts[name], digits[name][-1])
-    settings = {"runs": counts, "sleeper_runs": arguments.sleeper_runs, "limit": arguments.limit}
-    return summarise(Report("digits_kill", {**settings, "seed": arguments.seed}), digits, sleepers)
+            digits[name].append(digits_run(command, draw(arguments.seed, run), arguments.limit))
+            narrate(name, run, arguments.runs, digits[name][-1])
+    report = Report("digits_kill", {"limit": arguments.limit, "seed": arguments.seed})
+    return summarise(report, digits, sleepers)
 
 
 def summarise(report: Report, digits: Mapping[str, Sequence[Run]], sleepers: Mapping[str, Sequence[Restart]]) -> Report:
@@ -231,10 +233,10 @@ def summarise(report: Report, digits: Mapping[str, Sequence[Run]], sleepers: Map
         notes = {name: f"{count(runs, outcome)} of {len(runs)}" for name, runs in digits.items()}
         report.rows.append(Row(f"digits: {outcome}", "% of runs", share, target, notes=notes))
     next_epoch = {name: present([run.restart.next_epoch_s for run in runs]) for name, runs in digits.items()}
-    slowest = {name: max(seen, default=None) for name, seen in next_epoch.items()}
+    lost = {name: outcomes(runs) for name, runs in digits.items()}
+    made = {name: len(runs) for name, runs in digits.items()}
     report.rows += [
-        Row("digits: kill to next epoch line, median", "s", medians(next_epoch)),
-        Row("digits: kill to next epoch line, slowest", "s", slowest),
+        Row.measured("digits: kill to next epoch line", "s", next_epoch, made=made, notes=lost),
         *restart_rows("digits", {name: [run.restart for run in runs] for name, runs in digits.items()}),
         *restart_rows("sleepers", sleepers),
     ]

@@ -20,7 +20,7 @@ from time import monotonic
 
 from benchmarks.fleet import PROCESSES, START_LIMIT_S, fleet, helping
 from benchmarks.job import WORKERS, BenchmarkError
-from benchmarks.rendezvous import numbers, once, typical
+from benchmarks.rendezvous import formed, numbers, once, seconds_row
 from benchmarks.report import Report, Row, main, parser
 
 JOIN_TARGETS_S = {256: 2.0, 1000: 10.0}
@@ -43,14 +43,12 @@ def options() -> argparse.ArgumentParser:
 def join_row(nodes: int, runs: int) -> tuple[Row, list[float]]:
     """The median, beside its limit."""
     joined = [once("elastic-etcd", nodes, LIMIT_S) for _ in range(runs)]
-    failed = [run.errors[0] for run in joined if run.errors]
-    row = Row(
-        f"{nodes} agents joined", "s", {"elastic": typical(joined)}, notes={"elastic": failed[0]} if failed else {}
-    )
+    row, seconds = seconds_row(f"{nodes} agents joined", {"elastic": joined}), formed(joined)
     if (limit := JOIN_TARGETS_S.get(nodes)) is not None:
-        found = typical(joined)
-        row.target, row.met = f"<= {limit:g} s", found is not None and found <= limit
-    return row, [run.seconds for run in joined if not run.errors]
+        found = row.values["elastic"]
+        row.target = f"<= {limit:g} s"
+        row.met = len(seconds) == len(joined) and found is not None and found <= limit
+    return row, seconds
 
 
 def calls_so_far(port: int) -> dict[str, float]:

@@ -34,8 +34,6 @@ def options() -> argparse.ArgumentParser:
 def measure(arguments: argparse.Namespace) -> Report:
     """All scenarios asked for, of ours alone."""
     arguments.launchers = "elastic"
-    arguments.fixed_runs = arguments.runs
-    arguments.torchrun_runs = arguments.torchrun_fixed_runs = 0
     report = Report("etcd_recovery", {"limit": arguments.limit, "nproc_per_node": 1})
     commands = launchers(arguments)
     for name in arguments.scenarios:

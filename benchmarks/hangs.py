@@ -22,7 +22,7 @@ import psutil
 
 from benchmarks.job import WORKERS, Job, launchers
 from benchmarks.processes import end_descendants, now, wait_gone
-from benchmarks.report import Report, Row, main, medians, parser
+from benchmarks.report import Report, Row, main, parser
 
 IN_TIME_S = 1.0
 WAYS = {"timer": "a timer is not released", "progress": "no progress"}
@@ -42,7 +42,7 @@ def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
     made.add_argument("--runs", type=int, default=20, help="tries of elastic for each way (20)")
-    made.add_argument("--torchrun-runs", type=int, default=3, help="tries of torchrun (3)")
+    made.add_argument("--torchrun-runs", type=int, default=10, help="tries of torchrun (10)")
     made.add_argument("--after", type=float, default=2.0, help="seconds of the timer, and --hang-timeout (2)")
     made.add_argument("--limit", type=float, default=60.0, help="seconds after which a try is given up (60)")
     return made
@@ -148,6 +148,7 @@ def rows(way: str, tries: Mapping[str, Sequence[Try]]) -> list[Row]:
     """Healed, and how soon."""
     share = {name: 100.0 * sum(not t.problem for t in of_one) / len(of_one) for name, of_one in tries.items() if of_one}
     killed, back = seconds(tries, "killed_s"), seconds(tries, "back_s")
+    made = {name: len(of_one) for name, of_one in tries.items()}
     ours = share.get("elastic")
     return [
         Row(
@@ -158,17 +159,15 @@ def rows(way: str, tries: Mapping[str, Sequence[Try]]) -> list[Row]:
             met=None if ours is None else ours == 100,
             notes={name: note(of_one) for name, of_one in tries.items()},
         ),
-        Row("- deadline to kill, median", "s", medians(killed), f"< {IN_TIME_S:g}"),
-        Row("- deadline to kill, slowest", "s", {name: max(of_one, default=None) for name, of_one in killed.items()}),
-        Row("- deadline to a worker of the next round, median", "s", medians(back)),
-        Row("- the same, slowest", "s", {name: max(of_one, default=None) for name, of_one in back.items()}),
+        Row.measured("- deadline to kill", "s", killed, f"< {IN_TIME_S:g}", made=made),
+        Row.measured("- deadline to a worker of the next round", "s", back, made=made),
     ]
 
 
 def measure(arguments: argparse.Namespace) -> Report:
     """Both ways, the launchers one after the other."""
     commands = launchers(arguments)
-    report = Report("hangs", {"runs": arguments.runs, "after": arguments.after, "limit": arguments.limit})
+    report = Report("hangs", {"after": arguments.after, "limit": arguments.limit})
     for way in WAYS:
         tries: dict[str, list[Try]] = {}
         for name, words in commands.items():

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.job import WORKERS, BenchmarkError, launchers, running
 from benchmarks.processes import has_torch, now, peak_memory
-from benchmarks.report import Report, Row, main, medians, parser
+from benchmarks.report import Report, Row, main, parser
 
 LIMIT_S = 60.0
 LOOK_EVERY_S = 0.002
@@ -26,8 +26,8 @@ LOOK_EVERY_S = 0.002
 def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
-    made.add_argument("--runs", type=int, default=9, help="timed runs of each launcher (9)")
-    made.add_argument("--memory-runs", type=int, default=3, help="runs of each launcher under observation (3)")
+    made.add_argument("--runs", type=int, default=10, help="timed runs of each launcher (10)")
+    made.add_argument("--memory-runs", type=int, default=10, help="runs of each launcher under observation (10)")
     made.add_argument("--import-runs", type=int, default=15, help="fresh interpreters that import elastic_core (15)")
     return made
 
@@ -85,7 +85,7 @@ def repeat(runs: int, measure: Callable[[], float]) -> list[float]:
 def measure(arguments: argparse.Namespace) -> Report:
     """All four questions."""
     commands = launchers(arguments)
-    report = Report("hello", {"runs": arguments.runs, "workers": 2})
+    report = Report("hello", {"workers": 2})
     for command in commands.values():
         wall_time(command)  # Warms the file cache; not counted.
     times: dict[str, list[float]] = {name: [] for name in commands}
@@ -98,12 +98,12 @@ def measure(arguments: argparse.Namespace) -> Report:
     peaks = {name: [peak for peak, _ in runs] for name, runs in watched.items()}
     with_torch = {name: [float(seen) for _, seen in runs] for name, runs in watched.items()}
     report.rows = [
-        Row("wall time", "s", medians(times), "ratio <= 0.30"),
-        Row("peak memory of the agent", "MiB", medians(peaks), "ratio <= 0.30"),
+        Row.measured("wall time", "s", times, "ratio <= 0.30"),
+        Row.measured("peak memory of the agent", "MiB", peaks, "ratio <= 0.30"),
         Row(
             "torch mapped into the agent", "1: yes", {name: max(seen) for name, seen in with_torch.items()}, "elastic 0"
         ),
-        Row("import elastic_core", "ms", medians({"elastic": imports}), "< 50"),
+        Row.measured("import elastic_core", "ms", {"elastic": imports}, "< 50"),
     ]
     report.measurements = {"wall_s": times, "peak_mib": peaks, "torch_mapped": with_torch, "import_ms": imports}
     return report

@@ -15,8 +15,12 @@ moment to the first optimizer step of the world afterwards, of its slowest rank.
 - `split`: machine 0 is cut off from all others for some seconds; `split_last`: machine 2 is.
 - `disk`: a member of the etcd can write no more, and a worker is killed, which has to be written down.
 
-All else is default. Of every try the steps are looked through: how long two groups of workers were at work at once.
-Root only. torchrun is told which machine hosts the store, since all of them have one host name here.
+All else is default. The steps of every try also show how long two groups of workers trained at the same time.
+
+The worlds of ours are measured unless `--worlds` says otherwise. `torchrun` has its defaults; `torchrun like` has the
+settings that `recovery` gives both launchers like for like, and `c10d like` has the same. A table with torchrun in it
+is `losses_torchrun`. torchrun is told which machine hosts the store, since all of them have one host name here.
+Root only.
 """
 
 from __future__ import annotations
@@ -36,8 +40,8 @@ import psutil
 from benchmarks.cluster import Cluster, Meeting, Shape, Step, cluster
 from benchmarks.job import BenchmarkError, launchers
 from benchmarks.processes import now
-from benchmarks.recovery import FORM_LIMIT_S, MOST_PAUSE_S, STEPS, kill, note
-from benchmarks.report import Report, Row, main, median, parser
+from benchmarks.recovery import FORM_LIMIT_S, MOST_PAUSE_S, SAME, STEPS, UNAWARE_S, kill, note
+from benchmarks.report import Report, Row, main, parser
 from elastic_core.testing.machines import Machine, Machines, machines, missing
 
 PORT = 29400
@@ -101,12 +105,13 @@ class Running:
     Args:
         job: not started yet.
         machines: of the nodes, and then of the etcd cluster, if there is one.
-        hosted: whether the machine that hosts the store has to be told so.
+        world: where they meet.
         members: of the etcd cluster.
     """
 
-    def __init__(self, job: Cluster, machines: Machines, nodes: int, hosted: bool, members: Members | None) -> None:
-        self.job, self.machines, self._nodes, self._hosted, self._members = job, machines, nodes, hosted, members
+    def __init__(self, job: Cluster, machines: Machines, world: World, members: Members | None) -> None:
+        self.job, self.machines, self._members = job, machines, members
+        self._nodes, self._hosted, self._conf = world.nodes, world.hosted, world.conf
 
     @property
     def last(self) -> Machine:
@@ -121,7 +126,8 @@ class Running:
     def start(self, place: int) -> None:
         """An agent there."""
         more = {"PET_LOCAL_ADDR": self.machines[place].address, "TMPDIR": str(self.job.folder)}
-        self.job.start_node(place, **(more | {"PET_RDZV_CONF": f"is_host={place == 0}"} if self._hosted else {}))
+        conf = ",".join([f"is_host={place == 0}", *self._conf])
+        self.job.start_node(place, **(more | {"PET_RDZV_CONF": conf} if self._hosted else {}))
 
     def formed(self) -> bool:
         """Let all three train."""
@@ -210,6 +216,7 @@ class World:
 
     Args:
         hosted: whether the machine that hosts the store has to be told so; then only that one is the endpoint.
+        conf: what it is told besides.
         nodes: one, with three workers, or three, with one each.
         members: of an etcd cluster, on machines of their own.
         lacks: what cannot happen there.
@@ -218,6 +225,7 @@ class World:
     launcher: str
     backend: str
     options: tuple[str, ...] = ()
+    conf: tuple[str, ...] = ()
     hosted: bool = False
     port: int = PORT
     nodes: int = WORLD
@@ -231,8 +239,11 @@ WORLDS = {
     "c10d": World("elastic", "c10d"),
     "etcd served": World("elastic", "etcd", ("--rdzv-conf=serve=true",), port=2379, lacks=()),
     "etcd": World("elastic", "etcd", port=2379, members=3, lacks=()),
+    "c10d like": World("elastic", "c10d", (f"--rdzv-conf={SAME}",)),
     "torchrun": World("torchrun", "c10d", hosted=True),
+    "torchrun like": World("torchrun", "c10d", conf=(SAME,), hosted=True),
 }
+USUAL = ("local", "c10d", "etcd served", "etcd")
 
 
 @dataclass
@@ -241,9 +252,9 @@ class Figures:
 
     tries: list[Try] = field(default_factory=list)
 
-    def median(self, name: str) -> float | None:
-        """Of one kind of time, where it came about."""
-        return median([value for one in self.tries if (value := getattr(one, name)) is not None])
+    def times(self, name: str) -> list[float]:
+        """One kind of time, where it came about."""
+        return [value for one in self.tries if (value := getattr(one, name)) is not None]
 
 
 def at_once(steps: Sequence[Step]) -> float:
@@ -264,7 +275,7 @@ def attempt(world: World, launcher: Sequence[str], loss: Loss, number: int, argu
         shape = Shape(WORLD // world.nodes, options=world.options)
         with cluster(launcher, "1" if world.nodes == 1 else f"1:{WORLD}", meeting, shape, list(made)) as job:
             members = Members(list(made)[world.nodes :], job.folder) if world.members else None
-            running = Running(job, made, world.nodes, world.hosted, members)
+            running = Running(job, made, world, members)
             if not running.formed():
                 return Try("never formed", tail=job.tail())
             time.sleep(random.Random(f"{arguments.seed}/{number}").uniform(0, MOST_PAUSE_S))
@@ -285,7 +296,10 @@ def lost(running: Running, loss: Loss, limit_s: float) -> Try:
     if back is not None:
         made.recovery_s, made.workers_s = back.at - at, max(0.0, back.started - at)
         return made
-    made.outcome = "failed" if all(agent.process.poll() is not None for agent in job.agents) else "hung"
+    if all(agent.process.poll() is not None for agent in job.agents):
+        made.outcome = "failed"
+    else:
+        made.outcome = "trained on unaware" if job.trains(old, UNAWARE_S) else "hung"
     made.tail = job.tail()
     return made
 
@@ -305,10 +319,9 @@ def names(known: Sequence[str]) -> Callable[[str], list[str]]:
 def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
-    made.add_argument("--worlds", type=names(list(WORLDS)), default=list(WORLDS), help=f"which ({','.join(WORLDS)})")
+    made.add_argument("--worlds", type=names(list(WORLDS)), default=list(USUAL), help=f"which ({','.join(WORLDS)})")
     made.add_argument("--losses", type=names(list(LOSSES)), default=list(LOSSES), help=f"which ({','.join(LOSSES)})")
-    made.add_argument("--runs", type=int, default=3, help="tries of each (3)")
-    made.add_argument("--torchrun-runs", type=int, default=1, help="tries of torchrun for each (1)")
+    made.add_argument("--runs", type=int, help="tries of each (3; with a world of torchrun 10)")
     made.add_argument("--limit", type=float, default=90.0, help="seconds after which a try counts as hung (90)")
     made.add_argument("--seed", type=int, default=1, help="of the pause before something happens (1)")
     return made
@@ -318,31 +331,34 @@ def measure(arguments: argparse.Namespace) -> Report:
     """All losses asked for, in all worlds asked for, in turn."""
     if reason := missing():
         raise BenchmarkError(reason)
-    report = Report("losses", {"limit": arguments.limit, "machines": 3, "nproc_per_node": 1})
     commands = launchers(arguments)
     worlds = {name: WORLDS[name] for name in arguments.worlds if WORLDS[name].launcher in commands}
+    compared = any(world.launcher == "torchrun" for world in worlds.values())
+    arguments.runs = arguments.runs or (10 if compared else 3)
+    report = Report("losses_torchrun" if compared else "losses", {"machines": 3, "nproc_per_node": 1})
     for name in arguments.losses:
         figures = {where: Figures() for where, world in worlds.items() if name not in world.lacks}
         for number in range(arguments.runs):
             for where, world in ((where, worlds[where]) for where in figures):
-                if number < (arguments.torchrun_runs if world.launcher == "torchrun" else arguments.runs):
-                    made = attempt(world, commands[world.launcher], LOSSES[name], number, arguments)
-                    narrate(where, name, number, made)
-                    figures[where].tries.append(made)
+                made = attempt(world, commands[world.launcher], LOSSES[name], number, arguments)
+                narrate(where, name, number, made)
+                figures[where].tries.append(made)
         report.rows += rows(LOSSES[name], figures, arguments.limit)
         report.measurements[name] = {where: [asdict(one) for one in of.tries] for where, of in figures.items()}
     return report
 
 
 def rows(loss: Loss, figures: dict[str, Figures], limit_s: float) -> list[Row]:
-    """The medians of those that recovered, and how many did."""
+    """The times of those that recovered, and what became of the others."""
+    made = {where: len(of.tries) for where, of in figures.items()}
     notes = {where: note(of.tries, limit_s) for where, of in figures.items()}
     together = {where: max((one.at_once_s for one in of.tries), default=0.0) for where, of in figures.items()}
     title = f"{loss.title}: next step at world size {loss.world_size}"
     return [
-        Row(title, "s", {where: of.median("recovery_s") for where, of in figures.items()}, notes=notes),
-        Row("- of that, until its workers were started", "s",
-            {where: of.median("workers_s") for where, of in figures.items()}),
+        Row.measured(title, "s", {where: of.times("recovery_s") for where, of in figures.items()}, made=made,
+                     notes=notes),
+        Row.measured("- of that, until its workers were started", "s",
+                     {where: of.times("workers_s") for where, of in figures.items()}, made=made),
         *([Row("- two groups at work at once, at most", "s", together)] if any(together.values()) else []),
     ]  # fmt: skip
 

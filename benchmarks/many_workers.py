@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.job import BenchmarkError, Job, launchers, running
 from benchmarks.processes import cpu_seconds, now, start_time, wait_gone
-from benchmarks.report import Report, Row, main, medians, parser
+from benchmarks.report import Report, Row, main, parser
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 60.0
@@ -42,14 +42,14 @@ def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
     made.add_argument("--workers", type=int, default=64, help="workers on this machine (64)")
-    made.add_argument("--runs", type=int, default=3, help="jobs of each launcher with each kind of workers (3)")
-    made.add_argument("--steady-seconds", type=float, default=10.0, help="how long to watch the idle agent (10)")
+    made.add_argument("--runs", type=int, default=10, help="jobs of each launcher with each kind of workers (10)")
+    made.add_argument("--steady-seconds", type=float, default=5.0, help="how long to watch the idle agent (5)")
     made.add_argument("--grace", type=int, default=5, help="--shutdown-timeout of the launchers, in seconds (5)")
     return made
 
 
 def steady_cpu(job: Job, seconds: float) -> float:
-    """Percent of a core that the agent uses while its workers sleep. In steps of 10 ms: 0.1 % over 10 s."""
+    """Percent of a core that the agent uses while its workers sleep. In steps of 10 ms: 0.2 % over 5 s."""
     time.sleep(SETTLE_S)
     before, at = cpu_seconds(job.pid), now()
     time.sleep(seconds)
@@ -86,16 +86,16 @@ def measure(arguments: argparse.Namespace) -> Report:
         for name, command in commands.items():
             plain[name].append(observe(command, arguments, PLAIN, steady=True))
             stubborn[name].append(observe(command, arguments, STUBBORN, steady=False))
-    report = Report("many_workers", {"workers": arguments.workers, "runs": arguments.runs, "grace": arguments.grace})
+    report = Report("many_workers", {"workers": arguments.workers, "grace": arguments.grace})
     starts = {name: [seen.start_s for seen in jobs] for name, jobs in plain.items()}
     cpu = {name: [seen.cpu_percent for seen in jobs if seen.cpu_percent is not None] for name, jobs in plain.items()}
     stops = {name: [seen.stop_s for seen in jobs] for name, jobs in plain.items()}
     stubborn_stops = {name: [seen.stop_s for seen in jobs] for name, jobs in stubborn.items()}
     report.rows = [
-        Row("all workers started after", "s", medians(starts)),
-        Row("agent, steady state", "% of a core", medians(cpu)),
-        Row("all gone after SIGTERM", "s", medians(stops)),
-        Row("all gone after SIGTERM that workers ignore", "s", medians(stubborn_stops), f"<= {arguments.grace + 1}"),
+        Row.measured("all workers started after", "s", starts),
+        Row.measured("agent, steady state", "% of a core", cpu),
+        Row.measured("all gone after SIGTERM", "s", stops),
+        Row.measured("all gone after SIGTERM that workers ignore", "s", stubborn_stops, f"<= {arguments.grace + 1}"),
     ]
     report.measurements = {
         "plain": {name: [asdict(seen) for seen in all_seen] for name, all_seen in plain.items()},

@@ -4,11 +4,12 @@
 
 Tables and the plot go between `<!-- measured: begin -->` and `<!-- measured: end -->` of `--page`, each in the place of
 the one before it; tables of what is not in the files stay, with the day on which they were measured. The plot is drawn
-into `--plot`, if `rendezvous` is among what was measured. Of files that measured the same, the last one counts.
-`--print` only shows the tables.
+into `--plot`, if `rendezvous` is among what was measured. A benchmark may be measured in pieces, one file each: name
+all of them in one call. Of a row that several files have, the last one counts. `--print` only shows the tables.
 
 The page owns the figures. The table in `--readme`, between the same markers, is made of some rows of the page (see
 `README`), and that in `--survival` is the one of `losses`, each time this runs; without files that is all it does.
+Rows that the README would show but that the page lacks are left out and named on standard error.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import number, sides
+from benchmarks.recovery import SCENARIOS, SETTINGS
+from benchmarks.report import Tries, described, number, sides
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 ROOT = Path(__file__).parents[1]
@@ -31,7 +33,7 @@ DOCS = ROOT / "docs"
 TITLES = {
     "rendezvous": "Rendezvous: all join at once",
     "steady": "Steady state: nothing happens",
-    "recovery": "Recovery: something happens to a job of two nodes",
+    "recovery": "Recovery: a job loses or gains something",
     "hello": "The launcher: two workers that print a line",
     "many_workers": "The launcher: 64 workers on one machine",
     "digits_kill": "The launcher: a training job whose worker is killed",
@@ -39,15 +41,11 @@ TITLES = {
     "etcd": "Over etcd (stock torchrun's own etcd backends cannot use an etcd of today)",
     "etcd_recovery": "Recovery over etcd",
     "losses": "Losses: a job of three machines",
+    "losses_torchrun": "Losses: a job of three machines, against torchrun",
     "endurance": "1,000 rounds with killed agents",
     "paper": "10,000 nodes on paper",
     "timer": "Watchdog timers: what they cost a worker",
-    "before_rendezvous": "Beside the commit before: all join at once",
-    "before_steady": "Beside the commit before: nothing happens",
-    "before_recovery": "Beside the commit before: recovery",
-    "before_etcd": "Beside the commit before: over etcd",
-    "before_etcd_recovery": "Beside the commit before: recovery over etcd",
-    "before_health": "Beside the commit before: the health endpoint under attack",
+    "hangs": "Hangs: a worker that makes no progress",
 }
 
 
@@ -59,42 +57,49 @@ class Shown:
         what: its first cell.
         benchmark, row: where the page has it: a name among `TITLES`, and the first cell there, without the unit.
         notes: show what is said of the figures instead of the figures.
-        missing: what to say for torchrun where the page has a dash.
     """
 
     what: str
     benchmark: str
     row: str
     notes: bool = False
-    missing: str = "-"
+
+
+def _recovery(label: str, *names: str) -> tuple[Shown, ...]:
+    titles = [f"{label}: {SCENARIOS[name].title}" for name in names]
+    return tuple(Shown(title, "recovery", title) for title in titles)
 
 
 README = (
     Shown("two workers that print a line: wall time", "hello", "wall time"),
     Shown("peak memory of the agent", "hello", "peak memory of the agent"),
     Shown("64 workers: all started", "many_workers", "all workers started after"),
+    Shown("256 agents form a round", "rendezvous", "256 agents joined"),
+    Shown("training job whose worker is killed: recovered", "digits_kill", "digits: recovered", notes=True),
+    Shown("- kill to next epoch line, the user's wait", "digits_kill", "digits: kill to next epoch line"),
     Shown(
-        "worker killed: survivor gone to new workers' start",
+        "- of that, survivor gone to new workers' start",
         "digits_kill",
         "digits: survivor gone to new workers' start",
     ),
-    Shown("training job whose worker is killed: recovered", "digits_kill", "digits: recovered", notes=True),
-    Shown("256 agents form a round", "rendezvous", "256 agents joined"),
-    Shown("1,024 agents form a round", "rendezvous", "1024 agents joined", missing="never"),
-    Shown("two nodes, worker killed: next optimizer step", "recovery", "worker killed: next step at world size 2"),
-    Shown(
-        "two nodes, one lost: next step of the other", "recovery", "agent and worker killed: next step at world size 1"
-    ),
-    Shown("third node joins: first step with three", "recovery", "third agent started: first step at world size 3"),
+    *_recovery("fixed size", "fixed"),
+    *_recovery("like for like", "worker", "node", "sigterm", "third", "agent"),
+    *_recovery(SETTINGS["own_store"].label, "worker", "third"),
+    *_recovery("defaults", "worker", "node"),
 )
+"""A row is left out if the page lacks it, or does not give the number of tries."""
+
+ENOUGH = 10
+"""With fewer tries, a cell of the README's table gives their number."""
 
 
 def cell(row: Mapping[str, Any], launcher: str) -> str:
     """The figure and what is to be said of it."""
-    value, note = row["values"].get(launcher), row["notes"].get(launcher)
+    value, tries = row["values"].get(launcher), row.get("tries", {}).get(launcher)
+    told = described(Tries(**tries) if tries else None, row["notes"].get(launcher))
     if value is None:
-        return note or "-"
-    return f"{number(value)} ({note})" if note else number(value)
+        return told or "-"
+    return f"{number(value)} ({told})" if told else number(value)
 
 
 def line(row: Mapping[str, Any], names: Sequence[str], compared: bool) -> str:
@@ -126,27 +131,68 @@ def table(report: Mapping[str, Any]) -> str:
     )
 
 
-def facts(machine: Mapping[str, Any]) -> str:
-    """On what it was measured."""
+def facts(*machines: Mapping[str, Any]) -> str:
+    """On what it was measured. The machines differ in date and load at most."""
     known = ("elastic-core", "elastic-c10d", "elastic-etcd", "torch")
+    machine = machines[-1]
     versions = ", ".join(f"{name} {machine[name]}" for name in known if name in machine)
     kernel = ".".join(machine["kernel"].split(".")[:2])
+    dates = " and ".join(sorted({one["date"][:10] for one in machines}))
+    loads = [one["load_before"] for one in machines]
+    load = " to ".join(str(one) for one in dict.fromkeys((min(loads), max(loads))))
     return (
-        f"Measured on {machine['date'][:10]}: {machine['cores']} cores, {machine['memory_gib']} GiB, Linux "
-        f"{kernel}, Python {machine['python']}, {versions}, load {machine['load_before']} at the start."
+        f"Measured on {dates}: {machine['cores']} cores, {machine['memory_gib']} GiB, Linux "
+        f"{kernel}, Python {machine['python']}, {versions}, load {load} at the start."
     )
 
 
-def merged(contents: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Machine and report for each benchmark, in the order of `TITLES`; later files replace earlier ones."""
-    found = {report["benchmark"]: (content["machine"], report) for content in contents for report in content["reports"]}
+Measured = tuple[list[Mapping[str, Any]], Mapping[str, Any]]
+"""The machines that a report was measured on, one for each file, and the report."""
+
+
+def merged(contents: Sequence[Mapping[str, Any]]) -> list[Measured]:
+    """Machines and report for each benchmark, in the order of `TITLES`. If several files have the same benchmark, their
+    rows are put together; of the same row, the last file's counts."""
+    found: dict[str, Measured] = {}
+    for content in contents:
+        for report in content["reports"]:
+            machines, before = found.get(report["benchmark"], ([], None))
+            whole = report if before is None else joined(before, report)
+            found[report["benchmark"]] = ([*machines, content["machine"]], whole)
     order = [*TITLES, *(name for name in found if name not in TITLES)]
     return [found[name] for name in order if name in found]
 
 
+def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Two reports of one benchmark as one."""
+    return {
+        **second,
+        "settings": {**first["settings"], **second["settings"]},
+        "rows": list({**_named(first["rows"]), **_named(second["rows"])}.values()),
+        "measurements": _deep(first["measurements"], second["measurements"]),
+    }
+
+
+def _named(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Rows by their title and the title of the row that they are a part of."""
+    named, whole = {}, ""
+    for row in rows:
+        whole = whole if row["what"].startswith("- ") else row["what"]
+        named[whole, row["what"]] = row
+    return named
+
+
+def _deep(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    made = {**first, **second}
+    for name in first.keys() & second.keys():
+        if isinstance(first[name], dict) and isinstance(second[name], dict):
+            made[name] = _deep(first[name], second[name])
+    return made
+
+
 def tables(contents: Sequence[Mapping[str, Any]]) -> str:
     """All benchmarks, each with the machine it was measured on."""
-    return "\n\n".join(f"{table(report)}\n\n{facts(machine)}" for machine, report in merged(contents))
+    return "\n\n".join(f"{table(report)}\n\n{facts(*machines)}" for machines, report in merged(contents))
 
 
 def with_tables(page: str, measured: str) -> str:
@@ -179,15 +225,24 @@ def with_figures(readme: str, page: str) -> str:
     """The README with the figures of the page.
 
     Raises:
-        ValueError: the markers are not there, or the page lacks a row.
+        ValueError: the markers are missing, or the page has none of the rows.
     """
     before, _, after = apart(readme)
     parts = sections(apart(page)[1])
+    rows = [(row, found) for row in README if (found := shown(row, parts))]
+    if not rows:
+        raise ValueError("no row of the README has its number of tries on the page; measure at least one")
     versions = {
-        version for row in README for version in re.findall(r"\btorch (\d+\.\d+)", parts.get(TITLES[row.benchmark], ""))
+        version for row, _ in rows for version in re.findall(r"\btorch (\d+\.\d+)", parts[TITLES[row.benchmark]])
     }
     head = [f"| | elastic | torchrun {' and '.join(sorted(versions))} | ratio |", "|---|---|---|---|"]
-    return "\n".join([f"{before}{BEGIN}", *head, *(shown(row, parts) for row in README), f"{END}{after}"])
+    return "\n".join([f"{before}{BEGIN}", *head, *(found for _, found in rows), f"{END}{after}"])
+
+
+def left_out(page: str) -> list[str]:
+    """The rows of the README's table that the page does not have, or only without the number of tries."""
+    parts = sections(apart(page)[1])
+    return [row.what for row in README if shown(row, parts) is None]
 
 
 def with_losses(text: str, page: str) -> str:
@@ -204,35 +259,48 @@ def with_losses(text: str, page: str) -> str:
     return "\n".join([f"{before}{BEGIN}", *table, f"{END}{after}"])
 
 
-def shown(row: Shown, parts: Mapping[str, str]) -> str:
+def shown(row: Shown, parts: Mapping[str, str]) -> str | None:
     """A row of the README's table. A figure has its unit, and a ratio two digits after the point, if torchrun has a
-    figure, too.
+    figure, too. None if the page lacks the row, or the number of tries of a cell.
 
     Raises:
-        ValueError: the page lacks it.
+        ValueError: the page has it twice.
     """
     title = TITLES[row.benchmark]
     found = re.findall(
         rf"^\| {re.escape(row.row)} \[(.+?)\] \| (.+?) \| (.+?) \|(?: +(\S*) *\|)?", parts.get(title, ""), re.M
     )
-    if len(found) != 1:
+    if len(found) > 1:
         raise ValueError(f"expected one row {row.row!r} under {title!r}, found {len(found)}")
+    if not found or not all(map(_tries, found[0][1:3])):
+        return None
     unit, *values, ratio = found[0]
-    told = [_told(value, unit, row.notes) for value in values]
     if row.notes or not _FIGURE.fullmatch(values[1]):
         ratio = ""
-    cells = [row.what, told[0], row.missing if told[1] == "-" else told[1], f"{float(ratio):.2f}" if ratio else ""]
+    cells = [row.what, *(_told(value, unit, row.notes) for value in values), f"{float(ratio):.2f}" if ratio else ""]
     return "| " + " | ".join(cells) + " |"
 
 
 _FIGURE = re.compile(r"([\d.]+)(?: \((.+)\))?")
+_TRIES = re.compile(r"\d+ of (\d+)|(\d+) (?:tries|try)\b")
+_ALL = re.compile(r"worst ([\d.]+), (\d+) tries")
+
+
+def _tries(value: str) -> int:
+    """The number of tries of a cell, or 0 if it gives none."""
+    found = _TRIES.search(value)
+    return int(found[1] or found[2]) if found else 0
 
 
 def _told(value: str, unit: str, notes: bool) -> str:
     found = _FIGURE.fullmatch(value)
     if not found:
         return value
-    return found[2] if notes and found[2] else f"{found[1]} {unit}"
+    if notes and found[2]:
+        return found[2]
+    all_counted = _ALL.fullmatch(found[2] or "")
+    beside = f"worst {all_counted[1]}" if all_counted and _tries(value) >= ENOUGH else found[2]
+    return f"{found[1]} {unit} ({beside})"
 
 
 def sections(measured: str) -> dict[str, str]:
@@ -259,7 +327,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Leaves with 1 and the reason when a page has no place for the tables, or lacks a row that the README shows."""
+    """Leaves with 1 and the reason when a page has no place for the tables."""
     arguments = options().parse_args()
     contents = [json.loads(path.read_text()) for path in arguments.results]
     measured = tables(contents)
@@ -278,6 +346,8 @@ def main() -> int:
     except (OSError, ValueError) as error:
         print(f"error: {arguments.page}: {error}", file=sys.stderr)
         return 1
+    for row in left_out(page):
+        print(f"{arguments.page}: not measured, or without the number of tries: {row}", file=sys.stderr)
     return 0
 
 

@@ -1,18 +1,21 @@
 """How soon does a job of several nodes train again after it has lost or gained something?
 
-Agents of one job on this machine, each with one worker that runs `workers/ddp.py` (DDP over gloo). Two are started, and
-once they train, something happens. Measured is from that moment to the first optimizer step of the new world (of its
-slowest rank). A try has *recovered* when every rank of that world has made 5 steps, *failed* when all agents have left
-before, and *hung* when neither has come about within `--limit` seconds.
+The agents of one job run on this machine, each with one worker that runs `workers/ddp.py` (DDP over gloo). Once they
+train, something happens. The time runs from that moment to the first optimizer step of the new world, of its slowest
+rank. A try has *recovered* when every rank of that world has made 5 steps, *failed* when all agents have exited before,
+and *hung* when it has not recovered within `--limit` seconds. It *trained on unaware* if it hung while the old workers,
+one of them without an agent, kept making steps.
 
-- `worker`: SIGKILL to a worker, of each node in turn. Back at world size 2.
-- `node`: SIGKILL to an agent and its worker (not those of the node that hosts the store). The other goes on alone.
-- `sigterm`: SIGTERM to an agent (not the host). The other goes on alone.
-- `third`: a third agent is started; to the first step at world size 3.
-- `agent`: SIGKILL to an agent alone (not the host). Its worker must die too, and the other goes on alone.
-- `fixed`: as `worker`, with two nodes, neither more nor less.
+- `worker`: two nodes; a worker gets SIGKILL, of each node in turn. Back at world size 2.
+- `node`: three nodes; an agent and its worker get SIGKILL (not the node that hosts the store). Back at world size 2.
+- `sigterm`: three nodes; an agent gets SIGTERM (not the host). Back at world size 2.
+- `third`: two nodes; a third agent starts. The time ends at the first step at world size 3.
+- `agent`: three nodes; an agent alone gets SIGKILL (not the host). Its worker must die too. Back at world size 2.
+- `fixed`: as `worker`, with `--nnodes=2` and each launcher's defaults.
 
-The first five run with `--nnodes=1:3`; everything else is default and the same for both.
+The first five run with `--nnodes=2:3`, once with the same rendezvous settings for both launchers (`like`), and once
+with each launcher's defaults (`default`). `own_store` is `like` with a variable of torch's by which the workers host
+the store of their group; with torchrun, a store that is shared by all rounds gives new workers addresses of dead ones.
 """
 
 from __future__ import annotations
@@ -27,15 +30,53 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 
-from benchmarks.cluster import Cluster, Meeting, cluster
+from benchmarks.cluster import Cluster, Meeting, Shape, cluster
 from benchmarks.job import launchers
 from benchmarks.processes import now, wait_gone
-from benchmarks.report import Report, Row, main, medians, parser
+from benchmarks.report import Report, Row, main, parser
 
 STEPS = 5
 MOST_PAUSE_S = 0.5
 FORM_LIMIT_S = 120.0
 AGENT_STARTED_S, AGENT_GONE_S = 1.0, 0.1
+TIMED_OUT = ("hung", "trained on unaware")
+UNAWARE_S = 2.0
+"""A worker whose last step is younger than this still trains."""
+
+SAME = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=5"
+"""The --rdzv-conf that `like` gives both launchers: the defaults of elastic-core. A much shorter last call may end
+before all agents of a try have started."""
+
+OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+"""With it, workers host a new store for each round, and cannot read addresses of dead peers from an earlier one."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What both launchers are given.
+
+    Args:
+        label: begins the titles of its rows.
+        options: of the launchers.
+        environ: variables, as NAME=VALUE.
+    """
+
+    label: str
+    options: tuple[str, ...] = ()
+    environ: tuple[str, ...] = ()
+
+    def command(self, launcher: Sequence[str]) -> list[str]:
+        """The launcher with these variables."""
+        return ["env", *self.environ, *launcher] if self.environ else list(launcher)
+
+
+SETTINGS = {
+    "like": Setting("like for like", (f"--rdzv-conf={SAME}",)),
+    "own_store": Setting("like for like, workers host their store", (f"--rdzv-conf={SAME}",), (OWN_STORE,)),
+    "default": Setting("defaults"),
+}
+FIXED = Setting("fixed size")
+USUAL = ("like", "default")
 
 Meet = Callable[[], AbstractContextManager[Meeting | None]]
 """Starts a store for a job to meet at; None: one of its nodes hosts it."""
@@ -46,7 +87,7 @@ class Try:
     """One job, in seconds. What did not come about is None.
 
     Args:
-        formed_s: from the start of the first agent until both nodes had trained.
+        formed_s: from the start of the first agent until all nodes had trained.
         recovery_s: from the disturbance to the first step of the new world.
         workers_s: until the last of its workers was started; what follows is import of torch and set-up of the group.
         worker_gone_s: where only the agent was killed, until its worker was gone too.
@@ -63,12 +104,14 @@ class Try:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What happens to a job that trains on two nodes.
+    """What happens to a job that trains.
 
     Args:
         disturb: does it, given the cluster and the number of the try.
         world_size: of the world that must train afterwards.
         target_s: what is asked of ours, for every try.
+        nodes: as in --nnodes.
+        start: how many nodes train before.
         watch_worker: whether the worker of node 1 must die as well.
     """
 
@@ -76,7 +119,8 @@ class Scenario:
     disturb: Callable[[Cluster, int], None]
     world_size: int
     target_s: float
-    nodes: str = "1:3"
+    nodes: str = "2:3"
+    start: int = 2
     watch_worker: bool = False
 
 
@@ -114,12 +158,14 @@ def kill(pid: int) -> None:
 
 
 SCENARIOS = {
-    "worker": Scenario("worker killed: next step at world size 2", kill_worker, 2, 4),
-    "node": Scenario("agent and worker killed: next step at world size 1", kill_node, 1, 10),
-    "sigterm": Scenario("agent gets SIGTERM: next step at world size 1", end_agent, 1, 5),
-    "third": Scenario("third agent started: first step at world size 3", add_node, 3, 6),
-    "agent": Scenario("agent alone killed: next step at world size 1", kill_agent, 1, 10, watch_worker=True),
-    "fixed": Scenario("2 nodes fixed, worker killed: next step", kill_worker, 2, 4, nodes="2"),
+    "worker": Scenario("2 nodes, worker killed: next step", kill_worker, 2, 4),
+    "node": Scenario("3 nodes, one lost: next step of the other two", kill_node, 2, 10, start=3),
+    "sigterm": Scenario("3 nodes, SIGTERM to one agent: next step of the other two", end_agent, 2, 5, start=3),
+    "third": Scenario("2 nodes, a third joins: first step of all three", add_node, 3, 6),
+    "agent": Scenario(
+        "3 nodes, agent alone killed: next step of the other two", kill_agent, 2, 10, start=3, watch_worker=True
+    ),
+    "fixed": Scenario("2 nodes, worker killed: next step", kill_worker, 2, 4, nodes="2"),
 }
 
 
@@ -131,26 +177,35 @@ def scenarios(text: str) -> list[str]:
     return found
 
 
+def settings(text: str) -> list[str]:
+    """Names on the command line."""
+    found = text.split(",")
+    if unknown := set(found) - set(SETTINGS):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: known are {', '.join(SETTINGS)}")
+    return found
+
+
 def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
     made.add_argument("--scenarios", type=scenarios, default=list(SCENARIOS), help=f"which ({','.join(SCENARIOS)})")
-    made.add_argument("--runs", type=int, default=5, help="tries of elastic for each scenario but fixed (5)")
-    made.add_argument("--torchrun-runs", type=int, default=3, help="tries of torchrun for each but fixed (3)")
-    made.add_argument("--fixed-runs", type=int, default=20, help="tries of elastic for fixed (20)")
-    made.add_argument("--torchrun-fixed-runs", type=int, default=10, help="tries of torchrun for fixed (10)")
-    made.add_argument("--limit", type=float, default=90.0, help="seconds after which a try counts as hung (90)")
+    made.add_argument(
+        "--settings", type=settings, default=list(USUAL), help=f"which of {','.join(SETTINGS)} ({','.join(USUAL)})"
+    )
+    made.add_argument("--runs", type=int, default=10, help="tries of each launcher (10)")
+    made.add_argument("--limit", type=float, default=60.0, help="seconds after which a try counts as hung (60)")
     made.add_argument("--seed", type=int, default=1, help="of the pause before something happens (1)")
     return made
 
 
 def form(job: Cluster, nodes: int = 2, world_size: int = 2) -> float | None:
-    """Let one or two nodes train; seconds from the first one's start, None if they do not."""
+    """Let these nodes train; seconds from the first one's start, None if they do not."""
     first = job.start_node()
     deadline = first.started + FORM_LIMIT_S
     if nodes > 1:
         job.wait_host(deadline)
-        job.start_node()
+        for _ in range(nodes - 1):
+            job.start_node()
     trained = job.wait_resumed(world_size, (), STEPS, deadline)
     return None if trained is None else trained.at - first.started
 
@@ -161,10 +216,11 @@ def attempt(
     number: int,
     arguments: argparse.Namespace,
     meet: Meet = nullcontext,
+    more: tuple[str, ...] = (),
 ) -> Try:
-    """One job, from its start to its recovery or the limit."""
-    with meet() as meeting, cluster(launcher, scenario.nodes, meeting) as job:
-        formed = form(job)
+    """One job, from its start to its recovery or the limit, with more options of the launcher."""
+    with meet() as meeting, cluster(launcher, scenario.nodes, meeting, Shape(options=more)) as job:
+        formed = form(job, scenario.start, scenario.start)
         if formed is None:
             return Try("never formed", tail=job.tail())
         time.sleep(random.Random(f"{arguments.seed}/{number}").uniform(0, MOST_PAUSE_S))
@@ -185,20 +241,20 @@ def disturbed(job: Cluster, scenario: Scenario, number: int, limit_s: float) -> 
     if back is not None:
         made.recovery_s, made.workers_s = back.at - at, back.started - at
         return made
-    made.outcome = "failed" if all(agent.process.poll() is not None for agent in job.agents) else "hung"
+    if all(agent.process.poll() is not None for agent in job.agents):
+        made.outcome = "failed"
+    else:
+        made.outcome = "trained on unaware" if job.trains(workers.values(), UNAWARE_S) else "hung"
     made.tail = job.tail()
     return made
 
 
 def note(tries: Sequence[Try], limit_s: float) -> str:
-    """How many of them recovered, the slowest, and what became of the others."""
-    seconds = [one.recovery_s for one in tries if one.recovery_s is not None]
-    said = [f"{len(seconds)} of {len(tries)}"]
-    if seconds:
-        said.append(f"slowest {max(seconds):.1f} s")
+    """How many of them did not recover, and how they ended instead; empty if all recovered."""
+    said = []
     for outcome in sorted({one.outcome for one in tries} - {"recovered"}):
         count = sum(one.outcome == outcome for one in tries)
-        said.append(f"{count} {outcome}" + (f" ({limit_s:.0f} s)" if outcome == "hung" else ""))
+        said.append(f"{count} {outcome}" + (f" ({limit_s:.0f} s)" if outcome in TIMED_OUT else ""))
     return ", ".join(said)
 
 
@@ -215,21 +271,23 @@ def times(tries: Mapping[str, Sequence[Try]], name: str) -> dict[str, list[float
     return {who: [t for one in of_one if (t := getattr(one, name)) is not None] for who, of_one in tries.items()}
 
 
-def rows(scenario: Scenario, tries: Mapping[str, Sequence[Try]], limit_s: float) -> list[Row]:
-    """The medians of those that recovered, and how many did."""
+def rows(scenario: Scenario, tries: Mapping[str, Sequence[Try]], limit_s: float, label: str = "") -> list[Row]:
+    """The times of the tries that recovered, and how the other tries ended. Titles begin with the label."""
+    counts = {name: len(of_one) for name, of_one in tries.items()}
     made = [
-        Row(
-            scenario.title,
+        Row.measured(
+            f"{label}: {scenario.title}" if label else scenario.title,
             "s",
-            medians(times(tries, "recovery_s")),
+            times(tries, "recovery_s"),
             f"every try <= {scenario.target_s:g} s",
+            made=counts,
             met=met(tries.get("elastic", []), scenario),
             notes={name: note(of_one, limit_s) for name, of_one in tries.items()},
         ),
     ]
     started = "- of that, until its workers were started"
     if not scenario.watch_worker:
-        return [*made, Row(started, "s", medians(times(tries, "workers_s")))]
+        return [*made, Row.measured(started, "s", times(tries, "workers_s"), made=counts)]
     made.append(each_within(started, tries, "workers_s", AGENT_STARTED_S))
     return [*made, each_within("- worker of the killed agent gone", tries, "worker_gone_s", AGENT_GONE_S)]
 
@@ -237,13 +295,10 @@ def rows(scenario: Scenario, tries: Mapping[str, Sequence[Try]], limit_s: float)
 def each_within(what: str, tries: Mapping[str, Sequence[Try]], name: str, target_s: float) -> Row:
     """One kind of time that has a target of its own, which every try of ours has to meet."""
     found = times(tries, name)
-    notes = {
-        who: f"{len(seconds)} of {len(tries[who])}, slowest {max(seconds, default=0.0):.2f} s"
-        for who, seconds in found.items()
-    }
     ours = tries.get("elastic", [])
     met = len(found["elastic"]) == len(ours) and max(found["elastic"]) <= target_s if ours else None
-    return Row(what, "s", medians(found), f"every try <= {target_s:g} s", met=met, notes=notes)
+    made = {who: len(of_one) for who, of_one in tries.items()}
+    return Row.measured(what, "s", found, f"every try <= {target_s:g} s", made=made, met=met)
 
 
 def narrate(launcher: str, name: str, number: int, of: int, made: Try) -> None:
@@ -255,39 +310,40 @@ def narrate(launcher: str, name: str, number: int, of: int, made: Try) -> None:
         print("".join(f"    {line}\n" for line in made.tail.splitlines()[-12:]), flush=True)
 
 
-def tries_of(launcher: str, name: str, arguments: argparse.Namespace) -> int:
-    """How many."""
-    counts = {
-        ("elastic", False): arguments.runs,
-        ("torchrun", False): arguments.torchrun_runs,
-        ("elastic", True): arguments.fixed_runs,
-        ("torchrun", True): arguments.torchrun_fixed_runs,
-    }
-    return int(counts[launcher, name == "fixed"])
-
-
 def run_scenario(
-    name: str, commands: Mapping[str, Sequence[str]], arguments: argparse.Namespace, meet: Meet = nullcontext
+    name: str,
+    commands: Mapping[str, Sequence[str]],
+    arguments: argparse.Namespace,
+    meet: Meet = nullcontext,
+    setting: Setting = FIXED,
 ) -> dict[str, list[Try]]:
-    """All tries, the launchers in turn as long as both have some left."""
+    """All tries, the launchers in turn."""
     tries: dict[str, list[Try]] = {launcher: [] for launcher in commands}
-    counts = {launcher: tries_of(launcher, name, arguments) for launcher in commands}
-    for number in range(max(counts.values())):
-        for launcher in (launcher for launcher in commands if number < counts[launcher]):
-            made = attempt(commands[launcher], SCENARIOS[name], number, arguments, meet)
-            narrate(launcher, name, number, counts[launcher], made)
+    for number in range(arguments.runs):
+        for launcher, command in commands.items():
+            made = attempt(setting.command(command), SCENARIOS[name], number, arguments, meet, setting.options)
+            narrate(launcher, name, number, arguments.runs, made)
             tries[launcher].append(made)
     return tries
 
 
+def cells(chosen: Sequence[str], names: Sequence[str]) -> list[tuple[str, Setting]]:
+    """Scenario and setting of each measurement, the same scenario side by side; `fixed` is measured once."""
+    made = [(name, SETTINGS[one]) for name in names if name != "fixed" for one in SETTINGS if one in chosen]
+    return [*made, *([("fixed", FIXED)] if "fixed" in names else [])]
+
+
 def measure(arguments: argparse.Namespace) -> Report:
-    """All scenarios asked for."""
+    """All scenarios asked for, with the settings asked for."""
     commands = launchers(arguments)
-    report = Report("recovery", {"limit": arguments.limit, "nproc_per_node": 1})
-    for name in arguments.scenarios:
-        tries = run_scenario(name, commands, arguments)
-        report.rows += rows(SCENARIOS[name], tries, arguments.limit)
-        report.measurements[name] = {launcher: [asdict(one) for one in of_one] for launcher, of_one in tries.items()}
+    report = Report("recovery", {"like_for_like": SAME, "nproc_per_node": 1})
+    for name, setting in cells(arguments.settings, arguments.scenarios):
+        print(f"-- {setting.label}: {name}", flush=True)
+        tries = run_scenario(name, commands, arguments, setting=setting)
+        report.rows += rows(SCENARIOS[name], tries, arguments.limit, setting.label)
+        report.measurements[f"{setting.label}: {name}"] = {
+            launcher: [asdict(one) for one in of_one] for launcher, of_one in tries.items()
+        }
     return report
 
 

@@ -41,7 +41,7 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--torchrun-nodes", type=numbers, default=[8, 256], help="N for torchrun (8,256)")
     made.add_argument("--late-nodes", type=numbers, default=[256], help="N for elastic that connects late (256)")
     made.add_argument("--signed-nodes", type=numbers, default=[8, 256, 1024], help="N with a secret (8,256,1024)")
-    made.add_argument("--runs", type=int, default=5, help="of each N (5)")
+    made.add_argument("--runs", type=int, default=10, help="of each N (10)")
     made.add_argument("--join-timeout", type=int, default=300, help="of both, in seconds (300)")
     made.add_argument("--torchrun-fails-at", type=numbers, default=[], help="N to show that torchrun fails there")
     made.add_argument("--fail-timeout", type=int, default=60, help="join timeout for that, in seconds (60)")
@@ -61,9 +61,21 @@ def once(launcher: str, nodes: int, join_timeout_s: int) -> Joined:
     return joined
 
 
-def typical(runs: Sequence[Joined]) -> float | None:
-    """The median, if all runs went well; else there is nothing to compare."""
-    return None if any(run.errors for run in runs) else median([run.seconds for run in runs])
+def formed(runs: Sequence[Joined]) -> list[float]:
+    """The times of the runs in which all joined."""
+    return [run.seconds for run in runs if not run.errors]
+
+
+def seconds_row(what: str, runs: Mapping[str, Sequence[Joined]], against: float | None = None) -> Row:
+    """The time until all had joined."""
+    return Row.measured(
+        what,
+        "s",
+        {name: formed(of_one) for name, of_one in runs.items()},
+        made={name: len(of_one) for name, of_one in runs.items()},
+        notes={name: failures(of_one) for name, of_one in runs.items()},
+        against=against,
+    )
 
 
 def failures(runs: Sequence[Joined]) -> str:
@@ -79,10 +91,8 @@ def reference(times: Mapping[int, float | None], nodes: int) -> int | None:
 
 def row(nodes: int, runs: Mapping[str, Mapping[int, Sequence[Joined]]]) -> Row:
     """The medians for one N, compared with torchrun at the same N or below."""
-    here = {name: of_one[nodes] for name, of_one in runs.items() if nodes in of_one}
-    notes = {name: note for name, of_n in here.items() if (note := failures(of_n))}
-    made = Row(f"{nodes} agents joined", "s", {name: typical(of_n) for name, of_n in here.items()}, notes=notes)
-    stock = {measured: typical(of_n) for measured, of_n in runs.get("torchrun", {}).items()}
+    made = seconds_row(f"{nodes} agents joined", {name: of_n[nodes] for name, of_n in runs.items() if nodes in of_n})
+    stock = {measured: median(formed(of_n)) for measured, of_n in runs.get("torchrun", {}).items()}
     compared = reference(stock, nodes)
     elsewhere = compared is not None and compared != nodes
     if compared is not None and elsewhere:
@@ -107,16 +117,13 @@ def rows(runs: Mapping[str, Mapping[int, Sequence[Joined]]]) -> list[Row]:
 
 def late_row(nodes: int, runs: Sequence[Joined]) -> Row:
     """Ours with the time of connecting."""
-    note = failures(runs)
-    notes = {"elastic": note} if note else {}
-    return Row(f"{nodes} agents connected and joined", "s", {"elastic": typical(runs)}, notes=notes)
+    return seconds_row(f"{nodes} agents connected and joined", {"elastic": runs})
 
 
 def signed_row(nodes: int, signed: Sequence[Joined], plain: Sequence[Joined]) -> Row:
     """With a secret, compared with none in the same run."""
-    notes = {"elastic": note} if (note := failures(signed)) else {}
-    made = Row(f"{nodes} agents joined, signed", "s", {"elastic": typical(signed)}, notes=notes)
-    made.against, made.target = typical(plain), f"ratio <= {SIGNED:.2f} (to no secret)"
+    made = seconds_row(f"{nodes} agents joined, signed", {"elastic": signed}, median(formed(plain)))
+    made.target = f"ratio <= {SIGNED:.2f} (to no secret)"
     made.met = within(made, SIGNED)
     return made
 
@@ -157,7 +164,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         for nodes in (arguments.late_nodes if "elastic" in runs else [])
     }
     beyond = {nodes: once("torchrun", nodes, arguments.fail_timeout) for nodes in arguments.torchrun_fails_at}
-    report = Report("rendezvous", {"runs": arguments.runs, "processes": PROCESSES})
+    report = Report("rendezvous", {"processes": PROCESSES})
     report.rows = rows(runs)
     report.rows += [late_row(nodes, of_n) for nodes, of_n in late.items()]
     report.rows += signed_rows(

@@ -26,6 +26,29 @@ OURS = ("elastic", "warm")
 """The names of what is measured; all others are what it is compared with."""
 
 
+@dataclass(frozen=True)
+class Tries:
+    """The tries that a figure comes from.
+
+    Args:
+        made: all of them.
+        counted: those that have a figure. Median and worst are of these alone.
+        worst: the worst figure.
+    """
+
+    made: int
+    counted: int
+    worst: float | None = None
+
+    def __str__(self) -> str:
+        tries = "1 try" if self.made == 1 else f"{self.made} tries"
+        if not self.counted:
+            return f"0 of {tries}"
+        if self.counted < self.made:
+            return f"median of {self.counted} of {tries}, worst {number(self.worst)}"
+        return f"worst {number(self.worst)}, {tries}"
+
+
 @dataclass
 class Row:
     """One measured quantity, for each launcher that was asked for.
@@ -34,7 +57,8 @@ class Row:
         target: what it should be, in words.
         against: what to divide by for the ratio, where it is not torchrun's figure in `values`.
         met: whether it is what it should be; None where nothing was measured, or nothing is asked.
-        notes: for each launcher, what a figure alone does not tell, such as "3 of 3 hung".
+        notes: for each launcher, what became of tries without a figure, such as "3 hung (60 s)".
+        tries: for each launcher, how many tries there were, and the worst.
     """
 
     what: str
@@ -44,6 +68,34 @@ class Row:
     against: float | None = None
     met: bool | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
+    tries: Mapping[str, Tries] = field(default_factory=dict)
+
+    @classmethod
+    def measured(
+        cls,
+        what: str,
+        unit: str,
+        figures: Mapping[str, Sequence[float]],
+        target: str = "",
+        *,
+        made: Mapping[str, int] | None = None,
+        worst: Callable[[Sequence[float]], float] = max,
+        against: float | None = None,
+        met: bool | None = None,
+        notes: Mapping[str, str] | None = None,
+    ) -> Row:
+        """The medians of these figures, with the worst and the number of tries.
+
+        Args:
+            made: for each launcher, the number of tries, if some may have no figure.
+            worst: picks the worst figure (the largest).
+        """
+        tries = {
+            name: Tries((made or {}).get(name, len(of_one)), len(of_one), worst(of_one) if of_one else None)
+            for name, of_one in figures.items()
+        }
+        shown = {name: note for name, note in (notes or {}).items() if note}
+        return cls(what, unit, medians(figures), target, against, met, shown, tries)
 
     def ratio(self) -> float | None:
         """elastic / torchrun, where both are there and neither is nothing at all."""
@@ -73,8 +125,9 @@ class Report:
                 f"{f'{row.what} [{row.unit}]':58}{cells}"
                 f"{'-' if ratio is None else f'{ratio:.2f}':>8}  {row.target}{verdict(row.met)}"
             )
-            for name, note in row.notes.items():
-                print(f"    {name}: {note}")
+            for name in names:
+                if told := described(row.tries.get(name), row.notes.get(name)):
+                    print(f"    {name}: {told}")
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, ratios included."""
@@ -85,6 +138,11 @@ class Report:
             "rows": rows,
             "measurements": self.measurements,
         }
+
+
+def described(tries: Tries | None, note: str | None) -> str:
+    """The text of a cell next to its figure."""
+    return "; ".join(str(part) for part in (tries, note) if part)
 
 
 def sides(values: Iterable[Mapping[str, float | None]]) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ does not tell by itself. Counted are, over `--seconds`:
   requests (wait for the key, read it). Several `set` in a row may share a segment.
 - bytes: payload in both directions, between agents and store and between agents.
 - processor time of the store and of all agents together, as a share of one core.
+
+A try is a new store with new agents. Nothing happens in it, so its settings are the launchers' defaults.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from benchmarks.fleet import Fleet, Traffic, fleet, traffic_between
@@ -56,7 +58,8 @@ def options() -> argparse.ArgumentParser:
     made = parser(__doc__)
     made.add_argument("--nodes", type=numbers, default=[64, 256], help="N for elastic (64,256)")
     made.add_argument("--torchrun-nodes", type=numbers, default=[64, 256], help="N for torchrun (64,256)")
-    made.add_argument("--seconds", type=float, default=30.0, help="how long to watch (30)")
+    made.add_argument("--seconds", type=float, default=10.0, help="how long to watch (10)")
+    made.add_argument("--runs", type=int, default=10, help="tries of each N (10)")
     made.add_argument("--join-timeout", type=int, default=300, help="of both, in seconds (300)")
     return made
 
@@ -88,27 +91,29 @@ def once(launcher: str, nodes: int, arguments: argparse.Namespace) -> Watched:
     return seen
 
 
-def bounded(what: str, unit: str, values: Mapping[str, float | None], limit: float, nodes: int) -> Row:
-    """A row that has a target if it is for the N that the target is for."""
-    row = Row(what, unit, values)
+def bounded(row: Row, limit: float, nodes: int) -> Row:
+    """The row with a target if it is for the N that the target is for."""
     if nodes == TARGETS_HOLD_FOR:
-        ours = values.get("elastic")
+        ours = row.values.get("elastic")
         row.target = f"<= {limit:g}"
         row.met = None if ours is None else ours <= limit
     return row
 
 
-def rows(nodes: int, seen: Mapping[str, Watched]) -> list[Row]:
+def rows(nodes: int, seen: Mapping[str, Sequence[Watched]]) -> list[Row]:
     """All that was counted for one N."""
-    requests = {name: one.requests_per_s for name, one in seen.items()}
-    traffic = {name: one.bytes_per_s for name, one in seen.items()}
-    connections = {name: one.traffic.connections / nodes for name, one in seen.items()}
+
+    def row(what: str, unit: str, figure: Callable[[Watched], float]) -> Row:
+        return Row.measured(
+            f"{nodes} agents: {what}", unit, {name: [figure(one) for one in of_one] for name, of_one in seen.items()}
+        )
+
     return [
-        bounded(f"{nodes} agents: requests to the store", "/s per agent", requests, REQUESTS_PER_S, nodes),
-        bounded(f"{nodes} agents: payload", "bytes/s per agent", traffic, BYTES_PER_S, nodes),
-        Row(f"{nodes} agents: connections to the store", "per agent", connections),
-        Row(f"{nodes} agents: store's processor time", "% of a core", {k: one.store_cpu for k, one in seen.items()}),
-        Row(f"{nodes} agents: their processor time", "% of a core", {k: one.agents_cpu for k, one in seen.items()}),
+        bounded(row("requests to the store", "/s per agent", lambda one: one.requests_per_s), REQUESTS_PER_S, nodes),
+        bounded(row("payload", "bytes/s per agent", lambda one: one.bytes_per_s), BYTES_PER_S, nodes),
+        row("connections to the store", "per agent", lambda one: one.traffic.connections / nodes),
+        row("store's processor time", "% of a core", lambda one: one.store_cpu),
+        row("their processor time", "% of a core", lambda one: one.agents_cpu),
     ]
 
 
@@ -119,10 +124,13 @@ def measure(arguments: argparse.Namespace) -> Report:
     report = Report("steady", {"seconds": arguments.seconds})
     seen: dict[str, list[Watched]] = {name: [] for name in asked}
     for nodes in sorted({nodes for of_one in asked.values() for nodes in of_one}):
-        here = {name: once(name, nodes, arguments) for name in asked if nodes in asked[name]}
+        here: dict[str, list[Watched]] = {name: [] for name in asked if nodes in asked[name]}
+        for _ in range(arguments.runs):
+            for name in here:
+                here[name].append(once(name, nodes, arguments))
         report.rows += rows(nodes, here)
-        for name, one in here.items():
-            seen[name].append(one)
+        for name, of_one in here.items():
+            seen[name] += of_one
     report.measurements = {name: as_dicts(all_) for name, all_ in seen.items()}
     return report
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,11 +63,16 @@ class Run:
         return ordered[len(ordered) * 99 // 100] if ordered else None
 
 
+Runs = Mapping[str, Sequence[Run]]
+"""By launcher."""
+
+
 def options() -> argparse.ArgumentParser:
     """The command line."""
     made = parser(__doc__)
     made.add_argument("--workers", type=int, default=8, help="workers at once (8)")
     made.add_argument("--count", type=int, default=10_000, help="round trips of each (10000)")
+    made.add_argument("--runs", type=int, default=10, help="tries of each launcher (10)")
     return made
 
 
@@ -131,31 +136,30 @@ def missing(got: Callable[[], int], sent: int) -> int:
     return max(0, sent - got())
 
 
-def row(what: str, unit: str, values: dict[str, float | None], target: float | None) -> Row:
-    """With the verdict for ours."""
-    ours = values.get("elastic")
-    met = None if target is None or ours is None else ours <= target
+def row(what: str, unit: str, runs: Runs, figure: Callable[[Run], float | None], target: float | None = None) -> Row:
+    """One figure of each run, with the verdict for ours."""
+    found = {name: [value for each in of_one if (value := figure(each)) is not None] for name, of_one in runs.items()}
     words = "" if target is None else "none" if target == 0 else f"< {target:.0f}"
-    return Row(what, unit, values, words, met=met)
+    made = {name: len(of_one) for name, of_one in runs.items()}
+    row = Row.measured(what, unit, found, words, made=made, worst=min if unit == "1/s" else max)
+    ours = row.values.get("elastic")
+    row.met = None if target is None or ours is None else ours <= target
+    return row
 
 
-def rows(alone: dict[str, Run], together: dict[str, Run], workers: int) -> list[Row]:
+def rows(alone: Runs, together: Runs, workers: int) -> list[Row]:
     """The table."""
-
-    def of(runs: dict[str, Run], figure: Callable[[Run], float | None]) -> dict[str, float | None]:
-        return {name: figure(each) for name, each in runs.items()}
-
-    failed = row("workers that failed", "", of(together, lambda each: float(len(each.errors))), 0)
-    failed.notes = {name: each.errors[0] for name, each in together.items() if each.errors}
+    failed = row("workers that failed", "", together, lambda each: float(len(each.errors)), 0)
+    failed.notes = {
+        name: errors[0] for name, of_one in together.items() if (errors := [e for each in of_one for e in each.errors])
+    }
     return [
-        row("round trip, one worker, median", "us", of(alone, Run.slowest_median), TARGET_US),
-        row(
-            f"round trip, {workers} workers, median", "us", of(together, lambda each: median(each.sorted())), TARGET_US
-        ),
-        row("the same, of the slowest worker", "us", of(together, Run.slowest_median), None),
-        row("the same, 99 of 100 are faster", "us", of(together, Run.p99), None),
-        row("round trips of all in a second", "1/s", of(together, rate), None),
-        row("requests lost", "", of(together, lambda each: float(each.lost)), 0),
+        row("round trip, one worker, median", "us", alone, Run.slowest_median, TARGET_US),
+        row(f"round trip, {workers} workers, median", "us", together, lambda each: median(each.sorted()), TARGET_US),
+        row("the same, of the slowest worker", "us", together, Run.slowest_median),
+        row("the same, 99 of 100 are faster", "us", together, Run.p99),
+        row("round trips of all in a second", "1/s", together, rate),
+        row("requests lost", "", together, lambda each: float(each.lost), 0),
         failed,
     ]
 
@@ -166,15 +170,23 @@ def rate(each: Run) -> float | None:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """One worker, then several."""
+    """One worker, then several, the launchers in turn."""
     names = list(launchers(arguments))
-    alone = {name: run(name, 1, arguments.count) for name in names}
-    together = {name: run(name, arguments.workers, arguments.count) for name in names}
+    alone: dict[str, list[Run]] = {name: [] for name in names}
+    together: dict[str, list[Run]] = {name: [] for name in names}
+    for number in range(arguments.runs):
+        for name in names:
+            alone[name].append(run(name, 1, arguments.count))
+            together[name].append(run(name, arguments.workers, arguments.count))
+            print(f"{name} {number + 1}/{arguments.runs}", flush=True)
     report = Report("timer", {"workers": arguments.workers, "count": arguments.count})
     report.rows = rows(alone, together, arguments.workers)
     report.measurements = {
-        name: {"median_us": [median(worker) for worker in each.took], "lost": each.lost, "seconds": each.seconds}
-        for name, each in together.items()
+        name: [
+            {"median_us": [median(worker) for worker in each.took], "lost": each.lost, "seconds": each.seconds}
+            for each in of_one
+        ]
+        for name, of_one in together.items()
     }
     return report
 

@@ -1,4 +1,4 @@
-"""What does warm start bring? `elastic run --warm-start` beside `elastic run` and torchrun, in turn.
+"""What does warm start bring? `elastic run --warm-start` next to `elastic run` without it, in turn.
 
 - `node`: two workers of `workers/ddp.py` on one node. One is killed, again and again: to the next step of the slower.
 - `c10d`, `etcd`: the same with two nodes of one worker each (both on this machine).
@@ -46,7 +46,7 @@ from benchmarks.recovery import (
     note,
     times,
 )
-from benchmarks.report import Report, Row, main, median, medians, parser
+from benchmarks.report import Report, Row, main, median, parser
 
 WARM = "--warm-start"
 ENDLESS = 1000
@@ -99,9 +99,8 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--parts", type=parts, default=list(PARTS), help=f"which ({','.join(PARTS)})")
     made.add_argument("--runs", type=int, default=50, help="kills of a job on one node that starts warm (50)")
     made.add_argument("--cold-runs", type=int, default=10, help="the same, cold (10)")
-    made.add_argument("--torchrun-runs", type=int, default=5, help="the same under torchrun (5)")
-    made.add_argument("--few", type=int, default=5, help="tries of each launcher in each other part; of torchrun 2 (5)")
-    made.add_argument("--turns", type=int, default=5, help="jobs of each launcher that its tries are shared among (5)")
+    made.add_argument("--few", type=int, default=5, help="tries of each side in each other part (5)")
+    made.add_argument("--turns", type=int, default=5, help="jobs of each side that its tries are shared among (5)")
     made.add_argument("--limit", type=float, default=60.0, help="seconds after which a try counts as hung (60)")
     made.add_argument("--seed", type=int, default=1, help="of the pauses before something happens (1)")
     return made
@@ -159,10 +158,10 @@ def kills(name: str, commands: Commands, arguments: argparse.Namespace, report: 
     if find_spec(setting.needs) is None:
         print(f"{name}: {setting.needs} is not installed")
         return
-    counts = {"warm": arguments.runs, "cold": arguments.cold_runs, "torchrun": arguments.torchrun_runs}
+    counts = {"warm": arguments.runs, "cold": arguments.cold_runs}
     if setting.few:
-        counts = {"warm": arguments.few, "cold": arguments.few, "torchrun": min(2, arguments.few) * (name != "etcd")}
-    tries: dict[str, list[Try]] = {side: [] for side in commands if counts[side]}
+        counts = {"warm": arguments.few, "cold": arguments.few}
+    tries: dict[str, list[Try]] = {side: [] for side in commands}
     for turn in range(arguments.turns):
         for side in tries:
             tries[side] += killed(side, commands[side], setting, shares(counts[side], arguments.turns)[turn], arguments)
@@ -179,12 +178,12 @@ def recovery_rows(setting: Setting, tries: Mapping[str, Sequence[Try]], limit_s:
     is_met = at_most(every, cold, MEDIAN, EVERY)
     notes = {side: note(of_one, limit_s) for side, of_one in tries.items()}
     target = f"median <= {MEDIAN} of cold, every <= {EVERY}"
-    whole = Row(setting.title, "s", medians(back), target, cold, is_met, notes)
-    later = Row("- from there on", "s", medians(rest))
+    made = {side: len(of_one) for side, of_one in tries.items()}
+    whole = Row.measured(setting.title, "s", back, target, made=made, against=cold, met=is_met, notes=notes)
+    later = Row.measured("- from there on", "s", rest, made=made)
     if setting.nodes > 1:
         later.target, later.met = f"every try <= {LATER_S} s", at_most(every and rest["warm"], 1.0, LATER_S, LATER_S)
-        later.notes = {side: f"slowest {max(of_one):.2f} s" for side, of_one in rest.items() if of_one}
-    return [whole, Row("- of that, until its workers were started", "s", medians(workers)), later]
+    return [whole, Row.measured("- of that, until its workers were started", "s", workers, made=made), later]
 
 
 def at_most(values: Sequence[float | None], against: float | None, middle: float, every: float) -> bool | None:
@@ -209,11 +208,10 @@ def first_start(commands: Commands, arguments: argparse.Namespace, report: Repor
             "round formed after the last call: first step": ("formed", from_round),
         }
         for title, (name, seconds) in cases.items():
-            sides = [side for side in every if (side, name) not in (("torchrun", "formed"), ("torchrun", "second"))]
             filled(every["warm, cache"])
-            found: dict[str, list[float]] = {side: [] for side in sides}
+            found: dict[str, list[float]] = {side: [] for side in every}
             for _ in range(arguments.few):
-                for side in sides:
+                for side in every:
                     found[side].append(seconds(every[side]))
                     print(f"{title}: {side} {found[side][-1]:.2f} s", flush=True)
             report.measurements[f"start_{name}"] = found
@@ -222,12 +220,18 @@ def first_start(commands: Commands, arguments: argparse.Namespace, report: Repor
 
 def start_rows(title: str, found: Mapping[str, Sequence[float]]) -> list[Row]:
     """Without a cache, and with one."""
-    middle = medians(found)
-    with_cache, cold = middle.pop("warm, cache"), middle["cold"]
-    both = ((title, middle, 1.05), ("- the same with a cache", {"warm": with_cache, "cold": cold}, 0.3))
+    cold = median(found["cold"])
+    both = ((title, found["warm"], 1.05), ("- the same with a cache", found["warm, cache"], 0.3))
     return [
-        Row(what, "s", values, f"ratio <= {limit}", cold, at_most([values["warm"]], cold, limit, limit))
-        for what, values, limit in both
+        Row.measured(
+            what,
+            "s",
+            {"warm": warm, "cold": found["cold"]},
+            f"ratio <= {limit}",
+            against=cold,
+            met=at_most([median(warm)], cold, limit, limit),
+        )
+        for what, warm, limit in both
     ]
 
 
@@ -294,22 +298,16 @@ def memory(commands: Commands, arguments: argparse.Namespace, report: Report) ->
     busy = {"warm": [one["busy"] for one in found["warm"]]}
     cold = median(held["cold"])
     report.rows += [
-        Row(
+        Row.measured(
             f"template and {WORKERS_OF_MEMORY} workers: memory",
             "MiB",
-            medians(held),
+            held,
             "ratio <= 0.85",
-            cold,
-            at_most([median(held["warm"])], cold, 0.85, 0.85),
+            against=cold,
+            met=at_most([median(held["warm"])], cold, 0.85, 0.85),
         ),
-        Row("- of that, the template", "MiB", medians({"warm": template["warm"]})),
-        Row(
-            f"processor time of the template in {STEADY_S:g} s",
-            "s",
-            medians(busy),
-            "0",
-            met=not any(busy["warm"]),
-        ),
+        Row.measured("- of that, the template", "MiB", {"warm": template["warm"]}),
+        Row.measured(f"processor time of the template in {STEADY_S:g} s", "s", busy, "0", met=not any(busy["warm"])),
     ]
     report.measurements["memory"] = found
 
@@ -352,10 +350,9 @@ def first_line(commands: Commands, arguments: argparse.Namespace, report: Report
     )
     for place, what in enumerate(whats):
         seconds = {side: [one[place] for one in of_one] for side, of_one in found.items()}
-        notes = {side: f"slowest {max(of_one):.3f} s" for side, of_one in seconds.items()}
-        middle = medians(seconds)
-        is_met = at_most([middle["warm"]], FIRST_LINE_S, 1, 1)
-        report.rows.append(Row(what, "s", middle, f"median <= {FIRST_LINE_S} s", middle["cold"], is_met, notes))
+        is_met = at_most([median(seconds["warm"])], FIRST_LINE_S, 1, 1)
+        target, cold = f"median <= {FIRST_LINE_S} s", median(seconds["cold"])
+        report.rows.append(Row.measured(what, "s", seconds, target, against=cold, met=is_met))
     report.measurements["first_line"] = found
 
 
@@ -391,9 +388,8 @@ def measure(arguments: argparse.Namespace) -> Report:
     found = launchers(arguments)
     if "elastic" not in found:
         raise BenchmarkError("warm start is elastic's; --launchers lacks it")
-    commands = {"warm": [*found["elastic"], WARM], "cold": found["elastic"], **found}
-    del commands["elastic"]
-    report = Report("warm", {"runs": arguments.runs, "few": arguments.few, "limit": arguments.limit})
+    commands = {"warm": [*found["elastic"], WARM], "cold": found["elastic"]}
+    report = Report("warm", {"limit": arguments.limit})
     for part in arguments.parts:
         if part in SETTINGS:
             kills(part, commands, arguments, report)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, replace
 
 import pytest
 
-from benchmarks.cluster import Step, StepFile, resumed
+from benchmarks.cluster import Cluster, Meeting, Step, StepFile, resumed
 from benchmarks.losses import at_once
+from benchmarks.processes import now
 
 pytestmark = pytest.mark.integration
 
@@ -26,8 +28,14 @@ def test_a_rank_that_has_not_made_its_steps_is_waited_for():
     assert resumed([], 1, 1) is None
 
 
-def test_ranks_of_two_restarts_are_no_world():
-    assert resumed(steps(0, [1.0, 2.0], restart=0) + steps(1, [1.5, 2.5], restart=1), 2, 2) is None
+def test_processes_of_two_rounds_are_no_world():
+    assert resumed(steps(0, [1.0, 2.0], pid=7) + steps(1, [3.5, 4.5], pid=8), 2, 2) is None
+
+
+def test_nodes_with_different_restart_counts_are_a_world():
+    """torchrun counts a restart only on the node whose worker failed."""
+    late = steps(0, [3.0, 4.0], restart=1, pid=7) + steps(1, [3.5, 4.5], restart=0, pid=8)
+    assert resumed(late, 2, 2) == (3.5, {7, 8})
 
 
 def test_a_restart_that_came_to_nothing_is_passed_over():
@@ -57,3 +65,23 @@ def test_lines_are_read_once_and_whole(tmp_path):
         out.write(line[10:])
         out.flush()
         assert file.more() == [second]
+
+
+def trains(folder, age, **changed):
+    """Whether a worker, which is this process, trains, after a step of that age."""
+    job = Cluster(["launcher"], "1", folder, Meeting("c10d", 29400))
+    step = replace(steps(0, [now() - age], pid=os.getpid())[0], **changed)
+    (folder / "steps").write_text(json.dumps(asdict(step)) + "\n")
+    return job.trains([os.getpid()], 2.0)
+
+
+def test_worker_with_a_recent_step_trains(tmp_path):
+    assert trains(tmp_path, 0.5)
+
+
+def test_worker_without_a_recent_step_does_not_train(tmp_path):
+    assert not trains(tmp_path, 5.0)
+
+
+def test_other_workers_do_not_count_as_training(tmp_path):
+    assert not trains(tmp_path, 0.5, pid=os.getpid() + 1)

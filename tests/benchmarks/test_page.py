@@ -1,4 +1,4 @@
-"""The figures of the README are those of the page, which the tool writes."""
+"""Tables of measured figures in the docs, and the README's table, which comes from them."""
 
 from __future__ import annotations
 
@@ -9,70 +9,135 @@ from pathlib import Path
 import pytest
 
 from benchmarks import page
+from benchmarks.report import Report, Row
+
+pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
 FIGURES = (ROOT / "docs" / "benchmarks.md").read_text()
 README = (ROOT / "README.md").read_text()
+MACHINE = {"date": "2027-01-02T", "cores": 2, "memory_gib": 4, "kernel": "7.1.2", "python": "3.14", "load_before": 0.1}
+TORCH = {**MACHINE, "torch": "3.0"}
 
 
-def test_the_readme_has_the_figures_of_the_page():
+def content(name, *rows, machine=TORCH, settings=(), measurements=()):
+    """As `--json` writes it."""
+    report = Report(name, dict(settings), list(rows), dict(measurements)).as_dict()
+    return json.loads(json.dumps({"machine": machine, "reports": [report]}))
+
+
+def seconds(what="wall time", elastic=(1.0,) * 9 + (3.0,), torchrun=(2.0,) * 9 + (4.0,), **more):
+    return Row.measured(what, "s", {"elastic": elastic, "torchrun": torchrun}, **more)
+
+
+def readme_row(*rows, shown):
+    return page.shown(shown, page.sections(page.tables([content(shown.benchmark, *rows)])))
+
+
+WALL = page.Shown("start", "hello", "wall time")
+
+
+def test_readme_has_the_figures_of_the_page():
     assert page.with_figures(README, FIGURES) == README, "run: python -m benchmarks.page"
 
 
-def report(name, rows):
-    """As `--json` writes it."""
-    made = [
-        {"what": what, "unit": unit, "values": values, "notes": notes, "ratio": ratio, "target": "", "met": None}
-        for what, unit, values, notes, ratio in rows
-    ]
-    return {"benchmark": name, "settings": {"runs": 1}, "rows": made, "measurements": {}}
+def test_page_cell_has_median_worst_and_tries():
+    assert "| wall time [s] | 1 (worst 3, 10 tries) | 2 (worst 4, 10 tries) | 0.500 |" in page.tables(
+        [content("hello", seconds())]
+    )
 
 
-MACHINE = {"date": "2027-01-02T", "cores": 2, "memory_gib": 4, "kernel": "7.1.2", "python": "3.14", "load_before": 0.1}
-NEW = [
-    report("hello", [("wall time", "s", {"elastic": 0.1234, "torchrun": 2.0}, {}, 0.0617)]),
-    report("rendezvous", [("1024 agents joined", "s", {"elastic": 5.0}, {}, 0.5)]),
-    report("digits_kill", [("digits: recovered", "% of runs", {"elastic": 98.0}, {"elastic": "49 of 50"}, None)]),
-]
+def test_page_cell_counts_tries_that_failed():
+    row = seconds(torchrun=(2.0,) * 9, made={"torchrun": 10}, notes={"torchrun": "1 failed"})
+    assert "| 2 (median of 9 of 10 tries, worst 2; 1 failed) |" in page.tables([content("hello", row)])
+
+
+def test_page_cell_without_a_figure_counts_tries():
+    row = seconds(torchrun=(), made={"torchrun": 10}, notes={"torchrun": "10 hung (60 s)"})
+    assert "| 0 of 10 tries; 10 hung (60 s) |" in page.tables([content("hello", row)])
+
+
+def test_readme_row_has_units_worst_and_ratio():
+    assert readme_row(seconds(), shown=WALL) == "| start | 1 s (worst 3) | 2 s (worst 4) | 0.50 |"
+
+
+def test_readme_row_names_tries_that_are_few():
+    row = seconds(torchrun=(2.0, 4.0))
+    assert readme_row(row, shown=WALL) == "| start | 1 s (worst 3) | 3 s (worst 4, 2 tries) | 0.33 |"
+
+
+def test_readme_row_names_tries_that_failed():
+    row = seconds(torchrun=(2.0,) * 9, made={"torchrun": 10}, notes={"torchrun": "1 failed"})
+    expected = "| start | 1 s (worst 3) | 2 s (median of 9 of 10 tries, worst 2; 1 failed) | 0.50 |"
+    assert readme_row(row, shown=WALL) == expected
+
+
+def test_readme_row_without_a_figure_has_no_ratio():
+    row = seconds(torchrun=(), made={"torchrun": 10}, notes={"torchrun": "10 hung (60 s)"})
+    assert readme_row(row, shown=WALL) == "| start | 1 s (worst 3) | 0 of 10 tries; 10 hung (60 s) |  |"
+
+
+def test_readme_row_shows_notes_instead_of_figures():
+    share = Row(
+        "digits: recovered",
+        "% of runs",
+        {"elastic": 98.0, "torchrun": 60.0},
+        notes={"elastic": "49 of 50", "torchrun": "6 of 10"},
+    )
+    shown = page.Shown("back", "digits_kill", "digits: recovered", notes=True)
+    assert readme_row(share, shown=shown) == "| back | 49 of 50 | 6 of 10 |  |"
 
 
 @pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        (page.Shown("start", "hello", "wall time"), "| start | 0.123 s | 2 s | 0.06 |"),
-        (page.Shown("form", "rendezvous", "1024 agents joined", missing="never"), "| form | 5 s | never |  |"),
-        (page.Shown("back", "digits_kill", "digits: recovered", notes=True), "| back | 49 of 50 | - |  |"),
-    ],
+    "row", [Row("wall time", "s", {"elastic": 1.0, "torchrun": 2.0}), seconds("memory"), seconds(torchrun=())]
 )
-def test_a_row_is_what_the_tool_has_written(row, expected):
-    measured = page.tables([{"machine": MACHINE, "reports": NEW}])
-    assert page.shown(row, page.sections(measured)) == expected
+def test_readme_row_without_number_of_tries_is_left_out(row):
+    assert readme_row(row, shown=WALL) is None
 
 
-def test_a_row_that_the_page_lacks_is_named():
-    with pytest.raises(ValueError, match="expected one row 'no such' under 'The launcher: two workers"):
-        page.shown(page.Shown("it", "hello", "no such"), page.sections(FIGURES))
+def test_same_row_twice_on_the_page_is_an_error():
+    text = page.tables([content("hello", seconds())])
+    with pytest.raises(ValueError, match="expected one row 'wall time' under 'The launcher: two workers"):
+        page.shown(WALL, {page.TITLES["hello"]: text + text})
 
 
-def test_what_is_measured_anew_comes_into_both(tmp_path, monkeypatch):
+def test_pieces_of_a_benchmark_are_one_table():
+    part = "- of that, until its workers were started"
+    first = content("recovery", seconds("a"), seconds(part), seconds("b"), seconds(part), settings={"limit": 60})
+    second = content(
+        "recovery", seconds("b", (5.0,)), seconds(part, (6.0,)), seconds("c"), machine={**TORCH, "load_before": 2}
+    )
+    ((machines, report),) = page.merged([first, second])
+    assert [row["what"] for row in report["rows"]] == ["a", part, "b", part, "c"]
+    assert [row["values"]["elastic"] for row in report["rows"]] == [1.0, 1.0, 5.0, 6.0, 1.0]
+    assert "load 0.1 to 2 at the start" in page.facts(*machines)
+    assert report["settings"] == {"limit": 60}
+
+
+def test_measurements_of_pieces_are_put_together():
+    pieces = [
+        content("rendezvous", seconds(), measurements={"seconds": {name: {"8": [1.0]}}})
+        for name in ("elastic", "torchrun")
+    ]
+    ((_, report),) = page.merged(pieces)
+    assert report["measurements"] == {"seconds": {"elastic": {"8": [1.0]}, "torchrun": {"8": [1.0]}}}
+
+
+def test_new_figures_reach_page_and_readme(tmp_path, monkeypatch, capsys):
     paths = {name: tmp_path / f"{name}.md" for name in ("page", "readme", "survival")}
     paths["page"].write_text(FIGURES)
     paths["readme"].write_text(README)
     paths["survival"].write_text(f"{page.BEGIN}\n{page.END}")
-    (tmp_path / "new.json").write_text(json.dumps({"machine": {**MACHINE, "torch": "3.0"}, "reports": NEW[:1]}))
+    (tmp_path / "new.json").write_text(json.dumps(content("hello", seconds())))
     options = [f"--{name}={path}" for name, path in paths.items()]
-    rows = "| wall time [s] | 0.123 | 2 |", "| two workers that print a line: wall time | 0.123 s | 2 s | 0.06 |"
     monkeypatch.setattr(sys, "argv", ["page", str(tmp_path / "new.json"), *options])
-    assert page.main() == 1  # the rows beside it, which the README shows, were not measured
-    assert paths["page"].read_text() == FIGURES
-    (tmp_path / "new.json").write_text(json.dumps({"machine": {**MACHINE, "torch": "3.0"}, "reports": whole()}))
     assert page.main() == 0
-    assert [row in path.read_text() for row, path in zip(rows, paths.values(), strict=False)] == [True, True]
-    assert "torchrun 2.13 and 3.0" in paths["readme"].read_text()
+    assert "| wall time [s] | 1 (worst 3, 10 tries) |" in paths["page"].read_text()
+    assert "| two workers that print a line: wall time | 1 s (worst 3) |" in paths["readme"].read_text()
+    assert "peak memory of the agent\n" in capsys.readouterr().err  # the new table lacks it
     assert "| machine off: next step at world size 2 [s] |" in paths["survival"].read_text()
 
 
-def whole():
-    peak = ("peak memory of the agent", "MiB", {"elastic": 1.0, "torchrun": 2.0}, {}, 0.5)
-    (row,) = NEW[0]["rows"]
-    return [report("hello", [(*(row[name] for name in ("what", "unit", "values", "notes", "ratio")),), peak])]
+def test_page_without_any_row_of_the_readme_is_an_error():
+    with pytest.raises(ValueError, match="no row of the README has its number of tries"):
+        page.with_figures(README, f"{page.BEGIN}\n{page.END}")
