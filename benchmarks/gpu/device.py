@@ -1,0 +1,134 @@
+"""What can be seen of GPUs from outside: which processes use them, how much of their memory is in use.
+
+NVIDIA's management library is called through ctypes, because pynvml may not be installed. In a container it often lists
+no processes, or their ids outside the container; /proc is asked as well for that reason.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+LIBRARY = "libnvidia-ml.so.1"
+FILES = "/dev/nvidia"
+MOST_PROCESSES = 1024
+FACTS_LIMIT_S = 180
+
+# Asked in a process that ends, so that neither the suite nor its parts hold a CUDA context.
+FACTS = """
+import json, torch
+cuda = torch.cuda
+count = cuda.device_count() if cuda.is_available() else 0
+each = [cuda.get_device_properties(place) for place in range(count)]
+nccl = cuda.nccl.version() if count else None
+print(json.dumps({
+    "gpus": [{"name": one.name, "memory_gib": round(one.total_memory / 2**30, 1)} for one in each],
+    "cuda": torch.version.cuda,
+    "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else nccl,
+}))
+"""
+
+
+class _Process(ctypes.Structure):
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    ]
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class Nvml:
+    """The management library. Made by `nvml`."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def driver(self) -> str:
+        """The driver's version, or an empty text."""
+        text = ctypes.create_string_buffer(80)
+        return text.value.decode() if self._library.nvmlSystemGetDriverVersion(text, 80) == 0 else ""
+
+    def pids(self) -> set[int]:
+        """The processes with a CUDA context on any GPU, as the library lists them."""
+        found: set[int] = set()
+        for handle in self._handles():
+            count = ctypes.c_uint(MOST_PROCESSES)
+            processes = (_Process * MOST_PROCESSES)()
+            if self._library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), processes) == 0:
+                found |= {processes[place].pid for place in range(count.value)}
+        return found
+
+    def used_mib(self) -> float:
+        """Memory in use on all GPUs together, by any process."""
+        total = 0
+        for handle in self._handles():
+            memory = _Memory()
+            if self._library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
+                total += memory.used
+        return total / 2**20
+
+    def _handles(self) -> Iterator[ctypes.c_void_p]:
+        count = ctypes.c_uint()
+        self._library.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        for place in range(count.value):
+            handle = ctypes.c_void_p()
+            if self._library.nvmlDeviceGetHandleByIndex_v2(place, ctypes.byref(handle)) == 0:
+                yield handle
+
+
+@contextmanager
+def nvml(library: str = LIBRARY) -> Iterator[Nvml | None]:
+    """The library until the end of the block; None if there is none, or it finds no driver."""
+    try:
+        loaded = ctypes.CDLL(library)
+        ready = loaded.nvmlInit_v2() == 0
+    except (OSError, AttributeError):
+        ready = False
+    if not ready:
+        yield None
+        return
+    try:
+        yield Nvml(loaded)
+    finally:
+        loaded.nvmlShutdown()
+
+
+def opens_device(pid: int, files: str = FILES) -> bool:
+    """Whether the process has a GPU's device file open, as every process with a CUDA context does."""
+    with suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                if os.readlink(link).startswith(files):
+                    return True
+    return False
+
+
+def users(pids: Collection[int], listed: Collection[int]) -> set[int]:
+    """Which of these processes use a GPU, by what the library lists or by the files that they have open."""
+    return {pid for pid in pids if pid in listed or opens_device(pid)}
+
+
+def facts() -> dict[str, Any]:
+    """GPUs, driver and versions, for the JSON; `gpus` is an empty list without any, and without torch."""
+    found: dict[str, Any] = {"gpus": []}
+    with suppress(subprocess.SubprocessError, ValueError, IndexError):
+        asked = subprocess.run(
+            [sys.executable, "-c", FACTS], capture_output=True, text=True, check=True, timeout=FACTS_LIMIT_S
+        )
+        found |= json.loads(asked.stdout.splitlines()[-1])
+    with nvml() as library:
+        if library:
+            found["driver"] = library.driver()
+    return found
