@@ -1,4 +1,5 @@
-"""What can be seen of GPUs from outside: which processes use them, how much of their memory is in use.
+"""Where workers train, and what can be seen of GPUs from outside: which processes use them, how much of their memory is
+in use.
 
 NVIDIA's management library is called through ctypes, because pynvml may not be installed. In a container it often lists
 no processes, or their ids outside the container; /proc is asked as well for that reason.
@@ -36,6 +37,12 @@ print(json.dumps({
 """
 
 
+def on(kind: str, backend: str) -> dict[str, str]:
+    """Let workers that are started from now on train there; returns what to add to the settings of a report."""
+    os.environ |= {"BENCHMARK_DEVICE": kind, "BENCHMARK_BACKEND": backend}
+    return {"backend": backend}
+
+
 class _Process(ctypes.Structure):
     _fields_ = [
         ("pid", ctypes.c_uint),
@@ -66,7 +73,9 @@ class Nvml:
         for handle in self._handles():
             count = ctypes.c_uint(MOST_PROCESSES)
             processes = (_Process * MOST_PROCESSES)()
-            if self._library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), processes) == 0:
+            with suppress(AttributeError):  # a driver that is older than this function
+                if self._library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), processes):
+                    continue
                 found |= {processes[place].pid for place in range(count.value)}
         return found
 

@@ -21,7 +21,8 @@ from typing import Any
 
 from benchmarks.gpu import device
 from benchmarks.gpu.checkout import ROOT
-from benchmarks.gpu.parts import PARTS, Skipped
+from benchmarks.gpu.load import Skipped
+from benchmarks.gpu.parts import PARTS
 from benchmarks.job import BenchmarkError
 from benchmarks.processes import adopt_orphans, end_descendants
 from benchmarks.report import Report, machine_facts
@@ -36,6 +37,7 @@ BAD = ("failed", "broken", "timed out")
 def run(names: Sequence[str], arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Run these parts one after the other; `words` is the command line, which each of them gets."""
     adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     found = device.facts()
     gpus = found["gpus"]
     print(f"GPUs: {', '.join(gpu['name'] for gpu in gpus) or 'none'}", flush=True)
@@ -87,11 +89,11 @@ def ran(name: str, words: Sequence[str], gpus: int, path: Path, limit_s: float) 
         process.wait(limit_s)
         return True
     except subprocess.TimeoutExpired:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(END_LIMIT_S)
         return False
     finally:
+        process.terminate()  # does nothing to a process that has been waited for
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_LIMIT_S)
         process.kill()
         process.wait()
         end_descendants()
@@ -114,7 +116,8 @@ def run_one(name: str, arguments: argparse.Namespace) -> int:
     """The process of a part: measure, print, write what was found until it ended or was asked to."""
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    report = Report(f"gpu {name}", {"device": arguments.device if PARTS[name].needs_gpu else "none"})
+    used = {"cuda": "cuda", "cpu": "cpu (a rehearsal, no figures of a GPU)"}[arguments.device]
+    report = Report(f"gpu {name}", {"device": used} if PARTS[name].needs_gpu else {})
     made: dict[str, Any] = {}
     try:
         PARTS[name].measure(arguments, report)
