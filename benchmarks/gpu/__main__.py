@@ -10,10 +10,11 @@
 - `hangs`: a worker that spins in a kernel, or waits in a collective, is found.
 - `shared`: `heal` with two workers on one GPU, over gloo.
 - `recovery`: two agents with a worker each; a worker or a node is lost, or a third agent joins.
-- `rendezvous`: 256 to 10,000 agents join at once, as many as the machine allows. Needs no GPU.
+- `rendezvous`: 256 to 10,000 agents join together, as many as the machine allows. Needs no GPU.
 - `campaign`: many jobs under a storm of faults. Needs root and network name spaces, and no GPU.
 
-Each part runs in a process, for `--limit` seconds at most. A part that fails or takes too long ends none of the others.
+Each part runs in its own process, for `--limit` seconds at most. If it fails or takes too long, the next one still
+runs.
 `--json` is written after each part. Parts that the file already has stay unless they run again. The exit code is 1 if a
 check was not met or a part did not end well. Without a GPU the parts that need one are skipped; `--device cpu`
 rehearses them over gloo on the processor and marks them as rehearsed: their figures say nothing about a GPU.
@@ -47,7 +48,7 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--json", type=Path, metavar="FILE", help="write results and machine facts there")
     made.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: rehearse the parts (cuda)")
     made.add_argument("--wheels", type=Path, default=ROOT / "wheels", help="folder of wheels (wheels, in the checkout)")
-    made.add_argument("--limit", type=float, default=540.0, help="seconds for each part (540)")
+    made.add_argument("--limit", type=float, default=520.0, help="seconds for each part (520)")
     made.add_argument("--tries", type=int, default=3, help="of each case in heal, shared, recovery, rendezvous (3)")
     made.add_argument("--try-limit", type=float, default=60.0, help="seconds after which a try has failed (60)")
     made.add_argument("--restarts", type=int, default=20, help="in warm (20)")

@@ -1,10 +1,10 @@
-"""Make a checkout usable that nobody has installed: no network, no pip.
+"""Make a checkout usable without installing it: no network, no pip.
 
 Entry points are found through the metadata of installed packages, so this writes such metadata for the core and the
 plugins into a temporary folder. Packages that the machine lacks are unpacked from a folder of wheels. Both end up in
 PYTHONPATH, which launchers, agents and workers inherit.
 
-Only the standard library is imported here: what else there is to import is the question.
+Only the standard library is imported here, because other packages may be missing.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PROJECTS = (
     "examples/elastic-sqlite",
 )
 NEEDED = ("pluggy", "psutil", "structlog", *(("tomli",) if sys.version_info < (3, 11) else ()))
-"""What the core imports. Modules and packages have the same names here."""
+"""The packages that the core needs; their modules have the same names."""
 
 COMPILED = ("psutil",)
 
 
 class MissingPackages(Exception):
-    """Packages that are neither installed nor among the wheels. The message says how to get them."""
+    """Packages that are neither installed nor among the wheels. The message explains how to get them."""
 
 
 def lacking() -> list[str]:
@@ -57,8 +57,8 @@ def installed() -> bool:
 
 @contextmanager
 def usable(wheels: Path) -> Iterator[None]:
-    """Within the block, this process and all that it starts can import the core, its plugins and what they need. Does
-    nothing if all of it is installed.
+    """Within the block, this process and its descendants can import the core, the plugins and their needs. Does nothing
+    if all of these are installed.
 
     Raises:
         MissingPackages: there is no wheel for a package that is not installed.
@@ -117,8 +117,8 @@ def project_facts(path: Path) -> dict[str, Any]:
 def advice(missing: Sequence[str], wheels: Path) -> str:
     """How to get packages that are neither installed nor among the wheels."""
     said = [
-        f"{', '.join(missing)}: not installed, and {wheels} has no wheel that fits. Where there is a network, run",
-        f"    pip download --no-deps -d wheels {' '.join(missing)}",
+        f"{', '.join(missing)}: not installed, and {wheels} has no wheel that fits. On a machine with a network,",
+        f"run  pip download --no-deps -d wheels {' '.join(missing)}",
         "in the checkout, and copy the checkout with its folder wheels to this machine (or use --wheels).",
     ]
     if compiled := [name for name in missing if name in COMPILED]:

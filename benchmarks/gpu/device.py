@@ -1,4 +1,4 @@
-"""Where workers train, and what can be seen of GPUs from outside: which processes use them, how much of their memory is
+"""Choose the device that workers train on, and look at GPUs from outside: the processes that use them, and the memory
 in use.
 
 NVIDIA's management library is called through ctypes, because pynvml may not be installed. In a container it often lists
@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -125,19 +125,31 @@ def opens_device(pid: int, files: str = FILES) -> bool:
 
 
 def users(pids: Collection[int], listed: Collection[int]) -> set[int]:
-    """Which of these processes use a GPU, by what the library lists or by the files that they have open."""
+    """Those of the processes that use a GPU: the library lists them, or they have its device file open."""
     return {pid for pid in pids if pid in listed or opens_device(pid)}
 
 
 def facts() -> dict[str, Any]:
-    """GPUs, driver and versions, for the JSON; `gpus` is an empty list without any, and without torch."""
+    """GPUs, driver and versions, for the JSON. `gpus` is empty if torch finds none or has a `problem`."""
     found: dict[str, Any] = {"gpus": []}
-    with suppress(subprocess.SubprocessError, ValueError, IndexError):
+    try:
         asked = subprocess.run(
             [sys.executable, "-c", FACTS], capture_output=True, text=True, check=True, timeout=FACTS_LIMIT_S
         )
         found |= json.loads(asked.stdout.splitlines()[-1])
+    except (subprocess.SubprocessError, ValueError, IndexError) as error:
+        found["problem"] = (str(getattr(error, "stderr", None) or error).strip().splitlines() or ["no answer"])[-1]
     with nvml() as library:
         if library:
             found["driver"] = library.driver()
     return found
+
+
+def why_none(found: Mapping[str, Any]) -> str:
+    """Why no GPU can be used, from `facts`; a driver without a GPU for torch deserves a word."""
+    if problem := found.get("problem"):
+        return f"no CUDA device: {problem}"
+    if driver := found.get("driver"):
+        build = f"is built for CUDA {found['cuda']}" if found["cuda"] else "is built without CUDA"
+        return f"no CUDA device for torch, which {build}, though NVIDIA's driver {driver} is loaded"
+    return "no CUDA device"

@@ -49,7 +49,7 @@ def hangs(arguments: argparse.Namespace, report: Report) -> None:
         backend = "nccl" if nccl and way != "kernel" else "gloo"
         report.settings |= on(arguments.device, backend)
         if way == "crossed" and not nccl:
-            note = {"elastic": "not run: needs NCCL with two GPUs; over gloo nobody spins"}
+            note = {"elastic": "not run: it needs NCCL with two GPUs; workers that wait in gloo do not spin"}
             report.rows.append(Row(f"{title}: next round", "s", {}, notes=note))
             continue
         for name, options in PROGRESS.items():

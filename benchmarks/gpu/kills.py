@@ -1,4 +1,4 @@
-"""Workers and agents on GPUs are killed: does the job train again, how soon, and what is left on the device?"""
+"""Kill workers and agents that use GPUs: does the job train again, how soon, and does device memory stay in use?"""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def warm_start(arguments: argparse.Namespace, report: Report) -> None:
 
 
 def warm_rows(looks: Sequence[Look], tries: Sequence[Try], arguments: argparse.Namespace) -> list[Row]:
-    """What the looks say. On a processor there is nothing to see, so there is no verdict."""
+    """The verdict of the looks. On a processor no context can be seen, so those rows have none."""
     real = arguments.device == "cuda"
     templates, workers = sum(one.templates for one in looks), sum(one.workers for one in looks)
     holding, using = sum(one.templates_on_gpu for one in looks), sum(one.workers_on_gpu for one in looks)

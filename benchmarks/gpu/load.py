@@ -1,4 +1,4 @@
-"""What needs no GPU, but the cores of such a machine: many agents, and many jobs under faults."""
+"""Parts that need the cores of a GPU machine but no GPU: many agents, and many jobs under faults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILES_OF_AN_AGENT, THREADS_OF_AN_AGENT = 3.2, 2.8
 
 
 class Skipped(Exception):
-    """The part cannot run here, and says why."""
+    """The part cannot run here; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def rendezvous(arguments: argparse.Namespace, report: Report) -> None:
 
 
 def joined(nodes: int, cores: int, left_s: float) -> Joined:
-    """One store, and so many agents that join at once."""
+    """One store, and so many agents that join together."""
     try:
         with fleet("elastic", nodes, math.floor(left_s), processes=max(8, cores)) as ready:
             return ready.join(left_s + RESERVE_S)
@@ -99,7 +99,7 @@ def joining_row(nodes: int, runs: Sequence[Joined]) -> Row:
 
 
 def storms(arguments: argparse.Namespace, report: Report) -> None:
-    """`benchmarks.campaign`, with many jobs at once."""
+    """`benchmarks.campaign`, with many parallel jobs."""
     if reason := no_machines():
         raise Skipped(reason)
     cores = len(os.sched_getaffinity(0))

@@ -22,7 +22,7 @@ class Part:
     """One part of the suite.
 
     Args:
-        needs_gpu: it says nothing about a machine without one; with `--device cpu` it is rehearsed.
+        needs_gpu: without one it is skipped, or rehearsed with `--device cpu`.
     """
 
     measure: Callable[[argparse.Namespace, Report], None]
@@ -30,7 +30,7 @@ class Part:
 
 
 def count(arguments: argparse.Namespace, report: Report) -> None:
-    """Each word for a number of workers, beside what torch says."""
+    """Compare the workers that each word starts with the devices that torch counts."""
     cpu = arguments.device == "cpu"
     expected = len(os.sched_getaffinity(0)) if cpu else arguments.gpus
     for word in ("cpu" if cpu else "gpu", "auto"):
@@ -52,7 +52,7 @@ def count(arguments: argparse.Namespace, report: Report) -> None:
 
 
 def workers_started(word: str, kind: str) -> list[dict[str, Any]]:
-    """What the workers of such a job print."""
+    """The facts that the workers of such a job print."""
     with running([*launcher_command("elastic"), f"--nproc-per-node={word}", str(WORKERS / "device.py"), kind]) as job:
         code = job.wait_exit(now() + COUNT_LIMIT_S)
         job.wait_output_end()

@@ -16,13 +16,13 @@ TITLES = {
     "hangs": "Workers that hang",
     "shared": "Two workers on one GPU",
     "recovery": "Two agents: a loss or a gain",
-    "rendezvous": "Many agents join at once",
-    "campaign": "The campaign, with many jobs at once",
+    "rendezvous": "Rendezvous of many agents",
+    "campaign": "The campaign with many parallel jobs",
 }
 
 
 def with_section(text: str, contents: Sequence[Mapping[str, Any]]) -> str:
-    """The page with what these files found, in place of what it had between the markers.
+    """Put the results of these files between the page's markers, in place of the section there.
 
     Raises:
         ValueError: the markers are missing, or not there once each and in order.
@@ -35,7 +35,7 @@ def with_section(text: str, contents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def section(contents: Sequence[Mapping[str, Any]]) -> str:
-    """A table for each part that was measured, and a line for the others. What was rehearsed is not shown."""
+    """A table for each part that was measured, and a line that names the other parts. Rehearsals are not shown."""
     parts = shown(contents)
     tables = [table(name, parts[name]) for name in TITLES if name in parts and figures(parts[name])]
     on_gpu = any(figures(record) and record["device"] == "cuda" for record in parts.values())
@@ -74,7 +74,7 @@ def table(name: str, record: Mapping[str, Any]) -> str:
 
 
 def machine(facts: Mapping[str, Any]) -> str:
-    """What it was measured on."""
+    """The machine of the measurement, in words."""
     gpus = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in facts["gpus"]) or "none"
     named = (("driver", "driver"), ("CUDA", "cuda"), ("NCCL", "nccl"))
     versions = [f"{word} {facts[key]}" for word, key in named if facts["gpus"] and facts.get(key)]

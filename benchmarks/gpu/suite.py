@@ -30,7 +30,6 @@ from benchmarks.report import Report, machine_facts
 END_LIMIT_S = 45.0
 """How long a part that is stopped may take to end what it started."""
 
-NO_GPU = "no CUDA device"
 BAD = ("failed", "broken", "timed out")
 
 
@@ -39,13 +38,11 @@ def run(names: Sequence[str], arguments: argparse.Namespace, words: Sequence[str
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     found = device.facts()
-    gpus = found["gpus"]
-    print(f"GPUs: {', '.join(gpu['name'] for gpu in gpus) or 'none'}", flush=True)
+    print(f"GPUs: {', '.join(gpu['name'] for gpu in found['gpus']) or 'none'}", flush=True)
     content = kept(arguments.json)
     ended: dict[str, str] = {}
     for name in names:
-        record = conducted(name, arguments, words, len(gpus))
-        record["machine"] |= found
+        record = conducted(name, arguments, words, found)
         ended[name] = record["outcome"]
         content["parts"][name] = record
         write(content, arguments.json)
@@ -55,17 +52,20 @@ def run(names: Sequence[str], arguments: argparse.Namespace, words: Sequence[str
     return int(any(outcome in BAD for outcome in ended.values()))
 
 
-def conducted(name: str, arguments: argparse.Namespace, words: Sequence[str], gpus: int) -> dict[str, Any]:
-    """Run one part in a process, and say how it ended."""
+def conducted(
+    name: str, arguments: argparse.Namespace, words: Sequence[str], found: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Run one part in a process, and record how it ended; `found` is what `device.facts` returned."""
+    gpus = len(found["gpus"])
     needs_gpu = PARTS[name].needs_gpu
     used = arguments.device if needs_gpu else "none"
     record = {
         "outcome": "skipped",
-        "why": NO_GPU,
+        "why": device.why_none(found),
         "device": used,
         "rehearsal": used == "cpu",
         "seconds": 0.0,
-        "machine": machine_facts(),
+        "machine": {**machine_facts(), **found},
         "report": None,
     }
     if used == "cuda" and not gpus:
@@ -100,13 +100,13 @@ def ran(name: str, words: Sequence[str], gpus: int, path: Path, limit_s: float) 
 
 
 def verdict(made: Mapping[str, Any], in_time: bool, limit_s: float) -> tuple[str, str]:
-    """How a part ended, and why; `made` is what it wrote, if anything."""
+    """How a part ended, and why; `made` is the content of its file, or empty."""
     if made.get("skipped"):
         return "skipped", made["skipped"]
     rows = made["report"]["rows"] if made.get("report") else []
     not_met = [row["what"] for row in rows if row["met"] is False]
     if not in_time:
-        return "timed out", f"after {limit_s:g} s; what it had found is kept"
+        return "timed out", f"after {limit_s:g} s; its rows until then are kept"
     if made.get("error") or not made:
         return "broken", made.get("error", "it wrote nothing")
     return ("failed", f"not met: {'; '.join(not_met)}") if not_met else ("passed", "")
@@ -140,7 +140,7 @@ def run_one(name: str, arguments: argparse.Namespace) -> int:
 
 
 def kept(path: Path | None) -> dict[str, Any]:
-    """What the file already has."""
+    """The content of the file, if a run has written it before."""
     if path and path.exists():
         content = json.loads(path.read_text())
         if content.get("suite") == "gpu":

@@ -1,4 +1,4 @@
-"""An ordinary DDP script: a small model, a line for every step of the optimizer, until somebody ends it.
+"""An ordinary DDP script: a small model, a line for every step of the optimizer, until it is killed.
 
 It trains over gloo on the processor. With BENCHMARK_DEVICE=cuda it trains on a GPU, with BENCHMARK_BACKEND=nccl over
 NCCL; the workers of all nodes share the GPUs of this machine.

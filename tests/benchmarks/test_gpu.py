@@ -1,4 +1,4 @@
-"""What the GPU suite decides and writes: sizes, verdicts, metadata, the JSON and the section of the docs."""
+"""The GPU suite's decisions and files: sizes, verdicts, metadata, the JSON and the section of the docs."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def row(met=None):
     [
         ({"report": {"rows": [row(), row(True)]}}, True, ("passed", "")),
         ({"report": {"rows": [row(True), row(False)]}}, True, ("failed", "not met: it")),
-        ({"report": {"rows": [row(True)]}}, False, ("timed out", "after 5 s; what it had found is kept")),
+        ({"report": {"rows": [row(True)]}}, False, ("timed out", "after 5 s; its rows until then are kept")),
         ({"report": None, "skipped": "no root"}, True, ("skipped", "no root")),
         ({"report": None, "error": "no worker"}, True, ("broken", "no worker")),
         ({}, True, ("broken", "it wrote nothing")),
@@ -166,7 +166,7 @@ def test_section_never_shows_a_rehearsal():
     assert "A worker on a GPU is killed" not in text
     assert "`heal` (rehearsed on a processor)" in text
     assert text.startswith(section.NOTHING)
-    assert "### Many agents join at once" in text and "GPU: none." in text
+    assert "### Rendezvous of many agents" in text and "GPU: none." in text
 
 
 def test_section_prefers_figures_to_a_later_skip():
@@ -178,7 +178,7 @@ def test_section_prefers_figures_to_a_later_skip():
 
 
 def test_section_tells_of_a_part_that_was_stopped():
-    stopped = record(outcome="timed out", why="after 540 s; what it had found is kept")
+    stopped = record(outcome="timed out", why="after 540 s; its rows until then are kept")
     assert "The part was stopped after 540 s" in section.section([content(heal=stopped)])
 
 
@@ -226,6 +226,18 @@ def test_open_device_file_is_seen(tmp_path):
     with path.open():
         assert device.opens_device(os.getpid(), f"{tmp_path}/nvidia")
     assert device.users([1, 2], listed=[2, 3]) >= {2}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({"cuda": None}, "no CUDA device"),
+        ({"problem": "No module named 'torch'"}, "no CUDA device: No module named 'torch'"),
+        ({"cuda": None, "driver": "580"}, "built without CUDA, though NVIDIA's driver 580 is loaded"),
+    ],
+)
+def test_reason_for_no_gpu_names_driver_and_torch(found, expected):
+    assert device.why_none({"gpus": [], **found}).endswith(expected)
 
 
 def test_no_library_of_nvidia_is_no_error():

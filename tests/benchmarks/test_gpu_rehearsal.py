@@ -1,4 +1,4 @@
-"""The GPU suite as a command: rehearsed on a processor, without a GPU, in a checkout that nobody installed."""
+"""The GPU suite as a command: rehearsed on a processor, without a GPU, in a checkout that is not installed."""
 
 from __future__ import annotations
 
