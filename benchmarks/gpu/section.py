@@ -39,8 +39,14 @@ def section(contents: Sequence[Mapping[str, Any]]) -> str:
     parts = shown(contents)
     tables = [table(name, parts[name]) for name in TITLES if name in parts and figures(parts[name])]
     on_gpu = any(figures(record) and record["device"] == "cuda" for record in parts.values())
-    missing = [f"`{name}` ({reason(parts.get(name))})" for name in TITLES if not figures(parts.get(name))]
-    lines = [*([] if on_gpu else [NOTHING]), *([f"Not measured: {', '.join(missing)}."] if missing else [])]
+    missing: dict[str, list[str]] = {}
+    for name in TITLES:
+        if not figures(parts.get(name)):
+            missing.setdefault(reason(parts.get(name)), []).append(f"`{name}`")
+    lines = [
+        *([] if on_gpu else [NOTHING]),
+        *(f"Not measured ({why}): {', '.join(of)}." for why, of in missing.items()),
+    ]
     return "\n\n".join([*([" ".join(lines)] if lines else []), *tables])
 
 

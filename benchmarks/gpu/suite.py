@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.campaign import commit
 from benchmarks.gpu import device
 from benchmarks.gpu.checkout import ROOT
 from benchmarks.gpu.load import Skipped
@@ -65,7 +66,7 @@ def conducted(
         "device": used,
         "rehearsal": used == "cpu",
         "seconds": 0.0,
-        "machine": {**machine_facts(), **found},
+        "machine": {**machine_facts(), **found, "commit": commit()},
         "report": None,
     }
     if used == "cuda" and not gpus:

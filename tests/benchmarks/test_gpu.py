@@ -164,7 +164,7 @@ def test_section_names_gpu_driver_and_versions():
 def test_section_never_shows_a_rehearsal():
     text = section.section([content(heal=record("cpu"), rendezvous=record("none"))])
     assert "A worker on a GPU is killed" not in text
-    assert "`heal` (rehearsed on a processor)" in text
+    assert "Not measured (rehearsed on a processor): `heal`." in text
     assert text.startswith(section.NOTHING)
     assert "### Rendezvous of many agents" in text and "GPU: none." in text
 
@@ -173,8 +173,8 @@ def test_section_prefers_figures_to_a_later_skip():
     skipped = record(outcome="skipped", rows=False, why="no CUDA device", **NONE)
     measured, later = content(heal=record()), content(heal=skipped, warm=skipped)
     assert "### A worker on a GPU is killed" in section.section([measured, later])
-    assert "`warm` (no CUDA device)" in section.section([measured, later])
-    assert "`heal` (no CUDA device)" in section.section([later])
+    assert "Not measured (no CUDA device): `warm`." in section.section([measured, later])
+    assert "Not measured (no CUDA device): `heal`, `warm`." in section.section([later])
 
 
 def test_section_tells_of_a_part_that_was_stopped():
