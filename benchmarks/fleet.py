@@ -213,15 +213,17 @@ def shares(nodes: int, processes: int = PROCESSES) -> list[tuple[int, int]]:
 
 
 @contextmanager
-def fleet(launcher: str, nodes: int, join_timeout_s: int, conf: str = "") -> Iterator[Fleet]:
-    """A store and `nodes` agents with min = max = `nodes`, handlers made and connected. `conf`: options of our
-    rendezvous, as in --rdzv-conf."""
+def fleet(
+    launcher: str, nodes: int, join_timeout_s: int, conf: str = "", processes: int = PROCESSES
+) -> Iterator[Fleet]:
+    """A store and `nodes` agents with min = max = `nodes`, handlers made and connected, spread over so many processes.
+    `conf`: options of our rendezvous, as in --rdzv-conf."""
     run_id = uuid.uuid4().hex[:12]
     with helping([[str(WORKERS / STORES.get(launcher, "store_server.py"))]]) as [store]:
         port = int(store.answer(monotonic() + START_LIMIT_S))
         common = [str(WORKERS / "agents.py"), launcher, str(port), run_id, str(nodes)]
         more = [str(join_timeout_s), *([conf] if conf else [])]
-        commands = [[*common, str(first), str(count), *more] for first, count in shares(nodes)]
+        commands = [[*common, str(first), str(count), *more] for first, count in shares(nodes, processes)]
         with helping(commands) as agents:
             deadline = monotonic() + START_LIMIT_S
             for helper in agents:

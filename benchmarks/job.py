@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from benchmarks.processes import STOP_LIMIT_S, end_descendants, now, wait_gone, workers_of
 
 WORKERS = Path(__file__).with_name("workers")
 LAUNCHERS = {"elastic": ("elastic", "run"), "torchrun": ("torchrun",)}
+MODULES = {"elastic": ("elastic-core", "elastic_core", "run"), "torchrun": ("torch", "torch.distributed.run")}
+"""For each launcher the package that has it, and the module and arguments that start it without a console script."""
 
 # Seldom enough that looking does not slow down what is looked at.
 LOOK_EVERY_S = 0.1
@@ -33,11 +36,17 @@ class BenchmarkError(Exception):
 
 
 def launcher_command(name: str) -> list[str]:
-    """How a user starts this launcher: the console script of the environment that runs the benchmark."""
+    """How a user starts this launcher: the console script of the environment that runs the benchmark, or `python -m`
+    if the package is known without one (`benchmarks.gpu` makes a checkout known)."""
     program = Path(sys.executable).with_name(LAUNCHERS[name][0])
-    if not program.exists():
-        raise BenchmarkError(f"no {name} beside {sys.executable}; install elastic-core and torch there")
-    return [str(program), *LAUNCHERS[name][1:]]
+    if program.exists():
+        return [str(program), *LAUNCHERS[name][1:]]
+    package, *module = MODULES[name]
+    try:
+        metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        raise BenchmarkError(f"no {name} next to {sys.executable}; install elastic-core and torch there") from None
+    return [sys.executable, "-m", *module]
 
 
 def launchers(arguments: argparse.Namespace) -> dict[str, list[str]]:

@@ -5,7 +5,8 @@
 Tables and the plot go between `<!-- measured: begin -->` and `<!-- measured: end -->` of `--page`, each in the place of
 the one before it; tables of what is not in the files stay, with the day on which they were measured. The plot is drawn
 into `--plot`, if `rendezvous` is among what was measured. A benchmark may be measured in pieces, one file each: name
-all of them in one call. Of a row that several files have, the last one counts. `--print` only shows the tables.
+all of them in one call. Of a row that several files have, the last one counts. `--print` only shows the tables. Files
+of `benchmarks.gpu` make the page's section on GPU machines.
 
 The page owns the figures. The table in `--readme`, between the same markers, is made of some rows of the page (see
 `README`), and that in `--survival` is the one of `losses`, each time this runs; without files that is all it does.
@@ -328,16 +329,23 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Leaves with 1 and the reason when a page has no place for the tables."""
+    from benchmarks.gpu import section as gpu  # which makes its tables with this module
+
     arguments = options().parse_args()
-    contents = [json.loads(path.read_text()) for path in arguments.results]
+    read = [json.loads(path.read_text()) for path in arguments.results]
+    suites = [content for content in read if content.get("suite") == "gpu"]
+    contents = [content for content in read if content not in suites]
     measured = tables(contents)
     if arguments.print:
         print(measured)
+        if suites:
+            print(gpu.section(suites))
         return 0
     try:
         if plotted(contents, arguments.plot):
             measured = f"{image(arguments.page, arguments.plot)}\n\n{measured}"
         page = with_tables(arguments.page.read_text(), measured)
+        page = gpu.with_section(page, suites) if suites else page
         readme = with_figures(arguments.readme.read_text(), page)
         survival = with_losses(arguments.survival.read_text(), page)
         arguments.page.write_text(page)

@@ -34,6 +34,10 @@ from traffic import connections
 POLL_EVERY_S = 0.1
 HOST = "127.0.0.1"
 
+# Connections to one address are as many as there are ephemeral ports. Beyond so many agents each process connects to
+# another one of the machine's loopback addresses.
+MOST_AT_ONE_ADDRESS = 4096
+
 # Seconds after which a thread that waits for Python's lock asks for it, and asks again. By default it is 5 ms; hundreds
 # of threads that wait for one lock then do little else than wake up, which an agent with a process of its own never
 # sees.
@@ -142,7 +146,7 @@ def elastic_parameters(setting: Setting, number: int, backend: str = "c10d") -> 
 
     return RendezvousParameters(
         backend,
-        f"{HOST}:{setting.port}",
+        f"{store_host(setting)}:{setting.port}",
         setting.run_id,
         setting.nodes,
         setting.nodes,
@@ -152,6 +156,13 @@ def elastic_parameters(setting: Setting, number: int, backend: str = "c10d") -> 
         **({"is_host": False} if backend == "c10d" else {}),
         **setting.conf,
     )
+
+
+def store_host(setting: Setting) -> str:
+    """The address at which the agents of this process reach the store."""
+    if setting.nodes <= MOST_AT_ONE_ADDRESS:
+        return HOST
+    return f"127.0.0.{1 + setting.first // setting.count}"
 
 
 def late_handler(setting: Setting, number: int) -> Any:

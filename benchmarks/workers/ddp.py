@@ -1,7 +1,12 @@
-"""An ordinary DDP script: a small model, gloo, a line for every step of the optimizer, until somebody ends it."""
+"""An ordinary DDP script: a small model, a line for every step of the optimizer, until it is killed.
+
+It trains over gloo on the processor. With BENCHMARK_DEVICE=cuda it trains on a GPU, with BENCHMARK_BACKEND=nccl over
+NCCL; the workers of all nodes share the GPUs of this machine.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 
 import torch
@@ -13,17 +18,29 @@ from torch.nn.parallel import DistributedDataParallel
 PAUSE_S = 0.02
 
 
+def chosen_device() -> torch.device:
+    """The processor, or one of the GPUs in turn."""
+    if os.environ.get("BENCHMARK_DEVICE", "cpu") == "cpu":
+        return torch.device("cpu")
+    place = int(os.environ["BENCHMARK_NODE"]) * int(os.environ["LOCAL_WORLD_SIZE"]) + int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(place % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    device = chosen_device()
+    dist.init_process_group(os.environ.get("BENCHMARK_BACKEND", "gloo"))
     torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(32, 8))
+    model = DistributedDataParallel(torch.nn.Linear(32, 8).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     tell = telling()
     while True:
         optimizer.zero_grad()
-        model(torch.randn(16, 32)).pow(2).mean().backward()
+        model(torch.randn(16, 32, device=device)).pow(2).mean().backward()
         optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()  # the step has been made, not only ordered
         tell()
         time.sleep(PAUSE_S)
 

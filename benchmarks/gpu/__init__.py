@@ -1,0 +1,1 @@
+"""Checks and figures for a machine with a GPU: `python -m benchmarks.gpu --help`."""

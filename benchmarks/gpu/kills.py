@@ -1,0 +1,231 @@
+"""Kill workers and agents that use GPUs: does the job train again, how soon, and does device memory stay in use?"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks import recovery, warm
+from benchmarks.cluster import Cluster, Shape, cluster
+from benchmarks.gpu import device
+from benchmarks.gpu.device import on
+from benchmarks.job import BenchmarkError, launcher_command
+from benchmarks.processes import has_torch
+from benchmarks.recovery import Scenario, Try, disturbed, form, kill, narrate
+from benchmarks.report import Report, Row, median
+
+SETTLE_S = 1.0
+"""How long a context that was destroyed may take to give its memory back."""
+
+GROWTH_MIB = 64.0
+"""By how much the memory in use may differ between two restarts. A context that is left takes several hundred."""
+
+# A worker is killed, again and again.
+
+
+@contextmanager
+def training(command: Sequence[str], workers: int) -> Iterator[Cluster]:
+    """A job on one node that trains. Raises BenchmarkError if it does not come to train."""
+    with cluster(command, "1", None, Shape(workers=workers, restarts=warm.ENDLESS)) as job:
+        if form(job, 1, workers) is None:
+            raise BenchmarkError(f"the job never trained.\n{job.tail()}")
+        yield job
+
+
+def kill_in_turn(job: Cluster, number: int) -> None:
+    """Of all workers, each in its turn."""
+    pids = [pid for _, pid in sorted(job.workers().items())]
+    kill(pids[number % len(pids)])
+
+
+def kills(job: Cluster, what: str, workers: int, count: int, limit_s: float) -> Iterator[Try]:
+    """So many kills of a worker, each after a short pause; the first that does not heal is the last."""
+    lot = random.Random(f"{what}/{count}")
+    for number in range(count):
+        time.sleep(lot.uniform(0, warm.MOST_PAUSE_S))
+        made = disturbed(job, Scenario("", kill_in_turn, workers, 0), number, limit_s)
+        narrate(what, "worker killed", number, count, made)
+        yield made
+        if made.outcome != "recovered":
+            return
+
+
+def heals(arguments: argparse.Namespace, report: Report, workers: int) -> None:
+    """Cold and warm: does the job train again, and how soon?"""
+    elastic = launcher_command("elastic")
+    commands = {"cold": elastic, "warm": [*elastic, warm.WARM]}
+    tries: dict[str, list[Try]] = {}
+    for side, command in commands.items():
+        made = tries.setdefault(side, [])
+        with training(command, workers) as job:
+            if side == "warm":
+                warm.wait_template(job.agents)
+            for one in kills(job, side, workers, arguments.tries, arguments.try_limit):
+                made.append(one)
+                report.rows = healing_rows(workers, tries, arguments)
+                report.measurements = {name: [asdict(one) for one in of_one] for name, of_one in tries.items()}
+
+
+def healing_rows(workers: int, tries: dict[str, list[Try]], arguments: argparse.Namespace) -> list[Row]:
+    """How soon, and whether all kills were healed."""
+    title = f"{workers} worker{'s' * (workers > 1)}, one killed: next step"
+    rows = warm.recovery_rows(warm.Setting(title, Shape(workers=workers)), tries, arguments.try_limit)
+    rows[0].target = f"{arguments.tries} of {arguments.tries} heal, cold and warm"
+    healed = [one for of_one in tries.values() for one in of_one if one.outcome == "recovered"]
+    rows[0].met = len(healed) == 2 * arguments.tries
+    return rows
+
+
+def heal(arguments: argparse.Namespace, report: Report) -> None:
+    """NCCL, a worker for each GPU: it takes no two of a group on one GPU."""
+    backend = "gloo" if arguments.device == "cpu" else "nccl"
+    report.settings |= on(arguments.device, backend)
+    heals(arguments, report, max(1, arguments.gpus))
+
+
+def shared(arguments: argparse.Namespace, report: Report) -> None:
+    """Two workers on one GPU, which gloo allows."""
+    if arguments.device == "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    report.settings |= on(arguments.device, "gloo")
+    heals(arguments, report, 2)
+
+
+# Warm start with CUDA.
+
+
+@dataclass
+class Look:
+    """One look at a job that starts warm.
+
+    Args:
+        templates, workers: how many run.
+        templates_with_torch: how many have imported torch; without it a template proves nothing.
+        templates_on_gpu, workers_on_gpu: how many of these use a GPU.
+        used_mib: memory in use on all GPUs; None if the library cannot be asked.
+    """
+
+    templates: int
+    workers: int
+    templates_with_torch: int
+    templates_on_gpu: int
+    workers_on_gpu: int
+    used_mib: float | None
+
+
+def look(job: Cluster, library: device.Nvml | None) -> Look:
+    """At the template and the workers of the job."""
+    announced = [line for agent in job.agents for line in agent.output if "template ready: " in line]
+    templates = {int(line.partition(" pid=")[2].split()[0]) for line in announced}
+    templates = {pid for pid in templates if Path(f"/proc/{pid}").exists()}
+    workers = set(job.workers().values())
+    listed = library.pids() if library else set()
+    return Look(
+        len(templates),
+        len(workers),
+        sum(map(has_torch, templates)),
+        len(device.users(templates, listed)),
+        len(device.users(workers, listed)),
+        library.used_mib() if library else None,
+    )
+
+
+def warm_start(arguments: argparse.Namespace, report: Report) -> None:
+    """The template must never use a GPU, the workers do, and a restart leaves no memory in use."""
+    report.settings |= on(arguments.device, "gloo" if arguments.device == "cpu" else "nccl")
+    workers = max(1, arguments.gpus)
+    looks: list[Look] = []
+    tries: list[Try] = []
+    with device.nvml() as library, training([*launcher_command("elastic"), warm.WARM], workers) as job:
+        warm.wait_template(job.agents)
+        looks.append(look(job, library))
+        for made in kills(job, "warm", workers, arguments.restarts, arguments.try_limit):
+            tries.append(made)
+            time.sleep(SETTLE_S)
+            looks.append(look(job, library))
+            report.rows = warm_rows(looks, tries, arguments)
+            report.measurements = {"looks": [asdict(one) for one in looks], "tries": [asdict(one) for one in tries]}
+
+
+def warm_rows(looks: Sequence[Look], tries: Sequence[Try], arguments: argparse.Namespace) -> list[Row]:
+    """The verdict of the looks. On a processor no context can be seen, so those rows have none."""
+    real = arguments.device == "cuda"
+    templates, workers = sum(one.templates for one in looks), sum(one.workers for one in looks)
+    holding, using = sum(one.templates_on_gpu for one in looks), sum(one.workers_on_gpu for one in looks)
+    seen = using == workers
+    imported = sum(one.templates_with_torch for one in looks)
+    healed = sum(one.outcome == "recovered" for one in tries)
+    blind = {} if seen or not real else {"warm": "neither the library nor /proc shows all workers on the GPU"}
+    memory = [one.used_mib for one in looks[1:] if one.used_mib is not None]
+    grown = memory[-1] - memory[0] if memory else None
+    first, last = (memory[0], memory[-1]) if memory else (None, None)
+    count = arguments.restarts
+    return [
+        Row("restarts healed", "", {"warm": float(healed)}, f"{count}", met=healed == count),
+        Row(
+            f"template has imported torch, in {len(looks)} looks",
+            "looks",
+            {"warm": float(imported)},
+            f"{len(looks)}",
+            met=imported == len(looks),
+        ),
+        Row(
+            f"template uses a GPU, in {templates} looks",
+            "looks",
+            {"warm": float(holding)},
+            "0",
+            met=holding == 0 and seen if real else None,
+            notes=blind,
+        ),
+        Row(
+            f"workers use a GPU, in {workers} looks",
+            "looks",
+            {"warm": float(using)},
+            f"{workers}",
+            met=seen if real else None,
+        ),
+        Row("memory in use on the GPUs after the first restart", "MiB", {"warm": first}),
+        Row(
+            f"- after restart {len(tries)}",
+            "MiB",
+            {"warm": last},
+            f"<= {GROWTH_MIB:g} more",
+            met=None if not real or grown is None else grown <= GROWTH_MIB,
+            notes={} if memory else {"warm": "NVIDIA's management library cannot be asked"},
+        ),
+    ]
+
+
+# Two agents: a loss, a gain.
+
+
+def recover(arguments: argparse.Namespace, report: Report) -> None:
+    """Some scenarios of `recovery`, with workers on GPUs; over NCCL if there is one for each worker."""
+    report.settings |= on(arguments.device, "nccl" if arguments.gpus > 2 else "gloo")
+    asked = argparse.Namespace(seed=1, limit=arguments.try_limit)
+    for name in arguments.scenarios:
+        scenario = recovery.SCENARIOS[name]
+        tries: list[Try] = []
+        for number in range(arguments.tries):
+            tries.append(recovery.attempt(launcher_command("elastic"), scenario, number, asked))
+            narrate("elastic", name, number, arguments.tries, tries[-1])
+        whole = [one.recovery_s for one in tries if one.recovery_s is not None]
+        workers = [one.workers_s for one in tries if one.workers_s is not None]
+        report.rows += [
+            Row(
+                scenario.title,
+                "s",
+                {"elastic": median(whole)},
+                "every try recovers",
+                met=len(whole) == len(tries),
+                notes={"elastic": recovery.note(tries, arguments.try_limit)},
+            ),
+            Row("- of that, until its workers were started", "s", {"elastic": median(workers)}),
+        ]
+        report.measurements[name] = [asdict(one) for one in tries]

@@ -1,0 +1,87 @@
+"""The section of docs/benchmarks.md about machines with GPUs, made from the suite's JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks import page
+
+BEGIN, END = "<!-- gpu: begin -->", "<!-- gpu: end -->"
+NOTHING = "Nothing in this section has been measured on a GPU yet."
+TITLES = {
+    "heal": "A worker on a GPU is killed",
+    "warm": "Warm start with CUDA",
+    "count": "A worker for each GPU",
+    "hangs": "Workers that hang",
+    "shared": "Two workers on one GPU",
+    "recovery": "Two agents: a loss or a gain",
+    "rendezvous": "Rendezvous of many agents",
+    "campaign": "The campaign with many parallel jobs",
+}
+
+
+def with_section(text: str, contents: Sequence[Mapping[str, Any]]) -> str:
+    """Put the results of these files between the page's markers, in place of the section there.
+
+    Raises:
+        ValueError: the markers are missing, or not there once each and in order.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end or BEGIN in rest or END in after:
+        raise ValueError(f"expected one '{BEGIN}' and after it one '{END}' in the page")
+    return f"{before}{BEGIN}\n\n{section(contents)}\n\n{END}{after}"
+
+
+def section(contents: Sequence[Mapping[str, Any]]) -> str:
+    """A table for each part that was measured, and a line that names the other parts. Rehearsals are not shown."""
+    parts = shown(contents)
+    tables = [table(name, parts[name]) for name in TITLES if name in parts and figures(parts[name])]
+    on_gpu = any(figures(record) and record["device"] == "cuda" for record in parts.values())
+    missing: dict[str, list[str]] = {}
+    for name in TITLES:
+        if not figures(parts.get(name)):
+            missing.setdefault(reason(parts.get(name)), []).append(f"`{name}`")
+    lines = [
+        *([] if on_gpu else [NOTHING]),
+        *(f"Not measured ({why}): {', '.join(of)}." for why, of in missing.items()),
+    ]
+    return "\n\n".join([*([" ".join(lines)] if lines else []), *tables])
+
+
+def shown(contents: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """For each part the last record; one with figures counts more than one without."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for content in contents:
+        for name, record in content["parts"].items():
+            if figures(record) or not figures(found.get(name)):
+                found[name] = record
+    return found
+
+
+def figures(record: Mapping[str, Any] | None) -> bool:
+    """Whether the record has figures for readers: those of a rehearsal are not."""
+    return bool(record and record["report"] and not record["rehearsal"])
+
+
+def reason(record: Mapping[str, Any] | None) -> str:
+    """Why a part has no figures."""
+    if record is None:
+        return "not run"
+    return "rehearsed on a processor" if record["rehearsal"] else record["why"].partition("\n")[0]
+
+
+def table(name: str, record: Mapping[str, Any]) -> str:
+    """One part."""
+    _, _, rest = page.table({**record["report"], "benchmark": name}).partition("\n")
+    stopped = f" The part was stopped {record['why']}." if record["outcome"] == "timed out" else ""
+    return f"### {TITLES[name]}\n{rest}\n\n{machine(record['machine'])}{stopped}"
+
+
+def machine(facts: Mapping[str, Any]) -> str:
+    """The machine of the measurement, in words."""
+    gpus = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in facts["gpus"]) or "none"
+    named = (("driver", "driver"), ("CUDA", "cuda"), ("NCCL", "nccl"))
+    versions = [f"{word} {facts[key]}" for word, key in named if facts["gpus"] and facts.get(key)]
+    return f"{page.facts(facts)} GPU: {', '.join([gpus, *versions])}."
