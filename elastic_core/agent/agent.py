@@ -73,7 +73,7 @@ class SimpleElasticAgent(ElasticAgent):
         shutdown_timeout: grace in seconds on every stop path, between SIGTERM and SIGKILL.
     """
 
-    _node = ""  # the name of this machine, where a subclass knows it
+    _node = ""  # the name of this machine, if a subclass sets it
 
     def __init__(
         self,

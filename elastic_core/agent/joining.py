@@ -34,8 +34,8 @@ _MOST = 2**31
 
 
 class Introduction(NamedTuple):
-    """What a node tells the others: the role and number of its workers, the restarts of the job that it knows of, the
-    number that it would give the round, and its name."""
+    """A node as it introduces itself to its peers: the role and number of its workers, the restarts of the job that it
+    knows of, the number that it would give the round, and its name."""
 
     role: str
     local_world_size: int

@@ -1,4 +1,4 @@
-"""What the log says of failures: each one once."""
+"""The log states each failure once."""
 
 from __future__ import annotations
 

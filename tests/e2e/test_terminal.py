@@ -1,4 +1,4 @@
-"""What a person sees who runs a job in a terminal. The terminal is a real one, of the kernel's, without a window."""
+"""The output of a job on a terminal, which is a real pseudo-terminal of the kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLOR = re.compile(r"\x1b\[[0-9;]*[mK]")
 
 
 class Terminal:
-    """A program that runs in the foreground of a terminal of its own."""
+    """A program in the foreground of a separate terminal."""
 
     def __init__(self, elastic, *command):
         self._us, its = os.openpty()

@@ -40,7 +40,7 @@ def make(filtered=None, report=ignore, **plan):
 
 @pytest.fixture
 def terminal():
-    """Two workers that share a terminal, and what is written to it."""
+    """Two workers that share a terminal, and its content."""
     console, screen = Console(), Screen()
     plans = [StreamPlan(captured=True, prefix=b"[%d] " % rank, terminal=True) for rank in range(2)]
     return [Channel(plan, console, None, ignore, screen) for plan in plans], console
