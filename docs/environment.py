@@ -34,7 +34,7 @@ AGENT = {
     "PATH": "folders in which the command of `--no-python`, py-spy (stacks of a hung worker) and etcd are found",
     "HOME": "the search for a config file ends in that folder",
     "TMPDIR": "folder for workers' output without `--log-dir`, for pipes, for `EtcdServer`; unset: Python's default",
-    "NO_COLOR": "not empty: the agent's messages have no colours, not even on a terminal",
+    "NO_COLOR": "not empty: the agent's messages and its report have no colors, not even on a terminal",
     "TERM": "`dumb`: the same",
     "OTEL_TRACES_EXPORTER": "exporter for spans of recoveries, by name, with `elastic-core[otel]`; `none`: off",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "if `OTEL_TRACES_EXPORTER` is unset: spans go there, by the exporter `otlp`",

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from elastic_core.config import Command, CommandReading, Reading, Spec
     from elastic_core.hooks.manager import PluginManager
-    from elastic_core.interfaces.observer import AgentFinished
     from elastic_core.observers import History
 
 _USAGE = """\
@@ -309,14 +308,14 @@ def _run_job(reading: Reading, manager: PluginManager, history: History) -> tupl
         with compose.origins_named(reading.origins):
             launch.run_job(settings, entry, manager, os.environ, (history,), reading.added)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - shown, given its code, and put in the result file
-        return _explain_failure(error, settings.rdzv_id or "", finished=history.finished), error
+        return _explain_failure(error, settings.rdzv_id or "", history=history), error
     return ExitCode.SUCCESS, None
 
 
 def _explain_failure(
-    error: BaseException, run_id: str = "", command: str = "run", finished: AgentFinished | None = None
+    error: BaseException, run_id: str = "", command: str = "run", history: History | None = None
 ) -> int:
-    """Show the error, and return its exit code. `finished`: how the agent ended the job."""
+    """Show the error, and return its exit code. `history`: of the run that it ended."""
     from elastic_core import report
 
     code = report.exit_code_of(error)
@@ -325,8 +324,8 @@ def _explain_failure(
     if command != "run" and isinstance(error, ElasticError) and not isinstance(error, ConfigurationError):
         _complain(f"elastic {command}: {report.message_of(error)}")  # it runs no job
     elif code != ExitCode.SUCCESS:
-        about = (finished.reason, finished.restart_count) if finished else ()
-        _complain(report.as_text(error, run_id, *about), highlight=report.in_color)
+        reason = history.finished.reason if history and history.finished else ""
+        _complain(report.as_text(error, run_id, reason, history.restarts_by_round if history else {}), report.in_color)
     return code
 
 

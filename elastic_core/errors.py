@@ -278,7 +278,7 @@ class ChildFailedError(ElasticError):
             return in_one_line(self.summary)
         first, _ = self.get_first_failure()
         ranks = [first, *sorted(self.failures.keys() - {first})]
-        sections = [self._section(rank, "first failure: " if rank == first else "") for rank in ranks]
+        sections = [self._section(rank, "root cause: " if rank == first else "") for rank in ranks]
         title = in_one_line(self.summary)
         width = min(max(len(line) for text in (title, *sections) for line in text.splitlines()), _FRAME_WIDTH)
         border, line = boarder_delim * width, section_delim * width

@@ -265,6 +265,7 @@ class LocalElasticAgent(ProcessAgent):
             shutdown_timeout,
             kill_timeout=max(uninterruptible_state_timeout or 0, 0) or settings.kill_timeout,
             node=node,
+            host=node,
             clock=clock,
             observer=self._parts.observer,
             contribute=self._parts.contribute,

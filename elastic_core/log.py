@@ -294,6 +294,8 @@ class _Output:
             return f"{event} (fields not shown: {type(error).__name__})"
 
     def _for_people(self, level: str, event: EventName, now: datetime, fields: dict[str, Any]) -> str:
+        if event == "agent finished" and fields.get("state") != "SUCCEEDED":
+            fields.pop("reason", None)  # people read it in the report, which follows
         trace = fields.pop("exception", "") or str(fields.pop("stack", ""))
         below = "".join(f"\n    {printable(row)}" for row in trace.splitlines())
         pairs = _pairs(fields)
@@ -303,10 +305,11 @@ class _Output:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person may be looking at this stream. None and a stream that is closed are no terminals."""
+    """Whether a person may be looking at this stream. None, a closed stream, and one without `isatty` are
+    no terminals."""
     try:
         return stream is not None and stream.isatty()
-    except ValueError:
+    except (ValueError, AttributeError):
         return False
 
 

@@ -53,6 +53,11 @@ class History:
         elif isinstance(fact, AgentFinished):
             self.finished = fact
 
+    @property
+    def restarts_by_round(self) -> dict[int, int]:
+        """How often the workers had been restarted by the start of each round."""
+        return {fact.round: fact.formed.restart_count for fact in self.rounds if fact.formed}
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON: what happened, round by round."""
         return {

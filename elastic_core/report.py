@@ -1,8 +1,9 @@
-"""The report of a run that did not end well: why, who failed first, with which last words. Pure text."""
+"""The report of a run that did not end well: why, and the root cause with the tail of its stderr. Pure text."""
 
 from __future__ import annotations
 
 import signal
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import (
@@ -36,12 +37,14 @@ def exit_code_of(error: BaseException) -> int:
     return int(error.exit_code if isinstance(error, ElasticError) else ExitCode.INTERNAL_ERROR)
 
 
-def as_text(error: BaseException, run_id: str = "", reason: str = "", restarts: int = 0) -> str:
+def as_text(
+    error: BaseException, run_id: str = "", reason: str = "", restarts: Mapping[int, int] = MappingProxyType({})
+) -> str:
     """The report for the terminal.
 
     Args:
         reason: why the agent ended the job, such as no restart being left.
-        restarts: how often the workers were restarted before.
+        restarts: how often the workers had been restarted by the start of a round, by its number.
     """
     failures = failures_of(error)
     return "\n".join([_headline(error, f" {run_id}" if run_id else "", reason), *failure_lines(failures, restarts)])
@@ -61,8 +64,7 @@ def _headline(error: BaseException, name: str, reason: str) -> str:
         return _configuration(error)
     if isinstance(error, ChildFailedError):
         if error.failures:  # the root cause is shown below
-            rank, first = error.get_first_failure()
-            reason = reason.removeprefix(f"rank {rank}: {first.reason}; ")
+            reason = reason.rpartition(f": {error.get_first_failure()[1].reason}; ")[2]
         return in_one_line(f"elastic: job{name} failed" + (f": {reason}" if reason else ""))
     if isinstance(error, UnkillableWorkersError):
         return f"elastic: job{name} ended, but not all of its processes: {message_of(error)}"
@@ -90,15 +92,17 @@ def _configuration(error: ConfigurationError) -> str:
     return "\n".join([*lines, *(f"  - {problem}" for problem in error.problems)])
 
 
-def failure_lines(failures: Mapping[int, ProcessFailure], restarts: int = 0) -> Iterable[str]:
+def failure_lines(
+    failures: Mapping[int, ProcessFailure], restarts: Mapping[int, int] = MappingProxyType({})
+) -> Iterable[str]:
     """The root cause with the tail of its stderr, and the failures that followed from it; nothing if there are none."""
     return map(in_one_line, _failure_lines(failures, restarts)) if failures else ()
 
 
-def _failure_lines(failures: Mapping[int, ProcessFailure], restarts: int) -> Iterable[str]:
+def _failure_lines(failures: Mapping[int, ProcessFailure], restarts: Mapping[int, int]) -> Iterable[str]:
     rank, first = ChildFailedError("", dict(failures)).get_first_failure()
     yield ""
-    yield f"{_ROOT_CAUSE}{_when(first, restarts)}: {_who(first)}: {first.reason}"
+    yield f"{_ROOT_CAUSE}{_when(first, restarts.get(first.round, 0))}: {_who(first)}: {first.reason}"
     yield from _tail(first)
     others = [failure for other, failure in sorted(failures.items()) if other != rank]
     if others:

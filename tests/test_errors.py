@@ -146,7 +146,7 @@ def test_all_failures_as_text_the_first_one_first():
     lines = error.format_msg("#", "~").splitlines()
     assert set(lines[0]) == set(lines[-1]) == {"#"}
     assert lines[1] == "train.py failed: rank 2 on node7: killed by SIGKILL"
-    assert [lines[n].split(" (")[0] for n in (3, 7, 9)] == ["first failure: rank 2", "rank 0", "rank 1"]
+    assert [lines[n].split(" (")[0] for n in (3, 7, 9)] == ["root cause: rank 2", "rank 0", "rank 1"]
     assert lines[4:6] == ["  one", "  two"]
     assert {line for n, line in enumerate(lines) if n in (2, 6, 8)} == {"~" * len(lines[0])}
 

@@ -79,8 +79,8 @@ def test_a_failure_with_an_error_file_and_others_that_followed():
     killed = failure(3, exitcode=-6, reason="killed by SIGABRT (Aborted)", message="x\nsocket closed", caused_by=9)
     silent = failure(1, caused_by=9)
     error = ChildFailedError("train.py", {1: silent, 3: killed, 9: first})
-    assert as_text(error, "job", "all 3 restarts are used (--max-restarts)") == golden("""
-        elastic: job job failed: all 3 restarts are used (--max-restarts)
+    assert as_text(error, "job", "all 3 restarts are used (--max-restarts=3)") == golden("""
+        elastic: job job failed: all 3 restarts are used (--max-restarts=3)
 
         Root cause (round 2): rank 9 (local rank 1, pid 109) on node7: exit code 1
           error file /tmp/e/rank-9.error.json:
@@ -212,7 +212,9 @@ def test_of_many_that_followed_a_few_are_shown():
 
 def test_root_cause_after_restarts_names_round_and_count():
     error = ChildFailedError("train.py", {0: failure(0, message="boom")})
-    said = [as_text(error, "job", restarts=restarts).splitlines()[2].partition(": ")[0] for restarts in (0, 1, 3)]
+    said = [
+        as_text(error, "job", restarts={1: 9, 2: restarts}).splitlines()[2].partition(": ")[0] for restarts in (0, 1, 3)
+    ]
     assert said == [
         "Root cause (round 2)",
         "Root cause (round 2, after 1 restart)",

@@ -73,7 +73,7 @@ class SimpleElasticAgent(ElasticAgent):
         shutdown_timeout: grace in seconds on every stop path, between SIGTERM and SIGKILL.
     """
 
-    _node = ""  # the name of this machine, if a subclass sets it
+    _node = _host = ""  # the names of this node and of its machine, if a subclass sets them
 
     def __init__(
         self,
@@ -391,7 +391,7 @@ class SimpleElasticAgent(ElasticAgent):
         """Wait for the next round and put its ranks into the group."""
         begun = self._clock.now()
         size, restarts = self._spec.local_world_size, self._budget.failures
-        own = Introduction(self._spec.role, size, restarts, worker_group.round + 1, self._node)
+        own = Introduction(self._spec.role, size, restarts, worker_group.round + 1, self._node, self._host)
         progress = self._progress(AgentPhase.JOINING, "the round to form", begun)
         info = next_round(self._spec.rdzv_handler, own, self._events, self._clock, progress)
         if info is None:  # a signal has come, perhaps already while the last round was being stopped

@@ -35,18 +35,19 @@ _MOST = 2**31
 
 class Introduction(NamedTuple):
     """A node as it introduces itself to its peers: the role and number of its workers, the restarts of the job that it
-    knows of, the number that it would give the round, and its name."""
+    knows of, the number that it would give the round, its name and its host."""
 
     role: str
     local_world_size: int
     restart_count: int
     round: int
     node: str = ""
+    host: str = ""
 
     @property
     def member(self) -> Member:
-        """The node as a member of the round. Its host and address are not known."""
-        return Member(self.node, "", "", self.role, self.local_world_size)
+        """The node as a member of the round. Its address is not known."""
+        return Member(self.node, self.host, "", self.role, self.local_world_size)
 
 
 def next_round(
@@ -80,8 +81,7 @@ def _with_members(info: RendezvousInfo, own: Introduction) -> RendezvousInfo:
         formed = exchange_introductions(info.store, info.rank, info.world_size, own)
         if info.world_size == 1:
             where = info.bootstrap_store_info
-            alone = own.member._replace(host=own.node, address=where.master_addr if where else "")
-            formed = replace(formed, members=(alone,))
+            formed = replace(formed, members=(own.member._replace(address=where.master_addr if where else ""),))
     return RendezvousInfo(info.store, info.rank, info.world_size, info.bootstrap_store_info, formed)
 
 
@@ -116,12 +116,12 @@ def _read(store: Store, rank: int) -> Introduction:
         raise RendezvousStateError(f"{message}; let all nodes run the same version") from error
 
 
-def _checked(role: Any, workers: Any, restarts: Any, number: Any, node: Any) -> Introduction:
+def _checked(role: Any, workers: Any, restarts: Any, number: Any, node: Any, host: Any) -> Introduction:
     counts = (workers, restarts, number)
     whole = all(type(count) is int and 0 <= count < _MOST for count in counts)
-    if not whole or not isinstance(role, str) or not isinstance(node, str):
+    if not whole or not all(isinstance(text, str) for text in (role, node, host)):
         raise ValueError(counts)
-    return Introduction(role, workers, restarts, number, node)
+    return Introduction(role, workers, restarts, number, node, host)
 
 
 def check_place(members: Sequence[Member], group_rank: int, group_world_size: int, spec: WorkerSpec) -> None:

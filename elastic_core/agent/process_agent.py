@@ -33,7 +33,7 @@ class ProcessAgent(SimpleElasticAgent):
     Args:
         spec: what to run.
         processes: how it runs; closed by the agent at its end.
-        node: the name of this machine, for reports.
+        node, host: the names of this node and of its machine, for reports.
         kill_timeout: seconds after SIGKILL until a process is reported as one that will not die.
         contribute: more variables for the workers of each round.
         hangs: when a worker without a watchdog counts as hung; None: never.
@@ -48,6 +48,7 @@ class ProcessAgent(SimpleElasticAgent):
         *,
         kill_timeout: Duration = 10,
         node: str = "",
+        host: str = "",
         clock: Clock | None = None,
         observer: Observer | None = None,
         contribute: EnvironmentContributor | None = None,
@@ -59,7 +60,7 @@ class ProcessAgent(SimpleElasticAgent):
         self._processes = processes
         self._kill_timeout = kill_timeout
         self._group_stop = GroupStop(processes, self._events, self._clock, kill_timeout, self._link.stop_by)
-        self._node = node
+        self._node, self._host = node, host
         self._contribute = contribute
 
     def _wait_for_events(self) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.interface import WorkerState
-from elastic_core.agent.supervise import first_in_words
 from elastic_core.clock import later
 from elastic_core.errors import DrainedError, SignalException
 from elastic_core.interfaces.health import AgentPhase
@@ -45,7 +44,6 @@ class Reporter:
         self._tell = observer
         self._clock = clock
         self._phase: tuple[AgentPhase, str] | None = None
-        self._logged_failure = ""
 
     def phase(self, phase: AgentPhase, reason: str = "", sign: Instant | None = None) -> None:
         """`sign`: when the reason first showed. The same phase and reason are not reported twice in a row."""
@@ -75,7 +73,6 @@ class Reporter:
         self._tell(WorkerExited(self._run_id, round_, ended.local_rank, ended.exitcode))
 
     def failures(self, failures: Mapping[int, ProcessFailure]) -> None:
-        self._logged_failure = first_in_words(failures)
         for failure in failures.values():
             if not failure.hung:  # logged when it was killed
                 get_logger().error(
@@ -103,8 +100,7 @@ class Reporter:
         self._tell(RestartDecided(self._run_id, round_, cause, decision.reason, restart_count, allowed))
 
     def finished(self, state: WorkerState, reason: str, restarts: int) -> None:
-        new = reason.removeprefix(f"{self._logged_failure}; ")
-        get_logger().info("agent finished", state=state.value, restarts=restarts, reason=new)
+        get_logger().info("agent finished", state=state.value, restarts=restarts, reason=reason)
         self._tell(AgentFinished(self._run_id, state.value, reason, restarts))
         self.phase(AgentPhase.FINISHED, reason)
 

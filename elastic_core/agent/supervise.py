@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.interface import WorkerState
-from elastic_core.interfaces.handler import Outcome, Verdict
+from elastic_core.interfaces.handler import Outcome, Verdict, no_restart_left
 
 if TYPE_CHECKING:
     import signal
@@ -258,9 +258,7 @@ def _after_failure(budget: RestartBudget, seen: Observation) -> Decision:
         last = first.stderr_tail[-1] if first.stderr_tail else "the command cannot run"
         return Decision((Order.FAIL,), f"{what}; a restart cannot cure it: {last}", budget)
     if budget.exhausted:
-        used_up = f"all {budget.max_restarts} restarts are used (--max-restarts)"
-        none = "no restart is allowed (--max-restarts=0)"
-        return Decision((Order.FAIL,), f"{what}; {used_up if budget.max_restarts else none}", budget)
+        return Decision((Order.FAIL,), f"{what}; {no_restart_left(budget.max_restarts)}", budget)
     after = budget.after_failure()
     return Decision(_AGAIN, f"{what}; restart {after.failures} of {after.max_restarts}", after, cause)
 

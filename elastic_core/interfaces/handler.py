@@ -156,6 +156,14 @@ class RendezvousInfo:
     formed: Round | None = None
 
 
+def no_restart_left(max_restarts: int) -> str:
+    """Why a group that failed does not restart, as the end of a sentence."""
+    if max_restarts == 0:
+        return "no restart is allowed (--max-restarts=0)"
+    used = "the only restart is" if max_restarts == 1 else f"all {max_restarts} restarts are"
+    return f"{used} used (--max-restarts={max_restarts})"
+
+
 class Outcome(enum.Enum):
     """How the round of a node ended.
 

@@ -12,6 +12,7 @@ import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from elastic_core.interfaces.handler import no_restart_left
 from elastic_core.interfaces.node import Member, Node
 from elastic_core.rendezvous.seats import NOBODY, Seat, Seats
 
@@ -284,7 +285,7 @@ def counted_failure(state: State, incurable: bool = False) -> State:
     if incurable:
         return closed(state, end.by, f"{end.reason}; a restart cannot cure it", succeeded=False)
     if state.restarts >= state.max_restarts:
-        return closed(state, end.by, f"{end.reason}; {_spent(state.max_restarts)}", succeeded=False)
+        return closed(state, end.by, f"{end.reason}; {no_restart_left(state.max_restarts)}", succeeded=False)
     return replace(state, restarts=state.restarts + 1, end=replace(end, counted=True))
 
 
@@ -295,12 +296,6 @@ def followed(state: State, cause: Cause, by: str, reason: str) -> State:
     if state.closed or end is None or not end.awaits_judgement:
         return state
     return replace(state, end=replace(end, cause=cause, by=by, reason=f"{reason}; what followed: {end.reason}"))
-
-
-def _spent(max_restarts: int) -> str:
-    if max_restarts == 0:
-        return "no restart is allowed (--max-restarts=0)"
-    return f"all {max_restarts} restarts are used (--max-restarts)"
 
 
 def why(report: Report) -> str:

@@ -23,7 +23,8 @@ _LONGEST_LINE = 64 * 1024
 TAIL_LINES = 20
 TAIL_BYTES = 16 * 1024
 _PIPE_BUF = select.PIPE_BUF
-_REPLACE = b"\r\x1b[K"  # back to the begin of the line, whose text is erased
+_REPLACE = b"\r\x1b[K"  # back to the start of the line, whose text is erased
+_MOVES = re.compile(rb"\x1b\[[0-9;]*[A-HSTf]|\x1b\[[0-3]?J")  # would overwrite lines of other workers
 
 Report = Callable[[str, OSError], None]
 """Called once with the path of a file that can no longer be written, and the error."""
@@ -58,30 +59,36 @@ class FileSink:
 
 class Screen:
     """The terminal line that the cursor is on, for workers that share the terminal: stdout and stderr of all of them.
-    It writes nothing; `line` returns what to write next."""
+    It writes nothing; `line` returns what to write next.
+
+    A progress bar (text that ended with a carriage return before) gives way to the next line of another stream, and
+    comes back with its next update or its end. Other unfinished text stays.
+    """
 
     def __init__(self) -> None:
         self._owner: object = None
         self._leaves = b""  # ends the present line before another one begins
         self._with_bars: set[object] = set()
+        self._erased: set[object] = set()
 
-    def line(self, owner: object, prefix: bytes, text: bytes, continues: bool) -> bytes:
-        """A line, or a part of one, of the worker stream `owner`, with its prefix unless it is on the screen already.
-        `continues`: the first part of the line was shown before."""
-        if self._owner is owner and continues:
-            shown = text
-        elif continues and not text.strip(b"\r\n"):
-            return b""  # another stream has ended the line
-        else:
-            shown = self._leaves + prefix + text
+    def line(self, owner: object, prefix: bytes, text: bytes, shown: int) -> bytes:
+        """A line of the stream `owner` as far as it goes, of which the first bytes were shown before. It has its prefix
+        unless the cursor is still behind it."""
+        rest, erased = text[shown:], owner in self._erased
+        if self._owner is not owner or not shown:
+            if shown and not rest.strip(b"\r\n") and not (erased and text.endswith(b"\n")):
+                return b""  # the end of a line that another stream has ended or erased
+            if self._leaves == _REPLACE and self._owner is not owner:
+                self._erased.add(self._owner)
+            self._erased.discard(owner)
+            rest = self._leaves + prefix + (text if erased else rest)
         self._owner = owner
         if text.endswith(b"\r"):
             self._with_bars.add(owner)
         elif text.endswith(b"\n"):
             self._with_bars.discard(owner)
-        # A progress bar is replaced, since its worker writes it again; other unfinished text stays.
         self._leaves = b"" if text.endswith(b"\n") else _REPLACE if owner in self._with_bars else b"\n"
-        return shown
+        return _MOVES.sub(b"", rest) if b"\x1b" in rest else rest
 
 
 class ConsoleSink:
@@ -179,10 +186,10 @@ class Channel:
 
     def show_unfinished(self) -> None:
         """Show a line that stayed unfinished for a while (a prompt, a counter)."""
-        text = self._pending[self._shown :]
         if self._plan.prefix:
-            text = self._screen.line(self, self._plan.prefix, text, continues=self._shown > 0)
-        self._console.write(text)
+            self._console.write(self._screen.line(self, self._plan.prefix, self._pending, self._shown))
+        else:
+            self._console.write(self._pending[self._shown :])
         self._shown = len(self._pending)
 
     def close(self) -> None:
@@ -224,8 +231,8 @@ class Channel:
         elif not self._plan.terminal:
             self._console.write(b"".join(self._plan.prefix + _ended(line) for line in lines))
         else:
-            first = self._screen.line(self, self._plan.prefix, lines[0][shown:], continues=shown > 0)
-            rest = (self._screen.line(self, self._plan.prefix, line, continues=False) for line in lines[1:])
+            first = self._screen.line(self, self._plan.prefix, lines[0], shown)
+            rest = (self._screen.line(self, self._plan.prefix, line, 0) for line in lines[1:])
             self._console.write(first + b"".join(rest))
 
 

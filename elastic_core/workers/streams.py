@@ -120,7 +120,7 @@ def plan_stream(
     shown = not policy.ranks_filter or ranks.local in policy.ranks_filter
     filters = policy.stdout_filters if stream is Stream.OUT else policy.stderr_filters
     terminal = stream in policy.terminals
-    default = DEFAULT_PREFIX if tee else TERMINAL_PREFIX
+    default = DEFAULT_PREFIX if tee or policy.tee(ranks.local) else TERMINAL_PREFIX
     template = default if policy.prefix_template is None else policy.prefix_template
     return StreamPlan(
         captured=stream is Stream.ERR or policy.watched or to_file or bool(filters) or not shown or len(plan.ranks) > 1,

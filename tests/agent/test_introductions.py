@@ -13,14 +13,18 @@ from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
 from elastic_core.interfaces.node import Member, Round
 
-NODES = [Introduction("trainer", 2, 0, 1), Introduction("reader", 1, 3, 2, "node7"), Introduction("trainer", 4, 1, 7)]
+NODES = [
+    Introduction("trainer", 2, 0, 1),
+    Introduction("reader", 1, 3, 2, "node7", "host7"),
+    Introduction("trainer", 4, 1, 7),
+]
 
 
 def test_all_nodes_come_to_the_same_round():
     store = MemoryStore(timedelta(seconds=30))
     with ThreadPoolExecutor(3) as pool:
         rounds = list(pool.map(lambda rank: exchange_introductions(store, rank, 3, NODES[rank]), range(3)))
-    members = tuple(Member(own.node, "", "", own.role, own.local_world_size) for own in NODES)
+    members = tuple(Member(own.node, own.host, "", own.role, own.local_world_size) for own in NODES)
     assert rounds == [Round(7, members, 3)] * 3
 
 
@@ -30,7 +34,7 @@ class Untouchable:
 
 
 def test_a_node_that_is_alone_uses_no_store():
-    alone = Member("node7", "", "", "reader", 1)
+    alone = Member("node7", "host7", "", "reader", 1)
     assert exchange_introductions(Untouchable(), 0, 1, NODES[1]) == Round(2, (alone,), 3)
 
 
@@ -60,12 +64,13 @@ def test_a_store_that_breaks():
         b"[]",
         b'["trainer", 2]',
         b'["trainer", 2, 0, 1]',
-        b'["trainer", "2", 0, 1, "a"]',
-        b'["trainer", true, 0, 1, "a"]',
-        b'["trainer", -2, 0, 1, "a"]',
-        b'[7, 2, 0, 1, "a"]',
+        b'["trainer", "2", 0, 1, "a", "h"]',
+        b'["trainer", true, 0, 1, "a", "h"]',
+        b'["trainer", -2, 0, 1, "a", "h"]',
+        b'[7, 2, 0, 1, "a", "h"]',
         b'["trainer", 2, 0, 1, 5]',
         b'["trainer", 2, 0, 1, "a", 5]',
+        b'["trainer", 2, 0, 1, "a", "h", 5]',
         b"[" * 100_000,
     ],
 )

@@ -50,7 +50,7 @@ WELL = Verdict(Outcome.CLOSED, "all workers succeeded", succeeded=True, by="node
 VERDICTS = (None, COME, LOST, HUNG_ELSEWHERE, FENCED, DRAINED, CLOSED, WELL)
 BY_NODE2 = "the job was closed by node2: "
 WITHOUT_IT = "all workers succeeded; the workers of this node had not succeeded"
-USED_UP = "rank 0: exit code 3; all 1 restarts are used (--max-restarts)"
+USED_UP = "rank 0: exit code 3; the only restart is used (--max-restarts=1)"
 NOT_ALLOWED = "rank 0: exit code 3; no restart is allowed (--max-restarts=0)"
 NO_CURE = "rank 0: exit code 3; a restart cannot cure it: SyntaxError: invalid syntax"
 FAILURE, HANG, MEMBERSHIP = RestartCause.FAILURE, RestartCause.HANG, RestartCause.MEMBERSHIP

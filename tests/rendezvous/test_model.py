@@ -122,7 +122,7 @@ def test_a_failure_that_seemed_to_follow_from_a_loss_may_turn_out_to_be_certain(
 
 def test_without_a_restart_left_a_failure_closes_the_job(say, running):
     state = failed(replace(running, restarts=3), 1, say.report("a"))
-    assert state.closed == Closed("a", "rank 0 on a: exit code 1; all 3 restarts are used (--max-restarts)", False)
+    assert state.closed == Closed("a", "rank 0 on a: exit code 1; all 3 restarts are used (--max-restarts=3)", False)
     state = failed(replace(running, max_restarts=0), 1, say.report("a"))
     assert "no restart is allowed (--max-restarts=0)" in state.closed.reason
 

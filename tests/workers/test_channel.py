@@ -272,7 +272,7 @@ def test_progress_bars_of_two_workers_share_one_line(terminal):
     assert looks(console.text) == ["[1] 100% ##"]
     channels[1].feed(b"\n")
     channels[0].feed(b"\nsaved\n")
-    assert looks(console.text) == ["[1] 100% ##", "[0] saved", ""]
+    assert looks(console.text) == ["[1] 100% ##", "[0] 100% ##", "[0] saved", ""]
 
 
 def test_a_line_replaces_the_progress_bar_of_another_worker(terminal):
@@ -292,3 +292,27 @@ def test_last_line_without_an_end_gets_one_on_a_terminal(terminal):
     first.close()
     second.feed(b"step 1\n")
     assert looks(console.text) == ["[0] killed here", "[1] step 1", ""]
+
+
+def test_last_text_of_an_erased_bar_comes_back_at_its_end(terminal):
+    (first, second), console = terminal
+    first.feed(b"\rfatal: cannot open dataset")
+    first.show_unfinished()
+    second.feed(b"step 1\n")
+    first.close()
+    assert looks(console.text) == ["[1] step 1", "[0] fatal: cannot open dataset", ""]
+
+
+def test_line_whose_end_is_split_is_not_lost(terminal):
+    (first, second), console = terminal
+    first.feed(b"written on Windows\r")
+    first.show_unfinished()
+    second.feed(b"step 1\n")
+    first.feed(b"\n")
+    assert looks(console.text) == ["[1] step 1", "[0] written on Windows", ""]
+
+
+def test_moves_of_the_cursor_do_not_reach_a_shared_terminal(terminal):
+    (first, _), console = terminal
+    first.feed(b"\x1b[31mred\x1b[0m\n\x1b[A\x1b[2Jagain\x1b[10;4H\n")
+    assert console.text == b"[0] \x1b[31mred\x1b[0m\n[0] again\n"
