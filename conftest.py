@@ -8,6 +8,7 @@ fails); the marks `integration` and `nightly`, or the fixtures of a test, set th
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import signal
 import socket
@@ -51,6 +52,12 @@ def pytest_collection_modifyitems(items):
         for node in item.listchain():
             node.own_markers[:] = [mark for mark in node.own_markers if mark.name not in TIERS]
         item.add_marker(own)
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector the thousands of tests, which live as long as this process."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

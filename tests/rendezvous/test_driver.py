@@ -317,6 +317,18 @@ class CannotLook(HangingBackend):
         return super().roster()
 
 
+def eventually_logged(capsys, words):
+    """All that was logged until these words were."""
+    logged = []
+
+    def look():
+        logged.append(capsys.readouterr().err)
+        return words in "".join(logged)
+
+    eventually(look)
+    return "".join(logged)
+
+
 def test_a_leader_that_cannot_work_for_a_few_tries_lets_another_one_lead(start, capsys):
     one = start("a", CannotLook, (2, 2), interval=0.05)
     other = start("b", nodes=(2, 2), interval=0.05)
@@ -327,8 +339,8 @@ def test_a_leader_that_cannot_work_for_a_few_tries_lets_another_one_lead(start, 
     other.member()
     one.backend.blind = True
     eventually(lambda: other.leads and not one.leads)
-    told = capsys.readouterr().err
-    assert told.count("leads no more") == 1 and "a fault of this backend" in told
+    logged = eventually_logged(capsys, "leads no more")
+    assert logged.count("leads no more") == 1 and "a fault of this backend" in logged
     eventually(lambda: one.backend.calls["beat"] > 3)
     assert other.round == 1  # who cannot lead is a member all the same
 
