@@ -42,7 +42,7 @@ def test_twenty_faults(tmp_path):
     assert sum(made.faults.values()) >= 18
 
 
-@pytest.mark.parametrize("story", stories())
+@pytest.mark.parametrize("story", list(stories()))
 def test_a_story_of_a_defect_that_was_found(story, tmp_path):
     """Its name says in which world, and what else the job is."""
     world, *like = story.stem.partition(".")[0].replace("-", " ").split("+")

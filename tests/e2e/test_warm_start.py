@@ -195,7 +195,9 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("as_module", [False, True], ids=["script", "module"])
+@pytest.mark.parametrize(
+    "as_module", [pytest.param(False, id="script"), pytest.param(True, id="module", marks=pytest.mark.nightly)]
+)
 def test_a_warm_worker_ends_as_a_cold_one(warm_runs, as_module):
     """Exit code, output and traceback are the same, however it ends."""
     cases = "\n".join(
