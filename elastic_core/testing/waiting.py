@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
 
 T = TypeVar("T")
-LONG: Duration = 30.0  # after which the contracts say that something hangs
-_PATIENCE: Duration = 20.0
+LONG: Duration = 60.0  # after which the contracts say that something hangs
+_PATIENCE: Duration = 60.0
 _PAUSE: Duration = 0.01
 
 
