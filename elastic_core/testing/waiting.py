@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LONG: Duration = 30.0  # after which the contracts say that something hangs
-_PATIENCE: Duration = 20.0
+_PATIENCE: Duration = 60.0
 _PAUSE: Duration = 0.01
 
 
