@@ -35,7 +35,7 @@ HEAVY = {
 
 def python(*argv, **environ):
     done = subprocess.run(
-        [sys.executable, *argv], capture_output=True, text=True, timeout=60, env={**os.environ, **environ}
+        [sys.executable, *argv], capture_output=True, text=True, timeout=180, env={**os.environ, **environ}
     )
     assert done.returncode == 0, done.stderr
     return done

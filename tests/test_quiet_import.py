@@ -32,7 +32,7 @@ def says(tmp_path):
             env={**os.environ, "PYTHONPATH": str(tmp_path), **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.split()

@@ -49,7 +49,7 @@ def run(folder, manner, limit):
     command = [sys.executable, "-c", textwrap.dedent(BENCHMARK), str(limit), textwrap.dedent(LAUNCHER)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [*command, str(folder), manner], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [*command, str(folder), manner], env=environment, capture_output=True, text=True, timeout=180, check=True
     )
     return int(done.stdout)
 

@@ -18,7 +18,7 @@ ELASTIC = [sys.executable, "-m", "elastic_core"]
 
 
 def outside(*argv, **kwargs):
-    return subprocess.run([*ELASTIC, *argv], text=True, timeout=60, **{"capture_output": True, **kwargs})
+    return subprocess.run([*ELASTIC, *argv], text=True, timeout=180, **{"capture_output": True, **kwargs})
 
 
 def test_the_module_is_the_command():
@@ -90,7 +90,7 @@ def test_a_stalled_stderr_does_not_hold_the_job_up(script):
 def test_a_closed_stderr_does_not_change_the_exit_code_and_nothing_goes_to_stdout(script):
     path = script("import sys; sys.exit(3)")
     command = ["sh", "-c", 'exec "$@" 2>&-', "sh", *ELASTIC, "run", path]
-    done = subprocess.run(command, text=True, timeout=60, stdout=subprocess.PIPE)
+    done = subprocess.run(command, text=True, timeout=180, stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (1, "")
 
 
@@ -98,7 +98,7 @@ def test_closed_standard_streams_do_not_take_the_workers_output(tmp_path):
     """Without them, the first pipes and files would get their numbers."""
     flags = "-r 3 --log-dir=logs --rdzv-id=job --nproc-per-node=2"
     command = f"exec {sys.executable} -m elastic_core run {flags} --no-python echo x"
-    done = subprocess.run(["sh", "-c", f"{command} <&- >&- 2>&-"], cwd=tmp_path, timeout=60, check=False)
+    done = subprocess.run(["sh", "-c", f"{command} <&- >&- 2>&-"], cwd=tmp_path, timeout=180, check=False)
     assert done.returncode == 0
     folder = tmp_path / "logs" / "job" / "round-1"
     assert {path.name: path.read_text() for path in folder.iterdir()} == {

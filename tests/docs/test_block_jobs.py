@@ -12,8 +12,6 @@ import pytest
 from block_kinds import BLOCKS, need, of_kind, parameters, without_pip
 from blocks import LIMIT_S, Shell, free_port
 
-pytestmark = pytest.mark.timeout(400)
-
 TRAIN = """
 import os, sys
 print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: {sys.argv[1:]}", flush=True)

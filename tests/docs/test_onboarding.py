@@ -100,7 +100,7 @@ def traced(tmp_path_factory):
     (folder / "fail.py").write_text(FAIL)
     words = shlex.split(COMMAND)
     command = [sys.executable, tracing.__file__, "calls", words[0], "--log-format=json", *words[1:]]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180)
     log = [json.loads(line)["event"] for line in done.stderr.splitlines() if line.startswith('{"event"')]
     return (folder / "calls").read_text().splitlines(), log, done
 

@@ -69,7 +69,6 @@ def real(test):
     """It runs a job of two agents."""
     for mark in (
         pytest.mark.torch,
-        pytest.mark.timeout(400),
         pytest.mark.skipif(sys.version_info < (3, 11), reason="calls have no qualified names there"),
     ):
         test = mark(test)

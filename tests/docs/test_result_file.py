@@ -45,7 +45,7 @@ def outcome(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     (folder / "fail.py").write_text(FAIL)
     command = (sys.executable, "-m", "elastic_core", "run", "--nproc-per-node=2", "--max-restarts=1")
-    subprocess.run((*command, "--result-file=out.json", "fail.py"), cwd=folder, capture_output=True, timeout=60)
+    subprocess.run((*command, "--result-file=out.json", "fail.py"), cwd=folder, capture_output=True, timeout=180)
     return json.loads((folder / "out.json").read_text())
 
 

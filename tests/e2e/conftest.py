@@ -115,7 +115,7 @@ class Elastic:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_"))}
         return {"RES_OPTIONS": "timeout:1 attempts:1", **kept, MARK: self.mark, **more}
 
-    def finish(self, process: subprocess.Popen[str] | Forked, timeout: float = 60) -> Completed:
+    def finish(self, process: subprocess.Popen[str] | Forked, timeout: float = 180) -> Completed:
         out, err = process.communicate(timeout=timeout)
         return Completed(process.returncode, out, err)
 
@@ -123,7 +123,7 @@ class Elastic:
         """Whatever it started and what these started, as far as it lives."""
         return living_with(self.mark)
 
-    def run(self, *args: str, timeout: float = 60, **environment: str) -> Completed:
+    def run(self, *args: str, timeout: float = 180, **environment: str) -> Completed:
         return self.finish(self.start("run", *args, **environment), timeout)
 
 
@@ -134,7 +134,7 @@ def elastic(tmp_path, warm):
     for process in runner.started:
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.wait(60)
         for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
             pipe.close()
     left = runner.living()
@@ -195,7 +195,7 @@ def read_fifo(tmp_path):
     fd = os.open(path, os.O_RDWR)  # both ends: neither opening blocks, and no reader ever sees an early end
     buffer = bytearray()
 
-    def read(lines: int, timeout: float = 30) -> list[str]:
+    def read(lines: int, timeout: float = 90) -> list[str]:
         import select
 
         while buffer.count(b"\n") < lines:

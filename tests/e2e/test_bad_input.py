@@ -166,7 +166,7 @@ def test_a_plugin_that_is_not_installed_names_the_package(elastic, tmp_path_fact
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert done.returncode == BAD
     assert done.stdout == ""
@@ -262,7 +262,7 @@ def small_disk(folder):
     """A file system of 64 KiB, in a mount name space that ends with its processes; None where that is not allowed."""
     command = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o size=64k none {folder} && exec true"]
     try:
-        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
+        return subprocess.run(command, capture_output=True, timeout=180, check=False).returncode == 0
     except OSError:
         return False
 
@@ -278,7 +278,7 @@ def test_a_full_disk_under_the_log_dir(elastic):
         ["unshare", "--mount", "sh", "-c", run + f"{script} && true"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0
@@ -307,7 +307,7 @@ def test_an_out_of_memory_kill_is_told_apart(elastic):
     )
     enter = f"echo $$ > {group}/cgroup.procs; exec {sys.executable} -m elastic_core run --nproc-per-node=2 {script}"
     try:
-        done = subprocess.run(["sh", "-c", enter], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(["sh", "-c", enter], capture_output=True, text=True, timeout=180, check=False)
     finally:
         os.rmdir(group)
     assert done.returncode == ExitCode.WORKER_FAILED

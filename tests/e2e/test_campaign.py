@@ -11,7 +11,7 @@ from benchmarks.campaign import WORLDS, Shape, conduct, storm_of
 from elastic_core.testing.campaign import read
 from elastic_core.testing.machines import missing
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(900), pytest.mark.skipif(bool(missing()), reason=missing())]
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(missing()), reason=missing())]
 STORIES = Path(__file__).with_name("stories")
 EACH_COMMIT = (
     "c10d+listed=2.a_store_that_others_have_come_to_is_used_at_once",

@@ -20,7 +20,7 @@ while not pathlib.Path("end").exists():
 # A process that becomes another one.
 BECOME = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 
 def listens(port):

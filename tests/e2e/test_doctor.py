@@ -8,7 +8,7 @@ import signal
 import pytest
 from job_of_nodes import free_port
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture

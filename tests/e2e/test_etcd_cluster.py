@@ -12,7 +12,7 @@ pytest.importorskip("elastic_etcd", reason="the tests on other Pythons run witho
 from cluster import Servers
 from job_of_nodes import Job, eventually, kill, lives
 
-pytestmark = [pytest.mark.nightly, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.torch]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from job_of_nodes import SOON, Job, eventually, free_port, kill, lives
 
 from elastic_core.errors import ExitCode
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 
 FUNCTIONS = """
@@ -232,7 +232,7 @@ def launched(elastic, etcd_endpoint):
 
     def launched(method):
         command = [sys.executable, script, etcd_endpoint, method]
-        return subprocess.run(command, cwd=elastic.cwd, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, cwd=elastic.cwd, capture_output=True, text=True, timeout=180, check=False)
 
     return launched
 

@@ -9,8 +9,6 @@ from datetime import datetime
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)
-
 # In the first round rank 1 hangs, with a child of its own, and rank 0 waits for it, as in a collective. Rank 0 says
 # what it was told at its end, and rank 1 hangs only when it can. {hang} is the code that hangs.
 SCRIPT = """

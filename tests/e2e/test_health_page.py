@@ -11,7 +11,7 @@ import pytest
 from chromium import a_browser
 from job_of_nodes import free_port, kill
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]  # chromium may have to be installed first
+pytestmark = pytest.mark.nightly
 
 WORK = """
 import os, signal

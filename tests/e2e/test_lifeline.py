@@ -10,7 +10,7 @@ import psutil
 import pytest
 from job_of_nodes import Job, eventually, lives
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.torch
 
 MINUTES = {"keep_alive_interval": "1", "keep_alive_max_attempt": "600"}
 ENDED = "its agent has ended"

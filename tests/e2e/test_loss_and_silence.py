@@ -10,7 +10,7 @@ import uuid
 import pytest
 from job_of_nodes import SLEEPER, SOON, eventually, kill, kill_node, lives
 
-pytestmark = [pytest.mark.nightly, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.torch]
 
 DEFAULTS = {"keep_alive_interval": "1", "keep_alive_max_attempt": "5"}
 

@@ -13,7 +13,7 @@ from job_of_nodes import free_port
 from elastic_core.errors import ExitCode
 from elastic_core.support.addresses import ip_address
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 GUEST = "--rdzv-conf=is_host=false,join_timeout=12"
 

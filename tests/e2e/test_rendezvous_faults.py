@@ -12,7 +12,7 @@ from job_of_nodes import eventually, kill, lives
 
 from elastic_core.errors import ExitCode
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 UNREACHABLE = ExitCode.STORE_UNREACHABLE
 

@@ -9,7 +9,7 @@ import pytest
 
 from elastic_core.support.sockets import PortReservation
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.torch
 
 LONG = 100.0
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 from job_of_nodes import SOON, eventually, free_port, kill, kill_node, lives
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 TERM = 128 + signal.SIGTERM
 

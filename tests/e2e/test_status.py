@@ -9,7 +9,7 @@ import signal
 import pytest
 from job_of_nodes import free_port
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.torch
 
 WORK = """
 import os, signal

@@ -8,7 +8,7 @@ import signal
 import pytest
 from job_of_nodes import SOON, eventually, kill, lives
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 
 def hosts(agent):

@@ -8,7 +8,7 @@ import time
 import pytest
 from job_of_nodes import Job, eventually
 
-pytestmark = [pytest.mark.nightly, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.torch]
 
 FLAGS = ("--nnodes=2:3", "--max-restarts=3")
 

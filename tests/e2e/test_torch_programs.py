@@ -20,7 +20,7 @@ def output(program, folder, *before):
     reserved = PortReservation()
     reserved.release()
     command = [sys.executable, *before, program, str(reserved.port), folder]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -38,7 +38,7 @@ def test_with_torchs_names_it_says_what_is_recorded(program, tmp_path):
 
 def run(program, text, *before, **changes):
     program.write_text(text)
-    return subprocess.run([sys.executable, *before, program], capture_output=True, text=True, timeout=240)
+    return subprocess.run([sys.executable, *before, program], capture_output=True, text=True, timeout=300)
 
 
 def test_a_program_may_ask_for_our_names_itself(tmp_path):
@@ -65,7 +65,7 @@ def test_a_name_that_is_not_here_is_told(tmp_path):
 
 
 def test_without_a_program_it_says_how():
-    done = subprocess.run([sys.executable, *OURS], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, *OURS], capture_output=True, text=True, timeout=180)
     assert done.returncode == 1
     assert done.stderr.startswith(
         "elastic: expected python -m elastic_core.compat.torch PROGRAM [ARGUMENTS], found nothing"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from job_of_nodes import Job, kill
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 NAME = "acme-meeting"
 HANDLER = """

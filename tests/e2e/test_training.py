@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 TRAIN = str(Path(__file__).parents[2] / "examples" / "digits" / "train.py")
 # Python reads it as it starts. The third checkpoint of the first start is never made: whoever is to be killed is there

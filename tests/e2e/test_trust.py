@@ -18,7 +18,7 @@ from elastic_core.rendezvous.model import Closed, Entry, State
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.versions import Keys
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture

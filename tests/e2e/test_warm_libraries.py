@@ -25,7 +25,6 @@ from elastic_core.testing import eventually
 
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux"),
 ]
 

@@ -15,7 +15,6 @@ import pytest
 from elastic_core.testing import eventually
 
 pytestmark = [
-    pytest.mark.timeout(300),
     pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux"),
 ]
 

@@ -103,7 +103,7 @@ def test_signals_are_handled_while_it_runs(handler, tmp_path):
     agent = agent_for(handler, "sh", "-c", f"touch {tmp_path}/ready; sleep 300")
 
     def ask():
-        eventually(lambda: (tmp_path / "ready").exists())
+        eventually(lambda: (tmp_path / "ready").exists() and signal.getsignal(signal.SIGTERM) is not before)
         os.kill(os.getpid(), signal.SIGTERM)
 
     asking = threading.Thread(target=ask)

@@ -86,7 +86,6 @@ ALWAYS = [
 ]
 
 
-@pytest.mark.timeout(600)
 @named(ALWAYS)
 def test_a_few_nodes(case, searched):
     searched(case)

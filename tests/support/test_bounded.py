@@ -69,7 +69,7 @@ def test_to_interrupt_lets_whoever_waits_go_on_now_and_later(go_on):
 @pytest.mark.integration
 def test_one_that_hangs_does_not_keep_the_process_alive():
     code = "import threading; from elastic_core.support.bounded import Call; Call(threading.Event().wait)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == 0
 
 
 def test_an_answer_in_time_is_given_and_so_is_what_went_wrong():

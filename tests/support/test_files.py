@@ -110,7 +110,7 @@ def test_a_read_only_mount_cannot_be_written_and_unknown_folders_of_a_container_
     words = ["sh", str(folder), sys.executable, look]
 
     def told(*command):
-        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=180, check=False)
         if "not permitted" in done.stderr:
             pytest.skip(done.stderr)
         assert done.returncode == 0, done.stderr

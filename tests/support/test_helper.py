@@ -123,7 +123,7 @@ def test_it_learns_that_this_process_was_killed(tmp_path):
         "import os, signal; from elastic_core.support.helper import HelperProcess;"
         f"HelperProcess({str(file)!r}); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -signal.SIGKILL
+    assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == -signal.SIGKILL
     eventually(told.exists)
 
 

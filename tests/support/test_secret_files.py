@@ -50,7 +50,7 @@ def read_by(user, path, *wrapped, groups=()):
     """What a process of that user says."""
     package = Path(elastic_core.__file__).parents[1]
     command = [*wrapped, sys.executable, "-I", "-S", "-c", READ, path, package, user, *groups]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=180, check=False)
     assert done.stderr == ""
     return done.stdout.strip()
 
@@ -206,5 +206,5 @@ def test_who_has_read_a_secret_is_not_looked_into_by_others_of_the_same_user(pla
     package = Path(elastic_core.__file__).parents[1]
     looks = 'head -c 1 "/proc/$1/environ"'
     command = [sys.executable, "-I", "-S", "-c", LOOKED_INTO, package, path, looks]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=180, check=True)
     assert done.stdout.split() == ["True", "False"]

@@ -249,7 +249,7 @@ def test_a_worker_that_an_agent_was_starting_when_it_was_killed_ends_too(method,
     """Between the start of the process and the line that tells the guardian its id."""
     command = [sys.executable, "-c", KILLED_AT_A_START, method]
     with (tmp_path / "pids").open("w+") as report:
-        agent = subprocess.run(command, stdout=report, timeout=60)
+        agent = subprocess.run(command, stdout=report, timeout=180)
         report.seek(0)
         pids = list(map(int, report))
     clean_up += pids

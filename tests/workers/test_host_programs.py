@@ -30,7 +30,7 @@ def test_an_agent_started_with_sigchld_ignored_sees_failures():
         "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", shell, sys.executable, "-c", IGNORING], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", shell, sys.executable, "-c", IGNORING], capture_output=True, text=True, timeout=180
     )
     assert (done.stdout, done.returncode) == ("[3]\n", 0), done.stderr
 
@@ -61,5 +61,5 @@ signal.signal(signal.SIGCHLD, reap)
 
 def test_a_host_that_reaps_in_a_handler_sees_failures():
     code = HOST + IGNORING.replace("[ended.exitcode for", "[ended.exitcode != 0 for")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
     assert (done.stdout, done.returncode) == ("[True]\n", 0), done.stderr

@@ -240,7 +240,7 @@ assert "TORCH_CPP_LOG_LEVEL" not in os.environ
 
 
 def test_torch_prints_no_traces_and_the_environment_stays_as_it_is():
-    done = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stderr) == (0, "")
     assert "refused" in done.stdout
 

@@ -18,7 +18,7 @@ from elastic_core.rendezvous.settings import settings_of
 
 def test_loading_the_plugin_does_not_import_torch():
     code = "import sys, elastic_c10d.plugin, elastic_c10d; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == 0
 
 
 def record(name):

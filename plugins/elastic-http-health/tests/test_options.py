@@ -62,7 +62,7 @@ def test_who_has_read_a_token_from_a_file_leaves_no_core_dump(tmp_path):
     file = tmp_path / "token"
     file.write_text("s3cret\n")
     command = [sys.executable, "-c", DUMPABLE, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
     assert done.stdout.split() == ["1", "0"]
 
 
@@ -146,7 +146,7 @@ def run(tmp_path, *flags):
     script.write_text("print('ran')\n")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_"))}
     command = (sys.executable, "-m", "elastic_core", "run", "--node-id=n", *flags, str(script))
-    return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=180)
 
 
 @pytest.mark.integration
@@ -194,7 +194,7 @@ def test_a_token_in_a_file_is_with_the_agent_alone(tmp_path):
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("ELASTIC_", "PET_"))}
     for command in ("run", "explain"):
         whole = (sys.executable, "-m", "elastic_core", command, "--rdzv-id=j", *flags)
-        done = subprocess.run(whole, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(whole, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, done.stderr
         assert "s3cret" not in done.stdout + done.stderr
         assert ("elastic_ready" in done.stdout) == (command == "run")
@@ -229,7 +229,7 @@ def test_an_agent_that_a_worker_starts_does_not_want_the_same_port(name, tmp_pat
         env={**os.environ, name: str(held.port), "ELASTIC_HEALTH": "http", "ELASTIC_HEALTH_CONF": "token=s3cret"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     held.release()
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
@@ -251,6 +251,6 @@ def test_what_no_agent_uses_is_left_to_the_workers():
         env={**os.environ, "ELASTIC_HEALTH_PORT": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

@@ -14,7 +14,7 @@ from elastic_core.interfaces.health import AgentPhase, RoundStatus
 from elastic_core.interfaces.node import Member
 from elastic_core.support.sockets import PortReservation
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]  # chromium may have to be installed first
+pytestmark = pytest.mark.nightly
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>&amp;"
 

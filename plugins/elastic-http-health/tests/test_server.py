@@ -104,7 +104,7 @@ print("there", flush=True); below.wait()
     said = "".join(process.stdout.readline() for _ in range(2))  # both at once, maybe
     assert sorted(said) == sorted("1\nthere\n")
     yield process
-    process.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=180)
 
 
 def test_what_workers_use_with_all_that_they_started(view, serve, child):
@@ -349,5 +349,5 @@ def test_a_forked_child_holds_neither_port_nor_connections(serve, quiet_port):
 def test_heavy_imports_wait_until_the_endpoint_is_chosen():
     heavy = "{'asyncio', 'h11', 'prometheus_client'}"
     code = f"import elastic_http_health.plugin, sys; print([*{heavy}.intersection(sys.modules)])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
     assert json.loads(done.stdout) == []

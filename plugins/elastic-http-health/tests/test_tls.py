@@ -287,11 +287,11 @@ def test_no_job_starts_without_its_certificate(certificates, tmp_path):
     files = f"--health-conf=cert_file={certificates.cert},key_file={certificates.key}"
     command = (sys.executable, "-m", "elastic_core", "run", "--health-port=0", "--node-id=n", files, str(script))
     certificates.key.write_text("")
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--health-conf: expected a certificate and its private key, in PEM" in done.stderr
     certificates.issue()
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert "health endpoint started: endpoint=http addresses=https://127.0.0.1:" in done.stderr
 

@@ -137,7 +137,7 @@ def ours():
 @pytest.mark.parametrize("order", ["ours(), theirs(), ours()", "theirs(), ours(), theirs()"])
 def test_etcd3_itself_imports_as_well_or_badly_as_without_us(order):
     def run(program):
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
