@@ -126,6 +126,21 @@ def test_the_steps_are_in_order(traced):
 
 
 @needs_names
+def test_the_files_between_an_end_and_the_next_start_are_named(traced):
+    """All of the agent's room, and the one by which it enters that of the workers."""
+    calls, _, _ = traced
+    end = next(n for n, call in enumerate(calls) if call.endswith("ProcessAgent._monitor_workers"))
+    starts = [n for n, call in enumerate(calls) if call.endswith("LocalWorkers.start")]
+    passed = {call.partition(":")[0] for call in calls[end : starts[1]]}
+    named = re.findall(r"`((?:agent|workers)/\w+\.py)`", PAGE.split("Ten files say")[1].partition("\n\n")[0])
+    assert len(named) == 10
+    assert {name for name in named if name.startswith("agent/")} == {
+        path.removeprefix("elastic_core/") for path in passed if path.startswith("elastic_core/agent/")
+    }
+    assert "elastic_core/workers/group.py" in passed
+
+
+@needs_names
 def test_the_log_says_what_the_steps_say(traced):
     _, log, done = traced
     told = [told_in(step) for step in STEPS]
@@ -141,3 +156,19 @@ def test_the_data_of_the_steps_are_in_the_code():
     assert named >= DATA
     for name in DATA - {"local"}:
         assert re.search(rf"^(class {name}\b|    {name} = )", sources, re.M), name
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "expected"),
+    [
+        ("cli.run", "cli.py:run", True),
+        ("cli.run", "cli.py:_run", False),
+        ("hooks.manager", "hooks/manager.py:PluginManager.load", True),
+        ("EventQueue.wait", "agent/event_queue.py:EventQueue.wait", True),
+        ("EventQueue.wait", "agent/agent.py:SimpleElasticAgent._wait", False),
+        ("output.py", "workers/round_output.py:RoundOutput.tail", False),
+        ("output.py", "workers/output.py:OutputPump.start", True),
+    ],
+)
+def test_calls_are_told_apart(name, call, expected):
+    assert is_call_of(name, call) is expected

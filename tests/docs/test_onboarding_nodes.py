@@ -31,6 +31,10 @@ BESIDES = {
     "agent finished",
 }
 """What the log says before and after, on a slow machine, and when the other agent's entry was the older one."""
+FILES = PAGE.split("\n### The files of a join\n")[1].split("\n## ")[0]
+NAMED = set(re.findall(r"`((?:rendezvous|elastic_c10d)/\w+\.py)`", FILES))
+SELDOM = {"rendezvous/messages.py"}
+"""Files that have a part only where the others take their time."""
 
 TRAIN = """
 import os, time
@@ -82,6 +86,18 @@ def test_the_run_is_as_told(traced):
         assert [name for name in names_in(step, DATA) if not any(is_call_of(name, call) for call in calls)] == [], step
     told = [event for step in STEPS for event in told_in(step)]
     assert [event for event in log if event not in BESIDES] == told, log
+
+
+@real
+def test_the_files_of_a_join_are_named(traced):
+    """All of the two rooms, so that nobody has to look for another."""
+    passed = set()
+    for calls in traced[:2]:
+        begin = next(n for n, call in enumerate(calls) if call.endswith("DynamicRendezvousHandler.next_rendezvous"))
+        end = next(n for n, call in enumerate(calls) if call.endswith("LocalWorkers.start"))
+        passed |= {call.partition(":")[0].removeprefix("elastic_core/") for call in calls[begin:end]}
+    assert {name for name in passed if name.startswith(("rendezvous/", "elastic_c10d/"))} - SELDOM == NAMED - SELDOM
+    assert f"Of these two rooms {len(NAMED)} files" in FILES
 
 
 def test_a_node_is_lost_after_so_many_beats():
