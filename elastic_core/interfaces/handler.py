@@ -160,8 +160,9 @@ def no_restart_left(max_restarts: int) -> str:
     """Why a group that failed does not restart, as the end of a sentence."""
     if max_restarts == 0:
         return "no restart is allowed (--max-restarts=0)"
-    used = "the only restart is" if max_restarts == 1 else f"all {max_restarts} restarts are"
-    return f"{used} used (--max-restarts={max_restarts})"
+    if max_restarts == 1:
+        return "the only restart is used (--max-restarts=1)"
+    return f"all {max_restarts} restarts are used (--max-restarts={max_restarts})"
 
 
 class Outcome(enum.Enum):
