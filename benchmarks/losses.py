@@ -17,10 +17,10 @@ moment to the first optimizer step of the world afterwards, of its slowest rank.
 
 All else is default. The steps of every try also show how long two groups of workers trained at the same time.
 
-The worlds of ours are measured unless `--worlds` says otherwise. `torchrun` has its defaults; `torchrun like` has the
+elastic-core's worlds are measured unless `--worlds` names others. `torchrun` has its defaults; `torchrun like` has the
 settings that `recovery` gives both launchers like for like, and `c10d like` has the same. A table with torchrun in it
-is `losses_torchrun`. torchrun is told which machine hosts the store, since all of them have one host name here.
-Root only.
+is `losses_torchrun`. torchrun gets the machine that hosts the store as an option, since all machines have one host name
+here. Root only.
 """
 
 from __future__ import annotations
