@@ -1,8 +1,7 @@
-"""For all tests: the tier of each, and that a unit test is one; the log; Hypothesis that has patience, ports that come
-back, and the keyboard.
+"""Fixtures and settings of all tests: tiers, log, Hypothesis, ports and the keyboard.
 
 Every test belongs to one of three tiers. A *unit* test starts no process and opens no network socket (one that does
-fails); the marks `integration` and `nightly`, or the fixtures of a test, set the others.
+fails); the marks `integration` and `nightly`, or the fixtures of a test, set the other two.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def tier(item):
 
 
 def pytest_collection_modifyitems(items):
-    """Leave each test the mark of its own tier alone, so that `-m` selects by it."""
+    """Remove all tier marks but the one that applies, so that `-m` selects by it."""
     tiers = [tier(item) for item in items]
     for item, own in zip(items, tiers, strict=True):
         for node in item.listchain():

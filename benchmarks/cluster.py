@@ -65,8 +65,8 @@ class Resumed:
 
 def resumed(steps: Sequence[Step], world_size: int, count: int) -> tuple[float, set[int]] | None:
     """When a world was at work again, the first step of its slowest rank, and its processes. None as long as the latest
-    process of some rank has not made `count` steps, or these processes did not all work at the same time. The workers'
-    restart counts do not tell: torchrun counts on each node only the restarts that this node's workers caused."""
+    process of some rank has not made `count` steps, or these processes did not all work at the same time. Restart
+    counts are no criterion: torchrun counts on each node only the restarts that this node's workers caused."""
     by_rank: dict[int, list[float]] = {}
     pids: dict[int, int] = {}
     for step in sorted(steps, key=lambda step: step.at):

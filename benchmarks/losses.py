@@ -216,7 +216,7 @@ class World:
 
     Args:
         hosted: whether the machine that hosts the store has to be told so; then only that one is the endpoint.
-        conf: what it is told besides.
+        conf: more of its rendezvous options.
         nodes: one, with three workers, or three, with one each.
         members: of an etcd cluster, on machines of their own.
         lacks: what cannot happen there.
@@ -253,7 +253,7 @@ class Figures:
     tries: list[Try] = field(default_factory=list)
 
     def times(self, name: str) -> list[float]:
-        """One kind of time, where it came about."""
+        """One kind of time, of the tries that have it."""
         return [value for one in self.tries if (value := getattr(one, name)) is not None]
 
 
@@ -349,7 +349,7 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def rows(loss: Loss, figures: dict[str, Figures], limit_s: float) -> list[Row]:
-    """The times of those that recovered, and what became of the others."""
+    """The times of the tries that recovered, and how many failed or hung."""
     made = {where: len(of.tries) for where, of in figures.items()}
     notes = {where: note(of.tries, limit_s) for where, of in figures.items()}
     together = {where: max((one.at_once_s for one in of.tries), default=0.0) for where, of in figures.items()}

@@ -245,22 +245,40 @@ def test_unfinished_line_on_a_terminal_has_its_prefix_once(terminal):
     assert looks(console.text) == ["[0] continue? [y/n] y", "[0] done", ""]
 
 
-def test_other_worker_does_not_continue_an_unfinished_line(terminal):
+@pytest.mark.parametrize(
+    ("begins", "goes_on", "rows"),
+    [
+        (b"loading", b" done\nnext\n", ["[0] loading", "[1] step 1", "[0]  done", "[0] next", ""]),
+        (b"loaded", b"\nnext\n", ["[0] loaded", "[1] step 1", "[0] next", ""]),
+        (b"\rfatal: cannot open dataset", b"", ["[1] step 1", "[0] fatal: cannot open dataset", ""]),
+        (b"written on Windows\r", b"\n", ["[1] step 1", "[0] written on Windows", ""]),
+    ],
+    ids=["the rest follows", "only the line end follows", "a bar that the worker ends on", "the line end is split"],
+)
+def test_line_that_another_worker_interrupts_is_whole(terminal, begins, goes_on, rows):
     (first, second), console = terminal
-    first.feed(b"loading")
+    first.feed(begins)
     first.show_unfinished()
     second.feed(b"step 1\n")
-    first.feed(b" done\nnext\n")
-    assert looks(console.text) == ["[0] loading", "[1] step 1", "[0]  done", "[0] next", ""]
+    first.feed(goes_on)
+    first.close()
+    assert looks(console.text) == rows
 
 
-def test_line_end_alone_after_an_interruption_adds_no_line(terminal):
-    (first, second), console = terminal
-    first.feed(b"loaded")
-    first.show_unfinished()
-    second.feed(b"step 1\n")
-    first.feed(b"\nnext\n")
-    assert looks(console.text) == ["[0] loaded", "[1] step 1", "[0] next", ""]
+@given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from([b"a", b"bc", b"\n", b"d\n\ne"]), st.booleans())))
+def test_terminal_loses_and_doubles_no_text_of_two_workers(pieces):
+    console, screen = Console(), Screen()
+    plans = [StreamPlan(captured=True, prefix=b"[%d] " % rank, terminal=True) for rank in range(2)]
+    channels = [Channel(plan, console, None, ignore, screen) for plan in plans]
+    for rank, text, pauses in pieces:
+        channels[rank].feed(text)
+        if pauses and channels[rank].unfinished:
+            channels[rank].show_unfinished()
+    for channel in channels:
+        channel.close()
+    for rank in range(2):
+        written = b"".join(text for who, text, _ in pieces if who == rank).replace(b"\n", b"").decode()
+        assert "".join(row[4:] for row in looks(console.text) if row.startswith(f"[{rank}] ")) == written
 
 
 def test_progress_bars_of_two_workers_share_one_line(terminal):
@@ -292,24 +310,6 @@ def test_last_line_without_an_end_gets_one_on_a_terminal(terminal):
     first.close()
     second.feed(b"step 1\n")
     assert looks(console.text) == ["[0] killed here", "[1] step 1", ""]
-
-
-def test_last_text_of_an_erased_bar_comes_back_at_its_end(terminal):
-    (first, second), console = terminal
-    first.feed(b"\rfatal: cannot open dataset")
-    first.show_unfinished()
-    second.feed(b"step 1\n")
-    first.close()
-    assert looks(console.text) == ["[1] step 1", "[0] fatal: cannot open dataset", ""]
-
-
-def test_line_whose_end_is_split_is_not_lost(terminal):
-    (first, second), console = terminal
-    first.feed(b"written on Windows\r")
-    first.show_unfinished()
-    second.feed(b"step 1\n")
-    first.feed(b"\n")
-    assert looks(console.text) == ["[1] step 1", "[0] written on Windows", ""]
 
 
 def test_moves_of_the_cursor_do_not_reach_a_shared_terminal(terminal):
