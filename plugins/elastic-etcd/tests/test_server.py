@@ -106,7 +106,6 @@ def test_starting_twice_is_an_error(server):
         server.start()
 
 
-@pytest.mark.unit
 def test_before_its_start_it_has_no_port(server):
     with pytest.raises(RuntimeError, match="call start"):
         server.get_endpoint()
@@ -165,7 +164,6 @@ def test_its_output_goes_to_a_file_too(server, tmp_path):
     assert "elastic-" in kept
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize("stderr", [subprocess.PIPE, subprocess.STDOUT])
 def test_its_output_cannot_go_where_nobody_reads(server, stderr):
     with pytest.raises(ValueError, match="give a file"):
