@@ -7,10 +7,13 @@ fails); the marks `integration` and `nightly`, or the fixtures of a test, set th
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from importlib.util import find_spec
@@ -73,29 +76,39 @@ class NoUnitTest(BaseException):
 
 
 class Watch:
-    """Sees to it that a unit test starts no process and opens no network socket, by what the interpreter tells of
-    itself. What threads of earlier tests still do is not its affair."""
+    """Sees to it that a unit test starts no process and opens no network socket. What threads of earlier tests still do
+    is not its affair.
 
-    STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
-    OPENS = {"socket.connect", "socket.bind"}
+    It is no audit hook, because that would run Python code while coverage installs its trace function in a new thread:
+    if another thread does so at that moment, CPython 3.11 ends one of them before it has begun.
+    """
+
+    STARTS = ((subprocess.Popen, "__init__"), (os, "fork"), (os, "forkpty"), (os, "posix_spawn"), (os, "system"))
+    OPENS = ((socket.socket, "connect"), (socket.socket, "connect_ex"), (socket.socket, "bind"))
 
     def __init__(self):
         self.seen = None  # while a unit test runs, what it has done
         self._others = set()
-        sys.addaudithook(self)
+        for owner, name in self.STARTS:
+            self._wrap(owner, name, lambda *_: True)
+        for owner, name in self.OPENS:
+            self._wrap(owner, name, lambda opened, *_: opened.family in (socket.AF_INET, socket.AF_INET6))
 
     def begin(self):
         self._others = set(sys._current_frames()) - {threading.get_ident()}
         self.seen = []
 
-    def __call__(self, event, args):
-        if self.seen is None or threading.get_ident() in self._others:
-            return
-        opens = event in self.OPENS and args[0].family in (socket.AF_INET, socket.AF_INET6)
-        if not opens and event not in self.STARTS:
-            return
-        self.seen.append(" ".join(map(str, (event, *args[1:2]))))
-        raise NoUnitTest(f"{self.seen[-1]}: mark the test with pytest.mark.integration")
+    def _wrap(self, owner, name, forbidden):
+        function = getattr(owner, name)
+
+        @functools.wraps(function)
+        def watched(*args, **named):
+            if self.seen is not None and threading.get_ident() not in self._others and forbidden(*args):
+                self.seen.append(f"{owner.__name__}.{name}{args[-1:]}")
+                raise NoUnitTest(f"{self.seen[-1]}: mark the test with pytest.mark.integration")
+            return function(*args, **named)
+
+        setattr(owner, name, watched)
 
 
 WATCH = Watch()

@@ -19,9 +19,6 @@ from small_world import EVENTS, Rules
 MOST_TURNS = 36  # ticks in which a world settles: a leader that could not write leaves it to others for ten windows
 
 
-pytestmark = pytest.mark.no_cover  # it takes twice as long where each line is counted
-
-
 class Case(NamedTuple):
     """What is searched.
 

@@ -36,7 +36,6 @@ from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeo
 from elastic_core.testing import MemoryBackend, SharedMemory, World, eventually
 from elastic_core.testing.store_model import StoreModel
 
-pytestmark = pytest.mark.no_cover  # it takes twice as long where each line is counted
 HOME = "elastic_core.rendezvous"
 MOST_LINES = 200
 

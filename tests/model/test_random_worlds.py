@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 from elastic_core.testing import World
 
-pytestmark = pytest.mark.no_cover  # it takes twice as long where each line is counted
 MOST_NODES = 7
 
 
