@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -296,6 +297,7 @@ def _run_job(reading: Reading, manager: PluginManager, history: History) -> tupl
     from elastic_core import compose, launch
     from elastic_core.log import get_logger
 
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the workers have a clean one, too
     settings, script = compose.without_missing(reading.settings, manager, reading.origins), reading.script or ""
     try:
         compose.check_available(settings, manager, reading.origins, reading.tables)

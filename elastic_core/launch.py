@@ -32,6 +32,7 @@ from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.hooks.selection import names_of
 from elastic_core.log import show_unless_configured
 from elastic_core.workers.numa import mode_of
+from elastic_core.workers.sessions import catches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -331,15 +332,24 @@ def _signals_to(agent: ProcessAgent, signals: tuple[signal.Signals, ...]) -> Ite
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {signum: signal.getsignal(signum) for signum in signals}
+    # These ask programs to do something by themselves, such as to save, and end those that do not know them. Slurm
+    # sends them to agents and workers alike.
+    free = [s for s in (signal.SIGUSR1, signal.SIGUSR2) if signal.getsignal(s) is signal.SIG_DFL]
+    spared = [s for s in free if s not in signals and not catches(os.getpid(), s)]  # faulthandler may catch it
+    before = {signum: signal.getsignal(signum) for signum in (*signals, *spared)}
     # A SIGHUP that is ignored at the start stays ignored: so nohup protects a job.
     taken = [s for s in signals if not (s is signal.SIGHUP and before[s] is signal.SIG_IGN)]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        for signum in spared:
+            signal.signal(signum, lambda *_: None)  # not SIG_IGN, which workers would inherit
         for signum in taken:
             signal.signal(signum, lambda number, _frame: agent.receive_signal(number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
         yield
     finally:
-        for signum in taken:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for signum in (*taken, *spared):
             # None: the handler was not installed from Python, and Python cannot put it back.
             signal.signal(signum, signal.SIG_DFL if before[signum] is None else before[signum])
 

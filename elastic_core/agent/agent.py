@@ -122,8 +122,8 @@ class SimpleElasticAgent(ElasticAgent):
         return self._budget.failures
 
     def receive_signal(self, signum: int) -> None:
-        """Ask the agent to stop its workers and leave. A second signal ends their grace period, unless it is the same
-        one within half a second. May be called from any thread and from signal handlers. Raises ValueError for a number
+        """Ask the agent to stop its workers and leave. A signal that comes half a second after the first, or later,
+        ends their grace period. May be called from any thread and from signal handlers. Raises ValueError for a number
         that is no signal's."""
         self._events.signalled(signal.Signals(signum))
 
@@ -210,9 +210,8 @@ class SimpleElasticAgent(ElasticAgent):
         return None
 
     def _observe(self) -> Observation:
-        signum = self._events.signals[0] if self._events.signals else None
         verdict = self._link.verdict(WorkerState.is_running(self._result.state) and not self._result_complete)
-        return Observation(self._result, signum, verdict, self._result_complete)
+        return Observation(self._result, self._events.request, verdict, self._result_complete)
 
     def _act(self, seen: Observation, decision: Decision) -> Ended | None:
         """Do what was decided; None to go on. `_restart_workers`, which programs extend, does all steps of a
@@ -343,13 +342,14 @@ class SimpleElasticAgent(ElasticAgent):
     def _leave(self, *_: object) -> NoReturn:
         """Leave the rendezvous open: the others go on without this node. They learn of it before the workers go,
         because their own workers fail then, and that is not a failure of the job."""
-        signum = self._events.signals[0]
+        signum = self._events.request or signal.SIGTERM
         self._reporter.phase(AgentPhase.DRAINING, f"received {signum.name}")
         self._link.leave(f"received {signum.name}")
         self._shutdown(signum, self._shutdown_timeout)
         if self._worker_group.state is WorkerState.FAILED:
             self._complete()
         self._worker_group.state = WorkerState.STOPPED
+        signum = self._events.request or signum  # SIGTERM may have followed at once
         raise SignalException(f"stopped by {signum.name}", signum)
 
     # -- waiting

@@ -5,6 +5,7 @@ signal. Events are put in from any thread and from signal handlers; they take ef
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import select
 import signal
@@ -16,14 +17,16 @@ from elastic_core.clock import Duration, Instant
 from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from elastic_core.clock import Clock
     from elastic_core.interfaces.handler import RendezvousInfo
     from elastic_core.interfaces.watchdog import Expiry
 
 _LONGEST_WAIT: Duration = 3600.0  # a bound, so that a lost wake-up costs an hour and not for ever
-_SAME_REQUEST: Duration = 0.5  # seconds; a terminal and a wrapper (tox, timeout) both pass on what was asked once
+# Seconds. A terminal and a wrapper (tox, timeout) both pass on what was asked once; systemd may send SIGHUP too, and a
+# pod's preStop hook a signal of its own just before the kubelet's SIGTERM.
+_SAME_REQUEST: Duration = 0.5
 
 
 class EventQueue:
@@ -32,7 +35,9 @@ class EventQueue:
 
     Attributes:
         signals: all that asked the agent to leave, in order.
-        urged: a second signal came: do not wait for the grace period.
+        request: which of them the workers get: SIGTERM, if it is one of the first request, else the first; None without
+            any.
+        urged: a second request came: do not wait for the grace period.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -50,6 +55,7 @@ class EventQueue:
         self._joined: list[RendezvousInfo | BaseException] = []
         self._expired: list[Expiry] = []
         self.signals: list[signal.Signals] = []
+        self.request: signal.Signals | None = None
         self.urged = False
 
     def wake(self) -> None:
@@ -82,7 +88,8 @@ class EventQueue:
             poll.register(fd, select.POLLIN)
         self._waiting = True
         try:
-            readable = poll.poll(self._milliseconds(until))
+            with _woken_by_signals(self._writer):
+                readable = poll.poll(self._milliseconds(until))
         finally:
             # In this order: a thread that finds the agent not waiting must not find the end of an earlier wait.
             self._waited_at = self._clock.timestamp()
@@ -142,8 +149,26 @@ class EventQueue:
             get_logger().info("signal received", signal=signum.name)
         else:
             get_logger().warning("signal received", signal=signum.name)
-        if not self.signals:
-            self._asked_at = at
-        elif signum != self.signals[0] or at - self._asked_at >= _SAME_REQUEST:
+        if self.request is None:
+            self._asked_at, self.request = at, signum
+        elif at - self._asked_at >= _SAME_REQUEST:
             self.urged = True
+        elif signum is signal.SIGTERM:
+            self.request = signum
         self.signals.append(signum)
+
+
+@contextlib.contextmanager
+def _woken_by_signals(descriptor: int) -> Iterator[None]:
+    """Each signal writes to the descriptor. Python runs handlers in the main thread, but the kernel may deliver a
+    signal to another one, when the main thread has just got one; that alone does not end the main thread's `poll`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = -1
+    try:
+        if (before := signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)) != -1:
+            signal.set_wakeup_fd(before)  # the program's own, such as asyncio's, which it would miss
+        yield
+    finally:
+        signal.set_wakeup_fd(before)

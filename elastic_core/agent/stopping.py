@@ -1,5 +1,7 @@
-"""The one way to stop: a signal, grace, SIGKILL, a bounded wait, and then giving up. `StopPlan` says what comes when,
-as pure values; `GroupStop` applies it to the processes of a round."""
+"""The one way to stop: a signal to each worker, grace, SIGKILL, a bounded wait, and then giving up. `StopPlan` says
+what comes when, as pure values; `GroupStop` applies it to the processes of a round.
+
+What a worker has started (a DataLoader, a Manager or a pool) is not asked while it runs: it may need them to save."""
 
 from __future__ import annotations
 
@@ -25,48 +27,50 @@ if TYPE_CHECKING:
 # the restart; at the end of the job nothing waits, and they may have stalled.
 AFTERGLOW: Duration = 0.3
 LAST_AFTERGLOW: Duration = 2.0
+_HELPERS_GRACE: Duration = 2.0  # seconds for them to clean up when those that they served were killed
 _CONSOLE_PATIENCE: Duration = 30.0  # seconds of a stalled console after which the rest of the output is given up
 _HURRIED_PATIENCE: Duration = 2.0  # the same when a signal has asked the agent to leave
 _LOOK_AT_STORE: Duration = 0.5  # how much time there is depends on the last answer of the store: nothing reports that
-_LOOK_AGAIN: Duration = 0.05  # only where the platform cannot report the end of a process that is not our child
+_LOOK_AGAIN: Duration = 0.05  # after SIGKILL, and where the platform cannot report the end of a process not our child
 
 
 class Step(enum.Enum):
-    """What to do now with processes that have not ended."""
+    """What happens to processes that have not ended. The steps follow each other, and none is left out."""
 
-    WAIT = "wait"
-    KILL = "kill"
+    ASK = "ask the workers to end"
+    KILL = "kill all but helpers"
+    KILL_HELPERS = "kill all"
     GIVE_UP = "give up"
 
 
 @dataclass(frozen=True)
 class StopPlan:
-    """One stop, begun at `begun` with a signal that asks. `killed` is when SIGKILL was first sent, if it was.
+    """One stop: the step that it has come to, at `since`.
 
     Args:
         grace: seconds between the asking signal and SIGKILL.
         patience: seconds after SIGKILL until a process that is still there is reported and left.
     """
 
-    begun: Instant
+    since: Instant
     grace: Duration
     patience: Duration
-    killed: Instant | None = None
-
-    def step(self, now: Instant, urged: bool) -> Step:
-        """`urged`: do not wait for the grace period: a second signal has come, or the others go on."""
-        if self.killed is None:
-            return Step.KILL if urged or now >= self.until else Step.WAIT
-        return Step.GIVE_UP if now >= self.until else Step.KILL
+    step: Step = Step.ASK
 
     @property
     def until(self) -> Instant:
         """When the next step is due."""
-        return later(self.begun, self.grace) if self.killed is None else later(self.killed, self.patience)
+        for_helpers = min(_HELPERS_GRACE, self.patience / 2)
+        lasts = {Step.ASK: self.grace, Step.KILL: for_helpers, Step.KILL_HELPERS: self.patience - for_helpers}
+        return later(self.since, lasts.get(self.step, 0.0))
 
-    def after_kill(self, now: Instant) -> StopPlan:
-        """The plan once SIGKILL has been sent; only the first time counts."""
-        return self if self.killed is not None else replace(self, killed=now)
+    def at(self, now: Instant, urged: bool) -> StopPlan:
+        """The plan at this moment, which may have come one step further. `urged`: do not wait for the grace period: a
+        second signal has come, or the others go on."""
+        if now < self.until and not (urged and self.step is Step.ASK):
+            return self
+        following = {Step.ASK: Step.KILL, Step.KILL: Step.KILL_HELPERS}.get(self.step, Step.GIVE_UP)
+        return replace(self, since=now, step=following)
 
 
 class GroupStop:
@@ -131,21 +135,27 @@ class GroupStop:
 
     def _end_processes(self, signum: signal.Signals, grace: Duration) -> None:
         plan = StopPlan(self._clock.now(), grace, self._kill_timeout)
-        progress = Progress(plan.begun, "workers to stop", partial(self._who_still_runs, grace))
-        self._processes.send_signal(signum)
+        progress = Progress(plan.since, "workers to stop", partial(self._who_still_runs, grace))
+        self._processes.ask(signum)
         self._processes.send_signal(signal.SIGCONT)  # a stopped process cannot answer the request to end
         while self._unfinished():
             now, due = self._clock.now(), self._stop_by()
-            step = plan.step(now, urged=self._events.urged or (due is not None and now >= due))
-            if step is Step.GIVE_UP:
+            before, plan = plan, plan.at(now, urged=self._events.urged or (due is not None and now >= due))
+            look = None if due is None else min(due, later(now, _LOOK_AT_STORE))
+            if plan.step is Step.GIVE_UP:
                 self._give_up()
                 return
-            if step is Step.KILL:
-                if plan.killed is None and now < plan.until and not self._events.urged:
+            if plan.step is Step.ASK:  # it may be SIGTERM by now, and workers may have left processes behind
+                self._processes.ask(self._events.request if self._events.request is signal.SIGTERM else signum)
+            else:
+                if before.step is Step.ASK and now < before.until and not self._events.urged:
                     get_logger().warning("grace cut short", reason="the others may go on without this node")
-                plan = plan.after_kill(now)
-                self._processes.send_signal(signal.SIGKILL)
-            look = None if due is None or plan.killed is not None else min(due, later(now, _LOOK_AT_STORE))
+                look = None
+                if plan.step is Step.KILL:
+                    self._processes.kill_workers()
+                    look = later(now, _LOOK_AGAIN)  # the killed may have forked
+                else:
+                    self._processes.send_signal(signal.SIGKILL)
             self._wait_for_ends(plan.until, progress.look(now), look)
             self._events.take_expired()  # dropped: a worker that was asked to end has its whole grace
             self._processes.reap()

@@ -165,15 +165,24 @@ class WorkerProcesses(Protocol):
     def running(self) -> list[int]:
         """Local ranks of the workers that have not ended."""
 
+    def ask(self, signum: int) -> None:
+        """Ask the workers to end: send the signal to the first process of each running worker, and to all processes
+        that ended workers have left behind. None gets the same signal twice."""
+
     def send_signal(self, signum: int) -> None:
         """Send the signal to all processes of this round's workers."""
+
+    def kill_workers(self) -> None:
+        """Send SIGKILL to all processes of this round's workers but helpers: what a worker has started and what ignores
+        or blocks both SIGINT and SIGTERM, such as the resource tracker of multiprocessing. It ends by itself once those
+        have ended that it serves, and removes the shared memory that they have left."""
 
     def samples(self) -> list[WorkerSample]:
         """One sample for each running worker."""
 
     def kill(self, pid: int, reason: str, ask: bool = True) -> int | None:
-        """Kill a worker that hangs, with every process it started, by SIGKILL, and record its failure with `reason`.
-        The worker may run on for a moment, or for ever if it hangs in the kernel.
+        """Kill a worker that hangs, with every process it started but helpers (see `kill_workers`), by SIGKILL, and
+        record its failure with `reason`. The worker may run on for a moment, or for ever if it hangs in the kernel.
 
         Args:
             pid: the worker's process, or a process that it started in its own session.

@@ -79,8 +79,10 @@ class GroupPolicy:
 
 @dataclass
 class _Round:
-    """What is known of the running round; `signals` are those that we sent. `exits` are in the order in which they
-    count as having happened; the exit of a worker that was killed because it hung has its place before it is seen."""
+    """What is known of the running round. `signals` are those that we sent. `asked` tells who was asked to end: by
+    which signal, the worker's process id, and whether it ran, so that it got the signal itself. `exits` are in the
+    order in which they count as having happened; the exit of a worker that was killed because it hung has its place
+    before it is seen."""
 
     plan: RoundPlan
     output: RoundOutput
@@ -90,6 +92,7 @@ class _Round:
     launches: dict[int, Launch] = field(default_factory=dict)
     exits: dict[int, tuple[WorkerExit, float, bool]] = field(default_factory=dict)
     signals: set[int] = field(default_factory=set)
+    asked: set[tuple[int, int, bool]] = field(default_factory=set)
     killed: dict[int, Killed] = field(default_factory=dict)
     unseen: bool = False  # what is left of it could not be looked at
 
@@ -207,10 +210,35 @@ class LocalWorkers:
     def running(self) -> list[int]:
         return [worker.ranks.local for worker in self._running_workers()]
 
+    def ask(self, signum: int) -> None:
+        if self._round is None:
+            return
+        self._round.signals.add(signum)
+        runs = bool(self._running_workers())
+        left: dict[int, int] = {}
+        for worker in self._round.workers.values():
+            receiver = signum, worker.pid, worker.exitcode is None
+            # To look for what it has left takes long; while others run, its process group will do.
+            nothing = worker.exitcode is not None and runs and not sessions.group_exists(worker.pid)
+            if receiver in self._round.asked or nothing:
+                continue
+            self._round.asked.add(receiver)
+            if worker.exitcode is not None:
+                left[worker.pid] = worker.start
+            elif sessions.leader_of(worker.pid, {worker.pid: worker.start}):
+                sessions.send(worker.pid, signum)
+        if left:
+            sessions.send_all(left, signum)
+
     def send_signal(self, signum: int) -> None:
         if self._round is not None:
             self._round.signals.add(signum)
             sessions.send_all(self._round.leaders, signum)
+
+    def kill_workers(self) -> None:
+        if self._round is not None:
+            self._round.signals.add(signal.SIGKILL)
+            sessions.kill_all_but_helpers(self._round.leaders)
 
     def samples(self) -> list[WorkerSample]:
         return self._round.activity.samples(self._running_workers()) if self._round else []
@@ -224,7 +252,7 @@ class LocalWorkers:
         hanging = HangingWorker(running[leader], self._round.output, self._parent, self._clock, self._policy.patience)
         self._round.killed[local] = Killed(reason, hanging.stacks(pid) if ask else NOT_ASKED)
         self._round.exits[local] = (WorkerExit(local, leader, -signal.SIGKILL), self._clock.timestamp(), False)
-        hanging.kill(wait=ask)
+        hanging.kill(pid, wait=ask)
         return local
 
     def leftovers(self) -> list[Leftover]:

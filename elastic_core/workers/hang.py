@@ -73,10 +73,13 @@ class HangingWorker:
         text, no_spy = stacks.spied(silent, self.environ, self.patience.spy, self.clock) if _runs(silent) else ("", "")
         return text or stacks.explained([why, no_spy])
 
-    def kill(self, wait: bool) -> None:
-        """Kill what is left of the worker's session. `wait` for its end only if that cannot hold up the agent: many
-        workers may hang in the kernel."""
-        sessions.send_all({self.worker.pid: self.worker.start}, signal.SIGKILL)
+    def kill(self, pid: int, wait: bool) -> None:
+        """Kill the process that hangs and what is left of the worker's session, but no helper. `wait` for the worker's
+        end only if that cannot hold up the agent: many workers may hang in the kernel."""
+        leaders = {self.worker.pid: self.worker.start}
+        if sessions.leader_of(pid, leaders):  # it may have died of SIGABRT
+            sessions.send(pid, signal.SIGKILL)
+        sessions.kill_all_but_helpers(leaders)
         if wait:
             wait_readable(self.worker.sentinel, self.patience.end)
 

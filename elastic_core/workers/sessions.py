@@ -23,6 +23,7 @@ import select
 import shutil
 import signal
 import sys
+import time
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _PROC = "/proc"
 UNKNOWN = -1  # in place of a start that cannot be read
 _ENDED = "ZX"
 _PASSES = 100  # SIGKILL passes of `end`: a fork storm is caught, an unkillable process does not hold it
+_HELPERS_GRACE_S = 2.0
 _PAUSE_MS = 10  # between them: the kernel needs time to take a large process down
 
 
@@ -241,6 +243,17 @@ def send_group(leader: int, signum: int) -> None:
         pass
 
 
+def group_exists(leader: int) -> bool:
+    """Whether there is a process in the group of this number."""
+    try:
+        os.killpg(leader, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def send_all(leaders: dict[int, int], signum: int, table: Table | None = None) -> None:
     """Signal the sessions of `leaders`: whole process groups, so that no process escapes by forking, then the processes
     in none of the leaders' groups, or in none yet. To look for these takes long where many processes run."""
@@ -257,13 +270,47 @@ def send_all(leaders: dict[int, int], signum: int, table: Table | None = None) -
             send(stat.pid, signum)
 
 
+def kill_all_but_helpers(leaders: dict[int, int], table: Table | None = None) -> bool:
+    """SIGKILL the sessions of `leaders` but the helpers in them, see `interfaces.workers.WorkerProcesses.kill_workers`.
+    Returns whether there are helpers; without /proc there are none."""
+    living = members(leaders, table)
+    helpers = {stat.pid for stat in living if stat.pid not in leaders and _is_deaf(stat.pid)}
+    served = {stat.session for stat in living if stat.pid in helpers}
+    if others := {leader: start for leader, start in leaders.items() if leader not in served}:
+        send_all(others, signal.SIGKILL, table)
+    for stat in living:
+        if stat.session in served and stat.pid not in helpers:
+            send(stat.pid, signal.SIGKILL)
+    return bool(helpers)
+
+
+def _is_deaf(pid: int) -> bool:
+    """Whether the process ignores or blocks SIGINT and SIGTERM."""
+    return all(_has(pid, (b"SigIgn:", b"SigBlk:"), signum) for signum in (signal.SIGINT, signal.SIGTERM))
+
+
+def catches(pid: int, signum: int) -> bool:
+    """Whether the process has a handler for the signal. If that is unknown: yes."""
+    return _has(pid, (b"SigCgt:",), signum) or not os.path.exists(f"{_PROC}/self/status")
+
+
+def _has(pid: int, masks: tuple[bytes, ...], signum: int) -> bool:
+    with contextlib.suppress(OSError), open(f"{_PROC}/{pid}/status", "rb") as file:
+        return any(int(line.split()[1], 16) >> (signum - 1) & 1 for line in file if line.startswith(masks))
+    return False
+
+
 def _leads_group(stat: ProcessStat | None, start: int) -> bool:
     """Whether the group of the leader's number is our leader's."""
     return stat is not None and _is(stat, start) and stat.group == stat.pid
 
 
 def end(leaders: dict[int, int], table: Table | None = None) -> None:
-    """SIGKILL the sessions until nothing of them is left, or a process clearly will not die."""
+    """SIGKILL the sessions until nothing of them is left, or a process clearly will not die. Helpers come last: they
+    have some time to end by themselves."""
+    until = time.monotonic() + _HELPERS_GRACE_S
+    while kill_all_but_helpers(leaders, table) and time.monotonic() < until:
+        select.poll().poll(_PAUSE_MS)
     for _ in range(_PASSES):
         send_all(leaders, signal.SIGKILL, table)
         if not members(leaders, table):
@@ -336,6 +383,6 @@ def guard(orders: IO[str], table: Table | None = None, held: Iterable[int] = ())
 
 
 if __name__ == "__main__":
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(ignored, signal.SIG_IGN)
     guard(sys.stdin, held=[int(text) for text in sys.argv[1:]])

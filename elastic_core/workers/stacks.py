@@ -108,12 +108,7 @@ def bounded(text: str) -> str:
 
 def catches_abort(pid: int) -> bool:
     """Whether the process has a handler for SIGABRT. If that is unknown: yes."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            caught = next((line.split()[1] for line in file if line.startswith(b"SigCgt:")), b"0")
-    except OSError:
-        return not os.path.exists("/proc/self/status")
-    return bool(int(caught, 16) >> (signal.SIGABRT - 1) & 1)
+    return sessions.catches(pid, signal.SIGABRT)
 
 
 def abort(pid: int) -> None:

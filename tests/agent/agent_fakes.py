@@ -63,6 +63,7 @@ class FakeWorkers:
         self._failures: dict[int, ProcessFailure] = {}
         self._values: dict[int, Any] = {}
         self._reasons: dict[int, str] = {}
+        self._asked: set[int] = set()
         self.plans: list[RoundPlan] = []
         self.signals: list[int] = []
         self.closed = False
@@ -82,6 +83,7 @@ class FakeWorkers:
             self.plans.append(plan)
             self._ended.clear()
             self._reasons.clear()
+            self._asked.clear()
             self._running = {ranks.local: base + ranks.local for ranks in plan.ranks}
             pids = dict(self._running)
         if self._on_start:
@@ -102,6 +104,14 @@ class FakeWorkers:
     def running(self) -> list[int]:
         with self._lock:
             return sorted(self._running)
+
+    def ask(self, signum: int) -> None:
+        if signum not in self._asked:
+            self._asked.add(signum)
+            self.send_signal(signum)
+
+    def kill_workers(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
     def send_signal(self, signum: int) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from elastic_core.agent.event_queue import EventQueue
-from elastic_core.clock import SystemClock, later
+from elastic_core.clock import Instant, SystemClock, later
 from elastic_core.interfaces.watchdog import Expiry
 from elastic_core.testing import Background, FakeClock, eventually
 
@@ -228,7 +228,10 @@ def test_closing_while_others_put_is_safe(queue):
         ([(0.0, TERM), (0.0, TERM)], False),
         ([(0.0, TERM), (0.4, TERM)], False),
         ([(0.0, TERM), (0.5, TERM)], True),
-        ([(0.0, TERM), (0.0, INT)], True),
+        ([(0.0, TERM), (0.0, INT)], False),
+        ([(0.0, INT), (0.4, TERM)], False),
+        ([(0.0, TERM), (0.3, INT), (0.3, TERM)], True),
+        ([(0.0, TERM), (0.5, INT)], True),
     ],
 )
 def test_what_counts_is_when_a_signal_came_and_not_when_it_was_taken(signals, urged, taken_at_once, make_queue):
@@ -246,6 +249,30 @@ def test_what_counts_is_when_a_signal_came_and_not_when_it_was_taken(signals, ur
     assert (queue.signals, queue.urged) == ([signum for _, signum in signals], urged)
 
 
+@pytest.mark.parametrize(
+    ("signals", "request_"),
+    [([], None), ([INT], INT), ([INT, TERM], TERM), ([TERM, INT], TERM), ([INT, signal.SIGHUP, TERM], TERM)],
+)
+def test_sigterm_goes_before_the_other_signals_of_a_request(signals, request_, make_queue):
+    clock = FakeClock()
+    queue = make_queue(clock)
+    for signum in signals:
+        queue.signalled(signum)
+        clock.advance(0.1)
+    queue.wait((), Instant(0.0))
+    assert queue.request is request_
+
+
+def test_a_later_request_does_not_change_what_the_workers_get(make_queue):
+    clock = FakeClock()
+    queue = make_queue(clock)
+    queue.signalled(INT)
+    clock.advance(0.5)
+    queue.signalled(TERM)
+    queue.wait((), None)
+    assert (queue.request, queue.urged) == (INT, True)
+
+
 def test_a_signal_that_is_taken_late_did_not_come_late(make_queue):
     clock = FakeClock()
     queue = make_queue(clock)
@@ -255,3 +282,24 @@ def test_a_signal_that_is_taken_late_did_not_come_late(make_queue):
     clock.advance(2.0)
     queue.wait((), None)
     assert not queue.urged
+
+
+def test_a_signal_that_another_thread_gets_ends_the_wait(queue):
+    """The kernel prefers the main thread, but not when that has just got another signal."""
+    over = threading.Event()
+    other = threading.Thread(target=over.wait)
+    other.start()
+    before = signal.signal(signal.SIGUSR1, lambda *_: queue.signalled(signal.SIGUSR1))
+    sender = threading.Timer(0.2, signal.pthread_kill, (other.ident, signal.SIGUSR1))
+    sender.start()
+    try:
+        begun = SystemClock().now()
+        while queue.request is None and SystemClock().now() - begun < 60:
+            queue.wait((), later(begun, 60.0))
+        assert queue.request is signal.SIGUSR1
+        assert SystemClock().now() - begun < 50
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        over.set()
+        for thread in (sender, other):
+            thread.join()

@@ -86,20 +86,27 @@ def test_a_signal_goes_before_a_failure_seen_at_the_same_moment(make_node):
 
 
 class UrgedOn(FakeWorkers):
-    """Deaf workers; whoever asks them to end is asked once more himself, by `again`."""
+    """Deaf workers; whoever asks them to end is asked once more himself, by `again`; `before` runs before that."""
 
     receive_signal = None
     again = signal.SIGINT
 
+    def before(self):
+        pass
+
     def send_signal(self, signum):
         super().send_signal(signum)
         if signum == CONT:
+            self.before()
             self.receive_signal(self.again)
 
 
-def test_a_second_signal_ends_the_grace_period(make_node):
+@pytest.mark.parametrize("again", [TERM, signal.SIGINT])
+def test_a_second_signal_ends_the_grace_period(make_node, again):
+    clock = FakeClock()
     workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
-    node = make_node(workers=workers, shutdown_timeout=FOR_EVER)
+    workers.again, workers.before = again, lambda: clock.advance(0.5)
+    node = make_node(workers=workers, clock=clock, shutdown_timeout=FOR_EVER)
     workers.receive_signal = node.agent.receive_signal
     begun = SystemClock().now()
     with pytest.raises(SignalException):
@@ -108,16 +115,30 @@ def test_a_second_signal_ends_the_grace_period(make_node):
     assert workers.signals == [TERM, CONT, KILL]
 
 
-def test_the_same_signal_at_once_is_one_request(make_node):
-    """A terminal and a wrapper both pass on what was asked once: no reason to cut the grace period short."""
+@pytest.mark.parametrize("again", [TERM, signal.SIGINT])
+def test_signals_at_once_are_one_request(make_node, again):
+    """A terminal and a wrapper both pass on what was asked once, and so do a preStop hook and the kubelet: no reason to
+    cut the grace period short."""
     workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(TERM), deaf=[0, 1])
-    workers.again = TERM
+    workers.again = again
     node = make_node(workers=workers, shutdown_timeout=0.3)
     workers.receive_signal = node.agent.receive_signal
     begun = SystemClock().now()
     with pytest.raises(SignalException):
         node.run()
     assert SystemClock().now() - begun >= 0.3
+
+
+def test_sigterm_that_follows_at_once_is_passed_on(make_node):
+    """A preStop hook may send another signal first."""
+    workers = UrgedOn(lambda plan, workers: node.agent.receive_signal(signal.SIGINT), deaf=[0, 1])
+    workers.again = TERM
+    node = make_node(workers=workers, shutdown_timeout=0.3)
+    workers.receive_signal = node.agent.receive_signal
+    with pytest.raises(SignalException) as caught:
+        node.run()
+    assert caught.value.sigval is TERM
+    assert workers.signals == [signal.SIGINT, CONT, TERM, KILL]
 
 
 class Unlisted(FakeWorkers):
@@ -264,7 +285,7 @@ def test_a_worker_that_goes_while_the_agent_gives_up_is_gone(make_node):
     workers = LateDeath(fails, clock, immortal=[1])
     node = make_node(workers=workers, clock=clock, shutdown_timeout=0.0, kill_timeout=5.0, max_restarts=0)
     assert node.run().is_failed()
-    assert workers.signals == [TERM, CONT, KILL]
+    assert workers.signals == [TERM, CONT, KILL, KILL]
     assert [len(look) for look in workers.looks[:2]] == [1, 0]  # whether there is anybody to stop, and whom to name
 
 

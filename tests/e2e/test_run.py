@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from job_of_nodes import eventually
@@ -224,7 +225,51 @@ def test_a_second_signal_ends_the_grace_period(elastic, read_fifo):
     read(1)
     process.send_signal(signal.SIGTERM)
     assert read(1) == ["told 15"]
+    time.sleep(0.6)  # what comes sooner is part of the same request
     process.send_signal(signal.SIGINT)
+    assert elastic.finish(process).code == 128 + signal.SIGTERM
+
+
+def test_two_signals_at_once_leave_the_worker_its_grace_period(elastic, read_fifo):
+    fifo, read = read_fifo
+    then = "time.sleep(1), os.write(fifo, b'saved\\n')"
+    script = elastic.script("saves.py", WAIT_FOR_SIGNAL.format(fifo=fifo, then=then))
+    process = elastic.start("run", script)
+    read(1)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGHUP)
+    assert read(2) == ["told 15", "saved"]
+    assert elastic.finish(process).code == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_that_is_not_for_the_agent_does_not_end_it(elastic, read_fifo, signum):
+    fifo, read = read_fifo
+    process = elastic.start("run", elastic.script("wait.py", WAIT.format(fifo=fifo)))
+    read(1)
+    process.send_signal(signum)
+    process.send_signal(signal.SIGTERM)
+    assert elastic.finish(process).code == 128 + signal.SIGTERM
+
+
+BLOCKED = """
+import signal, time
+print("blocked:", *signal.pthread_sigmask(signal.SIG_BLOCK, ()), file=open({fifo!r}, "w"), flush=True)
+time.sleep(600)
+"""
+BLOCK = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 16))
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def test_signals_that_the_caller_has_blocked_are_heard(elastic, read_fifo):
+    fifo, read = read_fifo
+    script = elastic.script("blocked.py", BLOCKED.format(fifo=fifo))
+    process = elastic.program(sys.executable, "-c", BLOCK, "-m", "elastic_core", "run", script)
+    assert read(1) == ["blocked:"]
+    process.send_signal(signal.SIGTERM)
     assert elastic.finish(process).code == 128 + signal.SIGTERM
 
 

@@ -201,6 +201,55 @@ def test_a_storm_of_forks_is_ended(spawn, pipe, lines_of):
     assert sessions.members(leaders) == []
 
 
+WITH_A_HELPER = """
+    import os, signal, sys, time
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        os.close(writer)
+        os.write(int(sys.argv[1]), b"ready\\n")
+        os.read(reader, 1)
+        time.sleep({stays})
+        os.write(int(sys.argv[1]), b"cleaned up\\n")
+        os._exit(0)
+    os.fork()
+    time.sleep(600)
+"""
+
+
+def test_a_helper_has_time_to_clean_up_after_the_others(spawn, pipe, lines_of):
+    """It waits, as multiprocessing's resource tracker does, until nobody else holds its pipe."""
+    leader = spawn(WITH_A_HELPER.format(stays=0), pipe[1])
+    assert lines_of(pipe[0]) == ["ready"]
+    leaders = leaders_of(leader)
+    sessions.end(leaders)
+    assert sessions.members(leaders) == []
+    assert lines_of(pipe[0]) == ["cleaned up"]
+
+
+def test_a_helper_that_stays_is_ended(spawn, pipe, lines_of):
+    leader = spawn(WITH_A_HELPER.format(stays=600), pipe[1])
+    lines_of(pipe[0])
+    leaders = leaders_of(leader)
+    sessions.end(leaders)
+    assert sessions.members(leaders) == []
+
+
+def test_a_leader_that_ignores_signals_is_no_helper(spawn, pipe, lines_of):
+    code = f"""
+        import os, signal, sys, time
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.write(int(sys.argv[1]), b"ready\\n")
+        {SLEEP}
+    """
+    leader = spawn(code, pipe[1])
+    lines_of(pipe[0])
+    assert not sessions.kill_all_but_helpers(leaders_of(leader))
+    assert leader.wait() == -signal.SIGKILL
+
+
 # -- systems without /proc
 
 

@@ -1,0 +1,217 @@
+"""Workers that need other processes of theirs to save: whoever stops them, they have the time for it, and no shared
+memory stays."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from job_of_nodes import SOON, eventually, kill_node
+
+pytestmark = pytest.mark.integration
+
+TRAIN = """
+import multiprocessing, os, signal, sys, time
+from pathlib import Path
+
+NAME = f"{sys.argv[1]}-{os.environ['LOCAL_RANK']}"
+asked = False
+
+
+def ask(signum, frame):
+    global asked
+    asked = True
+
+
+def write(name, text):
+    Path(name + ".part").write_text(str(text))
+    Path(name + ".part").replace(name)
+
+
+def manager():
+    values = multiprocessing.Manager().dict()
+
+    def step():
+        values["step"] = values.get("step", 0) + 1
+
+    return step, lambda: write("saved-" + NAME, values["step"])
+
+
+def pool():
+    made = multiprocessing.Pool(1)
+    return (lambda: made.apply(time.sleep, (0,))), lambda: made.apply(write, ("saved-" + NAME, 1))
+
+
+def after_the_other():
+    def save():
+        while NAME == "a-1" and not os.path.exists("saved-a-0"):
+            time.sleep(0.01)
+        write("saved-" + NAME, 1)
+
+    return (lambda: None), save
+
+
+def loader():
+    from torch.utils.data import DataLoader
+
+    batches = iter(DataLoader(range(10**9), batch_size=1, num_workers=2))
+    return (lambda: next(batches)), lambda: write("saved-" + NAME, next(batches))
+
+
+if __name__ == "__main__":
+    step, save = globals()[os.environ["KIND"]]()
+    signal.signal(signal.SIGTERM, ask)
+    step()
+    write(f"ready-{NAME}", os.getpid())
+    while not asked:
+        step()
+        time.sleep(0.01)
+        if os.path.exists(f"fail-{NAME}"):
+            os._exit(3)
+    save()
+"""
+
+KINDS = ["manager", "pool", pytest.param("loader", marks=pytest.mark.torch)]
+
+
+@pytest.fixture
+def train(elastic):
+    return elastic.script("train.py", TRAIN)
+
+
+def ready(elastic, name):
+    """Wait until the worker trains; its process id."""
+    path = elastic.cwd / f"ready-{name}"
+    eventually(path.exists, f"{name} to be ready")
+    return int(path.read_text())
+
+
+def saved(elastic, name):
+    return (elastic.cwd / f"saved-{name}").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sigterm_to_the_agent(elastic, train, kind):
+    agent = elastic.start("run", "--nproc-per-node=2", train, "a", KIND=kind)
+    for name in ("a-0", "a-1"):
+        ready(elastic, name)
+    agent.send_signal(signal.SIGTERM)
+    assert elastic.finish(agent).code == 128 + signal.SIGTERM
+    assert saved(elastic, "a-0")
+    assert saved(elastic, "a-1")
+
+
+SHELL = """
+if [ $LOCAL_RANK = 0 ]; then {python} train.py a; exit 1; fi
+exec {python} train.py a
+"""
+
+
+def test_program_that_a_shell_leaves_behind_while_another_worker_saves(elastic, train):
+    script = elastic.script("run.sh", SHELL.format(python=sys.executable))
+    agent = elastic.start("run", "--no-python", "--nproc-per-node=2", "sh", script, KIND="after_the_other")
+    for name in ("a-0", "a-1"):
+        ready(elastic, name)
+    agent.send_signal(signal.SIGTERM)
+    assert elastic.finish(agent).code == 128 + signal.SIGTERM
+    assert saved(elastic, "a-0")
+    assert saved(elastic, "a-1")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_end_of_another_worker(elastic, train, kind):
+    agent = elastic.start("run", "--nproc-per-node=2", train, "a", KIND=kind)
+    for name in ("a-0", "a-1"):
+        ready(elastic, name)
+    (elastic.cwd / "fail-a-1").touch()
+    assert elastic.finish(agent).code == 1
+    assert saved(elastic, "a-0")
+    assert not saved(elastic, "a-1")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drain_of_another_node(elastic, job, train, kind):
+    server = job.serve()
+    a, b = job.agents("a b", "--nnodes=2", script=train, KIND=kind)
+    for name in ("a-0", "b-0"):
+        ready(elastic, name)
+    where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-id=job")
+    assert job.command("drain", "drain", "b", *where).code() == 0
+    assert b.code() == 9
+    eventually(lambda: saved(elastic, "a-0"), "the other node's worker to save")
+    assert saved(elastic, "b-0")
+    end(a, server)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loss_of_another_node(elastic, job, train, kind):
+    server = job.serve()
+    job.conf.update(SOON)
+    a, b = job.agents("a b", "--nnodes=2", script=train, KIND=kind)
+    ready(elastic, "a-0")
+    kill_node(b, ready(elastic, "b-0"))
+    eventually(lambda: saved(elastic, "a-0"), "the other node's worker to save")
+    end(a, server)
+
+
+def end(agent, server):
+    agent.signal(signal.SIGTERM)
+    assert agent.code() == 128 + signal.SIGTERM
+    server.signal(signal.SIGTERM)
+    assert server.code() == 0
+
+
+SHARES = """
+import multiprocessing, os, signal, sys, time
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+
+memory = SharedMemory(create=True, size=4096)
+multiprocessing.Process(target=time.sleep, args=(600,)).start()
+Path("name.part").write_text(memory.name)
+Path("name.part").replace("name")
+signal.signal(signal.SIGTERM, lambda *_: None)
+print("a step", flush=True)
+while True:
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def shares(elastic):
+    """Runs a worker with shared memory; `gone` waits until there is none left."""
+    script = elastic.script("shares.py", SHARES)
+
+    def run(*flags):
+        agent = elastic.start("run", *flags, script)
+        path = elastic.cwd / "name"
+        eventually(path.exists, "the worker to share memory")
+        return agent, Path("/dev/shm", path.read_text())
+
+    yield run
+    Path("/dev/shm", (elastic.cwd / "name").read_text()).unlink(missing_ok=True)
+
+
+def test_no_shared_memory_stays_when_the_grace_is_over(elastic, shares):
+    agent, memory = shares("--shutdown-timeout=0.5")
+    assert memory.exists()
+    agent.send_signal(signal.SIGTERM)
+    elastic.finish(agent)
+    assert not memory.exists()
+
+
+def test_no_shared_memory_stays_when_the_agent_is_killed(elastic, shares):
+    agent, memory = shares()
+    assert memory.exists()
+    agent.kill()
+    elastic.finish(agent)
+    eventually(lambda: not memory.exists(), "the memory to go")
+    eventually(lambda: not elastic.living(), "all to go")
+
+
+def test_no_shared_memory_stays_of_a_worker_that_hangs(elastic, shares):
+    agent, memory = shares("--hang-timeout=2", "--hang-warmup=0", "--max-restarts=0")
+    assert elastic.finish(agent).code == 1
+    assert not memory.exists()
