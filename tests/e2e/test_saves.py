@@ -16,7 +16,7 @@ TRAIN = """
 import multiprocessing, os, signal, sys, time
 from pathlib import Path
 
-NAME = f"{sys.argv[1]}-{os.environ['LOCAL_RANK']}"
+NAME = f"{sys.argv[1]}-{os.environ.get('LOCAL_RANK', 0)}"
 asked = False
 
 
@@ -60,7 +60,7 @@ def loader():
     return (lambda: next(batches)), lambda: write("saved-" + NAME, next(batches))
 
 
-if __name__ == "__main__":
+def work():
     step, save = globals()[os.environ["KIND"]]()
     signal.signal(signal.SIGTERM, ask)
     step()
@@ -71,6 +71,15 @@ if __name__ == "__main__":
         if os.path.exists(f"fail-{NAME}"):
             os._exit(3)
     save()
+
+
+if __name__ == "__main__":
+    if "LOCAL_RANK" in os.environ:
+        work()
+    else:
+        from elastic_core.launch import LaunchConfig, elastic_launch
+
+        elastic_launch(LaunchConfig(1, 1, 1), work)()
 """
 
 KINDS = ["manager", "pool", pytest.param("loader", marks=pytest.mark.torch)]
@@ -92,15 +101,25 @@ def saved(elastic, name):
     return (elastic.cwd / f"saved-{name}").exists()
 
 
+@pytest.mark.parametrize("flags", [(), ("--warm-start",)], ids=["cold", "warm"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_sigterm_to_the_agent(elastic, train, kind):
-    agent = elastic.start("run", "--nproc-per-node=2", train, "a", KIND=kind)
+def test_sigterm_to_the_agent(elastic, train, kind, flags):
+    agent = elastic.start("run", "--nproc-per-node=2", *flags, train, "a", KIND=kind)
     for name in ("a-0", "a-1"):
         ready(elastic, name)
     agent.send_signal(signal.SIGTERM)
     assert elastic.finish(agent).code == 128 + signal.SIGTERM
     assert saved(elastic, "a-0")
     assert saved(elastic, "a-1")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_function_that_a_program_runs(elastic, train, kind):
+    program = elastic.program(sys.executable, train, "a", KIND=kind)
+    ready(elastic, "a-0")
+    program.send_signal(signal.SIGTERM)
+    assert "SignalException: stopped by SIGTERM" in elastic.finish(program).err
+    assert saved(elastic, "a-0")
 
 
 SHELL = """
