@@ -52,6 +52,7 @@ def entry_point(argv: Sequence[str] | None = None) -> NoReturn:
 
 def main(argv: Sequence[str]) -> int:
     """Run one command and return the exit code. Every error is shown and has an exit code."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # signals that the caller blocked end this process and workers, too
     name = argv[0] if argv else "--help"
     command = _COMMANDS.get(name)
     try:
@@ -297,7 +298,6 @@ def _run_job(reading: Reading, manager: PluginManager, history: History) -> tupl
     from elastic_core import compose, launch
     from elastic_core.log import get_logger
 
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the workers have a clean one, too
     settings, script = compose.without_missing(reading.settings, manager, reading.origins), reading.script or ""
     try:
         compose.check_available(settings, manager, reading.origins, reading.tables)

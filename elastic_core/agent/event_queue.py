@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.watchdog import Expiry
 
 _LONGEST_WAIT: Duration = 3600.0  # a bound, so that a lost wake-up costs an hour and not for ever
-# Seconds. A terminal and a wrapper (tox, timeout) both pass on what was asked once; systemd may send SIGHUP too, and a
-# pod's preStop hook a signal of its own just before the kubelet's SIGTERM.
+# Seconds. One Ctrl-C may come twice, through the terminal and through a wrapper (tox, timeout). systemd may send SIGHUP
+# after SIGTERM, and a pod's preStop hook another signal before the kubelet's SIGTERM.
 _SAME_REQUEST: Duration = 0.5
 
 

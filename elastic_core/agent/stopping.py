@@ -146,7 +146,7 @@ class GroupStop:
                 self._give_up()
                 return
             if plan.step is Step.ASK:  # it may be SIGTERM by now, and workers may have left processes behind
-                self._processes.ask(self._events.request if self._events.request is signal.SIGTERM else signum)
+                self._processes.ask(signal.SIGTERM if self._events.request is signal.SIGTERM else signum)
             else:
                 if before.step is Step.ASK and now < before.until and not self._events.urged:
                     get_logger().warning("grace cut short", reason="the others may go on without this node")

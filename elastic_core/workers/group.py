@@ -79,10 +79,9 @@ class GroupPolicy:
 
 @dataclass
 class _Round:
-    """What is known of the running round. `signals` are those that we sent. `asked` tells who was asked to end: by
-    which signal, the worker's process id, and whether it ran, so that it got the signal itself. `exits` are in the
-    order in which they count as having happened; the exit of a worker that was killed because it hung has its place
-    before it is seen."""
+    """The running round. `signals` are those that we sent. `asked` has the requests to end: signal,
+    process id of the worker, and whether it ran and so got the signal itself. `exits` are in the order in which they
+    probably happened; a worker that was killed because it hung is added before its exit is seen."""
 
     plan: RoundPlan
     output: RoundOutput
@@ -214,21 +213,22 @@ class LocalWorkers:
         if self._round is None:
             return
         self._round.signals.add(signum)
-        runs = bool(self._running_workers())
-        left: dict[int, int] = {}
+        some_run = bool(self._running_workers())
+        ended: dict[int, int] = {}
         for worker in self._round.workers.values():
-            receiver = signum, worker.pid, worker.exitcode is None
-            # To look for what it has left takes long; while others run, its process group will do.
-            nothing = worker.exitcode is not None and runs and not sessions.group_exists(worker.pid)
-            if receiver in self._round.asked or nothing:
+            running = worker.exitcode is None
+            # Finding a session's processes is slow, so while workers run only the process group is looked at.
+            nothing_left = not running and some_run and not sessions.group_exists(worker.pid)
+            request = signum, worker.pid, running
+            if nothing_left or request in self._round.asked:
                 continue
-            self._round.asked.add(receiver)
-            if worker.exitcode is not None:
-                left[worker.pid] = worker.start
+            self._round.asked.add(request)
+            if not running:
+                ended[worker.pid] = worker.start
             elif sessions.leader_of(worker.pid, {worker.pid: worker.start}):
                 sessions.send(worker.pid, signum)
-        if left:
-            sessions.send_all(left, signum)
+        if ended:
+            sessions.send_all(ended, signum)
 
     def send_signal(self, signum: int) -> None:
         if self._round is not None:

@@ -273,6 +273,14 @@ def test_signals_that_the_caller_has_blocked_are_heard(elastic, read_fifo):
     assert elastic.finish(process).code == 128 + signal.SIGTERM
 
 
+def test_signals_that_the_caller_has_blocked_end_a_server(elastic, job):
+    serve = ("-m", "elastic_core", "serve", f"--rdzv-endpoint={job.endpoint}")
+    process = elastic.program(sys.executable, "-c", BLOCK, *serve)
+    eventually(lambda: "store served" in process.stderr.readline(), "the store")
+    process.send_signal(signal.SIGTERM)
+    assert elastic.finish(process).code == 0
+
+
 def test_a_progress_line_while_workers_take_long_to_stop(elastic, job, read_fifo):
     """The worker takes until the line is there."""
     fifo, read = read_fifo

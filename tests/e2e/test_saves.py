@@ -1,5 +1,4 @@
-"""Workers that need other processes of theirs to save: whoever stops them, they have the time for it, and no shared
-memory stays."""
+"""Workers that need their other processes to save can do so however they are stopped, and no shared memory stays."""
 
 from __future__ import annotations
 
@@ -97,6 +96,14 @@ def ready(elastic, name):
     return int(path.read_text())
 
 
+def two_workers(elastic, kind, *words):
+    """An agent whose two workers train."""
+    agent = elastic.start("run", "--nproc-per-node=2", *words, KIND=kind)
+    ready(elastic, "a-0")
+    ready(elastic, "a-1")
+    return agent
+
+
 def saved(elastic, name):
     return (elastic.cwd / f"saved-{name}").exists()
 
@@ -104,9 +111,7 @@ def saved(elastic, name):
 @pytest.mark.parametrize("flags", [(), ("--warm-start",)], ids=["cold", "warm"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sigterm_to_the_agent(elastic, train, kind, flags):
-    agent = elastic.start("run", "--nproc-per-node=2", *flags, train, "a", KIND=kind)
-    for name in ("a-0", "a-1"):
-        ready(elastic, name)
+    agent = two_workers(elastic, kind, *flags, train, "a")
     agent.send_signal(signal.SIGTERM)
     assert elastic.finish(agent).code == 128 + signal.SIGTERM
     assert saved(elastic, "a-0")
@@ -130,9 +135,7 @@ exec {python} train.py a
 
 def test_program_that_a_shell_leaves_behind_while_another_worker_saves(elastic, train):
     script = elastic.script("run.sh", SHELL.format(python=sys.executable))
-    agent = elastic.start("run", "--no-python", "--nproc-per-node=2", "sh", script, KIND="after_the_other")
-    for name in ("a-0", "a-1"):
-        ready(elastic, name)
+    agent = two_workers(elastic, "after_the_other", "--no-python", "sh", script)
     agent.send_signal(signal.SIGTERM)
     assert elastic.finish(agent).code == 128 + signal.SIGTERM
     assert saved(elastic, "a-0")
@@ -141,9 +144,7 @@ def test_program_that_a_shell_leaves_behind_while_another_worker_saves(elastic, 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_end_of_another_worker(elastic, train, kind):
-    agent = elastic.start("run", "--nproc-per-node=2", train, "a", KIND=kind)
-    for name in ("a-0", "a-1"):
-        ready(elastic, name)
+    agent = two_workers(elastic, kind, train, "a")
     (elastic.cwd / "fail-a-1").touch()
     assert elastic.finish(agent).code == 1
     assert saved(elastic, "a-0")
@@ -200,7 +201,7 @@ while True:
 
 @pytest.fixture
 def shares(elastic):
-    """Runs a worker with shared memory; `gone` waits until there is none left."""
+    """A function that starts an agent whose worker shares memory; returns both."""
     script = elastic.script("shares.py", SHARES)
 
     def run(*flags):
