@@ -262,13 +262,13 @@ def test_a_forked_child_can_write_while_another_thread_of_the_parent_was_writing
         def write(self, text):
             if threading.current_thread() is not threading.main_thread():
                 entered.set()
-                leave.wait(30)
+                leave.wait(60)
             return super().write(text)
 
     output(stream=Slow())
     writer = threading.Thread(target=log.get_logger().info, args=("still waiting",))
     writer.start()
-    assert entered.wait(30)
+    assert entered.wait(60)
     child = os.fork()
     if child == 0:
         try:

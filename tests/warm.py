@@ -121,7 +121,7 @@ class WarmPython:
 
     def close(self):
         self._orders.close()
-        self._process.wait(30)
+        self._process.wait(60)
 
 
 def reads_the_same(environment):

@@ -214,7 +214,7 @@ def test_closing_while_others_put_is_safe(queue):
     threads = [threading.Thread(target=put) for _ in range(4)]
     for thread in threads:
         thread.start()
-    assert begun.wait(30)
+    assert begun.wait(60)
     queue.close()
     for thread in threads:
         thread.join()

@@ -34,10 +34,10 @@ def test_a_node_that_is_done_waits_for_the_others(make):
     node = make(succeed, on_success=lambda rounds: ready.set())
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(node.run)
-        assert ready.wait(30)
+        assert ready.wait(60)
         assert not running.done()
         node.handler.give(WELL)
-        result = running.result(30)
+        result = running.result(60)
     assert (result.state, result.return_values) == (WorkerState.SUCCEEDED, {0: None, 1: None})
     assert node.finished.reason == "every worker succeeded; the job was closed by node2: all workers succeeded"
     assert node.handler.calls == [("next_rendezvous",), ("report_success",)]
@@ -119,7 +119,7 @@ def test_who_is_waited_for_is_told(make, said):
     node = make(succeed, on_success=lambda rounds: thread.start(), clock=clock, exit_barrier_timeout=FOR_EVER)
     node.handler.missing = "1 of 2 succeeded, missing: node1"
     assert node.run().state is WorkerState.SUCCEEDED
-    thread.join(30)
+    thread.join(60)
     lines = said()
     assert 'still waiting: waiting_for="the workers of other nodes to succeed" seconds=' in lines
     assert 'progress="1 of 2 succeeded, missing: node1"' in lines
@@ -152,7 +152,7 @@ def test_who_hosts_the_store_stays_while_others_work(host, said):
         node.handler.give(None)
         assert not running.done()
         node.handler.give(WELL)
-        assert running.result(30).state is WorkerState.SUCCEEDED
+        assert running.result(60).state is WorkerState.SUCCEEDED
     assert "the store of the others is in this process" in lines
     assert (lines + said()).count("exit barrier prolonged") == 1
     assert node.handler.named("leave") == []

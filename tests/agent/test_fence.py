@@ -151,12 +151,12 @@ def test_a_signal_ends_the_wait_for_the_store(make):
         node.handler.released.wait(FOR_EVER)
 
     joins = threading.Event()
-    signalling = threading.Thread(target=lambda: joins.wait(30) and node.agent.receive_signal(TERM))
+    signalling = threading.Thread(target=lambda: joins.wait(60) and node.agent.receive_signal(TERM))
     node = make(cut_off(lambda: node), pair_then(join))
     signalling.start()
     with pytest.raises(SignalException):
         node.run()
-    signalling.join(30)
+    signalling.join(60)
 
 
 class Silent(FakeRounds):

@@ -224,7 +224,7 @@ def test_nothing_is_left_behind(make_node):
     node.run()
     for thread in threading.enumerate():
         if thread.name == "rendezvous":
-            thread.join(30)
+            thread.join(60)
     assert threading.active_count() <= before
     node.agent.receive_signal(15)  # late events are dropped
     node.agent.timer_expired(Expiry(1000, "late"))

@@ -69,7 +69,7 @@ def test_a_signal_while_the_agent_joins_is_answered_at_once(make_node, scripted_
     # The thread that joins ends with the handler, and what it brings then is dropped.
     (joining,) = joined
     handler.shutdown()
-    joining.join(30)
+    joining.join(60)
     assert not joining.is_alive()
 
 

@@ -36,6 +36,7 @@ def suite(*words, folder):
     return done.returncode, done.stdout + done.stderr, json.loads(path.read_text())["parts"]
 
 
+@pytest.mark.nightly
 def test_rehearsal_of_two_parts_passes_and_is_marked(tmp_path):
     code, said, parts = suite("count", "heal", "--device=cpu", "--tries=1", folder=tmp_path)
     assert (code, {name: one["outcome"] for name, one in parts.items()}) == (

@@ -81,7 +81,7 @@ def test_get_and_wait_return_when_another_thread_sets_the_keys():
     waiter.start()
     for key in "abc":
         store.set(key, key)
-    waiter.join(30)
+    waiter.join(60)
     assert found == [b"c"]
 
 

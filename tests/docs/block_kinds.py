@@ -122,12 +122,15 @@ def kind_of(block):
 
 
 def parameters(kind):
-    """One case for each text, with the mark of what it needs."""
+    """One case for each text, with the marks of what it needs. Jobs of several nodes are nightly but on two pages."""
     cases = {block.text: block for block in reversed(of_kind(kind))}
-    return [
-        pytest.param(block, id=block.id, marks=[pytest.mark.torch] if re.search(TORCH, text) else [])
-        for text, block in cases.items()
-    ]
+    return [pytest.param(block, id=block.id, marks=_marks(block)) for block in cases.values()]
+
+
+def _marks(block):
+    torch = [pytest.mark.torch] if re.search(TORCH, block.text) else []
+    later = "--nnodes" in block.text and block.page not in ("README.md", "docs/etcd.md")
+    return [*torch, pytest.mark.nightly] if later else torch
 
 
 RUN_HERE = {

@@ -94,6 +94,7 @@ def test_the_doctor_looks(block, shell):
 JOB = next(block for block in of_kind("elastic run") if block.page == SERVE.page and "node0:29400" in block.text)
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_a_job_is_looked_at_and_a_node_taken_out(shell):
     """The blocks of one page, in another order: serve, run, status, drain. Other pages have the same commands."""

@@ -250,7 +250,7 @@ def test_the_agents_death_takes_workers_and_grandchildren_along(elastic, read_fi
         assert_ends(handle)
 
 
-def assert_ends(handle, timeout=20):
+def assert_ends(handle, timeout=60):
     import select
 
     ended = select.select([handle], [], [], timeout)[0]
@@ -357,7 +357,7 @@ def test_a_daemon_that_never_stops_writing_does_not_hold_the_agent(elastic, read
     process = elastic.start("run", script)
     daemon = int(read(1)[0])
     try:
-        process.wait(30)  # its pipes are the daemon's no longer, so they can be read to the end
+        process.wait(60)  # its pipes are the daemon's no longer, so they can be read to the end
     finally:
         os.kill(daemon, signal.SIGKILL)
     done = elastic.finish(process)

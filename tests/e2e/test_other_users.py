@@ -244,7 +244,7 @@ def test_a_result_goes_to_stdout_or_to_a_pipe_on_purpose(job, shared):
     reader = threading.Thread(target=lambda: found.append(pipe.read_text()))
     reader.start()
     assert job.run("--result-file=pipe", "train.py").code == 0
-    reader.join(10)
+    reader.join(60)
     assert json.loads(found[0])["exit_code"] == 0
     done = job.run("--result-file=pipe", "train.py")
     assert (done.code, "could not be written to pipe: nobody reads this pipe" in done.err) == (0, True)

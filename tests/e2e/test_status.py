@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 
 import pytest
-from job_of_nodes import free_port
+from job_of_nodes import LONG, free_port
 
 pytestmark = pytest.mark.torch
 
@@ -40,13 +41,12 @@ class Cluster:
         assert done.code == 0, done.err
         return json.loads(done.out)
 
-    def until(self, condition, most=20):
+    def until(self, condition):
         """The first status that fulfils the condition."""
-        for _ in range(most):
-            found = self.status()
-            if condition(found):
-                return found
-        raise AssertionError(f"it did not come about: {json.dumps(found, indent=1)}")
+        deadline = time.monotonic() + LONG
+        while not condition(found := self.status()):
+            assert time.monotonic() < deadline, json.dumps(found, indent=1)
+        return found
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_job_from_its_first_round_to_its_last_node(cluster, elastic, read_fifo
     assert (found["phase"], found["round"], found["min_nodes"], found["max_nodes"]) == ("running", 1, 1, 2)
     assert standings(found["members"]) == {"n0": "running", "n1": "running"}
     assert all(node["beat_seen"] for node in found["members"])
-    cluster.until(lambda found: all(node["beat_age_seconds"] < 5 for node in found["members"]), most=3)
+    cluster.until(lambda found: all(node["beat_age_seconds"] < 5 for node in found["members"]))
     assert found["others"] == found["missing"] == []
 
     agents["n2"] = cluster.node("n2", script)

@@ -227,7 +227,7 @@ if __name__ == "__main__" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
         q = context.Queue()
         child = context.Process(target=own, args=(q,))
         child.start()
-        print(q.get(timeout=30) == child.pid, child.join(30), child.exitcode)
+        print(q.get(timeout=30) == child.pid, child.join(60), child.exitcode)
 """
 
 

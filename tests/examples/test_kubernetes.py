@@ -27,7 +27,7 @@ SERVICE, POLICY, JOB = yaml.safe_load_all(MANIFEST.read_text())
 TEMPLATE = JOB["spec"]["template"]["spec"]
 (CONTAINER,) = TEMPLATE["containers"]
 FIELDS = {"metadata.name": "trainer-2-x7k2p", "metadata.labels['batch.kubernetes.io/controller-uid']": "e2f5-uid"}
-LIMIT_S = 30
+LIMIT_S = 60
 EXPLAINS = f"""\
 #!/bin/sh
 shift

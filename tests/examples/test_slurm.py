@@ -20,7 +20,7 @@ from elastic_core.config.settings import Settings
 
 FOLDER = Path(__file__).parents[2] / "examples" / "slurm"
 SCRIPTS = sorted(FOLDER.glob("*.sbatch"))
-LIMIT_S = 30
+LIMIT_S = 60
 ALLOCATION = {
     "SLURM_JOB_ID": "123456",
     "SLURM_JOB_NUM_NODES": "4",

@@ -135,6 +135,7 @@ def test_its_other_tests_pass(installed, tmp_path):
     assert re.search(r"\d+ passed", printed)
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_two_agents_train_and_are_seen_from_outside(installed, tmp_path):
     environment, _ = installed

@@ -28,7 +28,7 @@ def test_the_others_wait(store):
     thread = threading.Thread(target=lambda: found.append(RendezvousStoreInfo.build(1, store)))
     thread.start()
     told = RendezvousStoreInfo.build(0, store, "10.0.0.1", 1)
-    thread.join(30)
+    thread.join(60)
     assert found == [told]
 
 

@@ -16,7 +16,7 @@ from elastic_core.rendezvous.model import State
 from elastic_core.rendezvous.round_stores import PrefixedStores
 from elastic_core.testing import Background, MemoryBackend, SharedMemory
 
-LONG = 20.0
+LONG = 60.0
 SHORT = 15  # beats of 0.2 s that a node which is about to fall silent may miss
 
 

@@ -27,7 +27,7 @@ from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeo
 from elastic_core.support.retry import Backoff
 from elastic_core.testing import Background, MemoryBackend, SharedMemory, eventually
 
-LONG = 20.0
+LONG = 60.0
 RARELY = 100.0  # seconds between two beats, in which a test is long over
 WHERE = RendezvousStoreInfo("127.0.0.1", 1234)
 
@@ -424,10 +424,10 @@ class Stubborn(HangingBackend):
     """Waits that do not heed `close`, which hangs itself."""
 
     def close(self):
-        self.hold.wait(60)
+        self.hold.wait(2 * LONG)
 
     def wait_for_state(self, token, timeout):
-        self.hold.wait(60)
+        self.hold.wait(2 * LONG)
         return False
 
     wait_for_roster = wait_for_state
@@ -442,7 +442,7 @@ def test_to_stop_is_bounded_though_everything_hangs(start, capsys):
     assert one.backend.hung.wait(LONG)
     begun = time.monotonic()
     assert not one.driver.stop()
-    assert time.monotonic() - begun < LONG  # they hang for a minute
+    assert time.monotonic() - begun < LONG  # they hang for longer
     assert "close within 0.1 s" in capsys.readouterr().err
     before = rendezvous_threads()
     one.backend.hold.set()

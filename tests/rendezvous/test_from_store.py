@@ -16,7 +16,7 @@ from elastic_core.rendezvous.from_store import record_of
 from elastic_core.testing import eventually
 
 URL = Option("url", str, None, "the server")
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 class Server:

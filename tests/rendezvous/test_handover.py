@@ -13,7 +13,7 @@ from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.store_connection import StoreConnection
 
 HEIRS = ["b", "c", "d"]
-LONG = 20.0
+LONG = 60.0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from elastic_core.rendezvous.store_connection import FactoryConnector, StoreConn
 from elastic_core.rendezvous.versions import KEPT, Keys, is_wait_timeout
 from elastic_core.testing import BackendContract, Background, eventually
 
-LONG = 20.0
+LONG = 60.0
 
 
 class TestOverStore(BackendContract):

@@ -13,7 +13,7 @@ from elastic_core.rendezvous.roster_log import CHUNK, values_there
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.testing import FakeClock
 
-LONG = 20.0
+LONG = 60.0
 
 
 @pytest.fixture

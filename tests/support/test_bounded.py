@@ -12,7 +12,7 @@ from elastic_core.errors import RendezvousConnectionError
 from elastic_core.support.bounded import Call, Late, within
 from elastic_core.testing import Background, eventually
 
-LONG = 20.0
+LONG = 60.0
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from elastic_core.testing import eventually
 
 pytestmark = pytest.mark.integration
 
-LONG = 20.0
+LONG = 60.0
 READS = """
 import os, sys
 print(*sys.argv[1:], os.getcwd(), *sorted(os.environ), flush=True)

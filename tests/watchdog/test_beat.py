@@ -12,7 +12,7 @@ from elastic_core.watchdog.beat import BEAT_FILE, BeatFile
 
 pytestmark = pytest.mark.integration
 
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 @pytest.fixture

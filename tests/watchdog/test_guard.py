@@ -13,7 +13,7 @@ from elastic_core.watchdog.guard import CLIENT
 
 pytestmark = pytest.mark.integration
 
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 class Recording(TimerClient):

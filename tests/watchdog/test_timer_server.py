@@ -22,7 +22,7 @@ from elastic_core.watchdog import (
     timer_server,
 )
 
-LIMIT_S = 30
+LIMIT_S = 60
 LONG_S = 600
 
 

@@ -14,7 +14,7 @@ from elastic_core.workers.failure import OomCounter
 from elastic_core.workers.numa import Binding, Cpu, Machine
 from elastic_core.workers.process import thread_sentinel, wait_readable
 
-LONG = 30.0
+LONG = 60.0
 SLEEP = "import time; time.sleep(600)"
 EXIT_BY_RANK = "import os, sys; sys.exit(int(sys.argv[1 + int(os.environ['RANK'])]))"
 

@@ -15,7 +15,7 @@ import pytest
 from elastic_core.workers import interrupts
 from elastic_core.workers.interrupts import interrupts_held
 
-LONG = 30.0
+LONG = 60.0
 
 
 class Rang(Exception):

@@ -16,7 +16,7 @@ from elastic_core.workers.stacks import spied
 
 pytestmark = pytest.mark.integration
 
-LONG = 30.0
+LONG = 60.0
 SLEEP = "import time; time.sleep(600)"
 
 

@@ -23,7 +23,7 @@ from elastic_core.support.sockets import PortReservation
 from elastic_core.testing import Background
 
 HERE = Path(__file__).parent
-LONG = 20.0
+LONG = 60.0
 
 SERVER = """
 import sys, threading
@@ -150,7 +150,7 @@ def over(request):
     """Makes backends over a TCPStore at a port; they are closed at the end."""
     made = []
 
-    def make(port, run_id="job", read_timeout=LONG, connect_timeout=LONG, **options):
+    def make(port, run_id="job", read_timeout=2 * LONG, connect_timeout=2 * LONG, **options):
         # Long enough for a machine that looks up the names of addresses in vain, as torch has it do.
         connector = TcpConnector(
             Endpoint("127.0.0.1", port), read_timeout=read_timeout, connect_timeout=connect_timeout

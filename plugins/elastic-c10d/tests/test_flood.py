@@ -39,7 +39,7 @@ def served(free_port, tmp_path):
         eventually(lambda: "store served" in said.read_text(), timeout=60)
         yield process, port, said
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_store_that_is_flooded_begins_anew_and_its_memory_is_free(served):
@@ -52,8 +52,8 @@ def test_a_store_that_is_flooded_begins_anew_and_its_memory_is_free(served):
         with pytest.raises(RuntimeError):  # cut off
             for number in range(1000):
                 store.set(f"flood/{number}", large)
-        eventually(lambda logged=logged: said.read_text().count("store flooded") > logged, timeout=30)
-        eventually(lambda: resident(process.pid) < before + MOST_BYTES / 2, timeout=30)
+        eventually(lambda logged=logged: said.read_text().count("store flooded") > logged)
+        eventually(lambda: resident(process.pid) < before + MOST_BYTES / 2)
         assert re.search(r"heaviest=\"127\.0\.0\.1:\d+ sent \d{3,} MiB", said.read_text())
     assert not client(port).check(["kept"])
 
@@ -76,8 +76,8 @@ def test_small_writes_over_a_long_time_count_as_much(served):
     with pytest.raises(RuntimeError):
         for number in range(100_000):
             store.set(f"flood/{number}", value)
-    eventually(lambda: "store flooded" in said.read_text(), timeout=30)
-    eventually(lambda: resident(process.pid) < MOST_BYTES, timeout=30)
+    eventually(lambda: "store flooded" in said.read_text())
+    eventually(lambda: resident(process.pid) < MOST_BYTES)
 
 
 def test_the_servers_beside_the_store_end_first_and_what_does_not_come_from_servers_counts_once():
@@ -132,8 +132,8 @@ def test_idle_connections_do_not_use_up_the_files_of_the_host(free_port, warm, m
         port = int(process.stdout.readline())
         client(port).set("kept", "value")
         held = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(400)]
-        eventually(can_open, timeout=30)
-        eventually(lambda: client(port).check(["kept"]) is (most > 400), timeout=30)
+        eventually(can_open)
+        eventually(lambda: client(port).check(["kept"]) is (most > 400))
         assert can_open()
         for sock in held:
             sock.close()
@@ -182,12 +182,12 @@ def test_servers_that_stay_beside_the_store_are_ended_before_it(free_port, warm,
         client(port).set("kept", "yes")
         for flooded in (old, pointer, pointer):
             flood(client(flooded))
-            eventually(lambda: resident(process.pid) < before + FLOOD / 2, timeout=30)
+            eventually(lambda: resident(process.pid) < before + FLOOD / 2)
             process.stdin.write("again\n")
             assert process.stdout.readline() == "True\n"  # its keeper finds that it has ended
             assert client(port).get("kept") == b"yes"
         flood(client(port))  # which is at a free port
-        eventually(lambda: _answers(port), timeout=30)
+        eventually(lambda: _answers(port))
         assert not client(port).check(["kept"])
     finally:
         process.kill()
@@ -209,8 +209,8 @@ def test_too_many_connections_end_the_servers_beside_the_store_before_it(free_po
         client(port).set("kept", "yes")
         for crowded, kept in ((old, True), (pointer, True), (port, False)):
             held = [socket.create_connection(("127.0.0.1", crowded), 60) for _ in range(170)]
-            eventually(lambda held=held: _has_ended(held[-1]), timeout=30)
-            eventually(lambda: _answers(port), timeout=30)
+            eventually(lambda held=held: _has_ended(held[-1]))
+            eventually(lambda: _answers(port))
             assert client(port).check(["kept"]) is kept
             for sock in held:
                 sock.close()

@@ -65,7 +65,7 @@ def test_of_those_who_survive_the_host_exactly_one_hosts(host, node, free_port, 
         backend.announce(name, name.encode())
     _, old, _ = nodes[0].set_state(b"before")
     process.kill()
-    process.wait(20)
+    process.wait(60)
     for backend in nodes:
         assert fails(backend.get_state)  # this is how it is noticed; the next operation mends it
     for reading in [background(backend.roster) for backend in nodes]:
@@ -88,7 +88,7 @@ def test_waiting_lines_follow_to_the_new_host(host, node, free_port, background,
     _, old, _ = two.set_state(b"before")
     assert not one.wait_for_state(old, 0.01)
     process.kill()
-    process.wait(20)
+    process.wait(60)
     for backend in (one, two):
         assert fails(backend.get_state)
         assert backend.get_state() is None
@@ -105,7 +105,7 @@ def test_one_life_after_another(host, node, free_port, fails):
     first.connect()
     second.connect()
     process.kill()
-    process.wait(20)
+    process.wait(60)
     assert fails(first.get_state)
     first.get_state()
     assert fails(second.get_state)
@@ -123,7 +123,7 @@ def test_who_must_not_host_does_not_take_over(host, node, free_port, fails):
     backend = node(endpoint, is_host=False)
     backend.connect()
     process.kill()
-    process.wait(20)
+    process.wait(60)
     assert fails(backend.get_state)
     with pytest.raises(RendezvousConnectionError, match="connection refused"):
         backend.get_state()

@@ -34,6 +34,7 @@ def running(elastic, etcd, run_id):
     return made
 
 
+@pytest.mark.nightly
 def test_ddp_over_two_nodes_and_a_killed_worker(running):
     agents = running.agents("a b", "--nnodes=2", "--max-restarts=3", script=running.trainer)
     first = running.round(2)

@@ -241,7 +241,7 @@ def test_closing_ends_calls_that_wait(listener, background, eventually):
     client.close()
     for one in waiting:
         with pytest.raises(EtcdClosed):
-            one.result(30)
+            one.result(60)
 
 
 def test_closing_ends_a_call_that_a_stopped_server_holds(servers, background, eventually):
@@ -256,10 +256,10 @@ def test_closing_ends_a_call_that_a_stopped_server_holds(servers, background, ev
         client.read(b"a")
 
     waiting = background(ask)
-    assert asked.wait(30)
+    assert asked.wait(60)
     client.close()
     with pytest.raises(EtcdClosed):
-        waiting.result(30)
+        waiting.result(60)
 
 
 def test_nothing_is_left_of_clients_that_were_closed(etcd):

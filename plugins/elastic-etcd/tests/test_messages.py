@@ -174,11 +174,11 @@ import threading
 from elastic_etcd.client.messages import rpc
 together, found = threading.Barrier(8), []
 def load():
-    together.wait(30)
+    together.wait(60)
     found.append(rpc())
 threads = [threading.Thread(target=load) for _ in range(8)]
 for thread in threads: thread.start()
-for thread in threads: thread.join(30)
+for thread in threads: thread.join(60)
 print(len(found), len({id(one) for one in found}))
 """
     )

@@ -5,7 +5,7 @@ import time
 from elastic_etcd.client.errors import EtcdUnreachable
 from elastic_etcd.client.values import Put, Transaction
 
-LONG = 30.0
+LONG = 60.0
 
 
 def put(client, key, value=b"x"):

@@ -145,7 +145,7 @@ def test_a_process_that_was_started_at_another_time_is_another_one(table, clock)
 
 def test_a_process_that_has_ended_does_not_hang(table, clock, start_process):
     process = start_process("")
-    process.wait(30)
+    process.wait(60)
     take(table, torchs(pid=process.pid))
     assert table.next_deadline() is None
 
@@ -173,7 +173,7 @@ def test_which_process_is_meant(start_process):
     assert runs(ME, None)
     assert not runs(ME, start_time(ME) + 1)
     process = start_process("")
-    process.wait(30)
+    process.wait(60)
     assert start_time(process.pid) is None
     assert not runs(process.pid, None)
 

@@ -39,7 +39,7 @@ if __name__ == "__main__":
     print(sorted(path.read_text() for path in Path(folder).rglob("stdout.log")))
     for failing in (badly, inner, "false"):
         try:
-            elastic_launch(config(1, max_restarts=0), failing)()
+            elastic_launch(config(1, max_restarts=0, start_method="forkserver"), failing)()
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             print(rank, failure.exitcode, failure.local_rank, "no samples" in str(error), sorted(error.failures))

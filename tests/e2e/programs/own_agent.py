@@ -38,7 +38,7 @@ if __name__ == "__main__":
     for what in ("at once", "later", "never"):
         handler = get_rendezvous_handler(RendezvousParameters("c10d", f"127.0.0.1:{sys.argv[1]}", what, 1, 1))
         spec = WorkerSpec("trainer", 2, handler, entrypoint=work, args=(what,), max_restarts=1, monitor_interval=0.1)
-        agent = Telling(spec, DefaultLogsSpecs(), "spawn")
+        agent = Telling(spec, DefaultLogsSpecs(), "spawn" if what == "at once" else "forkserver")
         result = agent.run()
         group = agent.get_worker_group()
         print(what, result.state, result.is_failed(), sorted(result.return_values.items()))

@@ -41,7 +41,7 @@ if __name__ == "__main__":
             envs,
             specs,
             {0: "[zero]", 1: "[one]"},
-            start_method="spawn",
+            start_method="spawn" if what == "fail" else "forkserver",
         )
         result = context.wait(1 if what == "hang" else -1)
         print(what, len(context.pids()), result is None)

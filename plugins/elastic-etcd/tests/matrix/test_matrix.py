@@ -15,7 +15,7 @@ from elastic_etcd.client.lease_keeper import LeaseKeeper
 from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Compare, Delete, Field, Get, Put, Transaction, absent, end_of
 
-LONG = 20.0
+LONG = 60.0
 WANTED = os.environ.get("ELASTIC_TEST_PROTOBUF")
 
 
