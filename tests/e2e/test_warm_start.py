@@ -241,6 +241,23 @@ def test_a_warm_worker_has_processes_of_its_own(warm_runs):
     ), log
 
 
+DRAWING = """
+import random, uuid
+GENERATOR, IDENTIFIER, NUMBER = random.Random(), uuid.uuid4(), random.random()
+def sample(seeds=random.Random()):
+    return seeds.random()
+"""
+
+
+def test_what_a_library_draws_for_itself_is_another_for_each_worker(warm_runs):
+    """Not those of the template, which would make all ranks sample alike."""
+    (warm_runs.site / "drawing_lib.py").write_text(DRAWING)
+    second = "print(drawing_lib.GENERATOR.random(), drawing_lib.IDENTIFIER, drawing_lib.NUMBER, drawing_lib.sample())"
+    script = warm_runs.script(second, imports="import drawing_lib")
+    code, out, log = warm_runs.run(script, workers=2)
+    assert (code, len({word for line in out.splitlines() for word in line.split()})) == (0, 8), out + log
+
+
 def test_each_worker_has_its_own_variables_and_random_numbers(warm_runs):
     (warm_runs.site / "installed_lib.py").write_text("import os\nrank = os.environ.get('LOCAL_RANK')\n")
     (warm_runs.site / "user_of_it.py").write_text("import installed_lib\n")

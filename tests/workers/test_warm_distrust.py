@@ -26,7 +26,6 @@ watch = Watch(lambda name: name in ("RANK", "MASTER_PORT"), found, left.setdefau
 watch.exclude([excluded] if excluded else [])
 watch.expect(json.loads(expected), {})
 watch.begin()
-sys.addaudithook(watch.event)
 raised = []
 for name in names:
     try:
@@ -67,6 +66,8 @@ def watched(tmp_path):
     return watched
 
 
+DRAWS = "draws random numbers"
+SHARED = "seeds the random generator of {}, or draws from it"
 TAINTS = {
     "import os; os.environ['STEADY'] = os.environ.get('RANK', '')": "reads RANK",
     "import os; 'RANK' in os.environ": "reads RANK",
@@ -93,9 +94,18 @@ TAINTS = {
     "import subprocess; kept = subprocess.Popen(['sleep', '1'])": "starts a process",
     "import sys; print('deprecated', file=sys.stderr)": "writes to its output",
     "import os; os.write(1, b'x')": "writes to its output",
-    "import random; random.seed(1)": "seeds the random generator of random",
-    "from random import *; seed(1); random()": "seeds the random generator of random",
-    "import tempfile; tempfile.mkdtemp(dir=__file__.rpartition('/')[0])": "makes a temporary file",
+    "import random; random.seed(1)": SHARED.format("random"),
+    "from random import *; seed(1); random()": SHARED.format("random"),
+    "import random; kept = random.getrandbits(64)": SHARED.format("random"),
+    "import random; kept = random.Random()": DRAWS,
+    "import random; kept = random.Random(); kept.seed(a=None)": DRAWS,
+    "import os; kept = os.urandom(8)": DRAWS,
+    "from os import getrandom; kept = getrandom(8)": DRAWS,
+    "import uuid; kept = uuid.uuid4()": DRAWS,
+    "import uuid; kept = uuid.uuid1()": DRAWS,
+    "from secrets import token_hex; kept = token_hex()": DRAWS,
+    "import tempfile; kept = tempfile.mktemp()": DRAWS,
+    "import tempfile; tempfile.mkdtemp(dir=__file__.rpartition('/')[0])": DRAWS,
 }
 
 
@@ -120,7 +130,10 @@ HARMLESS = [
     "import threading; thread = threading.Thread(target=print, args=('',)); del thread",
     "open(__file__).close()",
     "import subprocess; subprocess.run(['true'])",
-    "import random; random.Random(1).random(); random.random()",
+    "import random; kept = random.Random(1); kept.random(); kept.seed(2)",
+    "import random, uuid; kept = uuid.UUID(int=1), random.SystemRandom()",
+    "import multiprocessing.process",
+    "import tempfile; kept = tempfile.gettempdir()",
     "import os\ndef look(): variables = dict(os.environ); variables.get('A')\nlook()",
     "import os, atexit; atexit.register(os.getpid)",
     "with open(__file__): import colorsys",
@@ -134,6 +147,26 @@ HARMLESS = [
 def test_a_module_that_leaves_the_process_as_it_was_is_kept(watched, source):
     seen = watched("random", "one", one=source)
     assert (seen["left"], seen["clean"], seen["present"]) == ({}, True, ["random", "one"])
+
+
+@pytest.mark.torch
+def test_generators_that_a_module_makes_are_those_of_each_worker(watched):
+    """What draws anew is left; what begins at the same number in each process is not. Neither is what numpy and torch
+    draw for themselves: each worker seeds that."""
+    sources = {
+        "folder": "import tempfile; kept = tempfile.TemporaryDirectory()",
+        "drawn": "import numpy; kept = numpy.random.default_rng()",
+        "shared": "import numpy; kept = numpy.random.rand()",
+        "tensor": "import torch; kept = torch.rand(1)",
+        "seeded": "import numpy, torch; kept = numpy.random.default_rng(1), torch.Generator()",
+    }
+    seen = watched("random", "numpy", "torch", *sources, **sources)
+    assert seen["left"] == {
+        "folder": DRAWS,
+        "drawn": DRAWS,
+        "shared": SHARED.format("numpy"),
+        "tensor": SHARED.format("torch"),
+    }
 
 
 def test_a_module_from_an_archive_is_left(watched, tmp_path):
@@ -210,7 +243,7 @@ def test_afterwards_nothing_is_watched(watched):
 
 def state(**changed):
     whole = {"threads": 1, "files": frozenset(), "handlers": (b"0", b"0"), "folder": "/", "children": False}
-    return ProcessState(**{**whole, "output": 0, "seeds": {}, **changed})
+    return ProcessState(**{**whole, "output": 0, "generators": {}, **changed})
 
 
 def test_less_than_before_is_no_reason():
@@ -219,5 +252,5 @@ def test_less_than_before_is_no_reason():
 
 
 def test_a_generator_that_has_just_come_is_no_reason():
-    assert change(state(), state(seeds={"numpy": 1})) == ""
-    assert change(state(seeds={"numpy": 1}), state(seeds={"numpy": 2})) == "seeds the random generator of numpy"
+    assert change(state(), state(generators={"numpy": 1})) == ""
+    assert change(state(generators={"numpy": 1}), state(generators={"numpy": 2})) == SHARED.format("numpy")

@@ -27,7 +27,16 @@ _LOADERS: tuple[Any, ...] = (
     importlib.machinery.SourcelessFileLoader,
     importlib.machinery.ExtensionFileLoader,
 )
-_NONE_DRAWN = 624  # the position of a generator that has just been seeded
+_RANDOM = {
+    "os": ("urandom", "getrandom"),
+    "random": ("_urandom",),
+    "tempfile": ("_get_candidate_names",),
+    "uuid": ("_generate_time_safe",),
+}
+"""Functions whose results differ between processes, by their modules. Generators of numpy, `secrets` and `uuid` draw
+from them; for those of `random` see `Watch`."""
+_RENEWED = frozenset({"numpy.random.mtrand", "multiprocessing.process"})
+"""What these draw is drawn anew in each worker, see `_reseed` in `program`."""
 _MARK = b"ELASTIC_TEMPLATE"
 _HARMLESS = (
     b"jemalloc_bg_thd\n"  # gives memory back to the kernel; jemalloc takes care of forks, and starts none in a child
@@ -41,8 +50,8 @@ class Left(BaseException):
 
 class ProcessState(NamedTuple):
     """What an import may change beyond the modules themselves. `files`: the descriptors, and what each is of.
-    `handlers`: the kernel's masks of ignored and caught signals. `output`: bytes written. `seeds`: of random
-    generators, by name."""
+    `handlers`: the kernel's masks of ignored and caught signals. `output`: bytes written. `generators`: the
+    states of those that all share, by name."""
 
     threads: int
     files: frozenset[tuple[str, str]]
@@ -50,7 +59,7 @@ class ProcessState(NamedTuple):
     folder: str
     children: bool
     output: int
-    seeds: Mapping[str, object]
+    generators: Mapping[str, object]
 
 
 def state_of_process() -> ProcessState:
@@ -65,7 +74,7 @@ def state_of_process() -> ProcessState:
         folder=working_folder(),
         children=_has_children(),
         output=_written(),
-        seeds=dict(_seeds()),
+        generators=dict(_generators()),
     )
 
 
@@ -107,19 +116,16 @@ def _written() -> int:
     return sum(os.fstat(fd).st_size for fd in (1, 2))
 
 
-def _seeds() -> Iterator[tuple[str, object]]:
-    """Of the generators that are seeded anew in each worker: what changes when they are seeded, and seldom when a
-    number is drawn."""
+def _generators() -> Iterator[tuple[str, object]]:
+    """The states of the generators that are seeded anew in each worker. Numbers that a module draws from them while it
+    is imported, and keeps, would be the same in all workers."""
     if random := _complete("random"):
-        if random.getstate()[1][-1] == _NONE_DRAWN:
-            random.random()
-        yield "random", random.getstate()[1][:-1]
+        yield "random", random.getstate()
     if numpy := _complete("numpy.random"):
-        if numpy.get_state()[2] == _NONE_DRAWN:
-            numpy.random_sample()
-        yield "numpy", numpy.get_state()[1].tobytes()
+        _, numbers, *rest = numpy.get_state()
+        yield "numpy", (numbers.tobytes(), *rest)
     if generator := getattr(_complete("torch"), "default_generator", None):
-        yield "torch", generator.initial_seed()
+        yield "torch", (generator.initial_seed(), generator.get_state().tolist())
 
 
 def _complete(name: str) -> Any:
@@ -141,9 +147,9 @@ def change(before: ProcessState, after: ProcessState) -> str:
         return "starts a process"
     if after.output > before.output:
         return "writes to its output"
-    for name in sorted(before.seeds.keys() & after.seeds.keys()):
-        if before.seeds[name] != after.seeds[name]:
-            return f"seeds the random generator of {name}"
+    for name in sorted(before.generators.keys() & after.generators.keys()):
+        if before.generators[name] != after.generators[name]:
+            return f"seeds the random generator of {name}, or draws from it"
     return ""
 
 
@@ -249,6 +255,7 @@ class Watch:
         self._state: ProcessState | None = None
         self._opened: dict[tuple[str, str], str] = {}  # files, and the modules that opened them
         self._undo: list[Callable[[], None]] = []
+        self._drawn_from: list[Any] = []
         self._mark = "".join(["of", " the template"])  # the value of one variable, by which copies are found
         self._holders = sys.getrefcount(self._mark)
         self._all_read = False
@@ -280,6 +287,8 @@ class Watch:
         self._replace(importlib.machinery.ExtensionFileLoader, "create_module")
         self._watch_finder()
         self._watch_variables()
+        for name in _RANDOM:
+            self._watch_randomness(name)
 
     def end(self) -> None:
         """In a worker: as if nothing had been watched."""
@@ -295,11 +304,6 @@ class Watch:
             finally:
                 self._look_for_missed()
 
-    def event(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """An audit event of this process."""
-        if self._running and event in ("tempfile.mkstemp", "tempfile.mkdtemp"):
-            self.leave(self._running[-1], "makes a temporary file")
-
     @contextlib.contextmanager
     def _executing(self, name: str, origin: str) -> Iterator[None]:
         if why := self._unwanted(name, origin):
@@ -312,6 +316,7 @@ class Watch:
             self._compare()
             self._held_open(name)
             self._running.pop()
+        self._watch_randomness(name)
 
     def _refuse(self, name: str, why: str) -> None:
         for importer in reversed(self._running):
@@ -415,6 +420,30 @@ class Watch:
         finder.find_spec = staticmethod(watched)
         self._undo.append(lambda: setattr(finder, "find_spec", own))
 
+    def _watch_randomness(self, name: str) -> None:
+        """What modules draw from this one. They keep it in generators, identifiers, keys and names."""
+        module: Any = sys.modules.get(name)
+        if module is None or name not in _RANDOM or module in self._drawn_from:
+            return
+        self._drawn_from.append(module)
+        for function in _RANDOM[name]:
+            if getattr(module, function, None) is not None:
+                self._watch_draws(module, function, lambda *arguments: True)
+        if name == "random":
+            self._watch_draws(module.Random, "seed", _seeds_itself)
+
+    def _watch_draws(self, owner: Any, name: str, draws: Callable[..., bool]) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def watched(*arguments: Any, **named: Any) -> Any:
+            if self._running and self._running[-1] not in _RENEWED and draws(*arguments, *named.values()):
+                self.leave(self._running[-1], "draws random numbers")
+            return original(*arguments, **named)
+
+        setattr(owner, name, watched)
+        self._undo.append(lambda: setattr(owner, name, original))
+
     def _watch_variables(self) -> None:
         watched = [environ for environ in (os.environ, os.environb) if hasattr(environ, "_data")]
         if not watched:
@@ -441,6 +470,11 @@ class Watch:
                 environ._data = {name: data[name] for name in dict.keys(data)}
 
         self._undo.append(undo)
+
+
+def _seeds_itself(generator: object, seed: object = None, *more: object) -> bool:
+    """Not of one with which `tempfile` tries out folders."""
+    return seed is None and sys._getframe(3).f_globals.get("__name__") != "tempfile"
 
 
 def _try_fork() -> None:

@@ -97,11 +97,11 @@ def main(first: frozenset[str]) -> None:
 
 class _Interpreter:
     """What belongs to the whole process. `main`: the first main module, which the interpreter still uses. `ours`: the
-    modules that this program has imported for itself. `listener` gets audit events."""
+    modules that this program has imported for itself. `listener` gets audit events in workers."""
 
     main: types.ModuleType
     ours: frozenset[str] = frozenset()
-    listener: Callable[[str, tuple[Any, ...]], None] | None = None
+    listener: _Report | None = None
 
 
 _interpreter = _Interpreter()
@@ -158,7 +158,6 @@ class Template:
         self._watch = Watch(lambda name: name in names or name.startswith(heads), installation(), self._left, names)
         self._watch.exclude(order["excluded"])
         self._watch.begin()
-        _interpreter.listener = self._watch.event
 
     def _left(self, name: str, why: str) -> None:
         self._say(left=[name, why[:_LONGEST]])
@@ -210,7 +209,6 @@ class Template:
             os._exit(0)
         self._control.close()
         self._watch.end()
-        _interpreter.listener = None
         resource.setrlimit(resource.RLIMIT_DATA, self._limit)
         now = dict(os.environ)
         changed = {name: value for name, value in now.items() if self._environment.get(name) != value}
@@ -524,7 +522,7 @@ def _make_way(folder: str) -> None:
             names = [one for one in sys.modules if f"{one}.".startswith(f"{name}.")]
             for one in names:
                 del sys.modules[one]
-            if isinstance(_interpreter.listener, _Report):
+            if _interpreter.listener is not None:
                 _interpreter.listener.forget(names)
 
 
