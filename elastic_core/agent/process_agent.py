@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.observer import EnvironmentContributor, Observer
     from elastic_core.interfaces.watchdog import Expiry
-    from elastic_core.interfaces.workers import WorkerProcesses
+    from elastic_core.interfaces.workers import WorkerExit, WorkerProcesses
 
 _ASKING: Duration = 2.0  # seconds in which workers that hang together are asked for their stacks
 
@@ -59,7 +59,9 @@ class ProcessAgent(SimpleElasticAgent):
         self._table: HangTable | None = None
         self._processes = processes
         self._kill_timeout = kill_timeout
-        self._group_stop = GroupStop(processes, self._events, self._clock, kill_timeout, self._link.stop_by)
+        self._group_stop = GroupStop(
+            processes, self._events, self._clock, kill_timeout, self._link.stop_by, self._exited
+        )
         self._node, self._host = node, host
         self._contribute = contribute
 
@@ -77,12 +79,15 @@ class ProcessAgent(SimpleElasticAgent):
     @prof_as("LocalElasticAgent._monitor_workers")
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         for ended in self._processes.reap():
-            self._reporter.worker_exited(worker_group.round, ended)
+            self._exited(ended)
         # A worker that was killed and hangs in the kernel lives on: it has failed nevertheless, and the stop will find
         # it.
         if failures := self._processes.failures_so_far():
             return RunResult(WorkerState.FAILED, failures=failures)
         return RunResult(WorkerState.HEALTHY if self._processes.running() else WorkerState.SUCCEEDED)
+
+    def _exited(self, ended: WorkerExit) -> None:
+        self._reporter.worker_exited(self._worker_group.round, ended)
 
     @prof_as("LocalElasticAgent._stop_workers")
     def _stop_workers(self, worker_group: WorkerGroup) -> None:

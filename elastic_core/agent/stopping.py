@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from elastic_core.agent.event_queue import EventQueue
     from elastic_core.clock import Clock, Duration, Instant
-    from elastic_core.interfaces.workers import Leftover, WorkerProcesses
+    from elastic_core.interfaces.workers import Leftover, WorkerExit, WorkerProcesses
 
 # Seconds for helpers of ended workers (multiprocessing's tracker) to notice, and to end. After a failure they hold up
 # the restart; at the end of the job nothing waits, and they may have stalled.
@@ -78,6 +78,7 @@ class GroupStop:
 
     Args:
         kill_timeout: see `ProcessAgent`.
+        exited: called for each worker that has ended.
         stop_by: until when the processes may take their grace; None: for all of it. It is asked again and again.
     """
 
@@ -88,8 +89,10 @@ class GroupStop:
         clock: Clock,
         kill_timeout: Duration,
         stop_by: Callable[[], Instant | None] = lambda: None,
+        exited: Callable[[WorkerExit], None] = lambda ended: None,
     ) -> None:
         self._processes = processes
+        self._exited = exited
         self._stop_by = stop_by
         self._events = events
         self._clock = clock
@@ -108,6 +111,7 @@ class GroupStop:
                 self._announce(left, signum, grace)
                 begun = self._clock.now()
                 self._end_processes(signum, grace)
+                self._reap()
                 get_logger().info("workers stopped", seconds=round(self._clock.now() - begun, 3))
             self._deliver_output()
         finally:
@@ -158,7 +162,11 @@ class GroupStop:
                     self._processes.send_signal(signal.SIGKILL)
             self._wait_for_ends(plan.until, progress.look(now), look)
             self._events.take_expired()  # dropped: a worker that was asked to end has its whole grace
-            self._processes.reap()
+            self._reap()
+
+    def _reap(self) -> None:
+        for ended in self._processes.reap():
+            self._exited(ended)
 
     def _unfinished(self) -> bool:
         # The process table, which is long with many workers, is searched only when all workers have gone.

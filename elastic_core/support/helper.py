@@ -44,16 +44,23 @@ class HelperProcess:
         errors: int | IO[bytes] | IO[str] | None = None,
         keeps: Sequence[int] = (),
     ) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", Path(program).absolute(), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=errors,
-            cwd=folder,
-            start_new_session=True,
-            pass_fds=keeps,
-            env=dict(environment or {}),
-        )
+        # Its command line has no path of this package: who kills all that has its name in it must not kill what cleans
+        # up after that. Python takes any name after -X.
+        code = os.memfd_create(Path(program).stem)
+        try:
+            os.write(code, Path(program).read_bytes())
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-X", Path(program).stem, f"/proc/self/fd/{code}", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=errors,
+                cwd=folder,
+                start_new_session=True,
+                pass_fds=[*keeps, code],
+                env=dict(environment or {}),
+            )
+        finally:
+            os.close(code)
         drop_in_forks(self)
 
     @property

@@ -19,9 +19,11 @@ from elastic_core.workers.process import REAPED_BY_OTHERS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from elastic_core.clock import Duration
     from elastic_core.interfaces.workers import RoundPlan, WorkerExit, WorkerRanks
 
 _ERROR_FILE_LIMIT = 1024 * 1024
+_NOTICED_AFTER: Duration = 1.0  # seconds at most between the end of a worker and its exit being noticed, if all is well
 _DEEPEST = 50  # levels of an error file; what handles it later walks down by recursion
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
@@ -34,9 +36,10 @@ _BAD_OPTION = re.compile(r"Error: ")  # click, which says how to use it first
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one worker's end. `stopped` is true if a signal of the agent asked for the exit;
-    `out_of_memory` says how it is known that the kernel killed for memory, `killed_for` why the agent killed the
-    worker, if it hung, and `stack` what the worker was doing at the end; each is empty if that is not so."""
+    """All that is known of one worker's end. `error_at` is when it wrote its error file, 0 if it has none, and
+    `timestamp` when its exit was noticed, in seconds since the epoch. `stopped` is true if a signal of the agent asked
+    for the exit; `out_of_memory` says how it is known that the kernel killed for memory, `killed_for` why the agent
+    killed the worker, if it hung, and `stack` what it was doing at the end; each is empty if that is not so."""
 
     exit: WorkerExit
     ranks: WorkerRanks
@@ -48,6 +51,12 @@ class Evidence:
     out_of_memory: str = ""
     killed_for: str = ""
     stack: str = ""
+    error_at: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """A worker that had an error and was still ending when it was stopped did not only obey."""
+        return bool(self.killed_for) or (self.exit.exitcode != 0 and (bool(self.error_data) or not self.stopped))
 
 
 def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
@@ -105,6 +114,14 @@ def read_error_file(path: Path) -> dict[str, Any]:
         return {"message": f"the error file cannot be read: {error.strerror}"}
 
 
+def written_at(path: Path) -> float:
+    """When the error file was written, in seconds since the epoch; 0 if there is none."""
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def _read(fd: int) -> dict[str, Any]:
     kind = stat.S_IFMT(os.fstat(fd).st_mode)
     if kind != stat.S_IFREG:
@@ -157,18 +174,21 @@ def error_message(data: dict[str, Any]) -> str:
 def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
     """The failure record of one worker."""
     ended = evidence.exit
+    reason = evidence.killed_for or decode_exit(ended.exitcode, evidence.out_of_memory)
+    if evidence.stopped and not evidence.killed_for:
+        reason = "had failed, and had not ended when it was stopped"
     return ProcessFailure(
         local_rank=ended.local_rank,
         pid=ended.pid,
         exitcode=ended.exitcode,
         error_file=evidence.error_file if evidence.error_data else "<N/A>",
         message=error_message(evidence.error_data) or "\n".join(evidence.tail),
-        timestamp=evidence.timestamp,
+        timestamp=evidence.error_at or evidence.timestamp,
         global_rank=evidence.ranks.world,
         role=plan.role,
         node=plan.node,
         round=plan.round,
-        reason=evidence.killed_for or decode_exit(ended.exitcode, evidence.out_of_memory),
+        reason=reason,
         stderr_tail=evidence.tail,
         error_file_data=evidence.error_data,
         curable=bool(evidence.killed_for) or curable(ended.exitcode, evidence.tail),
@@ -177,15 +197,23 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
 
 
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
-    """The failures of a round by global rank. `evidences` come in order of exit: the first counts as the cause of the
-    rest. Workers that only obeyed our own stop are not failures; one that was killed because it hung is a failure with
-    any exit code."""
-    failed = [describe(e, plan) for e in evidences if e.killed_for or (e.exit.exitcode != 0 and not e.stopped)]
+    """The failures of a round by global rank, the cause of the rest first. `evidences` come in order of exit. Workers
+    that only obeyed our own stop are not failures; one that was killed because it hung is a failure with any exit
+    code."""
+    failed = [evidence for evidence in evidences if evidence.failed]
     if not failed:
         return {}
-    cause = failed[0].global_rank
-    rest = (replace(failure, caused_by=cause) for failure in failed[1:])
-    return {failure.global_rank: failure for failure in [failed[0], *rest]}
+    first = _cause(failed)
+    cause = describe(first, plan)
+    rest = (replace(describe(e, plan), caused_by=cause.global_rank) for e in failed if e is not first)
+    return {failure.global_rank: failure for failure in [cause, *rest]}
+
+
+def _cause(failed: Sequence[Evidence]) -> Evidence:
+    """The first to exit, unless others have written error files before: they may have needed long to end."""
+    first = failed[0]
+    began = first.error_at or first.timestamp - _NOTICED_AFTER
+    return min((e for e in failed if 0 < e.error_at < began), key=lambda e: e.error_at, default=first)
 
 
 def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:

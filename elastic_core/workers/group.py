@@ -25,6 +25,7 @@ from elastic_core.workers.failure import (
     explain,
     in_causal_order,
     read_error_file,
+    written_at,
 )
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.hang import NOT_ASKED, HangingWorker, HangPatience, Killed
@@ -93,6 +94,7 @@ class _Round:
     signals: set[int] = field(default_factory=set)
     asked: set[tuple[int, int, bool]] = field(default_factory=set)
     killed: dict[int, Killed] = field(default_factory=dict)
+    untold: list[WorkerExit] = field(default_factory=list)  # what `reap` has to tell yet
     unseen: bool = False  # what is left of it could not be looked at
 
     @property
@@ -195,16 +197,11 @@ class LocalWorkers:
         return [*found, *self._guardian.sentinels()] if found and self._guardian else found
 
     def reap(self) -> list[WorkerExit]:
-        if self._guardian is not None:
-            self._guardian.look()
+        self._look_for_ends()
         if self._round is None:
             return []
-        fresh = [w for w in self._running_workers() if w.reap()]
-        found = [WorkerExit(w.ranks.local, w.pid, w.exitcode or 0) for w in fresh]
-        exits = in_causal_order(found)
-        now = self._clock.timestamp()
-        self._round.exits.update({ended.local_rank: (ended, now, self._obeyed(ended)) for ended in exits})
-        return exits
+        told, self._round.untold = self._round.untold, []
+        return told
 
     def running(self) -> list[int]:
         return [worker.ranks.local for worker in self._running_workers()]
@@ -256,9 +253,9 @@ class LocalWorkers:
         return local
 
     def leftovers(self) -> list[Leftover]:
+        self._look_for_ends()
         if self._round is None:
             return []
-        self.reap()
         try:
             found = sessions.members(self._round.leaders)
         except OSError as error:  # there is no descriptor to read it with
@@ -314,6 +311,17 @@ class LocalWorkers:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
+
+    def _look_for_ends(self) -> None:
+        if self._guardian is not None:
+            self._guardian.look()
+        if self._round is None:
+            return
+        fresh = [w for w in self._running_workers() if w.reap()]
+        exits = in_causal_order([WorkerExit(w.ranks.local, w.pid, w.exitcode or 0) for w in fresh])
+        now = self._clock.timestamp()
+        self._round.exits.update({ended.local_rank: (ended, now, self._obeyed(ended)) for ended in exits})
+        self._round.untold += exits
 
     def _running_workers(self) -> list[WorkerProcess]:
         workers = self._round.workers.values() if self._round else ()
@@ -387,7 +395,7 @@ class LocalWorkers:
         for worker in self._running_workers():
             if worker.sentinel >= 0:
                 wait_readable(worker.sentinel, _END_PATIENCE)
-        self.reap()
+        self._look_for_ends()
 
     def _explained(self, current: _Round) -> dict[int, ProcessFailure]:
         return explain([self._evidence(current, *ended) for ended in current.exits.values()], current.plan)
@@ -401,6 +409,7 @@ class LocalWorkers:
             tail=current.output.tail(ended.local_rank),
             error_file=str(error_file),
             error_data=read_error_file(error_file),
+            error_at=written_at(error_file),
             timestamp=timestamp,
             stopped=obeyed,
             out_of_memory=current.oom.explanation(),

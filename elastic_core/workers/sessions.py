@@ -9,7 +9,7 @@ process id and start alone.
 What runs is read from /proc. On a system without it psutil knows. Where psutil is missing too, as for the guardian,
 only the leaders and the process groups that they made can be found.
 
-This file is also a program, `python -I -S sessions.py`: the guardian. It needs the standard library only, so
+This file is also a program, which `HelperProcess` starts: the guardian. It needs the standard library only, so
 that it costs milliseconds, and it lives in a session of its own, so that what ends the agent does not end it.
 """
 

@@ -43,6 +43,13 @@ def test_a_signal_while_the_workers_run(make_node):
     assert (node.finished.state, node.finished.reason) == ("STOPPED", str(left.value))
 
 
+def test_workers_that_end_while_they_are_stopped_are_told_too(make_node):
+    """A status that shows them as running would be wrong for the whole grace period."""
+    node = make_node(fails)
+    node.run()
+    assert [(ended.local_rank, ended.exitcode) for ended in node.observer.exits[:2]] == [(0, 3), (1, -15)]
+
+
 def test_the_workers_get_the_signal_that_the_agent_got(make_node):
     node = make_node(lambda plan, workers: node.agent.receive_signal(signal.SIGINT))
     with pytest.raises(SignalException):

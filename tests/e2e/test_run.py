@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from job_of_nodes import eventually
 
@@ -46,6 +47,46 @@ def test_a_module_a_command_and_run_path(elastic):
     assert elastic.run("--no-python", "sh", "-c", "echo rank $RANK of $WORLD_SIZE").out == "rank 0 of 1\n"
     script = elastic.script("path.py", "import sys; print(__name__, sys.argv[1:])\n")
     assert elastic.run("--run-path", script, "--y").out == "__main__ ['--y']\n"
+
+
+def test_to_kill_all_that_has_our_name_leaves_no_worker(elastic):
+    """As `pkill -9 -f elastic` does. No worker has the name in its command line."""
+    script = elastic.script("train.py", "import subprocess, time\nsubprocess.Popen(['sleep', '600'])\ntime.sleep(600)")
+    agent = elastic.start("run", "--nproc-per-node=2", script)
+    below = eventually(lambda: (found := psutil.Process(agent.pid).children(recursive=True))[4:] and found, "workers")
+    named = [process for process in below if any("elastic" in word for word in process.cmdline()[1:])]
+    for process in [*named, agent]:
+        process.kill()
+    assert len(named) < len(below)
+    eventually(lambda: not any(process.is_running() and process.status() != "zombie" for process in below), "no worker")
+
+
+FAILS_AND_STAYS = """
+import atexit, os, pathlib, time
+from elastic_core.error_file import record
+
+@record
+def main():
+    file = pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"])
+    if file.name == "rank-0.error.json":
+        atexit.register(time.sleep, 600)
+        raise ValueError("no samples")
+    while not file.with_name("rank-0.error.json").exists():
+        time.sleep(0.01)
+    time.sleep(1.1)
+    {end}
+
+main()
+"""
+
+
+@pytest.mark.parametrize("end", ["raise ConnectionError('peer is gone')", "os._exit(1)", "os.abort()"])
+def test_the_root_cause_is_the_first_error_though_its_worker_ends_last(elastic, end):
+    script = elastic.script("train.py", FAILS_AND_STAYS.replace("{end}", end))
+    done = elastic.run("--nproc-per-node=2", "--shutdown-timeout=1", script)
+    assert done.code == 1
+    report = done.err[done.err.index("Root cause") :]
+    assert "rank 0" in report.splitlines()[0] and "ValueError: no samples" in report
 
 
 def test_python_exec_and_local_rank_in_arguments(elastic):

@@ -291,6 +291,42 @@ def test_the_first_failure_is_the_cause_of_the_rest(plan):
     assert found[10].caused_by == 12
 
 
+WROTE = {"error_data": {"message": "no samples"}}
+
+
+@pytest.mark.parametrize(
+    ("evidences", "cause"),
+    [
+        ([evidence(1, 1, timestamp=20.0), evidence(0, -15, stopped=True, error_at=10.0, **WROTE)], 10),
+        ([evidence(1, 1, timestamp=20.0, error_at=19.0, **WROTE), evidence(0, 1, error_at=10.0, **WROTE)], 10),
+        ([evidence(1, 1, timestamp=20.0, error_at=9.0, **WROTE), evidence(0, 1, error_at=10.0, **WROTE)], 11),
+        ([evidence(1, -6, timestamp=20.0), evidence(0, 1, timestamp=40.0, error_at=10.0, **WROTE)], 10),
+        ([evidence(1, -9, timestamp=20.0), evidence(0, 1, timestamp=20.0, error_at=19.9, **WROTE)], 11),
+        ([evidence(1, 1, timestamp=20.0), evidence(0, 1, timestamp=21.0, error_at=20.5, **WROTE)], 11),
+        ([evidence(1, 1, timestamp=20.0, error_at=19.5, **WROTE), evidence(0, 1, timestamp=20.1)], 11),
+    ],
+    ids=[
+        "it was stopped while it ended",
+        "it ended later",
+        "it ended first",
+        "the other one reacted by a signal",
+        "it reacted to a kill",
+        "it reacted to an exit",
+        "the other one left no file",
+    ],
+)
+def test_the_cause_is_who_had_an_error_first_and_not_who_ended_first(plan, evidences, cause):
+    found = explain(evidences, plan(2))
+    assert [failure.caused_by for failure in found.values()] == [None, cause]
+    assert next(iter(found)) == cause
+
+
+def test_an_error_before_the_stop_is_told_as_that(plan):
+    (found,) = explain([evidence(0, -15, stopped=True, error_at=10.0, **WROTE)], plan()).values()
+    assert found.reason == "had failed, and had not ended when it was stopped"
+    assert (found.message, found.timestamp) == ("no samples", 10.0)
+
+
 def test_those_who_obeyed_did_not_fail(plan):
     assert explain([evidence(0, -15, stopped=True), evidence(1, 0)], plan(2)) == {}
     assert explain([], plan()) == {}

@@ -169,10 +169,10 @@ class Faults:
         return self._pause(agent.process.pid, fault, end) if agent else None
 
     def _guardian_kill(self, fault: Fault, end: Callable[[], None]) -> int | None:
-        return self._send(self._stage.helper(fault.place, "sessions.py"), signal.SIGKILL, end)
+        return self._send(self._stage.helper(fault.place, "-X sessions"), signal.SIGKILL, end)
 
     def _guardian_stop(self, fault: Fault, end: Callable[[], None]) -> int | None:
-        return self._pause(self._stage.helper(fault.place, "sessions.py"), fault, end)
+        return self._pause(self._stage.helper(fault.place, "-X sessions"), fault, end)
 
     def _template_kill(self, fault: Fault, end: Callable[[], None]) -> int | None:
         return self._send(self._stage.helper(fault.place, "elastic: template"), signal.SIGKILL, end)
@@ -200,7 +200,7 @@ class Faults:
         return self._member_ends(fault, end, signal.SIGTERM)
 
     def _keeper_kill(self, fault: Fault, end: Callable[[], None]) -> int | None:
-        return self._send(self._stage.helper(fault.place, "keeper.py"), signal.SIGKILL, end)
+        return self._send(self._stage.helper(fault.place, "-X keeper"), signal.SIGKILL, end)
 
     def _member_stop(self, fault: Fault, end: Callable[[], None]) -> int | None:
         return self._pause(self._stage.member(fault.place), fault, end)
