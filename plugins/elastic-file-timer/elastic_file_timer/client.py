@@ -9,6 +9,7 @@ import os
 import select
 import stat
 import threading
+import warnings
 from pathlib import Path
 from signal import SIGKILL
 
@@ -50,16 +51,17 @@ class FileTimerClient(TimerClient):
         self._outlet: _Outlet | None = None
         self._me: tuple[int, int | None] = (0, None)
         self._unsent: dict[str, None] = {}
+        self._held = False  # the server did not read at the last try, so that nobody waits for it again
 
     def __reduce__(self) -> tuple[object, ...]:
         return FileTimerClient, (self._path, self._signal, self._run_id, self._patience)
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """See `TimerClient.acquire`.
+        """See `TimerClient.acquire`. If there is a server, and it has read nothing for as long as `patience`, a warning
+        says so, and there is no timer: work goes on, for an agent that is stopped could end nothing that hangs.
 
         Raises:
             BrokenPipeError: no server is there, for as long as `patience`.
-            TimeoutError: there is one, and it has read nothing for as long as that.
             ValueError: no time at all, or a scope that is longer than a request can be.
         """
         if not (math.isfinite(expiration_time) and expiration_time >= 0):
@@ -68,15 +70,22 @@ class FileTimerClient(TimerClient):
         begun = _CLOCK.now()
         deadline = later(begun, left)
         self._unsent.pop(scope_id, None)
-        until = later(begun, self._patience)
+        until = begun if self._held else later(begun, self._patience)
         for scope in list(self._unsent):
             self._release(scope, server_until=begun, room_until=until)
-        self._send(self._line(scope_id, expiration_time, self._signal, deadline), until, until)
+        line = self._line(scope_id, expiration_time, self._signal, deadline)
+        try:
+            self._send(line, until, until)
+            self._held = False
+        except TimeoutError as error:
+            if not self._held:
+                warnings.warn(f"no timer for {scope_id!r}: {error.strerror}", RuntimeWarning, stacklevel=2)
+            self._held = True
 
     def release(self, scope_id: str) -> None:
         """See `TimerClient.release`. What cannot be sent is sent before the next timer is acquired."""
         now = _CLOCK.now()
-        self._release(scope_id, server_until=now, room_until=later(now, self._patience))
+        self._release(scope_id, server_until=now, room_until=now if self._held else later(now, self._patience))
 
     def _release(self, scope_id: str, server_until: Instant, room_until: Instant) -> None:
         try:
