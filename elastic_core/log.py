@@ -67,6 +67,7 @@ EVENTS: Mapping[EventName, str] = {
     "worker hangs": "a worker did not release a timer, or made no progress for `--hang-timeout`, and was killed",
     "watchdog lost": "workers that hang are no longer noticed, for the reason given",
     "timer expired": "a process did not release a timer in time, and the timer server itself acts on it, as given",
+    "timer ignored": "a watchdog timer expired, but its process is in no worker's session",
     "timer request refused": "the watchdog cannot use a request; logged for the first of its kind, others are counted",
     "timer pipe made again": "the watchdog's pipe was removed while in use, and has been made again",
     "health endpoint failed": "the health endpoint could not start, or failed later",

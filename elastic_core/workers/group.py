@@ -241,6 +241,8 @@ class LocalWorkers:
         return self._round.activity.samples(self._running_workers()) if self._round else []
 
     def kill(self, pid: int, reason: str, ask: bool = True) -> int | None:
+        if self._round and sessions.start_of(pid) and not sessions.leader_of(pid, self._round.leaders):
+            get_logger().warning("timer ignored", pid=pid, reason="the process has left its worker's session")
         running = {worker.pid: worker for worker in self._running_workers()}
         leader = sessions.leader_of(pid, {worker.pid: worker.start for worker in running.values()})
         local = running[leader].ranks.local if leader else None

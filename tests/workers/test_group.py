@@ -7,9 +7,11 @@ import re
 import select
 import signal
 
+import psutil
 import pytest
 
 from elastic_core.interfaces.workers import WorkerProcesses
+from elastic_core.testing import eventually
 from elastic_core.workers.failure import OomCounter
 from elastic_core.workers.numa import Binding, Cpu, Machine
 from elastic_core.workers.process import thread_sentinel, wait_readable
@@ -121,6 +123,23 @@ def test_a_kill_for_want_of_memory_is_told_apart(local_workers, python, plan, tm
     rounds.wait_for_exits(1)
     rounds.finish()
     assert "out of memory" in rounds.workers.failures()[0].reason
+
+
+def test_a_process_that_left_its_workers_session_is_told_and_not_killed(local_workers, python, plan, capsys):
+    rounds = local_workers(python("import subprocess; subprocess.run(['sleep', '600'], start_new_session=True)"))
+    (worker,) = rounds.start(plan()).values()
+    children = psutil.Process(worker).children
+    assert eventually(lambda: children() and children()[0].name() == "sleep")
+    (left,) = children()
+    assert rounds.workers.kill(left.pid, "it hangs") is None
+    assert (
+        f'timer ignored: pid={left.pid} reason="the process has left its worker\'s session"' in capsys.readouterr().err
+    )
+    assert left.is_running()
+    left.kill()
+    rounds.wait_for_exits(1)
+    rounds.finish()
+    assert "timer ignored" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("others_stopped", [False, True])
