@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -133,6 +134,7 @@ class LocalWorkers:
         self._guardian: Guardian | None = None
         self._lifeline = -1
         self._scratch: Path | None = None
+        self._scratch_lock = -1
         self._round: _Round | None = None
         self._leftover_sentinels: list[int] = []
         self._failures: dict[int, ProcessFailure] = {}
@@ -310,9 +312,7 @@ class LocalWorkers:
         if self._guardian is not None:
             self._guardian.close()
             self._guardian = None
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = None
+        self._close_scratch()
 
     def _look_for_ends(self) -> None:
         if self._guardian is not None:
@@ -358,11 +358,19 @@ class LocalWorkers:
 
     def _ensure_helpers(self) -> tuple[Guardian, Path]:
         guardian = self._ensure_guardian()
+        if self._scratch is not None and not self._scratch.is_dir():
+            self._close_scratch()  # something has cleaned up /tmp
         if self._scratch is None:
             with interrupts_held():
-                self._scratch = _temporary_folder()
+                self._scratch, self._scratch_lock = _temporary_folder()
                 guardian.scratch(str(self._scratch))
         return guardian, self._scratch
+
+    def _close_scratch(self) -> None:
+        if self._scratch is not None:
+            os.close(self._scratch_lock)
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
 
     def _environments(self, plan: RoundPlan, folder: Path) -> dict[int, dict[str, str]]:
         """The variables of each worker by local rank."""
@@ -440,9 +448,18 @@ class LocalWorkers:
         self._leftover_sentinels = []
 
 
-def _temporary_folder() -> Path:
+def _temporary_folder() -> tuple[Path, int]:
+    """The folder, and a descriptor that holds a lock: systemd-tmpfiles does not clean up in folders that are locked."""
     try:
-        return Path(tempfile.mkdtemp(prefix="elastic-"))
+        path = Path(tempfile.mkdtemp(prefix="elastic-"))
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except BaseException:
+            path.rmdir()
+            raise
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return path, lock
     except OSError as error:
         if remedy(error):
             raise

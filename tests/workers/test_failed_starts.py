@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import resource
 import shutil
@@ -130,14 +131,31 @@ def test_no_temporary_folder_is_a_problem(local_workers, python, plan, temporary
         local_workers(python("pass")).start(plan())
 
 
-def test_a_temporary_folder_that_is_spoilt_is_not_the_log_dir_s_fault(local_workers, python, plan, temporary_folder):
-    rounds = local_workers(python("pass"))
+@pytest.mark.parametrize("left", ["nothing", "a file"])
+def test_a_scratch_folder_that_was_removed_is_made_again(local_workers, python, plan, temporary_folder, left):
+    rounds = local_workers(
+        python("import os; open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write('so'); os._exit(1)")
+    )
     rounds.run(plan())
     [scratch] = temporary_folder.iterdir()
     shutil.rmtree(scratch)
-    scratch.write_text("")
-    with pytest.raises(ConfigurationError, match="TMPDIR: expected a folder that can be written"):
-        rounds.start(plan(round=2))
+    if left == "a file":
+        scratch.write_text("")
+    rounds.run(plan(round=2))
+    assert rounds.workers.failures()[0].message == "so"
+
+
+def test_a_scratch_folder_is_locked_so_that_nobody_cleans_up_in_it(local_workers, python, plan, temporary_folder):
+    """systemd-tmpfiles takes an exclusive lock, and passes the folder over if it gets none."""
+    rounds = local_workers(python("pass"))
+    rounds.run(plan())
+    [scratch] = temporary_folder.iterdir()
+    folder = os.open(scratch, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(folder)
+    rounds.workers.close()
+    assert not list(temporary_folder.iterdir())
 
 
 def test_an_error_file_that_cannot_be_replaced_is_a_problem_of_its_folder(local_workers, python, plan, tmp_path):
