@@ -43,7 +43,7 @@ def test_the_figures_of_a_pod_are_those_of_the_manifest(of_job, of_page):
 @pytest.mark.parametrize("script", sorted((ROOT / "examples" / "slurm").glob("*.sbatch")), ids=lambda path: path.stem)
 def test_the_times_of_a_batch_script_are_those_of_the_page(script):
     text = script.read_text()
-    before, grace = re.search(r"--signal=(B:TERM@\d+)", text)[1], re.search(r"--shutdown-timeout=\d+", text)[0]
+    before, grace = re.search(r"--signal=(B:USR1@\d+)", text)[1], re.search(r"--shutdown-timeout=\d+", text)[0]
     assert f"`#SBATCH --signal={before}`" in SLURM
     assert f"`{grace}`" in SLURM
     assert f"../examples/slurm/{script.name}" in SLURM

@@ -5,4 +5,5 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parent))  # `slurm_cluster`
 sys.path.append(str(Path(__file__).parents[1] / "docs"))

@@ -1,4 +1,4 @@
-"""The batch scripts, run as Slurm would run them: what the agents make of it, and what a signal does."""
+"""The batch scripts, and what the agents make of them. `test_slurm_cluster.py` runs one on a real Slurm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,21 +48,6 @@ umask > umask.txt
 printf '%s\\n' "$@" > srun.txt
 exit ${SRUN_EXITS:-0}
 """
-ENDS_AT_ONCE = """\
-#!/bin/bash
-trap 'kill %1; echo TERM > srun.txt; exit 143' TERM
-kill -TERM $PPID
-sleep 60 &
-wait
-"""
-WAITS = """\
-#!/bin/bash
-trap 'kill %1; echo TERM > srun.txt; exit ${SRUN_EXITS:-143}' TERM
-sleep 60 &
-echo runs
-wait
-"""
-
 pytestmark = [pytest.mark.integration, pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)]
 
 
@@ -183,7 +167,7 @@ def test_there_is_time_to_stop(cluster, script):
     settings: Settings = cluster.agents(script)[0].settings
     before = int(directives(script)["signal"].rpartition("@")[2])
     assert settings.shutdown_timeout + settings.kill_timeout < before
-    assert directives(script)["signal"].startswith("B:TERM")
+    assert directives(script)["signal"].startswith("B:USR1")
 
 
 def test_srun_starts_one_agent_on_a_node_and_ends_none(cluster, script):
@@ -198,20 +182,3 @@ def test_the_outcome_is_the_agents(cluster, script, code):
     with cluster.start(script, RECORDS, SRUN_EXITS=str(code)) as shell:
         assert shell.wait(LIMIT_S) == code
     assert cluster.told("scontrol") == []
-
-
-@pytest.mark.parametrize(("code", "requeued"), [(143, ["requeue 123456"]), (0, [])])
-def test_out_of_time_the_agents_are_told_and_the_job_is_queued_again(cluster, script, code, requeued):
-    with cluster.start(script, WAITS, SRUN_EXITS=str(code)) as shell:
-        assert shell.stdout.readline() == "runs\n"
-        shell.send_signal(signal.SIGTERM)
-        assert shell.wait(LIMIT_S) == code
-    assert cluster.told("srun") == ["TERM"]
-    assert cluster.told("scontrol") == requeued
-
-
-def test_out_of_time_in_the_moment_of_the_start_the_agents_are_told_too(cluster, script):
-    with cluster.start(script, ENDS_AT_ONCE) as shell:
-        assert shell.wait(LIMIT_S) == 143
-    assert cluster.told("srun") == ["TERM"]
-    assert cluster.told("scontrol") == ["requeue 123456"]

@@ -1,0 +1,136 @@
+"""The batch script on a real Slurm: what was saved when the time is over, a job is cancelled, or gives way."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from slurm_cluster import NoSlurm, SlurmCluster, install
+
+from elastic_core.testing import eventually
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "slurm" / "train.sbatch"
+LONG = 180.0
+TRAIN = """
+import os, pathlib, signal, sys, time
+rank, home = os.environ["RANK"], pathlib.Path.home()
+saved, asked = home / f"saved-{rank}", []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+step = int(saved.read_text()) if saved.exists() else 0
+
+def tell(what):
+    with open(home / "log", "a") as log:
+        log.write(f"{what} {rank} {step} {os.getpid()} {os.environ['TORCHELASTIC_RUN_ID']}\\n")
+
+tell("begins")
+while not (home / "finish").exists():
+    time.sleep(0.05)
+    step += 1
+    if asked:
+        time.sleep(1)
+        saved.write_text(str(step))
+        tell("saves")
+        sys.exit(0)
+"""
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+
+
+class Job:
+    """`train.sbatch`, as for two nodes without a GPU. Others that run here need the processors as well."""
+
+    def __init__(self, cluster: SlurmCluster) -> None:
+        self.cluster = cluster
+        text = re.sub(r"#SBATCH --(gpus|cpus)-per-.*\n", "", SCRIPT.read_text()).replace("--nproc-per-node=gpu", "")
+        (cluster.folder / "train.sbatch").write_text(text)
+        (cluster.folder / "train.py").write_text(TRAIN)
+
+    def start(self, *words):
+        self.number = self.cluster.submit("--nodes=2", *words, "train.sbatch")
+        return self.told("begins", 2)
+
+    def told(self, what, count):
+        """The lines of the log that begin so: rank, step, process id, run id."""
+        path = self.cluster.folder / "log"
+
+        def found():
+            lines = path.read_text().splitlines() if path.exists() else []
+            return [line.split()[1:] for line in lines if line.startswith(f"{what} ")]
+
+        eventually(lambda: len(found()) >= count, LONG, f"{count} workers that say {what}")
+        return found()
+
+    def ends(self, state):
+        eventually(lambda: self.cluster.state(self.number).startswith(state), LONG, state)
+
+    def finish(self):
+        (self.cluster.folder / "finish").touch()
+        self.ends("COMPLETED 0:0")
+
+    def resumes(self):
+        """The job runs again, from what each of its ranks has saved."""
+        saved = {rank: step for rank, step, *_ in self.told("saves", 2)}
+        again = self.told("begins", 4)[2:]
+        assert {rank: step for rank, step, *_ in again} == saved
+        assert all(run.endswith("-r1") for *_, run in again)
+
+
+@pytest.fixture
+def job(tmp_path, request):
+    try:
+        install()
+    except NoSlurm as error:
+        if "CI" in os.environ and request.node.get_closest_marker("nightly"):
+            raise
+        pytest.skip(str(error))
+    if os.geteuid() != 0 or sys.platform != "linux":
+        pytest.skip("a cluster needs name spaces")
+    cluster = SlurmCluster(tmp_path)
+    yield Job(cluster)
+    cluster.close()
+
+
+def test_a_killed_worker_costs_a_restart_and_scancel_lets_all_save(job):
+    """A job that is cancelled is not queued again."""
+    first = job.start()
+    job.cluster.kill(first[1][2])
+    again = job.told("begins", 4)[2:]
+    job.cluster.run("scancel", job.number)
+    saved = job.told("saves", 3)[1:]  # the other worker has saved before the restart
+    assert sorted(pid for *_, pid, _ in saved) == sorted(pid for *_, pid, _ in again)
+    job.ends("CANCELLED")
+
+
+@pytest.mark.nightly
+def test_out_of_time_all_save_and_the_job_goes_on_from_there(job):
+    """Slurm looks at the time twice a minute."""
+    job.start("--time=3")
+    job.resumes()
+    job.finish()
+
+
+@pytest.mark.nightly
+def test_a_signal_to_the_steps_lets_all_save(job):
+    job.start()
+    job.cluster.run("scancel", "--signal=TERM", job.number)
+    job.told("saves", 2)
+    job.ends("FAILED 143:0")
+
+
+@pytest.mark.nightly
+def test_a_job_that_gives_way_saves_and_goes_on_later(job):
+    job.start()
+    other = job.cluster.submit("--partition=high", "--nodes=2", "--ntasks-per-node=2", "--wrap=sleep 5")
+    job.resumes()
+    assert job.cluster.state(other) == "COMPLETED 0:0"
+    job.finish()
+
+
+@pytest.mark.nightly
+def test_a_node_whose_slurmd_is_killed_is_given_up_by_slurm_and_the_job_runs_again(job):
+    job.start()
+    job.cluster.kill_daemon("n2")
+    job.ends("PENDING")
