@@ -111,10 +111,10 @@ class GroupStop:
                 self._announce(left, signum, grace)
                 begun = self._clock.now()
                 self._end_processes(signum, grace)
-                self._reap()
                 get_logger().info("workers stopped", seconds=round(self._clock.now() - begun, 3))
             self._deliver_output()
         finally:
+            self._reap()
             self._processes.finish()
 
     def _left_behind(self, afterglow: Duration) -> list[Leftover]:

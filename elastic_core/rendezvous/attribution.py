@@ -43,7 +43,7 @@ def is_certain(failures: Mapping[int, ProcessFailure]) -> bool:
 def _by_itself(failure: ProcessFailure) -> bool:
     if not failure.curable or failure.hung:
         return True
-    if failure.exitcode < 0 and failure.exitcode != -signal.SIGABRT:
+    if failure.exitcode < 0 and failure.exitcode != -signal.SIGABRT and not failure.error_file_data:
         return True
     words = " ".join([failure.message, *failure.stderr_tail]).lower()
     return bool(words.strip()) and not any(phrase in words for phrase in PHRASES)

@@ -44,8 +44,8 @@ class HelperProcess:
         errors: int | IO[bytes] | IO[str] | None = None,
         keeps: Sequence[int] = (),
     ) -> None:
-        # Its command line has no path of this package: who kills all that has its name in it must not kill what cleans
-        # up after that. Python takes any name after -X.
+        # The command line contains no path of this package: `pkill -f elastic` must not kill the process that cleans
+        # up after the agent. `-X NAME` only labels the process: Python accepts any name there.
         code = os.memfd_create(Path(program).stem)
         try:
             os.write(code, Path(program).read_bytes())

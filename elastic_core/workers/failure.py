@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _ERROR_FILE_LIMIT = 1024 * 1024
 _NOTICED_AFTER: Duration = 1.0  # seconds at most between the end of a worker and its exit being noticed, if all is well
+_LONGEST_TIME = 12  # digits
+_WHOLE: Duration = 1.0  # error files have whole seconds
 _DEEPEST = 50  # levels of an error file; what handles it later walks down by recursion
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
@@ -36,10 +38,15 @@ _BAD_OPTION = re.compile(r"Error: ")  # click, which says how to use it first
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one worker's end. `error_at` is when it wrote its error file, 0 if it has none, and
-    `timestamp` when its exit was noticed, in seconds since the epoch. `stopped` is true if a signal of the agent asked
-    for the exit; `out_of_memory` says how it is known that the kernel killed for memory, `killed_for` why the agent
-    killed the worker, if it hung, and `stack` what it was doing at the end; each is empty if that is not so."""
+    """All that is known of one worker's end.
+
+    Args:
+        timestamp: when its exit was noticed, in seconds since the epoch.
+        stopped: whether a signal of the agent asked for the exit.
+        out_of_memory: how it is known that the kernel killed for memory; empty if it did not.
+        killed_for: why the agent killed the worker, if it hung; else empty.
+        stack: what it was doing at the end, if that is known.
+    """
 
     exit: WorkerExit
     ranks: WorkerRanks
@@ -51,11 +58,19 @@ class Evidence:
     out_of_memory: str = ""
     killed_for: str = ""
     stack: str = ""
-    error_at: float = 0.0
+
+    @property
+    def error_at(self) -> float:
+        """When the error happened, in whole seconds since the epoch by the worker's clock, if its error file says so as
+        torch's `@record` does; else 0. Not when the file was written, which may be the time of a file server."""
+        message = self.error_data.get("message")
+        extra = message.get("extraInfo") if isinstance(message, dict) else None
+        said = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
+        return float(said) if said.isdecimal() and len(said) < _LONGEST_TIME else 0.0
 
     @property
     def failed(self) -> bool:
-        """A worker that had an error and was still ending when it was stopped did not only obey."""
+        """Whether the worker failed rather than obeyed our stop. An error file counts, even if the stop ended it."""
         return bool(self.killed_for) or (self.exit.exitcode != 0 and (bool(self.error_data) or not self.stopped))
 
 
@@ -114,14 +129,6 @@ def read_error_file(path: Path) -> dict[str, Any]:
         return {"message": f"the error file cannot be read: {error.strerror}"}
 
 
-def written_at(path: Path) -> float:
-    """When the error file was written, in seconds since the epoch; 0 if there is none."""
-    try:
-        return path.lstat().st_mtime
-    except OSError:
-        return 0.0
-
-
 def _read(fd: int) -> dict[str, Any]:
     kind = stat.S_IFMT(os.fstat(fd).st_mode)
     if kind != stat.S_IFREG:
@@ -176,14 +183,14 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
     ended = evidence.exit
     reason = evidence.killed_for or decode_exit(ended.exitcode, evidence.out_of_memory)
     if evidence.stopped and not evidence.killed_for:
-        reason = "had failed, and had not ended when it was stopped"
+        reason = "failed, and was still exiting when the agent stopped it"
     return ProcessFailure(
         local_rank=ended.local_rank,
         pid=ended.pid,
         exitcode=ended.exitcode,
         error_file=evidence.error_file if evidence.error_data else "<N/A>",
         message=error_message(evidence.error_data) or "\n".join(evidence.tail),
-        timestamp=evidence.error_at or evidence.timestamp,
+        timestamp=evidence.timestamp,
         global_rank=evidence.ranks.world,
         role=plan.role,
         node=plan.node,
@@ -210,10 +217,14 @@ def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, Process
 
 
 def _cause(failed: Sequence[Evidence]) -> Evidence:
-    """The first to exit, unless others have written error files before: they may have needed long to end."""
+    """The first worker to exit, unless another wrote its error file earlier: it can take long to exit after that."""
     first = failed[0]
-    began = first.error_at or first.timestamp - _NOTICED_AFTER
-    return min((e for e in failed if 0 < e.error_at < began), key=lambda e: e.error_at, default=first)
+    if first.killed_for:  # it hung before others gave up
+        return first
+    # Exits that were noticed together may be a kill and its consequences, see `in_causal_order`.
+    others = [e for e in failed if e.error_at and (first.error_at or e.timestamp > first.timestamp)]
+    began = first.error_at or first.timestamp - _NOTICED_AFTER - _WHOLE
+    return min((e for e in others if e.error_at < began), key=lambda e: e.error_at, default=first)
 
 
 def in_causal_order(exits: Sequence[WorkerExit]) -> list[WorkerExit]:

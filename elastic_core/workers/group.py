@@ -26,7 +26,6 @@ from elastic_core.workers.failure import (
     explain,
     in_causal_order,
     read_error_file,
-    written_at,
 )
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.hang import NOT_ASKED, HangingWorker, HangPatience, Killed
@@ -95,7 +94,7 @@ class _Round:
     signals: set[int] = field(default_factory=set)
     asked: set[tuple[int, int, bool]] = field(default_factory=set)
     killed: dict[int, Killed] = field(default_factory=dict)
-    untold: list[WorkerExit] = field(default_factory=list)  # what `reap` has to tell yet
+    unreported: list[WorkerExit] = field(default_factory=list)  # exits that `reap` has not returned yet
     unseen: bool = False  # what is left of it could not be looked at
 
     @property
@@ -202,8 +201,8 @@ class LocalWorkers:
         self._look_for_ends()
         if self._round is None:
             return []
-        told, self._round.untold = self._round.untold, []
-        return told
+        exits, self._round.unreported = self._round.unreported, []
+        return exits
 
     def running(self) -> list[int]:
         return [worker.ranks.local for worker in self._running_workers()]
@@ -323,7 +322,7 @@ class LocalWorkers:
         exits = in_causal_order([WorkerExit(w.ranks.local, w.pid, w.exitcode or 0) for w in fresh])
         now = self._clock.timestamp()
         self._round.exits.update({ended.local_rank: (ended, now, self._obeyed(ended)) for ended in exits})
-        self._round.untold += exits
+        self._round.unreported += exits
 
     def _running_workers(self) -> list[WorkerProcess]:
         workers = self._round.workers.values() if self._round else ()
@@ -419,7 +418,6 @@ class LocalWorkers:
             tail=current.output.tail(ended.local_rank),
             error_file=str(error_file),
             error_data=read_error_file(error_file),
-            error_at=written_at(error_file),
             timestamp=timestamp,
             stopped=obeyed,
             out_of_memory=current.oom.explanation(),

@@ -43,7 +43,7 @@ def test_a_signal_while_the_workers_run(make_node):
     assert (node.finished.state, node.finished.reason) == ("STOPPED", str(left.value))
 
 
-def test_workers_that_end_while_they_are_stopped_are_told_too(make_node):
+def test_exits_during_a_stop_are_reported(make_node):
     """A status that shows them as running would be wrong for the whole grace period."""
     node = make_node(fails)
     node.run()

@@ -48,7 +48,7 @@ def test_every_row_quotes_something_and_says_what_to_do():
 COURSE = {"worker failed", "restart decided", "round over", "signal received"}
 """What belongs to the course of a job that goes wrong. Its report and its exit code are in the table."""
 
-TOLD_BY_WATCHDOGS = {"timer request refused", "timer pipe made again"}
+TOLD_BY_WATCHDOGS = {"timer ignored", "timer request refused", "timer pipe made again"}
 """On the page about timers."""
 
 

@@ -49,7 +49,7 @@ def test_a_module_a_command_and_run_path(elastic):
     assert elastic.run("--run-path", script, "--y").out == "__main__ ['--y']\n"
 
 
-def test_to_kill_all_that_has_our_name_leaves_no_worker(elastic):
+def test_pkill_elastic_leaves_no_worker(elastic):
     """As `pkill -9 -f elastic` does. No worker has the name in its command line."""
     script = elastic.script("train.py", "import subprocess, time\nsubprocess.Popen(['sleep', '600'])\ntime.sleep(600)")
     agent = elastic.start("run", "--nproc-per-node=2", script)
@@ -73,7 +73,7 @@ def main():
         raise ValueError("no samples")
     while not file.with_name("rank-0.error.json").exists():
         time.sleep(0.01)
-    time.sleep(1.1)
+    time.sleep(3.1)
     {end}
 
 main()
@@ -81,7 +81,7 @@ main()
 
 
 @pytest.mark.parametrize("end", ["raise ConnectionError('peer is gone')", "os._exit(1)", "os.abort()"])
-def test_the_root_cause_is_the_first_error_though_its_worker_ends_last(elastic, end):
+def test_first_error_is_root_cause_if_worker_exits_last(elastic, end):
     script = elastic.script("train.py", FAILS_AND_STAYS.replace("{end}", end))
     done = elastic.run("--nproc-per-node=2", "--shutdown-timeout=1", script)
     assert done.code == 1

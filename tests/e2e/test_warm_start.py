@@ -249,7 +249,7 @@ def sample(seeds=random.Random()):
 """
 
 
-def test_what_a_library_draws_for_itself_is_another_for_each_worker(warm_runs):
+def test_random_values_of_a_library_differ_by_worker(warm_runs):
     """Not those of the template, which would make all ranks sample alike."""
     (warm_runs.site / "drawing_lib.py").write_text(DRAWING)
     second = "print(drawing_lib.GENERATOR.random(), drawing_lib.IDENTIFIER, drawing_lib.NUMBER, drawing_lib.sample())"

@@ -46,7 +46,7 @@ PartitionName=high Nodes=ALL PriorityTier=2 PreemptMode=OFF
 """
 NODE = "NodeName=n{number} NodeHostname={host} NodeAddr=10.9.0.{number} Port={port} CPUs=2"
 PORT = 17000
-# In name spaces of their own: the nodes have names there, no port is taken, and all ends with the first process.
+# Separate namespaces: the nodes have names there, no host port is used, and everything ends with the first process.
 START = """\
 set -e
 ip link set lo up

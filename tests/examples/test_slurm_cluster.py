@@ -93,7 +93,7 @@ def job(tmp_path, request):
     cluster.close()
 
 
-def test_a_killed_worker_costs_a_restart_and_scancel_lets_all_save(job):
+def test_killed_worker_is_restarted_and_scancel_lets_all_save(job):
     """A job that is cancelled is not queued again."""
     first = job.start()
     job.cluster.kill(first[1][2])
@@ -105,7 +105,7 @@ def test_a_killed_worker_costs_a_restart_and_scancel_lets_all_save(job):
 
 
 @pytest.mark.nightly
-def test_out_of_time_all_save_and_the_job_goes_on_from_there(job):
+def test_job_saves_at_time_limit_and_resumes(job):
     """Slurm looks at the time twice a minute."""
     job.start("--time=3")
     job.resumes()
@@ -113,7 +113,7 @@ def test_out_of_time_all_save_and_the_job_goes_on_from_there(job):
 
 
 @pytest.mark.nightly
-def test_a_signal_to_the_steps_lets_all_save(job):
+def test_signal_to_the_steps_lets_all_save(job):
     job.start()
     job.cluster.run("scancel", "--signal=TERM", job.number)
     job.told("saves", 2)
@@ -121,7 +121,7 @@ def test_a_signal_to_the_steps_lets_all_save(job):
 
 
 @pytest.mark.nightly
-def test_a_job_that_gives_way_saves_and_goes_on_later(job):
+def test_preempted_job_saves_and_resumes(job):
     job.start()
     other = job.cluster.submit("--partition=high", "--nodes=2", "--ntasks-per-node=2", "--wrap=sleep 5")
     job.resumes()
@@ -130,7 +130,7 @@ def test_a_job_that_gives_way_saves_and_goes_on_later(job):
 
 
 @pytest.mark.nightly
-def test_a_node_whose_slurmd_is_killed_is_given_up_by_slurm_and_the_job_runs_again(job):
+def test_job_is_requeued_after_slurmd_is_killed(job):
     job.start()
     job.cluster.kill_daemon("n2")
     job.ends("PENDING")

@@ -15,6 +15,8 @@ from elastic_core.rendezvous.attribution import PHRASES, is_certain
         ({"message": "ValueError", "stderr_tail": ("NCCL WARN ..",)}, False),
         ({"exitcode": -9}, True),
         ({"exitcode": -11}, True),
+        ({"exitcode": -15, "message": "Connection reset by peer", "error_file_data": {"message": {}}}, False),
+        ({"exitcode": -15, "message": "ValueError: no such file", "error_file_data": {"message": {}}}, True),
         ({"exitcode": -6}, False),  # how a collective gives up
         ({"exitcode": -6, "message": "assertion x > 0 failed"}, True),
         ({"message": "   "}, False),

@@ -291,19 +291,23 @@ def test_the_first_failure_is_the_cause_of_the_rest(plan):
     assert found[10].caused_by == 12
 
 
-WROTE = {"error_data": {"message": "no samples"}}
+def wrote(at):
+    """An error file as `@record` writes it."""
+    extra = {"py_callstack": "ValueError: no samples", "timestamp": str(at)}
+    return {"error_data": {"message": {"message": "no samples", "extraInfo": extra}}}
 
 
 @pytest.mark.parametrize(
     ("evidences", "cause"),
     [
-        ([evidence(1, 1, timestamp=20.0), evidence(0, -15, stopped=True, error_at=10.0, **WROTE)], 10),
-        ([evidence(1, 1, timestamp=20.0, error_at=19.0, **WROTE), evidence(0, 1, error_at=10.0, **WROTE)], 10),
-        ([evidence(1, 1, timestamp=20.0, error_at=9.0, **WROTE), evidence(0, 1, error_at=10.0, **WROTE)], 11),
-        ([evidence(1, -6, timestamp=20.0), evidence(0, 1, timestamp=40.0, error_at=10.0, **WROTE)], 10),
-        ([evidence(1, -9, timestamp=20.0), evidence(0, 1, timestamp=20.0, error_at=19.9, **WROTE)], 11),
-        ([evidence(1, 1, timestamp=20.0), evidence(0, 1, timestamp=21.0, error_at=20.5, **WROTE)], 11),
-        ([evidence(1, 1, timestamp=20.0, error_at=19.5, **WROTE), evidence(0, 1, timestamp=20.1)], 11),
+        ([evidence(1, 1, timestamp=20.0), evidence(0, -15, stopped=True, timestamp=21.0, **wrote(10))], 10),
+        ([evidence(1, 1, timestamp=20.0, **wrote(19)), evidence(0, 1, timestamp=20.0, **wrote(10))], 10),
+        ([evidence(1, 1, timestamp=20.0, **wrote(9)), evidence(0, 1, timestamp=20.0, **wrote(10))], 11),
+        ([evidence(1, -6, timestamp=20.0), evidence(0, 1, timestamp=40.0, **wrote(10))], 10),
+        ([evidence(1, -9, timestamp=20.0), evidence(0, 1, timestamp=21.0, **wrote(19))], 11),
+        ([evidence(1, -9, timestamp=30.0), evidence(0, 1, timestamp=30.0, **wrote(20))], 11),
+        ([evidence(1, 1, timestamp=20.0, **wrote(19)), evidence(0, 1, timestamp=20.1)], 11),
+        ([evidence(1, -9, timestamp=60.0, killed_for="hang"), evidence(0, 1, timestamp=61.0, **wrote(30))], 11),
     ],
     ids=[
         "it was stopped while it ended",
@@ -311,20 +315,27 @@ WROTE = {"error_data": {"message": "no samples"}}
         "it ended first",
         "the other one reacted by a signal",
         "it reacted to a kill",
-        "it reacted to an exit",
+        "both exits were noticed late",
         "the other one left no file",
+        "it gave up on one that hung",
     ],
 )
-def test_the_cause_is_who_had_an_error_first_and_not_who_ended_first(plan, evidences, cause):
+def test_cause_is_first_error_not_first_exit(plan, evidences, cause):
     found = explain(evidences, plan(2))
     assert [failure.caused_by for failure in found.values()] == [None, cause]
     assert next(iter(found)) == cause
 
 
-def test_an_error_before_the_stop_is_told_as_that(plan):
-    (found,) = explain([evidence(0, -15, stopped=True, error_at=10.0, **WROTE)], plan()).values()
-    assert found.reason == "had failed, and had not ended when it was stopped"
-    assert (found.message, found.timestamp) == ("no samples", 10.0)
+@pytest.mark.parametrize("said", ["soon", "-5", "9" * 400, None, 7.5])
+def test_error_file_with_a_strange_time_has_none(said):
+    assert evidence(0, 1, error_data={"message": {"extraInfo": {"timestamp": said}}}).error_at == 0.0
+    assert evidence(0, 1, error_data={"message": {"extraInfo": [said]}}).error_at == 0.0
+
+
+def test_error_before_stop_is_reported_as_failure(plan):
+    (found,) = explain([evidence(0, -15, stopped=True, **wrote(10))], plan()).values()
+    assert found.reason == "failed, and was still exiting when the agent stopped it"
+    assert found.message == "ValueError: no samples"
 
 
 def test_those_who_obeyed_did_not_fail(plan):

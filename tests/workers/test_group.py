@@ -125,7 +125,15 @@ def test_a_kill_for_want_of_memory_is_told_apart(local_workers, python, plan, tm
     assert "out of memory" in rounds.workers.failures()[0].reason
 
 
-def test_a_process_that_left_its_workers_session_is_told_and_not_killed(local_workers, python, plan, capsys):
+def test_leftovers_loses_no_exit(local_workers, python, plan):
+    rounds = local_workers(python("raise SystemExit(4)"))
+    (pid,) = rounds.start(plan()).values()
+    assert eventually(lambda: not rounds.workers.leftovers())
+    assert [(ended.pid, ended.exitcode) for ended in rounds.workers.reap()] == [(pid, 4)]
+    rounds.finish()
+
+
+def test_process_outside_session_is_logged_not_killed(local_workers, python, plan, capsys):
     rounds = local_workers(python("import subprocess; subprocess.run(['sleep', '600'], start_new_session=True)"))
     (worker,) = rounds.start(plan()).values()
     children = psutil.Process(worker).children

@@ -66,8 +66,8 @@ def watched(tmp_path):
     return watched
 
 
-DRAWS = "draws random numbers"
-SHARED = "seeds the random generator of {}, or draws from it"
+DRAWS = "draws random values"
+SHARED = "seeds or draws from the global random generator of {}"
 TAINTS = {
     "import os; os.environ['STEADY'] = os.environ.get('RANK', '')": "reads RANK",
     "import os; 'RANK' in os.environ": "reads RANK",
@@ -105,6 +105,7 @@ TAINTS = {
     "import uuid; kept = uuid.uuid1()": DRAWS,
     "from secrets import token_hex; kept = token_hex()": DRAWS,
     "import tempfile; kept = tempfile.mktemp()": DRAWS,
+    "import multiprocessing.synchronize as s, multiprocessing as m; kept = s.Lock(ctx=m.get_context('fork'))": DRAWS,
     "import tempfile; tempfile.mkdtemp(dir=__file__.rpartition('/')[0])": DRAWS,
 }
 
@@ -133,6 +134,7 @@ HARMLESS = [
     "import random; kept = random.Random(1); kept.random(); kept.seed(2)",
     "import random, uuid; kept = uuid.UUID(int=1), random.SystemRandom()",
     "import multiprocessing.process",
+    "import os\nclass Source: draw = os.urandom\ndef later(): return Source().draw(8)",
     "import tempfile; kept = tempfile.gettempdir()",
     "import os\ndef look(): variables = dict(os.environ); variables.get('A')\nlook()",
     "import os, atexit; atexit.register(os.getpid)",
@@ -151,8 +153,8 @@ def test_a_module_that_leaves_the_process_as_it_was_is_kept(watched, source):
 
 @pytest.mark.torch
 def test_generators_that_a_module_makes_are_those_of_each_worker(watched):
-    """What draws anew is left; what begins at the same number in each process is not. Neither is what numpy and torch
-    draw for themselves: each worker seeds that."""
+    """Modules that draw random values are left to the workers. Those whose generators have a fixed seed are kept. So
+    are numpy and torch themselves, whose global generators each worker reseeds."""
     sources = {
         "folder": "import tempfile; kept = tempfile.TemporaryDirectory()",
         "drawn": "import numpy; kept = numpy.random.default_rng()",

@@ -28,15 +28,16 @@ _LOADERS: tuple[Any, ...] = (
     importlib.machinery.ExtensionFileLoader,
 )
 _RANDOM = {
+    "multiprocessing.synchronize": ("SemLock._make_name",),
     "os": ("urandom", "getrandom"),
     "random": ("_urandom",),
     "tempfile": ("_get_candidate_names",),
     "uuid": ("_generate_time_safe",),
 }
-"""Functions whose results differ between processes, by their modules. Generators of numpy, `secrets` and `uuid` draw
-from them; for those of `random` see `Watch`."""
+"""Functions whose results differ between processes, by module. numpy's generators, `secrets` and `uuid` call them.
+`Watch._watch_randomness` also covers the generators of `random`."""
 _RENEWED = frozenset({"numpy.random.mtrand", "multiprocessing.process"})
-"""What these draw is drawn anew in each worker, see `_reseed` in `program`."""
+"""Modules that may draw at import, because `_reseed` in `program` renews their values in each worker."""
 _MARK = b"ELASTIC_TEMPLATE"
 _HARMLESS = (
     b"jemalloc_bg_thd\n"  # gives memory back to the kernel; jemalloc takes care of forks, and starts none in a child
@@ -117,8 +118,8 @@ def _written() -> int:
 
 
 def _generators() -> Iterator[tuple[str, object]]:
-    """The states of the generators that are seeded anew in each worker. Numbers that a module draws from them while it
-    is imported, and keeps, would be the same in all workers."""
+    """The states of the global generators, which are reseeded in each worker. A number that a module drew from one at
+    import and kept would be the same in all workers."""
     if random := _complete("random"):
         yield "random", random.getstate()
     if numpy := _complete("numpy.random"):
@@ -149,7 +150,7 @@ def change(before: ProcessState, after: ProcessState) -> str:
         return "writes to its output"
     for name in sorted(before.generators.keys() & after.generators.keys()):
         if before.generators[name] != after.generators[name]:
-            return f"seeds the random generator of {name}, or draws from it"
+            return f"seeds or draws from the global random generator of {name}"
     return ""
 
 
@@ -421,28 +422,47 @@ class Watch:
         self._undo.append(lambda: setattr(finder, "find_spec", own))
 
     def _watch_randomness(self, name: str) -> None:
-        """What modules draw from this one. They keep it in generators, identifiers, keys and names."""
+        """Leave each module that draws random values from the module `name` while it is imported."""
         module: Any = sys.modules.get(name)
         if module is None or name not in _RANDOM or module in self._drawn_from:
             return
         self._drawn_from.append(module)
         for function in _RANDOM[name]:
-            if getattr(module, function, None) is not None:
-                self._watch_draws(module, function, lambda *arguments: True)
+            self._watch_draws(module, function)
         if name == "random":
-            self._watch_draws(module.Random, "seed", _seeds_itself)
+            original = module.Random.seed
 
-    def _watch_draws(self, owner: Any, name: str, draws: Callable[..., bool]) -> None:
-        original = getattr(owner, name)
+            @functools.wraps(original)
+            def seed(generator: Any, *arguments: Any, **named: Any) -> Any:
+                if named.get("a", arguments[0] if arguments else None) is None and not _tries_folders(sys._getframe(2)):
+                    self._draws()
+                return original(generator, *arguments, **named)
 
-        @functools.wraps(original)
+            self._exchange(module.Random, "seed", seed)
+
+    def _watch_draws(self, owner: Any, path: str) -> None:
+        *classes, name = path.split(".")
+        for one in classes:
+            owner = getattr(owner, one, None)
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+
         def watched(*arguments: Any, **named: Any) -> Any:
-            if self._running and self._running[-1] not in _RENEWED and draws(*arguments, *named.values()):
-                self.leave(self._running[-1], "draws random numbers")
+            self._draws()
             return original(*arguments, **named)
 
-        setattr(owner, name, watched)
+        # A class may keep it; as an attribute it must no more become a method than the original does.
+        self._exchange(owner, name, staticmethod(watched) if classes else functools.partial(watched))
+
+    def _exchange(self, owner: Any, name: str, other: object) -> None:
+        original = vars(owner)[name]
+        setattr(owner, name, other)
         self._undo.append(lambda: setattr(owner, name, original))
+
+    def _draws(self) -> None:
+        if self._running and self._running[-1] not in _RENEWED:
+            self.leave(self._running[-1], "draws random values")
 
     def _watch_variables(self) -> None:
         watched = [environ for environ in (os.environ, os.environb) if hasattr(environ, "_data")]
@@ -472,9 +492,10 @@ class Watch:
         self._undo.append(undo)
 
 
-def _seeds_itself(generator: object, seed: object = None, *more: object) -> bool:
-    """Not of one with which `tempfile` tries out folders."""
-    return seed is None and sys._getframe(3).f_globals.get("__name__") != "tempfile"
+def _tries_folders(frame: Any) -> bool:
+    """Whether `tempfile` makes the generator with which it tries out folders."""
+    caller = frame.f_back.f_back.f_code
+    return frame.f_globals.get("__name__") == "tempfile" and str(caller.co_name) == "_get_default_tempdir"
 
 
 def _try_fork() -> None:

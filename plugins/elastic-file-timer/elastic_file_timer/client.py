@@ -51,14 +51,14 @@ class FileTimerClient(TimerClient):
         self._outlet: _Outlet | None = None
         self._me: tuple[int, int | None] = (0, None)
         self._unsent: dict[str, None] = {}
-        self._held = False  # the server did not read at the last try, so that nobody waits for it again
+        self._held = False  # the pipe was full at the last attempt, so requests do not wait until one succeeds
 
     def __reduce__(self) -> tuple[object, ...]:
         return FileTimerClient, (self._path, self._signal, self._run_id, self._patience)
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """See `TimerClient.acquire`. If there is a server, and it has read nothing for as long as `patience`, a warning
-        says so, and there is no timer: work goes on, for an agent that is stopped could end nothing that hangs.
+        """See `TimerClient.acquire`. If a server has the pipe open but reads nothing for `patience` seconds, `acquire`
+        warns and sets no timer. The script continues, because a stopped agent could not kill a hung worker anyway.
 
         Raises:
             BrokenPipeError: no server is there, for as long as `patience`.
@@ -69,18 +69,22 @@ class FileTimerClient(TimerClient):
         left = expiration_time - _CLOCK.timestamp()  # before `now`: a pause between them must not shorten the time
         begun = _CLOCK.now()
         deadline = later(begun, left)
+        patience = later(begun, self._patience)
+        until = begun if self._held else patience
+        released = scope_id in self._unsent
         self._unsent.pop(scope_id, None)
-        until = begun if self._held else later(begun, self._patience)
         for scope in list(self._unsent):
             self._release(scope, server_until=begun, room_until=until)
         line = self._line(scope_id, expiration_time, self._signal, deadline)
         try:
-            self._send(line, until, until)
+            self._send(line, patience, until)
             self._held = False
         except TimeoutError as error:
-            if not self._held:
+            if released:
+                self._unsent[scope_id] = None  # the timer before this one is still set
+            told, self._held = self._held, True
+            if not told:
                 warnings.warn(f"no timer for {scope_id!r}: {error.strerror}", RuntimeWarning, stacklevel=2)
-            self._held = True
 
     def release(self, scope_id: str) -> None:
         """See `TimerClient.release`. What cannot be sent is sent before the next timer is acquired."""
