@@ -77,7 +77,7 @@ def run(argv: Sequence[str]) -> int:
 
     manager, reading = _read(argv, lambda manager: config.help_text(manager.added_options()))
     settings = reading.settings
-    _configure_log(settings.log_format, settings.log_level, manager, reading.skipped)
+    _configure_log(settings.log_format, settings.log_level, manager, reading.left_out)
     from elastic_core.observers import History
 
     history, path = History(), settings.result_file
@@ -131,7 +131,7 @@ def status(argv: Sequence[str]) -> None:
     from elastic_core.operate.target import target_of
 
     manager, reading = _read_command(STATUS, argv, REQUIRED_FOR_JOB)
-    _tell_skipped(reading.skipped)
+    _tell_left_out(reading.left_out)
     snapshot = look(target_of(reading.values), manager, reading.values["timeout"])
     _print(_to_json(as_dict(snapshot)) if reading.values["json"] else as_text(snapshot))
 
@@ -143,7 +143,7 @@ def drain(argv: Sequence[str]) -> None:
     from elastic_core.operate.target import target_of
 
     manager, reading = _read_command(DRAIN, argv, REQUIRED_FOR_JOB)
-    _tell_skipped(reading.skipped)
+    _tell_left_out(reading.left_out)
     (node,) = reading.operands
     take_out(target_of(reading.values), node, manager, reading.values["timeout"], _print)
 
@@ -155,7 +155,7 @@ def serve(argv: Sequence[str]) -> None:
 
     manager, reading = _read_command(SERVE, argv, REQUIRED_FOR_SERVE)
     values = reading.values
-    _configure_log(values["log_format"], values["log_level"], manager, reading.skipped)
+    _configure_log(values["log_format"], values["log_level"], manager, reading.left_out)
     endpoint, room = serving.serving_endpoint(values["rdzv_endpoint"]), serving.room_for(values["nnodes"])
     serving.serve(serving.server_of(serving.backend_to_serve(values), endpoint, room, manager))
 
@@ -171,7 +171,7 @@ def doctor(argv: Sequence[str]) -> int:
     manager, reading = _read(
         argv, lambda _: commands.doctor_help(), commands.DOCTOR, new_run_id=lambda: "doctor", require_script=False
     )
-    _tell_skipped(reading.skipped)
+    _tell_left_out(reading.left_out)
     settings = compose.without_missing(reading.settings, manager, reading.origins)
     findings = examine.examined(settings, manager, commands.doctor_options(reading.own))
     report = finding.Report(socket.gethostname(), settings, findings)
@@ -270,18 +270,18 @@ def _read_command(
     return manager, reading
 
 
-def _tell_skipped(skipped: Sequence[Problem]) -> None:
-    for problem in skipped:
-        _complain(f"elastic: config file left out: {problem}")
+def _tell_left_out(left_out: Sequence[Problem]) -> None:
+    for problem in left_out:
+        _complain(f"elastic: left out: {problem}")
 
 
-def _configure_log(log_format: str, level: str, manager: PluginManager, skipped: Sequence[Problem]) -> None:
+def _configure_log(log_format: str, level: str, manager: PluginManager, left_out: Sequence[Problem]) -> None:
     from elastic_core import log
 
     log.configure("json" if log_format == "json" else "human", level)
     logger = log.get_logger()
-    for problem in skipped:
-        logger.warning("config file left out", path=problem.origin, reason=problem.message)
+    for problem in left_out:
+        logger.warning("setting left out", origin=problem.origin, reason=problem.message)
     for failure in manager.failures:  # the run may not need it
         logger.warning("plugin failed", **failure.source.as_dict(), reason=failure.reason)
     for reason in manager.about_unknown_blocks():

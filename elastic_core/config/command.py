@@ -69,7 +69,7 @@ class CommandReading:
 
     values: Mapping[str, Any]
     operands: tuple[str, ...]
-    skipped: Sequence[Problem] = ()
+    left_out: Sequence[Problem] = ()
 
 
 def wants_help(command: Command, argv: Sequence[str]) -> bool:
@@ -109,5 +109,5 @@ def read_command(
         message = f"expected {expected}, found {found}; see {command.words} --help"
         problems.append(Problem(command.words, message))
     if problems:
-        raise ConfigurationError(*problems, *sources.skipped)
-    return CommandReading(values, tuple(line.words), sources.skipped)
+        raise ConfigurationError(*problems, *sources.left_out)
+    return CommandReading(values, tuple(line.words), sources.left_out)

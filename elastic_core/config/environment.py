@@ -1,12 +1,13 @@
 """The environment: `ELASTIC_<NAME>`, then `PET_<NAME>`, then the variables that torchrun gives a meaning.
 
 A variable that is empty counts as unset. Other programs have variables that begin with `ELASTIC_`, too
-(`ELASTIC_PASSWORD`, a service's `ELASTIC_PORT`). So an unknown variable is an error only if its name is almost that of
-a setting.
+(`ELASTIC_PASSWORD`, `ELASTIC_NODES`), and Kubernetes sets some for services (`ELASTIC_MASTER_PORT=tcp://...`). So an
+unknown variable is never an error; one whose name is almost that of a setting is left out with a warning.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from elastic_core.config.spec import Findings, Found
@@ -22,6 +23,7 @@ PREFIX = "ELASTIC_"
 NOT_SETTINGS = frozenset({"ELASTIC_DISABLE_PLUGINS", "ELASTIC_BEAT_FILE", "ELASTIC_TIMER_CLIENT"})
 """Variables of our prefix that are read elsewhere."""
 
+_OF_SERVICE = re.compile(r"(tcp|udp|sctp)://")
 _TYPING_ERROR = 0.8
 """How alike a name must be to count as a misspelt one of ours. `PORT` and `HEALTH_PORT` are at 0.53."""
 
@@ -30,15 +32,18 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
     """What the environment sets, without the fallbacks."""
     findings = Findings(from_torchrun(environ, specs))
     for spec in specs.values():
-        name = next((name for name in spec.own_variables() if environ.get(name)), None)
-        if name is not None:
-            findings.found[spec.name] = Found(environ[name], name)
+        names = [name for name in spec.own_variables() if environ.get(name)]
+        for name in [name for name in names if name.endswith("_PORT") and _OF_SERVICE.match(environ[name])]:
+            names.remove(name)
+            message = "it is the address of a service of that name, which Kubernetes tells every pod, and no port"
+            findings.left_out.append(Problem(name, message))
+        if names:
+            findings.found[spec.name] = Found(environ[names[0]], names[0])
     valid = {PREFIX + name.upper() for name in specs}
     for name in sorted({name for name in environ if name.startswith(PREFIX)} - valid - NOT_SETTINGS):
         near = nearest(name.removeprefix(PREFIX), (variable.removeprefix(PREFIX) for variable in valid), _TYPING_ERROR)
         if near is not None:
-            message = f"expected the variable of a setting, found an unknown one; did you mean {PREFIX}{near}?"
-            findings.problems.append(Problem(name, message))
+            findings.left_out.append(Problem(name, f"no setting has this variable; did you mean {PREFIX}{near}?"))
     return findings
 
 

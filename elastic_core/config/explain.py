@@ -52,7 +52,7 @@ def as_dict(
     return {
         "version": VERSION,
         "config_file": None if reading.config_file is None else str(reading.config_file),
-        "config_files_skipped": [{"file": it.origin, "reason": it.message} for it in reading.skipped],
+        "left_out": [{"origin": it.origin, "reason": it.message} for it in reading.left_out],
         "script": reading.script,
         "script_args": list(reading.script_args),
         "settings": {
@@ -80,8 +80,8 @@ def as_text(
     wide, wider = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"{name:{wide}}  {shown:{wider}}  {origin}" for name, shown, origin in rows]
     script = " ".join([reading.script or "none", *reading.script_args])
-    skipped = (f"config file left out: {problem}" for problem in reading.skipped)
-    head = [f"config file: {reading.config_file or 'none'}", *skipped, f"script: {script}", ""]
+    left_out = (f"left out: {problem}" for problem in reading.left_out)
+    head = [f"config file: {reading.config_file or 'none'}", *left_out, f"script: {script}", ""]
     return "\n".join(map(in_one_line, [*head, *lines, *_kept(kept_imports)])) + "\n"
 
 

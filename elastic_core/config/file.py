@@ -43,22 +43,22 @@ class _Unreadable(Exception):
 def from_file(named: Found | None, cwd: Path, home: str, specs: Mapping[str, Spec]) -> Findings:
     """Read the file that `named` names (relative to `cwd`), or else the nearest one going up from `cwd`. The search
     ends at the folder `home`, or where another file system begins."""
-    skipped: list[Problem] = []
+    left_out: list[Problem] = []
     try:
-        path = _locate(cwd, home, skipped) if named is None else cwd / parse_path(named.raw)
+        path = _locate(cwd, home, left_out) if named is None else cwd / parse_path(named.raw)
     except ValueError:  # whoever reads the setting tells
         path = None
     if path is None:
-        return Findings(skipped=skipped)
+        return Findings(left_out=left_out)
     try:
         if named is not None and (why := _distrusted(path)):
             raise _Unreadable(f"expected {_TRUSTED}, found that {why}; {_ADVICE}")
         table = _table(path)
     except _Unreadable as error:
         problem = Problem(str(path) if named is None else named.origin, str(error))
-        return Findings(problems=[problem], config_file=path, skipped=skipped)
+        return Findings(problems=[problem], config_file=path, left_out=left_out)
     findings = _read(path, table or {}, specs)
-    findings.skipped = skipped
+    findings.left_out = left_out
     return findings
 
 
@@ -66,7 +66,7 @@ _TRUSTED = "a config file that nobody but you and root can change"
 _ADVICE = "see to owner and permissions (chmod go-w), or name a file of your own with --config"
 
 
-def _locate(cwd: Path, home: str, skipped: list[Problem]) -> Path | None:
+def _locate(cwd: Path, home: str, left_out: list[Problem]) -> Path | None:
     for folder in _upwards(cwd, home):
         for path in (folder / _OWN, folder / _SHARED):
             # os.path: `Path.is_file` raises for a folder above that must not be read.
@@ -74,7 +74,7 @@ def _locate(cwd: Path, home: str, skipped: list[Problem]) -> Path | None:
                 continue
             if why := _distrusted(path):
                 if path.name == _OWN or _mentions_us(path):
-                    skipped.append(Problem(str(path), f"not read, because {why}; {_ADVICE}"))
+                    left_out.append(Problem(str(path), f"not read, because {why}; {_ADVICE}"))
             elif path.name == _OWN or _has_our_table(path):
                 return path
     return None

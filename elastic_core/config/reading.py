@@ -55,7 +55,7 @@ class Reading:
         added: values of the options that plugins added, by declared name, typed, defaults filled in.
         own: values of the flags that a command has beside those of `run`, by name, defaults filled in.
         tables: the names of backends for which the file has options, with the place of each.
-        skipped: config files that were found and not read, because others can change them.
+        left_out: files and variables that were found and not used, with the reasons.
     """
 
     settings: Settings
@@ -66,7 +66,7 @@ class Reading:
     added: Mapping[str, object]
     own: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
-    skipped: Sequence[Problem] = ()
+    left_out: Sequence[Problem] = ()
 
 
 def random_run_id() -> str:
@@ -122,7 +122,7 @@ def read(
     if require_script and line.certain and not {"module", "no_python", "run_path"} & unreadable.keys():
         problems += script_problems(script, settings, environ, cwd)
     if problems:
-        raise ConfigurationError(*problems, *sources.skipped)  # what is missing may stand in such a file
+        raise ConfigurationError(*problems, *sources.left_out)  # what is missing may stand in such a file
     added = {option.name: values[option.name.replace("-", "_")] for option in added_options}
     return Reading(
         settings=settings,
@@ -133,7 +133,7 @@ def read(
         added=added,
         own=its_own,
         tables={name: found.origin for name, found in sources.by_backend.items()},
-        skipped=sources.skipped,
+        left_out=sources.left_out,
     )
 
 
@@ -165,7 +165,7 @@ def gathered(line: CommandLine, environ: Mapping[str, str], cwd: Path, specs: Ma
     file = from_file(named, cwd, environ.get("HOME", ""), specs)
     found = {**fallbacks(environ, specs), **file.found, **environment.found, **line.found}
     problems = [*line.problems, *environment.problems, *file.problems]
-    return Findings(found, problems, file.config_file, file.by_backend, file.skipped)
+    return Findings(found, problems, file.config_file, file.by_backend, [*environment.left_out, *file.left_out])
 
 
 def asks_for_help(argv: Sequence[str], added_options: Sequence[Option] = (), own: Sequence[Spec] = ()) -> bool:

@@ -85,13 +85,13 @@ class Found:
 @dataclass
 class Findings:
     """What a source holds, by setting; the problems of the source itself; the config file, if one was read; the options
-    that it has for each backend, of which those of the chosen one count; and the files that were found and not read."""
+    that it has for each backend, of which those of the chosen one count; and files and variables that were not used."""
 
     found: dict[str, Found] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     config_file: Path | None = None
     by_backend: dict[str, Found] = field(default_factory=dict)
-    skipped: list[Problem] = field(default_factory=list)
+    left_out: list[Problem] = field(default_factory=list)
 
 
 def setting(

@@ -94,10 +94,45 @@ def test_loglevel_is_weaker_than_the_file(desk):
     assert desk.read("train.py", {"LOGLEVEL": "DEBUG"}).origins["log_level"] == "elastic.toml: log-level"
 
 
-def test_misspelt_variables_of_ours_are_reported(desk):
-    problems = desk.problems("train.py", {"ELASTIC_NNODE": "2", "ELASTIC_MAX_RESTART": "1"})
-    assert problems["ELASTIC_NNODE"].endswith("did you mean ELASTIC_NNODES?")
-    assert "ELASTIC_MAX_RESTARTS" in problems["ELASTIC_MAX_RESTART"]
+def left_out(reading):
+    return {problem.origin: problem.message for problem in reading.left_out}
+
+
+def test_misspelled_variables_are_left_out_with_a_warning(desk):
+    found = left_out(desk.read("train.py", {"ELASTIC_NNODE": "2", "ELASTIC_MAX_RESTART": "1"}))
+    assert found["ELASTIC_NNODE"].endswith("did you mean ELASTIC_NNODES?")
+    assert "ELASTIC_MAX_RESTARTS" in found["ELASTIC_MAX_RESTART"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ELASTIC_NODES", "http://es1:9200"),
+        ("ELASTIC_NODE", "es1"),
+        ("ELASTIC_ROLES", "ingest,data"),
+        ("ELASTIC_LOGLEVEL", "x"),
+    ],
+)
+def test_variables_of_other_programs_stop_no_run(desk, name, value):
+    reading = desk.read("train.py", {name: value})
+    assert reading.settings == desk.read("train.py").settings
+    assert left_out(reading).keys() <= {name}
+
+
+@pytest.mark.parametrize("prefix", ["ELASTIC", "PET"])
+@pytest.mark.parametrize("kind", ["tcp", "udp"])
+def test_address_of_a_kubernetes_service_is_no_port(desk, prefix, kind):
+    """Kubernetes gives every pod such variables for services called elastic-master, pet-master or elastic-health."""
+    environ = {f"{prefix}_MASTER_PORT": f"{kind}://10.0.0.1:8080", "ELASTIC_HEALTH_PORT": "tcp://10.0.0.2:80"}
+    reading = desk.read("train.py", environ)
+    assert reading.settings == desk.read("train.py").settings
+    assert left_out(reading).keys() == environ.keys()
+    assert desk.problems("train.py", {"ELASTIC_HEALTH_PORT": "http"})
+
+
+def test_a_service_does_not_hide_a_weaker_variable(desk):
+    environ = {"ELASTIC_MASTER_PORT": "tcp://10.0.0.1:8080", "PET_MASTER_PORT": "1234"}
+    assert desk.read("train.py", environ).settings.master_port == 1234
 
 
 @pytest.mark.parametrize(
@@ -262,7 +297,7 @@ def test_a_file_that_others_can_write_is_left_out_and_the_next_one_counts(desk):
     path.chmod(0o666)
     reading = desk.read()
     assert (reading.settings.role, reading.config_file) == ("default", desk.folder.parent / "elastic.toml")
-    (skipped,) = reading.skipped
+    (skipped,) = reading.left_out
     assert skipped.origin == str(path)
     assert f"not read, because other users may write {path}; " in skipped.message
     assert "--config" in skipped.message

@@ -55,17 +55,17 @@ def test_a_config_file_that_the_search_finds_does_not_govern(job, shared, precio
     assert (done.code, done.out) == (0, "trained\n")
     assert precious.read_text() == PRECIOUS
     events = [json.loads(line) for line in done.err.splitlines()]
-    (told,) = (event for event in events if event["event"] == "config file left out")
+    (told,) = (event for event in events if event["event"] == "setting left out")
     assert told["path"] == str(shared / "elastic.toml")
     assert f"{shared}/elastic.toml belongs to user nobody" in told["reason"]
     shown = job.finish(job.start("explain", "train.py"))
-    assert f"config file: none\nconfig file left out: {shared}/elastic.toml: not read, because" in shown.out
+    assert f"config file: none\nleft out: {shared}/elastic.toml: not read, because" in shown.out
     as_json = json.loads(job.finish(job.start("explain", "--json", "train.py")).out)
     assert as_json["settings"]["max_restarts"]["value"] == 0
-    assert [entry["file"] for entry in as_json["config_files_skipped"]] == [str(shared / "elastic.toml")]
+    assert [entry["origin"] for entry in as_json["left_out"]] == [str(shared / "elastic.toml")]
     where = ("--rdzv-endpoint=127.0.0.1:1", "--rdzv-id=x", "--rdzv-conf=connect_timeout=1")
     for command in (("status", *where), ("drain", "node", *where), ("doctor",)):
-        assert "config file left out: " in job.finish(job.start(*command)).err
+        assert "left out: " in job.finish(job.start(*command)).err
 
 
 def test_a_config_file_that_is_named_is_refused(job, shared, precious):
@@ -89,10 +89,10 @@ def test_a_table_in_a_pyproject_does_not_govern_and_the_next_file_does(job, shar
     (shared / "job" / "elastic.toml").write_text("max_restarts = 3")
     shown = json.loads(job.finish(job.start("explain", "--json")).out)
     assert (shown["config_file"], shown["settings"]["max_restarts"]["value"]) == (f"{shared}/job/elastic.toml", 3)
-    assert shown["config_files_skipped"] == []
+    assert shown["left_out"] == []
     (shared / "job" / "elastic.toml").unlink()
     shown = json.loads(job.finish(job.start("explain", "--json")).out)
-    assert [entry["file"] for entry in shown["config_files_skipped"]] == [f"{shared}/pyproject.toml"]
+    assert [entry["origin"] for entry in shown["left_out"]] == [f"{shared}/pyproject.toml"]
 
 
 def test_the_log_says_which_file_governs(job):
