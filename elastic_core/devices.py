@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _FLAG = "--nproc-per-node"
 _PROBE_TIMEOUT: Duration = 120.0
+_NO_TORCH = "ModuleNotFoundError: No module named 'torch'"
 
 ASKING = """
 import sys
@@ -48,7 +49,8 @@ def usable_cpus() -> int:
 
 
 def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
-    """How many devices of `kind` torch finds. Raises ConfigurationError when it cannot be asked within `timeout`."""
+    """How many devices of `kind` torch finds; 0 for `auto` where torch is not installed. Raises ConfigurationError when
+    it cannot be asked within `timeout`."""
     try:
         return int(_ask(kind, timeout).split()[-1])
     except subprocess.TimeoutExpired:
@@ -56,6 +58,8 @@ def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
     except (subprocess.CalledProcessError, OSError, ValueError, IndexError) as error:
         lines = str(getattr(error, "stderr", "")).strip().splitlines()
         why = lines[-1] if lines else str(error)
+        if kind == "auto" and why == _NO_TORCH:
+            return 0
     raise ConfigurationError(
         Problem(
             _FLAG,
@@ -109,7 +113,7 @@ def count_workers(wanted: int | str, probe: Callable[[str], int] = probe_torch) 
         return wanted
     if wanted == "cpu":
         return usable_cpus()
-    found = _probe_auto(probe) if wanted == "auto" else probe(wanted)
+    found = probe(wanted)
     if found > 0:
         return found
     if wanted == "auto":
@@ -121,11 +125,3 @@ def count_workers(wanted: int | str, probe: Callable[[str], int] = probe_torch) 
             "CUDA_VISIBLE_DEVICES, or use --nproc-per-node=cpu, auto or a number",
         )
     )
-
-
-def _probe_auto(probe: Callable[[str], int]) -> int:
-    """Without torch there is nothing to accelerate: then the processors count."""
-    try:
-        return probe("auto")
-    except ConfigurationError:
-        return 0

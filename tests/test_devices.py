@@ -96,8 +96,24 @@ def test_a_torch_that_cannot_be_asked_is_an_error_with_its_last_words(torch_is):
 
 
 def test_auto_without_torch_counts_processors(torch_is):
-    torch_is("raise ImportError('no torch')")
+    torch_is("raise ModuleNotFoundError(\"No module named 'torch'\")")
     assert count_workers("auto") == usable_cpus()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "raise ImportError('libcuda.so.1: cannot open shared object file')",
+        "import no_such_module",
+        "import os; os.abort()",
+        "class accelerator:\n  def is_available(): raise RuntimeError('driver too old')",
+    ],
+)
+def test_auto_does_not_count_processors_if_torch_is_broken(torch_is, source):
+    """It would start a worker for each of hundreds of processors on a machine with eight GPUs."""
+    torch_is(source)
+    with pytest.raises(ConfigurationError, match="expected torch to count the devices for 'auto'"):
+        count_workers("auto")
 
 
 def test_an_answer_that_is_none(torch_is):

@@ -56,7 +56,7 @@ def test_a_config_file_that_the_search_finds_does_not_govern(job, shared, precio
     assert precious.read_text() == PRECIOUS
     events = [json.loads(line) for line in done.err.splitlines()]
     (told,) = (event for event in events if event["event"] == "setting left out")
-    assert told["path"] == str(shared / "elastic.toml")
+    assert told["origin"] == str(shared / "elastic.toml")
     assert f"{shared}/elastic.toml belongs to user nobody" in told["reason"]
     shown = job.finish(job.start("explain", "train.py"))
     assert f"config file: none\nleft out: {shared}/elastic.toml: not read, because" in shown.out

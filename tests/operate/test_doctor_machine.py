@@ -90,6 +90,8 @@ def test_this_machine_can_be_measured(tmp_path):
         (Torch(), True, 1, [("fault", "torch")]),
         (Torch(problem="ImportError: libcuda"), False, 1, [("warning", "torch")]),
         (Torch(problem="ImportError: libcuda"), True, 1, [("fault", "torch")]),
+        (Torch(problem="ImportError: libcuda"), False, "auto", [("fault", "torch")]),
+        (Torch(problem="ImportError: libcuda"), False, "cpu", [("warning", "torch")]),
         (Torch("2.13", ("gloo",)), True, 2, [("ok", "torch"), ("ok", "accelerators")]),
         (Torch("2.13", ("gloo",)), True, "auto", [("ok", "torch"), ("ok", "accelerators")]),
         (Torch("2.13", ("gloo",)), True, "gpu", [("ok", "torch"), ("fault", "accelerators")]),

@@ -293,7 +293,8 @@ def read_answer(code: int, out: str, err: str) -> Torch:
 def judged_torch(torch: Torch, is_needed: bool, wanted: int | str) -> Iterator[Finding]:
     """`is_needed`: whether the backend of the run needs torch; `wanted`: workers per node, as in the settings."""
     if not torch.version:
-        yield _absent(torch.problem, is_needed)
+        asked = bool(torch.problem) and isinstance(wanted, str) and wanted != "cpu"  # `run` asks it for devices
+        yield _absent(torch.problem, is_needed or asked)
         return
     told = f"torch {torch.version} with {', '.join(torch.backends) or 'neither gloo nor nccl nor mpi'}"
     missing = [name for name in ("gloo", *(["nccl"] if torch.devices else [])) if name not in torch.backends]
