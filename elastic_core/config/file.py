@@ -4,8 +4,8 @@ Keys are the settings' names, with dashes or underscores, and a few short ones (
 table `[rendezvous]` has `backend`, `endpoint` and `id`, and for each backend a table of its options
 (`[rendezvous.etcd]`).
 
-A file decides what runs and which files are written, so only one counts that nobody but this user and root can change.
-One that is named and is not like this is an error; one that the search finds is left out and told.
+A file decides what runs and which files are written, so it counts only if it belongs to this user or root. Another one
+is an error if it was named; one that the search finds is left out with a warning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.config.spec import Findings, Found
 from elastic_core.errors import Problem
 from elastic_core.parsing import parse_path
-from elastic_core.support.files import distrust
+from elastic_core.support.files import foreign
 from elastic_core.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def from_file(named: Found | None, cwd: Path, home: str, specs: Mapping[str, Spe
     return findings
 
 
-_TRUSTED = "a config file that nobody but you and root can change"
-_ADVICE = "see to owner and permissions (chmod go-w), or name a file of your own with --config"
+_TRUSTED = "a config file that belongs to you or root"
+_ADVICE = "take it over (chown), or name a file of your own with --config"
 
 
 def _locate(cwd: Path, home: str, left_out: list[Problem]) -> Path | None:
@@ -106,7 +106,7 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 def _distrusted(path: Path) -> str:
     try:
-        return distrust(path)
+        return foreign(path)
     except OSError:
         return ""  # who reads it finds out why it cannot be read
 

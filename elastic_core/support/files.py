@@ -41,6 +41,18 @@ def distrust(path: Path) -> str:
     return ""
 
 
+def foreign(path: Path) -> str:
+    """Who owns the file at the absolute `path`, the folder that it is in, or what a link there leads to, if that is
+    neither this user nor root; else empty. As for git, it is the owner who counts, and not who else may write. Raises
+    OSError, if there is nothing."""
+    real = Path(os.path.realpath(path))
+    for here in (path, path.parent, real, real.parent):
+        status = here.lstat()
+        if not (_is_ours(status) or (stat.S_ISDIR(status.st_mode) and _is_unknown(status.st_uid))):
+            return f"{here} belongs to {_user(status.st_uid)}"
+    return ""
+
+
 def others_write(status: os.stat_result) -> bool:
     """Whether the permissions let other users write: everybody, or a group that is not the owner's alone."""
     if status.st_mode & stat.S_IWOTH:

@@ -1,3 +1,4 @@
+import os
 import signal
 
 import pytest
@@ -292,19 +293,40 @@ def test_the_search_ends_at_the_home_folder(desk):
     assert desk.read("train.py", {"HOME": str(desk.folder)}).config_file is None
 
 
-def test_a_file_that_others_can_write_is_left_out_and_the_next_one_counts(desk):
+@pytest.mark.parametrize("mode", [0o2775, 0o777])
+def test_file_in_a_folder_that_a_group_may_write_counts(desk, mode):
+    """As on most clusters. It is the owner who counts."""
+    path = desk.write("role = 'ours'")
+    path.chmod(0o664)
+    desk.folder.chmod(mode)
+    reading = desk.read()
+    assert (reading.settings.role, reading.left_out) == ("ours", [])
+    assert desk.read(f"--config {path} train.py").settings.role == "ours"
+
+
+NOBODY = 65534
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+@pytest.mark.parametrize("of", ["file", "folder", "link"])
+def test_file_of_somebody_else_is_left_out_and_the_next_one_counts(desk, of):
     path = desk.write("role = 'theirs'")
-    path.chmod(0o666)
+    if of == "link":
+        path.rename(desk.folder / "mine.toml")
+        path.symlink_to("mine.toml")
+    theirs = desk.folder if of == "folder" else path
+    os.chown(theirs, NOBODY, -1, follow_symlinks=False)
     reading = desk.read()
     assert (reading.settings.role, reading.config_file) == ("default", desk.folder.parent / "elastic.toml")
-    (skipped,) = reading.left_out
-    assert skipped.origin == str(path)
-    assert f"not read, because other users may write {path}; " in skipped.message
-    assert "--config" in skipped.message
-    assert "other users may write" in desk.problems(f"--config {path} train.py")["--config"]
+    (problem,) = reading.left_out
+    assert problem.origin == str(path)
+    assert f"not read, because {theirs} belongs to user " in problem.message
+    assert "--config" in problem.message
+    assert "belongs to user" in desk.problems(f"--config {path} train.py")["--config"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
 def test_what_is_left_out_is_told_beside_what_is_missing(desk):
     path = desk.write("nnodes = '2'")
-    path.chmod(0o666)
+    os.chown(path, NOBODY, -1)
     assert set(desk.problems("--nnodes=x train.py")) == {"--nnodes", str(path)}
