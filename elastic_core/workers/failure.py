@@ -31,9 +31,10 @@ _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: 
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
 _FRAME = re.compile(r'\s*File "(.*)", line \d+, in ')
 _OF_PYTHON = re.compile(r"<frozen .*>|.*[/\\]runpy\.py")  # what runs a module by its name; no file before Python 3.11
-_NO_SCRIPT = re.compile(r".*(can't open file|can't find '__main__' module in|No module named) ")
+_NO_SCRIPT = re.compile(r".*(can't open file .*\[Errno 2\]|can't find '__main__' module in|No module named) ")
 _BAD_FLAG = re.compile(r"[^:]+: error: ")  # argparse; compilers put line numbers between colons
-_BAD_OPTION = re.compile(r"Error: ")  # click, which says how to use it first
+_BAD_OPTION = re.compile(r"Error: ")  # click
+_USAGE = ("usage: ", "Usage: ")  # which argparse and click tell before the error
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def curable(exitcode: int, tail: Sequence[str]) -> bool:
     last = tail[-1] if tail else ""
     if exitcode == 1 and (_refused(tail) or (len(tail) == 1 and _NO_SCRIPT.match(last))):
         return False
-    return not (exitcode == 2 and (_BAD_FLAG.match(last) or _NO_SCRIPT.match(last) or _bad_option(tail)))
+    return not (exitcode == 2 and (_NO_SCRIPT.match(last) or _bad_arguments(tail)))
 
 
 def _refused(tail: Sequence[str]) -> bool:
@@ -106,8 +107,10 @@ def _refused(tail: Sequence[str]) -> bool:
     return bool(tail and _SYNTAX.match(tail[-1])) and all(_OF_PYTHON.fullmatch(name) for name in frames)
 
 
-def _bad_option(tail: Sequence[str]) -> bool:
-    return bool(_BAD_OPTION.match(tail[-1] if tail else "")) and any(line.startswith("Usage: ") for line in tail)
+def _bad_arguments(tail: Sequence[str]) -> bool:
+    """Without the usage it may be another program's error, such as one of srun."""
+    last = tail[-1] if tail else ""
+    return bool(_BAD_FLAG.match(last) or _BAD_OPTION.match(last)) and any(line.startswith(_USAGE) for line in tail)
 
 
 def read_error_file(path: Path) -> dict[str, Any]:
