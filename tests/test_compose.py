@@ -254,8 +254,10 @@ def test_defaults_of_options_are_filled_in(plugin):
 
 
 def test_a_backend_that_declares_nothing_gets_what_was_given(plugin):
-    run(plugin, rdzv_backend="anything", rdzv_conf={"whatever": "1"})
-    assert plugin.kept["params"].config == {"whatever": "1"}
+    run(plugin, rdzv_backend="anything", rdzv_conf={"whatever": "1", "endpoint": "e", "node": "n", "run_id": "r"})
+    params = plugin.kept["params"]
+    assert (params.run_id, params.get("node"), params.get("run_id")) == ("job", "n", "r")
+    assert params.config == {"whatever": "1", "endpoint": "e", "node": "n", "run_id": "r"}
 
 
 def test_nothing_that_was_not_asked_for_is_built(plugin):

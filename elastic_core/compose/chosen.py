@@ -113,14 +113,14 @@ def starter(settings: Settings, work: Work, manager: PluginManager) -> Starter:
         ConfigurationError: there is none of that name, it does not run such work, or it would fork a process that must
             not be forked.
     """
-    name = _starter_name(settings) or (settings.start_method if work.function else "subprocess")
+    name = starter_name(settings) or (settings.start_method if work.function else "subprocess")
     record = manager.select(WorkerStarterRecord, name)
     if record.forks and not manager.select(RendezvousBackendRecord, settings.rdzv_backend).forkable:
         flag = SPECS["worker_starter" if settings.worker_starter else "start_method"].flag
         expected = f"expected spawn or forkserver with the rendezvous backend {settings.rdzv_backend!r}"
         why = "its client does not survive a fork of the agent's process"
         raise ConfigurationError(Problem(flag, f"{expected}, found {name}: {why}"))
-    made = record.factory(work, _typed(record, _starter_conf(settings), "worker_starter_conf", None))
+    made = record.factory(work, _typed(record, starter_conf(settings), "worker_starter_conf", None))
     return cast("Starter", _named(made, ("start", "result"), manager, WorkerStarterRecord, name, _HELPED))
 
 
@@ -139,17 +139,17 @@ _HELPED = (ElasticError, OSError)  # for a limit of this machine there is advice
 
 
 def _worker_starter(settings: Settings, manager: PluginManager, origins: Origins) -> None:
-    if name := _starter_name(settings):
-        _typed(manager.select(WorkerStarterRecord, name), _starter_conf(settings), "worker_starter_conf", origins)
+    if name := starter_name(settings):
+        _typed(manager.select(WorkerStarterRecord, name), starter_conf(settings), "worker_starter_conf", origins)
 
 
-def _starter_name(settings: Settings) -> str | None:
+def starter_name(settings: Settings) -> str | None:
     return "warm" if settings.warm_start else settings.worker_starter
 
 
-def _starter_conf(settings: Settings) -> dict[str, str]:
+def starter_conf(settings: Settings) -> dict[str, str]:
     """The options of the starter; those of the warm one have flags of their own."""
-    if _starter_name(settings) != "warm":
+    if starter_name(settings) != "warm":
         return dict(settings.worker_starter_conf)
     flags = {"cache": str(settings.warm_start_cache or ""), "exclude": " ".join(settings.warm_start_exclude)}
     return {**{name: value for name, value in flags.items() if value}, **settings.worker_starter_conf}
@@ -158,8 +158,8 @@ def _starter_conf(settings: Settings) -> dict[str, str]:
 def kept_imports(settings: Settings, work: Work) -> dict[str, Any] | None:
     """What earlier runs have kept about the imports of such workers, for people: the `file`, the number of `modules`,
     and by name why modules are `left` to the workers. None where nothing is kept."""
-    folder = _starter_conf(settings).get("cache")
-    if _starter_name(settings) != "warm" or not folder:
+    folder = starter_conf(settings).get("cache")
+    if starter_name(settings) != "warm" or not folder:
         return None
     from elastic_core.workers.warm.keeper import read_cache
     from elastic_core.workers.warm.starter import cache_file
@@ -207,8 +207,7 @@ def handler(settings: Settings, manager: PluginManager, node: Node) -> Rendezvou
             max_nodes=settings.nnodes.max,
             local_addr=settings.local_addr,
             node=node,
-            **config,
-        )
+        ).having(config)
     )
     seal = getattr(made, "seal", None)
     asked = config.get(SECRET) or (settings.rdzv_secret_file and settings.rdzv_backend != _ALONE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import enum
 import socket
 from dataclasses import dataclass, field
@@ -72,6 +73,12 @@ class RendezvousParameters:
         self.local_addr = local_addr
         self.node = node
         self.config = config
+
+    def having(self, config: Mapping[str, Any]) -> RendezvousParameters:
+        """These, with other options, which may be called like parameters."""
+        made = copy.copy(self)
+        made.config = {**self.config, **config}
+        return made
 
     def get(self, key: str, default: Any = None) -> Any:
         """The option `key`, or `default`."""

@@ -68,7 +68,7 @@ def parameters(target: Target, manager: PluginManager, patience: Duration) -> Re
     if problems:
         raise ConfigurationError(*problems)
     config["join_timeout"] = patience
-    return RendezvousParameters(target.backend, target.endpoint, target.run_id, 1, 1, **config)
+    return RendezvousParameters(target.backend, target.endpoint, target.run_id, 1, 1).having(config)
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ def rendezvous_parameters(
 ) -> RendezvousParameters:
     """What the factory of the rendezvous backend of this name is given."""
     _, config = _chosen(RendezvousBackendRecord, name, options)
-    return RendezvousParameters(name, endpoint, run_id, min_nodes, max_nodes, **config)
+    return RendezvousParameters(name, endpoint, run_id, min_nodes, max_nodes).having(config)
 
 
 def _chosen(kind: type[R], name: str, options: dict[str, object]) -> tuple[R, dict[str, Any]]:

@@ -191,6 +191,11 @@ def test_what_the_flags_select():
     assert [item.advice for item in found][1:] == ["pip install elastic-file-timer", "pip install elastic-http-health"]
 
 
+def test_options_of_warm_workers_are_judged_as_those():
+    values = {"warm_start": True, "worker_starter_conf": {"memory": "1000000"}}
+    assert levels(judged_choices(settings_from(values), PluginManager.load({}))) == [("ok", "backend")] * 2
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [

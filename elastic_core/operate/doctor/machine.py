@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.compose.chosen import starter_conf, starter_name
 from elastic_core.config import SPECS
 from elastic_core.devices import ASKING, count_workers, usable_cpus
 from elastic_core.errors import ConfigurationError
@@ -206,12 +207,12 @@ def judged_plugins(manager: PluginManager) -> Iterator[Finding]:
 
 def judged_choices(settings: Settings, manager: PluginManager) -> Iterator[Finding]:
     """Whether the plugins that the flags select are installed, and take the options given."""
-    starter = settings.worker_starter or ("subprocess" if settings.worker_starter_conf else None)
+    starter = starter_name(settings) or ("subprocess" if settings.worker_starter_conf else None)
     chosen: tuple[tuple[type[Record], str | None, Mapping[str, str], str], ...] = (
         (RendezvousBackendRecord, settings.rdzv_backend, settings.rdzv_conf, "--rdzv-conf"),
         (WatchdogRecord, settings.watchdog, settings.watchdog_conf, "--watchdog-conf"),
         (HealthEndpointRecord, settings.health, settings.health_conf, "--health-conf"),
-        (WorkerStarterRecord, starter, settings.worker_starter_conf, "--worker-starter-conf"),
+        (WorkerStarterRecord, starter, starter_conf(settings), "--worker-starter-conf"),
         (RankPolicyRecord, settings.rank_policy, settings.rank_policy_conf, "--rank-policy-conf"),
         (EventSinkRecord, settings.event_log_handler, settings.event_log_conf, "--event-log-conf"),
     )
