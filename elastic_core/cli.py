@@ -57,8 +57,11 @@ def main(argv: Sequence[str]) -> int:
     command = _COMMANDS.get(name)
     try:
         if command is None:
+            from elastic_core.text import did_you_mean
+
             known = ", ".join(known for known in _COMMANDS if not known.startswith("-"))
-            message = f"expected a command ({known}), found {name!r}; see elastic --help"
+            advice = did_you_mean(name, known.split(", ")) or "; see elastic --help"
+            message = f"expected a command ({known}), found {name!r}{advice}"
             raise ConfigurationError(Problem("elastic", message))
         return command(argv[1:]) or ExitCode.SUCCESS
     except _HelpPrinted:
@@ -233,8 +236,16 @@ def _load_plugins(argv: Sequence[str], specs: Mapping[str, Spec], mixed: bool = 
     from elastic_core import config
     from elastic_core.hooks.manager import PluginManager
 
-    allowed = config.allowed_plugins(argv, os.environ, Path.cwd(), specs, mixed)
+    allowed = config.allowed_plugins(argv, os.environ, _here(), specs, mixed)
     return PluginManager.load(os.environ, reserved=config.RESERVED, allowed=allowed)
+
+
+def _here() -> Path:
+    """The current folder; if that was removed, where it was."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path("/", os.environ.get("PWD", ""))
 
 
 def _read(
@@ -249,7 +260,7 @@ def _read(
     if config.asks_for_help(argv, added, own):
         _print(help_text(manager))
         raise _HelpPrinted
-    reading = config.read(argv, os.environ, Path.cwd(), added, own=own, **more)
+    reading = config.read(argv, os.environ, _here(), added, own=own, **more)
     if reading.settings.plugins != manager.allowed:
         expected = "expected it before the flags that plugins add, found it after one, when all plugins were loaded"
         raise ConfigurationError(Problem("--plugins", f"{expected}; put it first"))
@@ -266,7 +277,7 @@ def _read_command(
     if config.wants_help(command, argv):
         _print(command.help_text())
         raise _HelpPrinted
-    reading = config.read_command(command, argv, os.environ, Path.cwd(), manager.added_options(), required)
+    reading = config.read_command(command, argv, os.environ, _here(), manager.added_options(), required)
     return manager, reading
 
 

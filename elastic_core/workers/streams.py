@@ -9,6 +9,7 @@ lines of several workers begin with the rank; a file or a pipe gets them as they
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,7 +130,7 @@ def plan_stream(
         terminal=terminal,
         file=file,
         filtered=(Path(chosen) if chosen else folder / f"{FILTERED}.{stream.suffix}") if filters else None,
-        filters=tuple(text.encode() for text in filters),
+        filters=tuple(map(os.fsencode, filters)),
         keeps_tail=stream is Stream.ERR,
     )
 
@@ -146,7 +147,7 @@ def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: Rou
         "round": plan.round,
     }
     text = template if isinstance(template, str) else template.get(ranks.local, DEFAULT_PREFIX)
-    return Template(text).safe_substitute(names).encode()
+    return os.fsencode(Template(text).safe_substitute(names))
 
 
 def round_folder(log_dir: Path, plan: RoundPlan) -> Path:

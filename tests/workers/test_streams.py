@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,13 @@ def everywhere(bits):
 def test_a_lone_worker_keeps_the_agent_s_stdout(plan):
     assert not planned(plan, Stream.OUT).captured
     assert planned(plan, Stream.OUT, workers=2) == StreamPlan(captured=True)
+
+
+def test_words_that_are_no_utf8_stay_as_they_are(plan):
+    """As a command line may have them."""
+    word = os.fsdecode(b"\xff")
+    found = planned(plan, Stream.OUT, tee=everywhere(3), prefix_template=f"{word}:", stdout_filters=(word,))
+    assert (found.prefix, found.filters) == (b"\xff:", (b"\xff",))
 
 
 def test_a_lone_worker_whose_lines_count_as_progress_does_not(plan):
