@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elastic_core.agent.interface import WorkerSpec
@@ -23,6 +23,7 @@ from elastic_core.log import get_logger
 from elastic_core.observers import EventRecorder, Everyone, MetricRecorder
 from elastic_core.rendezvous.handler import made_up_name
 from elastic_core.workers.group import LocalWorkers
+from elastic_core.workers.process import more_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -158,7 +159,8 @@ def parts_for(
 ) -> Iterator[Parts]:
     """The parts for the settings; see `composed`. Ended at the end of the context."""
     with contextlib.ExitStack() as stack:
-        how = policy.group_policy(settings, local_world_size, environ, stack, logs_specs)
+        files = stack.enter_context(more_files())
+        how = replace(policy.group_policy(settings, local_world_size, environ, stack, logs_specs), files=files)
         variables = policy.inherited(settings, environ, manager.secret_options())
         workers = LocalWorkers(chosen.starter(settings, entry.work, manager), how, variables, clock)
         stack.callback(workers.close)

@@ -37,6 +37,7 @@ from elastic_core.workers.process import (
     best_sentinel,
     cannot_look,
     cannot_start,
+    limit_files,
     make_exits_visible,
     remedy,
     wait_readable,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from elastic_core.workers.environment import EnvironmentMaker
     from elastic_core.workers.failure import OomCounter
     from elastic_core.workers.numa import Binding
-    from elastic_core.workers.process import OpenSentinel
+    from elastic_core.workers.process import FileLimit, OpenSentinel
 
 
 _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to be gone, when others could not be started
@@ -68,7 +69,8 @@ _INCOMPLETE = {
 @dataclass(frozen=True)
 class GroupPolicy:
     """What the user decided about the workers of this node. `progress`: what shows that a worker does not hang, from
-    `log`, `cpu` and `beat`; empty where hangs are not looked for. `patience` with a hung worker is not a setting:
+    `log`, `cpu` and `beat`; empty where hangs are not looked for. `files`: the limit of open files that workers get;
+    None: that of this process. `patience` with a hung worker is not a setting:
     programs and tests may have another."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
@@ -76,6 +78,7 @@ class GroupPolicy:
     binding: Binding = NO_BINDING
     progress: frozenset[str] = frozenset()
     patience: HangPatience = field(default_factory=HangPatience)
+    files: FileLimit | None = None
 
 
 @dataclass
@@ -392,6 +395,8 @@ class LocalWorkers:
         with interrupts_held(), guardian.expecting() as mark:
             launch = Launch(ranks.local, variables, *current.output.stdio(ranks.local), result, mark, cpus)
             worker = WorkerProcess(ranks, self._starter.start(launch))
+            if self._policy.files:
+                limit_files(worker.pid, self._policy.files)
             current.workers[ranks.local] = worker
             current.launches[ranks.local] = launch
             guardian.watch(worker.pid, worker.start)

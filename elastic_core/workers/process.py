@@ -4,12 +4,14 @@ A sentinel is a file descriptor that becomes readable when a process has ended, 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import resource
 import select
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,11 @@ from elastic_core.workers.sessions import start_of
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
     from elastic_core.interfaces.workers import Child, WorkerRanks
+
+FileLimit = tuple[int, int]
+"""How many files a process may open: soft and hard."""
+
+_MOST_FILES = 1 << 16  # more than any job here needs; programs that go through all numbers would take long
 
 REAPED_BY_OTHERS = 256
 """Stands for the exit code of a child that another part of the program waited for; no process can exit with it."""
@@ -148,6 +155,28 @@ def has_pidfd() -> bool:
 def best_sentinel() -> OpenSentinel:
     """`pidfd_sentinel` where it works, else `thread_sentinel`."""
     return pidfd_sentinel if has_pidfd() else thread_sentinel
+
+
+@contextlib.contextmanager
+def more_files() -> Iterator[FileLimit]:
+    """Inside, this process may open as many files as its hard limit allows: each worker takes some. Yields the limit
+    that there was before, which is what workers get."""
+    before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= enough:
+        yield before
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+    try:
+        yield before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def limit_files(pid: int, limit: FileLimit) -> None:
+    """Let a child that has just been started open so many files."""
+    with contextlib.suppress(OSError, AttributeError):  # it has ended, or the platform is not Linux
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
 
 
 _REMEDIES = {

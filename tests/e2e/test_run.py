@@ -49,6 +49,24 @@ def test_a_module_a_command_and_run_path(elastic):
     assert elastic.run("--run-path", script, "--y").out == "__main__ ['--y']\n"
 
 
+WAITS_FOR_LIMIT = """
+import resource, time
+end = time.monotonic() + 60
+while resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 60 and time.monotonic() < end:
+    time.sleep(0.01)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+def test_soft_limit_of_files_bounds_no_workers_and_they_keep_it(elastic):
+    """The agent needs several descriptors for each worker."""
+    script = elastic.script("train.py", WAITS_FOR_LIMIT)
+    agent = f"{sys.executable} -m elastic_core run --standalone --nproc-per-node=16 --log-dir=logs --tee=3 {script}"
+    done = elastic.finish(elastic.program("bash", "-c", f"ulimit -Sn 60 && exec {agent}"))
+    assert done.code == 0, done.err
+    assert lines(re.sub(r"\[.*?\]:", "", done.out)) == ["60"] * 16
+
+
 def test_pkill_elastic_leaves_no_worker(elastic):
     """As `pkill -9 -f elastic` does. No worker has the name in its command line."""
     script = elastic.script("train.py", "import subprocess, time\nsubprocess.Popen(['sleep', '600'])\ntime.sleep(600)")
