@@ -236,11 +236,11 @@ def _load_plugins(argv: Sequence[str], specs: Mapping[str, Spec], mixed: bool = 
     from elastic_core import config
     from elastic_core.hooks.manager import PluginManager
 
-    allowed = config.allowed_plugins(argv, os.environ, _here(), specs, mixed)
+    allowed = config.allowed_plugins(argv, os.environ, current_folder(), specs, mixed)
     return PluginManager.load(os.environ, reserved=config.RESERVED, allowed=allowed)
 
 
-def _here() -> Path:
+def current_folder() -> Path:
     """The current folder; if that was removed, where it was."""
     try:
         return Path.cwd()
@@ -260,7 +260,7 @@ def _read(
     if config.asks_for_help(argv, added, own):
         _print(help_text(manager))
         raise _HelpPrinted
-    reading = config.read(argv, os.environ, _here(), added, own=own, **more)
+    reading = config.read(argv, os.environ, current_folder(), added, own=own, **more)
     if reading.settings.plugins != manager.allowed:
         expected = "expected it before the flags that plugins add, found it after one, when all plugins were loaded"
         raise ConfigurationError(Problem("--plugins", f"{expected}; put it first"))
@@ -277,7 +277,7 @@ def _read_command(
     if config.wants_help(command, argv):
         _print(command.help_text())
         raise _HelpPrinted
-    reading = config.read_command(command, argv, os.environ, _here(), manager.added_options(), required)
+    reading = config.read_command(command, argv, os.environ, current_folder(), manager.added_options(), required)
     return manager, reading
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _FLAG = "--nproc-per-node"
 _PROBE_TIMEOUT: Duration = 120.0
-_NO_TORCH = "ModuleNotFoundError: No module named 'torch'"
 
 ASKING = """
 import sys
@@ -32,7 +31,8 @@ import torch
 
 def count(kind):
     if kind == "auto":
-        return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+        accelerator = getattr(torch, "accelerator", torch.cuda)  # torch 2.6 and later have it
+        return accelerator.device_count() if accelerator.is_available() else 0
     module = getattr(torch, "cuda" if kind == "gpu" else kind, None)
     usable = module is not None and hasattr(module, "device_count") and module.is_available()
     return module.device_count() if usable else 0
@@ -40,7 +40,16 @@ def count(kind):
 """How a program that asks torch begins. `count` is how many devices of a kind torch can use; "auto" takes whatever
 accelerator there is. Its stdin is a pipe that nobody writes to: it ends when we do, and the program with it."""
 
-_PROBE = ASKING + "print(count(sys.argv[1]))"
+_PROBE = f"""
+import sys
+sys.path[:] = filter(None, sys.path)
+from importlib.util import find_spec
+if sys.argv[1] == "auto" and find_spec("torch") is None:
+    print(0)
+    sys.exit()
+{ASKING}
+print(count(sys.argv[1]))
+"""
 
 
 def usable_cpus() -> int:
@@ -58,8 +67,6 @@ def probe_torch(kind: str, timeout: Duration = _PROBE_TIMEOUT) -> int:
     except (subprocess.CalledProcessError, OSError, ValueError, IndexError) as error:
         lines = str(getattr(error, "stderr", "")).strip().splitlines()
         why = lines[-1] if lines else str(error)
-        if kind == "auto" and why == _NO_TORCH:
-            return 0
     raise ConfigurationError(
         Problem(
             _FLAG,

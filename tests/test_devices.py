@@ -95,9 +95,19 @@ def test_a_torch_that_cannot_be_asked_is_an_error_with_its_last_words(torch_is):
     )
 
 
-def test_auto_without_torch_counts_processors(torch_is):
-    torch_is("raise ModuleNotFoundError(\"No module named 'torch'\")")
+def test_auto_without_torch_counts_processors(tmp_path, monkeypatch):
+    hidden = "import sys; sys.path[:] = [path for path in sys.path if 'site-packages' not in path]"
+    (tmp_path / "sitecustomize.py").write_text(hidden)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert probe_torch("auto") == 0
     assert count_workers("auto") == usable_cpus()
+    with pytest.raises(ConfigurationError, match="No module named 'torch'"):
+        probe_torch("gpu")
+
+
+def test_auto_counts_gpus_with_a_torch_that_has_no_accelerator_module(torch_is):
+    torch_is(FOUR_GPUS.replace("accelerator = cuda", "cuda"))
+    assert count_workers("auto") == 4
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from elastic_core import cli, compose, config, launch
 from elastic_core.config.explain import as_word
 from elastic_core.hooks.manager import PluginManager
+from elastic_core.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,10 +48,12 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         ChildFailedError: the workers failed for good. Other errors as for `elastic_core.launch.elastic_launch`.
     """
-    words, cwd = _words(args), Path.cwd()
+    words, cwd = _words(args), cli.current_folder()
     allowed = config.allowed_plugins(words, os.environ, cwd)
     manager = PluginManager.load(os.environ, reserved=config.RESERVED, allowed=allowed)
     reading = config.read(words, os.environ, cwd, manager.added_options())
+    for problem in reading.left_out:
+        get_logger().warning("setting left out", origin=problem.origin, reason=problem.message)
     settings = compose.without_missing(reading.settings, manager, reading.origins)
     compose.check_available(settings, manager, reading.origins)
     entry = compose.script_entry(settings, reading.script or "", reading.script_args, os.environ)

@@ -64,8 +64,8 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandReading:
-    """The outcome: every value by the setting's name, typed, defaults filled in; the operands; and the config files
-    that were found and not read, because others can change them."""
+    """The outcome: every value by the setting's name, typed, defaults filled in; the operands; and the files and
+    variables that were found and not used."""
 
     values: Mapping[str, Any]
     operands: tuple[str, ...]

@@ -33,18 +33,23 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
     findings = Findings(from_torchrun(environ, specs))
     for spec in specs.values():
         names = [name for name in spec.own_variables() if environ.get(name)]
-        for name in [name for name in names if name.endswith("_PORT") and _OF_SERVICE.match(environ[name])]:
-            names.remove(name)
-            message = "it is the address of a service of that name, which Kubernetes tells every pod, and no port"
-            findings.left_out.append(Problem(name, message))
-        if names:
-            findings.found[spec.name] = Found(environ[names[0]], names[0])
+        for name in (*names, *spec.also_reads):
+            if _is_of_service(name, environ):
+                message = "Kubernetes has set this to the address of a service, which is no port"
+                findings.left_out.append(Problem(name, message))
+        if own := [name for name in names if not _is_of_service(name, environ)]:
+            findings.found[spec.name] = Found(environ[own[0]], own[0])
     valid = {PREFIX + name.upper() for name in specs}
     for name in sorted({name for name in environ if name.startswith(PREFIX)} - valid - NOT_SETTINGS):
         near = nearest(name.removeprefix(PREFIX), (variable.removeprefix(PREFIX) for variable in valid), _TYPING_ERROR)
         if near is not None:
-            findings.left_out.append(Problem(name, f"no setting has this variable; did you mean {PREFIX}{near}?"))
+            findings.left_out.append(Problem(name, f"unknown variable; did you mean {PREFIX}{near}?"))
     return findings
+
+
+def _is_of_service(name: str, environ: Mapping[str, str]) -> bool:
+    """Whether it has the form in which Kubernetes tells every pod of a service that is called like our variable."""
+    return name.endswith("_PORT") and bool(_OF_SERVICE.match(environ.get(name, "")))
 
 
 def from_torchrun(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict[str, Found]:
@@ -52,7 +57,7 @@ def from_torchrun(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> dict
     found = {}
     for spec in specs.values():
         for name, meaning in spec.also_reads.items():
-            if environ.get(name) and (raw := meaning(environ[name])):
+            if environ.get(name) and not _is_of_service(name, environ) and (raw := meaning(environ[name])):
                 found[spec.name] = Found(raw, name)
     return found
 

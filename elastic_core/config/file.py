@@ -4,8 +4,8 @@ Keys are the settings' names, with dashes or underscores, and a few short ones (
 table `[rendezvous]` has `backend`, `endpoint` and `id`, and for each backend a table of its options
 (`[rendezvous.etcd]`).
 
-A file decides what runs and which files are written, so it counts only if it belongs to this user or root. Another one
-is an error if it was named; one that the search finds is left out with a warning.
+A file decides what runs and which files are written. So the search leaves out, with a warning, what is neither this
+user's nor root's; a file that is named counts, whoever owns it.
 """
 
 from __future__ import annotations
@@ -51,8 +51,6 @@ def from_file(named: Found | None, cwd: Path, home: str, specs: Mapping[str, Spe
     if path is None:
         return Findings(left_out=left_out)
     try:
-        if named is not None and (why := _distrusted(path)):
-            raise _Unreadable(f"expected {_TRUSTED}, found that {why}; {_ADVICE}")
         table = _table(path)
     except _Unreadable as error:
         problem = Problem(str(path) if named is None else named.origin, str(error))
@@ -62,8 +60,7 @@ def from_file(named: Found | None, cwd: Path, home: str, specs: Mapping[str, Spe
     return findings
 
 
-_TRUSTED = "a config file that belongs to you or root"
-_ADVICE = "take it over (chown), or name a file of your own with --config"
+_ADVICE = "name it with --config if you want it"
 
 
 def _locate(cwd: Path, home: str, left_out: list[Problem]) -> Path | None:

@@ -122,7 +122,7 @@ def read(
     if require_script and line.certain and not {"module", "no_python", "run_path"} & unreadable.keys():
         problems += script_problems(script, settings, environ, cwd)
     if problems:
-        raise ConfigurationError(*problems, *sources.left_out)  # what is missing may stand in such a file
+        raise ConfigurationError(*problems, *sources.left_out)  # what is missing may stand there
     added = {option.name: values[option.name.replace("-", "_")] for option in added_options}
     return Reading(
         settings=settings,

@@ -75,7 +75,7 @@ class RendezvousParameters:
         self.config = config
 
     def having(self, config: Mapping[str, Any]) -> RendezvousParameters:
-        """These, with other options, which may be called like parameters."""
+        """A copy with these options added. They may have the names of parameters."""
         made = copy.copy(self)
         made.config = {**self.config, **config}
         return made

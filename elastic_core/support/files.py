@@ -42,14 +42,14 @@ def distrust(path: Path) -> str:
 
 
 def foreign(path: Path) -> str:
-    """Who owns the file at the absolute `path`, the folder that it is in, or what a link there leads to, if that is
-    neither this user nor root; else empty. As for git, it is the owner who counts, and not who else may write. Raises
-    OSError, if there is nothing."""
-    real = Path(os.path.realpath(path))
-    for here in (path, path.parent, real, real.parent):
+    """Why the file at the absolute `path`, or the link there, is another user's, or one that everybody may write; empty
+    if neither. A group may write it, and the folder may be anybody's. Raises OSError, if there is nothing."""
+    for here in (path, Path(os.path.realpath(path))):
         status = here.lstat()
-        if not (_is_ours(status) or (stat.S_ISDIR(status.st_mode) and _is_unknown(status.st_uid))):
+        if not _is_ours(status):
             return f"{here} belongs to {_user(status.st_uid)}"
+        if stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IWOTH:
+            return f"everybody may write {here}"
     return ""
 
 

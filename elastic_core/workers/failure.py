@@ -34,7 +34,7 @@ _OF_PYTHON = re.compile(r"<frozen .*>|.*[/\\]runpy\.py")  # what runs a module b
 _NO_SCRIPT = re.compile(r".*(can't open file .*\[Errno 2\]|can't find '__main__' module in|No module named) ")
 _BAD_FLAG = re.compile(r"[^:]+: error: ")  # argparse; compilers put line numbers between colons
 _BAD_OPTION = re.compile(r"Error: ")  # click
-_USAGE = ("usage: ", "Usage: ")  # which argparse and click tell before the error
+_USAGE = ("usage: ", "Usage: ")  # argparse and click print it before the error
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,12 @@ def _refused(tail: Sequence[str]) -> bool:
 
 
 def _bad_arguments(tail: Sequence[str]) -> bool:
-    """Without the usage it may be another program's error, such as one of srun."""
-    last = tail[-1] if tail else ""
-    return bool(_BAD_FLAG.match(last) or _BAD_OPTION.match(last)) and any(line.startswith(_USAGE) for line in tail)
+    """Whether the last line is an error after the usage, of which a long one leaves only indented lines. Without it the
+    error may be another program's, such as srun's."""
+    *before, last = tail or ("",)
+    if _BAD_FLAG.match(last):
+        return bool(before) and before[-1].startswith((*_USAGE, " "))
+    return bool(_BAD_OPTION.match(last)) and any(line.startswith(_USAGE) for line in before)
 
 
 def read_error_file(path: Path) -> dict[str, Any]:

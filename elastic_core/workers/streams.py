@@ -9,7 +9,6 @@ lines of several workers begin with the rank; a file or a pipe gets them as they
 from __future__ import annotations
 
 import enum
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,9 +129,14 @@ def plan_stream(
         terminal=terminal,
         file=file,
         filtered=(Path(chosen) if chosen else folder / f"{FILTERED}.{stream.suffix}") if filters else None,
-        filters=tuple(map(os.fsencode, filters)),
+        filters=tuple(map(_as_bytes, filters)),
         keeps_tail=stream is Stream.ERR,
     )
+
+
+def _as_bytes(text: str) -> bytes:
+    """Words of a command line that are not UTF-8 stay as they were."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: RoundPlan) -> bytes:
@@ -147,7 +151,7 @@ def line_prefix(template: str | Mapping[int, str], ranks: WorkerRanks, plan: Rou
         "round": plan.round,
     }
     text = template if isinstance(template, str) else template.get(ranks.local, DEFAULT_PREFIX)
-    return os.fsencode(Template(text).safe_substitute(names))
+    return _as_bytes(Template(text).safe_substitute(names))
 
 
 def round_folder(log_dir: Path, plan: RoundPlan) -> Path:

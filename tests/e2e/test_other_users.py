@@ -68,18 +68,6 @@ def test_a_config_file_that_the_search_finds_does_not_govern(job, shared, precio
         assert "left out: " in job.finish(job.start(*command)).err
 
 
-def test_a_config_file_that_is_named_is_refused(job, shared, precious):
-    as_nobody('printf "result_file = \\"%s\\"" "$2" > "$1/mine.toml"; ln -s mine.toml "$1/link"', shared, precious)
-    for name in ("../mine.toml", "../link"):
-        done = job.run("--config", name, "train.py")
-        assert (done.code, done.out) == (2, "")
-        assert "--config: expected a config file that belongs to you or root, found that " in done.err
-        assert "belongs to user nobody" in done.err
-    done = job.run("train.py", ELASTIC_CONFIG=str(shared / "mine.toml"))
-    assert (done.code, "ELASTIC_CONFIG: expected a config file that belongs" in done.err) == (2, True)
-    assert precious.read_text() == PRECIOUS
-
-
 def test_a_table_in_a_pyproject_does_not_govern_and_the_next_file_does(job, shared):
     as_nobody('printf "[tool.elastic]\\nnnodes = \\"4:1\\"" > "$1/pyproject.toml"', shared)
     job.cwd = shared / "job" / "deeper"

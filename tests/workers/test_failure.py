@@ -141,6 +141,15 @@ def test_no_restart_mends_arguments(tmp_path, prog):
 
 
 @pytest.mark.integration
+def test_no_restart_mends_arguments_of_a_script_with_hundreds_of_them(tmp_path):
+    flags = "".join(f"parser.add_argument('--flag-number-{n}', metavar='VALUE')\n" for n in range(300))
+    (tmp_path / "s.py").write_text(f"import argparse\nparser = argparse.ArgumentParser()\n{flags}parser.parse_args()\n")
+    exitcode, tail = python_says(str(tmp_path / "s.py"), "--no-such-flag")
+    assert not any(line.startswith("usage") for line in tail[-20:])
+    assert not curable(exitcode, tail[-20:])
+
+
+@pytest.mark.integration
 def test_no_restart_mends_arguments_of_click():
     tail = ("Usage: train.py [OPTIONS]", "Try 'train.py --help' for help.", "Error: No such option: --x")
     assert not curable(2, tail)

@@ -41,8 +41,7 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
         max_nodes=params.max_nodes,
         local_addr=params.local_addr,
         node=replace(node, rank_hint=rank),
-        **config,
-    )
+    ).having(config)
 
 
 def _endpoint(params: RendezvousParameters) -> Endpoint:

@@ -35,8 +35,8 @@ def create(params: Any) -> Any:
     """
     config = {name: value for name, value in params.config.items() if name != "backend"}
     own = RendezvousParameters(
-        "etcd", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, params.local_addr, None, **config
-    )
+        "etcd", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, params.local_addr
+    ).having(config)
     with _torch_errors():
         return _class()(params.backend, handler_for(own))
 
