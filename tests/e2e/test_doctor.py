@@ -37,7 +37,7 @@ def test_two_doctors_meet_at_a_store(elastic, endpoint):
     assert elastic.finish(server).code == 0
 
 
-@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("same", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_two_doctors_compare_secrets_without_telling_them(elastic, endpoint, tmp_path, same):
     secrets = [b"0123456789abcdef", b"0123456789abcdef" if same else b"fedcba9876543210"]
     for number, secret in enumerate(secrets):
@@ -84,7 +84,7 @@ def test_what_is_wrong_with_this_machine_or_its_flags(elastic, endpoint):
     assert "--nnodes" in done.err
 
 
-@pytest.mark.parametrize("place", [(), ("--rdzv-endpoint=localhost:0",)])
+@pytest.mark.parametrize("place", [pytest.param((), marks=pytest.mark.nightly), ("--rdzv-endpoint=localhost:0",)])
 def test_a_node_that_is_alone_meets_nobody(elastic, place):
     done = elastic.finish(elastic.fork("doctor", "--rdzv-backend=c10d", *place, "--json"), 90)
     assert done.code == 0, done.out + done.err

@@ -62,7 +62,7 @@ def test_who_is_killed_is_missed_at_once(any_store, rank):
     assert [agent.code() for agent in (*agents.values(), back)] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_workers_that_fail_first_do_not_hide_it(any_store, rank):
     """They are connected with those of the killed agent. No restart is allowed, and none is used."""
     agents = {name: any_store.agent(name, "--nnodes=1:2", script=any_store.trainer) for name in "ab"}

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from elastic_file_timer.request import FileTimerRequest
 
 _STOP_S = 5.0
+_HELD_S = 1.0  # late by more than that, this process was stopped, or the machine stalled
+_CATCH_UP_S = 2.0  # then for clients, which may not have found room in the pipe, to release their timers
 
 
 class FileTimerServer(Watchdog):
@@ -154,24 +156,28 @@ class FileTimerServer(Watchdog):
 
     def _watch(self) -> None:
         look_at = later(self._clock.now(), self._max_interval)
+        judge_from = self._clock.now()
         while not self._stopping.is_set():
-            self._wait(look_at)
+            due = max(judge_from, min(look_at, self._table.next_deadline() or look_at))
+            self._wait(due)
             self._at = (self._clock.now(), self._clock.timestamp())
+            if self._at[0] - due > _HELD_S and due > judge_from:  # not again after a pause on a slow machine
+                judge_from = later(self._at[0], _CATCH_UP_S)
             self._take_requests()
             if self._stopping.is_set():  # it may not have read all of them
                 return
             now, timestamp = self._at
-            self._judge(self.get_expired_timers(timestamp))
+            if now >= judge_from:
+                self._judge(self.get_expired_timers(timestamp))
             if now >= look_at:
                 self._look()
                 look_at = later(now, self._max_interval)
 
-    def _wait(self, look_at: Instant) -> None:
-        """Until a request comes in or the next timer expires; or until it is time to look, or to stop."""
+    def _wait(self, until: Instant) -> None:
+        """Until then, or until a request comes in or it is time to stop."""
         poll = select.poll()
         for fd in (self._wake, *(reader.fd for reader in self._pipe.readers)):
             poll.register(fd, select.POLLIN)
-        until = min(look_at, self._table.next_deadline() or look_at)
         poll.poll(max(0, math.ceil((until - self._clock.now()) * 1000)))
 
     def _take_requests(self) -> None:

@@ -87,6 +87,33 @@ class JumpingClock(SystemClock):
         return later(super().now(), self.ahead)
 
 
+class SetClock(SystemClock):
+    """Stands still."""
+
+    def __init__(self):
+        self.time = SystemClock().now()
+
+    def now(self):
+        return self.time
+
+
+def test_after_a_pause_of_the_agent_clients_have_time_to_release(make_server, told, tmp_path):
+    """The agent was stopped for longer than the timer allows, and the release did not fit into the pipe."""
+    clock = SetClock()
+    server = make_server(max_interval=0.05, clock=clock)
+    server.start(told)
+    client = FileTimerClient(tmp_path / "timers", patience=LIMIT_S)
+    client.acquire("released late", time.time() + 70)
+    wait_until(lambda: server.taken == 1)
+    clock.time = later(clock.time, 100)
+    threading.Event().wait(0.2)  # some turns, in each of which it would be judged
+    client.release("released late")
+    client.acquire("last", time.time() + 1)
+    wait_until(lambda: server.taken == 3)
+    clock.time = later(clock.time, 3)
+    assert told.scopes() == []
+
+
 def test_its_own_process_may_have_timers(make_server, told, tmp_path):
     clock = JumpingClock()
     make_server(clock=clock).start(told)
