@@ -42,14 +42,15 @@ def distrust(path: Path) -> str:
 
 
 def foreign(path: Path) -> str:
-    """Why the file at the absolute `path`, or the link there, is another user's, or one that everybody may write; empty
-    if neither. A group may write it, and the folder may be anybody's. Raises OSError, if there is nothing."""
+    """Why the file at the absolute `path`, or the link there, is not to be trusted: another user owns it, or everyone
+    can write it. Empty if it can be trusted; a group may write it, and any user own the folder. Raises OSError if there
+    is no file."""
     for here in (path, Path(os.path.realpath(path))):
         status = here.lstat()
         if not _is_ours(status):
             return f"{here} belongs to {_user(status.st_uid)}"
         if stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IWOTH:
-            return f"everybody may write {here}"
+            return f"{here} is writable by everyone"
     return ""
 
 

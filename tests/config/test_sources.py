@@ -321,7 +321,7 @@ def test_file_of_somebody_else_is_left_out_and_the_next_one_counts(desk, of):
     (problem,) = reading.left_out
     assert problem.origin == str(path)
     assert f"not read, because {path} belongs to user " in problem.message
-    assert desk.read(f"--config {path} train.py").settings.role == "theirs"  # whoever names it wants it
+    assert desk.read(f"--config {path} train.py").settings.role == "theirs"
 
 
 def test_file_that_everybody_may_write_is_left_out(desk):
@@ -329,7 +329,7 @@ def test_file_that_everybody_may_write_is_left_out(desk):
     path.chmod(0o666)
     reading = desk.read()
     assert reading.settings.role == "default"
-    assert [problem.message for problem in reading.left_out if f"everybody may write {path}" in problem.message]
+    assert [problem.message for problem in reading.left_out if f"{path} is writable by everyone" in problem.message]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
