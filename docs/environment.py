@@ -33,7 +33,7 @@ AGENT = {
     "TORCHELASTIC_ERROR_FILE": "set if the agent is itself a worker of another one: it writes its first failure there",
     "PATH": "folders in which the command of `--no-python`, py-spy (stacks of a hung worker) and etcd are found",
     "HOME": "the search for a config file ends in that folder",
-    "PWD": "where the current folder was, if it has been removed",
+    "PWD": "the former path of a current folder that was removed",
     "TMPDIR": "folder for workers' output without `--log-dir`, for pipes, for `EtcdServer`; unset: Python's default",
     "NO_COLOR": "not empty: the agent's messages and its report have no colors, not even on a terminal",
     "TERM": "`dumb`: the same",

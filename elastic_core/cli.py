@@ -241,7 +241,7 @@ def _load_plugins(argv: Sequence[str], specs: Mapping[str, Spec], mixed: bool = 
 
 
 def current_folder() -> Path:
-    """The current folder; if that was removed, where it was."""
+    """The current folder, or its former path if it was removed."""
     try:
         return Path.cwd()
     except FileNotFoundError:

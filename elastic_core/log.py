@@ -54,7 +54,7 @@ EVENTS: Mapping[EventName, str] = {
     "agent finished": "the agent is done, with its final state",
     "signal received": "the agent received a signal",
     "output lost": "a worker's output could not be written or read to its end",
-    "setting left out": "a config file or a variable was found and not used; the reason says why",
+    "setting left out": "a config file or a variable was found and not used, for the given reason",
     "plugin not blocked": "ELASTIC_DISABLE_PLUGINS has a name that no installed plugin has",
     "plugin not installed": "--plugins has a name that no installed distribution with plugins has",
     "plugin missing": "a variable of torchrun's asks for what a package that is not installed brings; the run goes on",

@@ -48,7 +48,7 @@ def from_environment(environ: Mapping[str, str], specs: Mapping[str, Spec]) -> F
 
 
 def _is_of_service(name: str, environ: Mapping[str, str]) -> bool:
-    """Whether it has the form in which Kubernetes tells every pod of a service that is called like our variable."""
+    """Whether Kubernetes has set it, in every pod, to the address of a service whose name matches our variable."""
     return name.endswith("_PORT") and bool(_OF_SERVICE.match(environ.get(name, "")))
 
 

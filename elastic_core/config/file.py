@@ -4,8 +4,8 @@ Keys are the settings' names, with dashes or underscores, and a few short ones (
 table `[rendezvous]` has `backend`, `endpoint` and `id`, and for each backend a table of its options
 (`[rendezvous.etcd]`).
 
-A file decides what runs and which files are written. So the search leaves out, with a warning, what is neither this
-user's nor root's; a file that is named counts, whoever owns it.
+A file decides what runs and which files are written. So the search skips, with a warning, a file that another user owns
+or that is writable by everyone. A file that the user names is always used.
 """
 
 from __future__ import annotations

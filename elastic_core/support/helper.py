@@ -47,10 +47,13 @@ class HelperProcess:
         # The command line contains no path of this package: `pkill -f elastic` must not kill the process that cleans
         # up after the agent. `-X NAME` only labels the process: Python accepts any name there.
         code = os.memfd_create(Path(program).stem)
+        file = f"/proc/self/fd/{code}"
+        if not os.path.exists(file):  # a PID namespace without a /proc of its own
+            file = str(Path(program).absolute())
         try:
             os.write(code, Path(program).read_bytes())
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-X", Path(program).stem, f"/proc/self/fd/{code}", *arguments],
+                [sys.executable, "-I", "-S", "-X", Path(program).stem, file, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=errors,

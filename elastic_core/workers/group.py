@@ -70,8 +70,7 @@ _INCOMPLETE = {
 class GroupPolicy:
     """What the user decided about the workers of this node. `progress`: what shows that a worker does not hang, from
     `log`, `cpu` and `beat`; empty where hangs are not looked for. `files`: the limit of open files that workers get;
-    None: that of this process. `patience` with a hung worker is not a setting:
-    programs and tests may have another."""
+    None: that of this process. `patience` with a hung worker is not a setting: programs and tests may have another."""
 
     output: OutputPolicy = field(default_factory=OutputPolicy)
     environment: EnvironmentMaker = field(default_factory=EnvironmentPolicy)
@@ -245,7 +244,8 @@ class LocalWorkers:
         return self._round.activity.samples(self._running_workers()) if self._round else []
 
     def kill(self, pid: int, reason: str, ask: bool = True) -> int | None:
-        if self._round and sessions.start_of(pid) and not sessions.leader_of(pid, self._round.leaders):
+        lives = sessions.leader_of(pid, {pid: sessions.start_of(pid)})
+        if lives and self._round and not sessions.leader_of(pid, self._round.leaders):
             get_logger().warning("timer ignored", pid=pid, reason="the process has left its worker's session")
         running = {worker.pid: worker for worker in self._running_workers()}
         leader = sessions.leader_of(pid, {worker.pid: worker.start for worker in running.values()})

@@ -175,7 +175,7 @@ def more_files() -> Iterator[FileLimit]:
 
 def limit_files(pid: int, limit: FileLimit) -> None:
     """Let a child that has just been started open so many files."""
-    with contextlib.suppress(OSError, AttributeError):  # it has ended, or the platform is not Linux
+    with contextlib.suppress(OSError):  # it has ended
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
 
 
