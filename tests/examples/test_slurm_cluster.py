@@ -12,7 +12,7 @@ from slurm_cluster import NoSlurm, SlurmCluster, install
 
 from elastic_core.testing import eventually
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "slurm" / "train.sbatch"
+SCRIPTS = Path(__file__).parents[2] / "examples" / "slurm"
 LONG = 180.0
 TRAIN = """
 import os, pathlib, signal, sys, time
@@ -40,17 +40,19 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 
 class Job:
-    """`train.sbatch`, as for two nodes without a GPU. Others that run here need the processors as well."""
+    """A batch script as for nodes without a GPU. Others that run here need the processors as well."""
 
-    def __init__(self, cluster: SlurmCluster) -> None:
+    def __init__(self, cluster: SlurmCluster, nodes: int, script: str) -> None:
         self.cluster = cluster
-        text = re.sub(r"#SBATCH --(gpus|cpus)-per-.*\n", "", SCRIPT.read_text()).replace("--nproc-per-node=gpu", "")
+        self.nodes = nodes
+        text = re.sub(r"#SBATCH --(gpus|cpus)-per-.*\n", "", (SCRIPTS / script).read_text())
+        text = text.replace("--nproc-per-node=gpu", "")
         (cluster.folder / "train.sbatch").write_text(text)
         (cluster.folder / "train.py").write_text(TRAIN)
 
     def start(self, *words):
-        self.number = self.cluster.submit("--nodes=2", *words, "train.sbatch")
-        return self.told("begins", 2)
+        self.number = self.cluster.submit(f"--nodes={self.nodes}", *words, "train.sbatch")
+        return self.told("begins", self.nodes)
 
     def told(self, what, count):
         """The lines of the log that begin so: rank, step, process id, run id."""
@@ -88,8 +90,9 @@ def job(tmp_path, request):
         pytest.skip(str(error))
     if os.geteuid() != 0 or sys.platform != "linux":
         pytest.skip("a cluster needs name spaces")
-    cluster = SlurmCluster(tmp_path)
-    yield Job(cluster)
+    nodes, script = getattr(request, "param", (2, "train.sbatch"))
+    cluster = SlurmCluster(tmp_path, nodes)
+    yield Job(cluster, nodes, script)
     cluster.close()
 
 
@@ -134,3 +137,14 @@ def test_job_is_requeued_after_slurmd_is_killed(job):
     job.start()
     job.cluster.kill_daemon("n2")
     job.ends("PENDING")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("job", [(4, "train-etcd.sbatch")], indirect=True)
+def test_job_over_its_own_etcd_saves_on_scancel(job):
+    first = job.start()
+    job.cluster.kill(first[3][2])
+    job.told("begins", 8)
+    job.cluster.run("scancel", job.number)
+    assert len({rank for rank, *_ in job.told("saves", 7)[3:]}) == 4  # three of them have saved before the restart
+    job.ends("CANCELLED")
