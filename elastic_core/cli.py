@@ -70,32 +70,46 @@ def main(argv: Sequence[str]) -> int:
         return _explain_failure(error, command=name)
 
 
-class _HelpPrinted(Exception):
+class _HelpPrinted(SystemExit):
     """The command line asked for help, which is printed; there is nothing else to do."""
 
 
 def run(argv: Sequence[str]) -> int:
     """`elastic run`."""
-    from elastic_core import config
-
-    manager, reading = _read(argv, lambda manager: config.help_text(manager.added_options()))
-    settings = reading.settings
-    _configure_log(settings.log_format, settings.log_level, manager, reading.left_out)
+    manager, reading = read_run(argv)
     from elastic_core.observers import History
 
-    history, path = History(), settings.result_file
+    history = History()
+    error = run_job(reading, manager, history)
+    return _explain_failure(error, reading.settings.rdzv_id or "", history=history) if error else ExitCode.SUCCESS
+
+
+def read_run(argv: Sequence[str]) -> tuple[PluginManager, Reading]:
+    """The plugins, and a command line of `elastic run`. Raises ConfigurationError."""
+    from elastic_core import config
+
+    return _read(argv, lambda manager: config.help_text(manager.added_options()))
+
+
+def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
+    """Configure the log, run the job, and write its result file. Returns the error that ended the job. Raises
+    ConfigurationError if the result file could not be written."""
+    settings = reading.settings
+    _configure_log(settings.log_format, settings.log_level, manager, reading.left_out)
+    path = settings.result_file
     if path is None:
-        return _run_job(reading, manager, history)[0]
-    from elastic_core import result_file
+        return _error_of(reading, manager, history)
+    from elastic_core import report, result_file
 
     result_file.check_writable(path)
-    code, error = _run_job(reading, manager, history)
+    error = _error_of(reading, manager, history)
+    code = report.exit_code_of(error) if error else ExitCode.SUCCESS
     try:
         result_file.write(path, result_file.outcome(settings.rdzv_id or "", code, error, history))
     except Exception as failed:  # noqa: BLE001 - the job is over, and its exit code stands
         why = (isinstance(failed, OSError) and failed.strerror) or f"{type(failed).__name__}: {failed}"
         _complain(f"elastic: the outcome could not be written to {path}: {why}; the job itself is done")
-    return code
+    return error
 
 
 def explain(argv: Sequence[str]) -> None:
@@ -304,8 +318,8 @@ def _configure_log(log_format: str, level: str, manager: PluginManager, left_out
             logger.warning("plugin failed", **source.as_dict(), option=conflict.name, reason=f"left out: {conflict}")
 
 
-def _run_job(reading: Reading, manager: PluginManager, history: History) -> tuple[int, BaseException | None]:
-    """The exit code and the error behind it, which has been shown."""
+def _error_of(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
+    """Run the job. Returns the error that ended it."""
     from elastic_core import compose, launch
     from elastic_core.log import get_logger
 
@@ -320,9 +334,9 @@ def _run_job(reading: Reading, manager: PluginManager, history: History) -> tupl
         entry = compose.script_entry(settings, script, reading.script_args, os.environ)
         with compose.origins_named(reading.origins):
             launch.run_job(settings, entry, manager, os.environ, (history,), reading.added)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - shown, given its code, and put in the result file
-        return _explain_failure(error, settings.rdzv_id or "", history=history), error
-    return ExitCode.SUCCESS, None
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - returned to the caller
+        return error
+    return None
 
 
 def _explain_failure(

@@ -57,8 +57,8 @@ _BY_MODULE: dict[str, dict[str, str]] = {
     },
     "elastic.timer.file_based_local_timer": {"elastic_file_timer": _FILE_TIMER},
     "launcher": {"elastic_core.launch": _LAUNCH},
-    "launcher.api": {"elastic_core.launch": _LAUNCH},
-    "run": {"elastic_core.compat.run": "get_args_parser main parse_args run"},
+    "launcher.api": {"elastic_core.launch": _LAUNCH, "elastic_core.agent": "WorkerSpec"},
+    "run": {"elastic_core.compat.run": "get_args_parser main parse_args run", "elastic_core.launch": _LAUNCH},
 }
 
 MODULES: dict[str, dict[str, str]] = {

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from elastic_core import cli, compose, config, launch
+from elastic_core import cli, config
 from elastic_core.config.explain import as_word
-from elastic_core.hooks.manager import PluginManager
-from elastic_core.log import get_logger
+from elastic_core.observers import History
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,28 +46,25 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         ChildFailedError: the workers failed for good. Other errors as for `elastic_core.launch.elastic_launch`.
     """
-    words, cwd = _words(args), cli.current_folder()
-    allowed = config.allowed_plugins(words, os.environ, cwd)
-    manager = PluginManager.load(os.environ, reserved=config.RESERVED, allowed=allowed)
-    reading = config.read(words, os.environ, cwd, manager.added_options())
-    for problem in reading.left_out:
-        get_logger().warning("setting left out", origin=problem.origin, reason=problem.message)
-    settings = compose.without_missing(reading.settings, manager, reading.origins)
-    compose.check_available(settings, manager, reading.origins)
-    entry = compose.script_entry(settings, reading.script or "", reading.script_args, os.environ)
-    launch.run_job(settings, entry, manager, os.environ, options=reading.added)
+    _run(_words(args))
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """`elastic run`; returns after success, and exits with the exit code otherwise."""
-    code = cli.main(["run", *(sys.argv[1:] if args is None else args)])
-    if code:
-        sys.exit(code)
+    """`elastic run` with the command line `args`, without the program's name; None: that of this process. Raises what
+    `run` raises."""
+    _run(sys.argv[1:] if args is None else args)
 
 
 def torchrun() -> NoReturn:
     """The console script `elastic-torchrun`."""
     cli.entry_point(["run", *sys.argv[1:]])
+
+
+def _run(argv: Sequence[str]) -> None:
+    manager, reading = cli.read_run(argv)
+    error = cli.run_job(reading, manager, History())
+    if error is not None:
+        raise error
 
 
 class _Default(str):
@@ -86,7 +81,9 @@ def _words(args: argparse.Namespace) -> list[str]:
         for part in value if isinstance(value, list | tuple) and spec.adds_up else [value]:
             text = ",".join(map(str, part)) if isinstance(part, list | tuple) else str(part)
             words.append(spec.flag if part is True else f"{spec.flag}={text}")
-    return [*words, args.training_script, *args.training_script_args]
+    # torch.distributed.launch adds `use_env` to the parser.
+    rank = [] if getattr(args, "use_env", True) else ["--local-rank=${local_rank}"]
+    return [*words, args.training_script, *rank, *args.training_script_args]
 
 
 if __name__ == "__main__":

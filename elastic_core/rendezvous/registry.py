@@ -31,18 +31,42 @@ class RendezvousHandlerRegistry:
         backend."""
         creator = self._creators.get(params.backend)
         if creator is None:
-            known = ", ".join(sorted(self._creators)) or "none"
-            raise ValueError(f"expected a registered rendezvous backend ({known}), found {params.backend!r}")
+            return self._unregistered(params)
         handler = creator(params)
         if handler.get_backend() != params.backend:
             raise RuntimeError(f"expected a handler for {params.backend!r}, found one for {handler.get_backend()!r}")
         return handler
 
+    def _unregistered(self, params: RendezvousParameters) -> RendezvousHandler:
+        known = ", ".join(sorted(self._creators)) or "none"
+        raise ValueError(f"expected a registered rendezvous backend ({known}), found {params.backend!r}")
+
     def __contains__(self, backend: str) -> bool:
         return backend in self._creators
 
 
-rendezvous_handler_registry = RendezvousHandlerRegistry()
+class _WithInstalled(RendezvousHandlerRegistry):
+    """The installed plugins after what is registered."""
+
+    def _unregistered(self, params: RendezvousParameters) -> RendezvousHandler:
+        from elastic_core.hooks.manager import PluginManager  # looks for installed plugins; only needed here
+        from elastic_core.hooks.options import needed, type_options
+        from elastic_core.hooks.records import RendezvousBackendRecord
+
+        record = PluginManager.load(os.environ).select(RendezvousBackendRecord, params.backend)
+        options, problems = type_options(record.options, needed(record.options, params.config), "RendezvousParameters")
+        if problems:
+            raise ConfigurationError(*problems)
+        params.config = options
+        handler = record.factory(params)
+        if handler is None:
+            raise ConfigurationError(
+                Problem("RendezvousParameters", f"expected a handler from the backend {params.backend!r}, found None")
+            )
+        return handler
+
+
+rendezvous_handler_registry: RendezvousHandlerRegistry = _WithInstalled()
 """The registry of this process."""
 
 
@@ -52,20 +76,4 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     Raises:
         ConfigurationError: no plugin brings the backend (the message lists what is installed), or an option is wrong.
     """
-    if params.backend in rendezvous_handler_registry:
-        return rendezvous_handler_registry.create_handler(params)
-    from elastic_core.hooks.manager import PluginManager  # looks for installed plugins; only needed here
-    from elastic_core.hooks.options import needed, type_options
-    from elastic_core.hooks.records import RendezvousBackendRecord
-
-    record = PluginManager.load(os.environ).select(RendezvousBackendRecord, params.backend)
-    options, problems = type_options(record.options, needed(record.options, params.config), "RendezvousParameters")
-    if problems:
-        raise ConfigurationError(*problems)
-    params.config = options
-    handler = record.factory(params)
-    if handler is None:
-        raise ConfigurationError(
-            Problem("RendezvousParameters", f"expected a handler from the backend {params.backend!r}, found None")
-        )
-    return handler
+    return rendezvous_handler_registry.create_handler(params)

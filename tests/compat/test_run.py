@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 
 import pytest
@@ -72,12 +74,37 @@ def test_main_returns_after_success(worker, tmp_path):
     run.main(["--standalone", worker, str(tmp_path), "0"])
 
 
-def test_main_exits_as_the_command_does(worker, tmp_path, monkeypatch):
+def test_main_raises_as_torchs_does(worker, tmp_path, monkeypatch):
     for argv in (["--standalone", worker, str(tmp_path), "3"], None):
         monkeypatch.setattr(sys, "argv", ["elastic-torchrun", "--standalone", worker, str(tmp_path), "3"])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(ChildFailedError, match="exit code 3"):
             run.main(argv)
-        assert left.value.code == 1
+    with pytest.raises(SystemExit) as left:
+        run.main(["--help"])
+    assert not left.value.code
+
+
+def test_the_result_file_and_the_log_are_those_of_elastic_run(worker, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ELASTIC_RESULT_FILE", str(tmp_path / "result.json"))
+    monkeypatch.setenv("ELASTIC_LOG_FORMAT", "json")
+    with pytest.raises(ChildFailedError):
+        run.run(run.parse_args(["--standalone", worker, str(tmp_path), "3"]))
+    told = json.loads((tmp_path / "result.json").read_text())
+    assert (told["exit_code"], told["error"]["type"]) == (1, "ChildFailedError")
+    assert "run started" in [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]
+
+
+@pytest.mark.torch
+def test_torch_distributed_launch_passes_the_local_rank(tmp_path):
+    """In another process, where our names are in place of torch's."""
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print(sys.argv[1:])")
+    launch = tmp_path / "launch.py"
+    launch.write_text("import sys\nfrom torch.distributed.launch import main\nmain(sys.argv[1:])\n")
+    command = [sys.executable, "-m", "elastic_core.compat.torch", str(launch), "--standalone"]
+    for flags, told in (([], ["--local-rank=0", "x"]), (["--use-env"], ["x"])):
+        ran = subprocess.run([*command, *flags, str(script), "x"], check=True, capture_output=True, text=True)
+        assert ran.stdout.split("\n")[0] == str(told)
 
 
 def test_every_setting_of_torchruns_is_a_flag_here():
