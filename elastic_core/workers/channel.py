@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # A bare carriage return ends a line too (progress bars), but at the end of the text a line feed may yet follow it.
 _LINE_END = re.compile(rb"\r\n|\r(?=[^\n])|\n")
 _LONGEST_LINE = 64 * 1024
+_MOST_READ = 1024 * 1024  # bytes
 TAIL_LINES = 20
 TAIL_BYTES = 16 * 1024
 _PIPE_BUF = select.PIPE_BUF
@@ -55,6 +56,55 @@ class FileSink:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    @property
+    def descriptor(self) -> int | None:
+        """None once it is closed."""
+        return self._file
+
+
+class OwnFile:
+    """A log file that a worker writes to by itself, so that neither a slow console nor a suspended agent holds it up.
+    The agent reads in it what it reports, also after the file was renamed or removed. Opening raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = open_to_append(path, access=os.O_RDWR)
+        self._begin = self._asked = self._size()
+
+    @property
+    def written(self) -> int:
+        """Bytes since it was opened."""
+        return max(self._size() - self._begin, 0)
+
+    def tail(self) -> tuple[str, ...]:
+        """The last lines, without dumps of faulthandler."""
+        tail, dump = TailSink(), DumpSink()
+        for line in self._lines(self._begin):
+            tail.write_line(dump.take(line))
+        return tail.lines()
+
+    def expect_dump(self) -> None:
+        """Only the dumps from now on matter."""
+        self._asked = self._size()
+
+    def dump(self) -> str:
+        """The stacks that faulthandler has written."""
+        dump = DumpSink()
+        for line in self._lines(self._asked):
+            dump.take(line)
+        return dump.text()
+
+    def close(self) -> None:
+        """Nothing can be read after that."""
+        os.close(self.descriptor)
+
+    def _size(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+    def _lines(self, begin: int) -> list[bytes]:
+        """From `begin` on; only the end, if it is much."""
+        size = self._size()
+        return _LINE_END.split(os.pread(self.descriptor, _MOST_READ, max(begin, size - _MOST_READ)))
 
 
 class Screen:
@@ -97,6 +147,11 @@ class ConsoleSink:
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
         self.written = 0  # bytes; tells a slow reader from one that has stopped
+
+    @property
+    def descriptor(self) -> int | None:
+        """None once nothing reads it."""
+        return self._fd
 
     def write(self, data: bytes) -> None:
         """Write all of `data`, waiting for a slow reader."""
@@ -166,6 +221,12 @@ class Channel:
         are shown whole."""
         may_show = self._shows and (self._plan.terminal or not self._plan.prefix)
         return may_show and len(self._pending) > self._shown
+
+    @property
+    def destination(self) -> int | None:
+        """The descriptor of the file, or of the console, if output goes to either."""
+        file = self._file.descriptor if self._file else None
+        return file if file is not None or not self._shows else self._console.descriptor
 
     def feed(self, data: bytes) -> None:
         """Take what the worker wrote."""

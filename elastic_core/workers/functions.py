@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import faulthandler
+import gc
 import io
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +21,7 @@ from multiprocessing.popen_forkserver import _DupFd
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.spawn import get_preparation_data
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from elastic_core import error_file
 from elastic_core.errors import ConfigurationError, Problem
@@ -60,7 +64,8 @@ class FunctionStarter:
         streams = tuple(_as_connection(fd) for fd in (launch.stdout, launch.stderr))
         mark = _as_connection(launch.mark)
         call = _call(self._function, self._args, launch.local_rank, self._method)
-        everything = (call, launch.environment, streams, mark, str(launch.result), launch.cpus)
+        is_spawned = self._context.get_start_method() == "spawn"
+        everything = (call, launch.environment, streams, mark, str(launch.result), launch.cpus, is_spawned)
         process = self._context.Process(target=_run, args=everything)  # type: ignore[attr-defined]
         try:
             process.start()
@@ -187,6 +192,7 @@ def _run(
     mark: Connection | None,
     result: str,
     cpus: Cpus,
+    is_spawned: bool,
 ) -> None:
     """The child's main: a session of its own first, so that everything after it can be found and ended. It only holds
     `mark`, see `Launch`."""
@@ -202,7 +208,25 @@ def _run(
     if environment.get("PYTHONFAULTHANDLER"):  # read by the interpreter when it starts, and it runs already
         faulthandler.enable(file=_STDERR)
     bind(cpus)
-    _finish(call, result)
+    try:
+        _finish(call, result)
+    except SystemExit as left:
+        if left.code:
+            raise
+    if is_spawned and "torch.distributed" in sys.modules:
+        _leave()
+
+
+def _leave() -> NoReturn:
+    """End the process as the interpreter would, but for finalization, which multiprocessing spares children that it
+    forks: a thread of gloo that releases a tensor then would abort a process whose function has returned."""
+    threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does
+    atexit._run_exitfuncs()
+    files = [thing for thing in gc.get_objects() if issubclass(type(thing), io.IOBase)]  # finalization would flush them
+    for file in (*files, sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            file.flush()
+    os._exit(0)
 
 
 def _finish(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:

@@ -59,12 +59,6 @@ if TYPE_CHECKING:
 
 _END_PATIENCE: Duration = 5.0  # seconds for a killed worker to be gone, when others could not be started
 
-_INCOMPLETE = {
-    Delivery.HELD: "a process that left its worker's session holds a stream open; what it writes from now on is "
-    "not shown",
-    Delivery.STALLED: "the console did not take it",
-}
-
 
 @dataclass(frozen=True)
 class GroupPolicy:
@@ -290,9 +284,10 @@ class LocalWorkers:
             return
         self._close_leftover_sentinels()
         current.activity.close()
-        if (why := _INCOMPLETE.get(current.output.finish())) is not None:
-            get_logger().warning("output lost", reason=why)
+        if current.output.finish() is Delivery.STALLED:
+            get_logger().warning("output lost", reason="the console did not take it")
         self._failures = self._explained(current)
+        current.output.close()
         self._values = self._collect_values(current)
         for worker in current.workers.values():
             worker.release()

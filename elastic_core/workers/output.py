@@ -30,8 +30,8 @@ _LAST_MOMENT: Duration = 1.0  # seconds that `finish` grants a pump that is abou
 
 
 class Delivery(enum.Enum):
-    """What came of the output. HELD: a process outside the workers' sessions still had a stream open; all that had
-    been written was delivered. STALLED: the console did not take the rest."""
+    """What came of the output. HELD: a process outside the workers' sessions still has a stream open; all that had been
+    written was delivered, and `cat` delivers the rest. STALLED: the console did not take the rest."""
 
     COMPLETE = "complete"
     HELD = "held"
@@ -152,7 +152,20 @@ class OutputPump:
         """All writers have gone: move what they left."""
         if self._take_what_is_there(fd):
             self._held = True
+            self._hand_over(fd)
             self._end(fd)
+
+    def _hand_over(self, fd: int) -> None:
+        """A process in a session of its own still writes, such as an upload. It may outlive the agent, and must not die
+        of SIGPIPE; the process that takes its output ends with it."""
+        with open(os.devnull, "wb") as null, contextlib.suppress(OSError, NotImplementedError):  # no sh
+            destination = self._channels[fd].destination
+            places = (fd, null.fileno() if destination is None else destination, null.fileno())
+            actions = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(places)]
+            environ = {"PATH": os.environ.get("PATH", os.defpath)}
+            in_background = ["sh", "-c", "exec 3<&0; cat <&3 &"]
+            shell = os.posix_spawnp("sh", in_background, environ, file_actions=actions, setsid=True, setsigmask=())
+            os.waitpid(shell, 0)
 
     def _take_what_is_there(self, fd: int) -> bool:
         """Move what is in the pipe: a pipe's content at most, however fast others write. False: the stream is over."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.support import files, forks
-from elastic_core.workers.channel import Channel, ConsoleSink, FileSink, Screen
+from elastic_core.workers.channel import Channel, ConsoleSink, FileSink, OwnFile, Screen
 from elastic_core.workers.output import OutputPump
 from elastic_core.workers.process import cannot_start, remedy
 from elastic_core.workers.streams import Stream, StreamPlan, plan_stream
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class RoundOutput:
-    """Opened before the workers start; `stdio` gives each its pipes; `begin` when all have started; then `finish`.
+    """Opened before the workers start; `stdio` gives each its pipes or files; `begin` when all have started; then
+    `finish`.
 
     Raises ConfigurationError when a log file cannot be opened, or no more files at all.
     """
@@ -40,11 +41,12 @@ class RoundOutput:
         self._channels: dict[int, Channel] = {}
         self._write_ends: dict[tuple[int, Stream], int] = {}
         self._by_stream: dict[tuple[int, Stream], Channel] = {}
+        self._own_files: dict[tuple[int, Stream], OwnFile] = {}
         self._files: dict[int, tuple[Path, ...]] = {}
         try:
             self._open(plan, policy, folder, placement)
             self._pump = OutputPump(self._channels)
-            self._pipes = {_identity(fd) for fd in (*self._write_ends.values(), *self._pump.owned())}
+            self._pipes = {_identity(fd) for fd in self._owned()}
         except OSError as error:
             self._abandon()
             asked_for = bool(policy.log_dir or policy.placer)
@@ -55,8 +57,9 @@ class RoundOutput:
         forks.drop_in_forks(self)
 
     def stdio(self, local_rank: int) -> tuple[int | None, int | None]:
-        """The write ends for the worker's stdout and stderr; None to inherit the agent's."""
-        out, err = (self._write_ends.get((local_rank, stream)) for stream in Stream)
+        """The descriptors for the worker's stdout and stderr; None to inherit the agent's."""
+        own = {place: file.descriptor for place, file in self._own_files.items()}
+        out, err = ((self._write_ends | own).get((local_rank, stream)) for stream in Stream)
         return out, err
 
     def begin(self) -> None:
@@ -84,10 +87,16 @@ class RoundOutput:
             sink.close()
         return delivery
 
+    def close(self) -> None:
+        """After `finish`, when nothing more is to be read from the workers' files."""
+        for file in self._own_files.values():
+            file.close()
+        self._own_files.clear()
+
     def tail(self, local_rank: int) -> tuple[str, ...]:
         """The last stderr lines of the worker; complete after `finish`."""
-        channel = self._by_stream.get((local_rank, Stream.ERR))
-        return channel.tail() if channel else ()
+        source = self._stderr(local_rank)
+        return source.tail() if source else ()
 
     def files(self, local_rank: int) -> tuple[Path, ...]:
         """The files of the worker's output, if there are any; stdout before stderr."""
@@ -95,22 +104,27 @@ class RoundOutput:
 
     def expect_dump(self, local_rank: int) -> None:
         """The worker is about to be asked for its stacks."""
-        if channel := self._by_stream.get((local_rank, Stream.ERR)):
-            channel.expect_dump()
+        if source := self._stderr(local_rank):
+            source.expect_dump()
 
     def dump(self, local_rank: int) -> str:
         """The stacks that faulthandler wrote to its stderr, as far as they have been moved."""
-        channel = self._by_stream.get((local_rank, Stream.ERR))
-        return channel.dump() if channel else ""
+        source = self._stderr(local_rank)
+        return source.dump() if source else ""
 
     def catch_up(self, patience: Duration) -> None:
         """Wait until all that the workers have written by now has been moved, at most `patience` seconds."""
         self._pump.catch_up(patience)
 
     def written(self, local_rank: int) -> int:
-        """Bytes that the worker has written so far and that were moved, as far as they pass here."""
+        """Bytes that the worker has written so far, into files or as far as they were moved here."""
         channels = (self._by_stream.get((local_rank, stream)) for stream in Stream)
-        return sum(channel.taken for channel in channels if channel)
+        files = (self._own_files.get((local_rank, stream)) for stream in Stream)
+        return sum(channel.taken for channel in channels if channel) + sum(file.written for file in files if file)
+
+    def _stderr(self, local_rank: int) -> Channel | OwnFile | None:
+        place = local_rank, Stream.ERR
+        return self._own_files.get(place) or self._by_stream.get(place)
 
     @property
     def busy(self) -> bool:
@@ -121,17 +135,30 @@ class RoundOutput:
         """Close, in a forked child, every descriptor of this round: a worker has its own ends by then, and none of
         these may outlive its siblings or the agent. The pump works on while other threads fork, so a number may have
         been closed meanwhile and belong to another file."""
-        for fd in (*self._write_ends.values(), *self._pump.owned()):
+        for fd in self._owned():
             with contextlib.suppress(OSError):
                 if _identity(fd) in self._pipes:
                     os.close(fd)
+
+    def _owned(self) -> list[int]:
+        own = (file.descriptor for file in self._own_files.values())
+        return [*self._write_ends.values(), *own, *self._pump.owned()]
 
     def _open(self, plan: RoundPlan, policy: OutputPolicy, folder: Path, placement: Placement | None) -> None:
         for ranks in plan.ranks:
             for stream in Stream:
                 stream_plan = plan_stream(stream, ranks, plan, policy, folder, placement)
                 if stream_plan.captured:
-                    self._open_channel(ranks.local, stream, stream_plan)
+                    self._open_stream(ranks.local, stream, stream_plan)
+
+    def _open_stream(self, local_rank: int, stream: Stream, plan: StreamPlan) -> None:
+        if plan.file is not None:
+            self._files[local_rank] = (*self.files(local_rank), plan.file)
+        path = plan.only_file
+        if path is not None and (path.is_file() or not path.exists()):  # no device, in which nothing is found again
+            self._own_files[local_rank, stream] = OwnFile(path)
+        else:
+            self._open_channel(local_rank, stream, plan)
 
     def _open_channel(self, local_rank: int, stream: Stream, plan: StreamPlan) -> None:
         channel = Channel(plan, self._consoles[stream], self._filtered_sink(plan), self._report, self._screen)
@@ -141,8 +168,6 @@ class RoundOutput:
             channel.close()
             raise
         self._channels[read_end] = self._by_stream[local_rank, stream] = channel
-        if plan.file is not None:
-            self._files[local_rank] = (*self.files(local_rank), plan.file)
 
     def _filtered_sink(self, plan: StreamPlan) -> FileSink | None:
         if plan.filtered is None:
@@ -158,6 +183,7 @@ class RoundOutput:
 
     def _abandon(self) -> None:
         self._close_write_ends()
+        self.close()
         for fd, channel in self._channels.items():
             channel.close()
             os.close(fd)

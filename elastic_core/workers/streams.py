@@ -1,9 +1,10 @@
 """Where each output stream of each worker goes: a pure plan, made before the round starts.
 
-stderr always passes through the agent, so that a failure can be shown with its last lines. stdout does so too when
-there are several workers, so that their lines stay whole, or when a file, a prefix, a filter or a check of the workers'
-progress was asked for. Otherwise the one worker has the agent's own stdout, which may be a terminal. On a terminal the
-lines of several workers begin with the rank; a file or a pipe gets them as they are, unless `--tee` asks for a prefix.
+A worker writes a stream that goes to a file alone by itself. Any other stderr passes through the agent, so that a
+failure can be shown with its last lines. stdout does so too when there are several workers, so that their lines stay
+whole, or when a prefix, a filter or a check of the workers' progress was asked for. Otherwise the one worker has the
+agent's own stdout, which may be a terminal. On a terminal the lines of several workers begin with the rank; a file or
+a pipe gets them as they are, unless `--tee` asks for a prefix.
 """
 
 from __future__ import annotations
@@ -96,6 +97,11 @@ class StreamPlan:
     filtered: Path | None = None
     filters: tuple[bytes, ...] = ()
     keeps_tail: bool = False
+
+    @property
+    def only_file(self) -> Path | None:
+        """The file, if output goes nowhere else."""
+        return self.file if not self.console and self.filtered is None else None
 
 
 def plan_stream(

@@ -38,6 +38,16 @@ def fail_at_rank_1():
         raise ValueError("rank 1 has no square")
 
 
+def use_gloo():
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
 def fail_once():
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         raise SystemExit(3)
@@ -60,6 +70,14 @@ def work(tmp_path, monkeypatch):
 def test_functions_return_values_by_rank(start_method, work):
     values = elastic_launch(config(2, start_method=start_method), work.square)(7)
     assert values == {0: (0, 49), 1: (1, 49)}
+
+
+@pytest.mark.torch
+@pytest.mark.nightly
+@pytest.mark.parametrize("_", range(8))
+def test_a_thread_of_gloo_does_not_abort_a_function_that_has_returned(work, _):
+    """It lets go of its last tensor a moment after the collective: that aborted every other job."""
+    assert elastic_launch(config(4), work.use_gloo)() == dict.fromkeys(range(4), 4.0)
 
 
 def test_launch_agent_takes_the_arguments_as_a_list(work):

@@ -75,6 +75,15 @@ def handlers():
     found = [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)]
     return found == [signal.SIG_DFL] * 3 + [signal.default_int_handler]
 
+def at_the_end(path):
+    import atexit, threading
+    def note(text):
+        with open(path, "a") as file:
+            file.write(text)
+    atexit.register(note, "at exit")
+    threading.Thread(target=lambda: (time.sleep(0.1), note("thread, "))).start()
+    return "value"
+
 def affinity():
     return os.sched_getaffinity(0)
 """
@@ -202,6 +211,13 @@ def test_a_forked_child_has_none_of_the_agent_s_handlers(functions, run):
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+def test_threads_and_exit_handlers_of_a_function_run(functions, run, method, tmp_path):
+    """Exit handlers as in multiprocessing: children that it forks do not run them."""
+    workers = run(functions.at_the_end, str(tmp_path / "told"), method=method)
+    assert workers.return_values() == {0: "value"}
+    assert (tmp_path / "told").read_text() == "thread, " + ("at exit" if method == "spawn" else "")
 
 
 def test_functions_are_bound_to_their_processors(functions, run, method):

@@ -263,15 +263,19 @@ def test_close_ends_what_finish_left(local_workers, python, plan, running, until
     until(lambda: not any(map(running, pids.values())))
 
 
-def test_a_daemon_that_holds_stderr_does_not_hold_the_agent(local_workers, python, plan, capfd, clean_up):
+def test_a_daemon_that_holds_stderr_does_not_hold_the_agent(local_workers, python, plan, capfd, clean_up, until):
+    """And it may write on, as when it uploads a checkpoint: SIGPIPE would end it."""
     code = """
-        import os, sys, time
+        import os, signal, sys, time
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         reader, writer = os.pipe()
         if os.fork() == 0:
             os.setsid()
             os.write(2, b"daemon %d\\n" % os.getpid())
             os.close(writer)
-            time.sleep(600)
+            while True:
+                time.sleep(0.05)
+                os.write(2, b"uploading\\n")
         os.close(writer)
         os.read(reader, 1)
     """
@@ -281,7 +285,9 @@ def test_a_daemon_that_holds_stderr_does_not_hold_the_agent(local_workers, pytho
     rounds.finish()
     shown = capfd.readouterr().err
     clean_up.append(int(re.search(r"daemon (\d+)", shown).group(1)))
-    assert "output lost" in shown
+    assert "output lost" not in shown
+    for _ in range(3):
+        until(lambda: "uploading" in capfd.readouterr().err)
 
 
 def test_a_worker_that_closes_its_streams_early(local_workers, python, plan):

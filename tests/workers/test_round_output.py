@@ -100,6 +100,42 @@ def test_a_daemon_that_holds_the_pipe_is_given_up(opened, spawn, pipe, lines_of)
         os.kill(daemon, 9)
 
 
+def test_a_file_alone_is_written_by_the_worker_itself(opened, tmp_path, capfd):
+    """However slow the console is, and however long the agent is suspended: nothing is moved before `begin`."""
+    (tmp_path / "rank-0.err").write_text("of an earlier run\n")
+    output = opened(redirects=both)
+    out, err = output.stdio(0)
+    os.write(out, b"x" * 200_000)
+    os.write(
+        err,
+        b'first\nFatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  File "x", line 1 in f\nlast\n',
+    )
+    assert output.written(0) > 200_000
+    assert output.tail(0) == ("first", "last")
+    assert "Thread 0x1" in output.dump(0)
+    output.expect_dump(0)
+    assert not output.dump(0)
+    output.begin()
+    assert finish(output) is Delivery.COMPLETE
+    assert (tmp_path / "rank-0.out").stat().st_size == 200_000
+    assert output.tail(0) == ("first", "last")
+    output.close()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_log_file_that_was_rotated_or_removed_is_still_read(opened, tmp_path, removed):
+    output = opened(redirects=both)
+    _, err = output.stdio(0)
+    path = tmp_path / "rank-0.err"
+    path.unlink() if removed else path.rename(tmp_path / "old")
+    os.write(err, b"last words\n")
+    assert (output.tail(0), output.written(0)) == (("last words",), 11)
+    output.begin()
+    assert finish(output) is Delivery.COMPLETE
+    output.close()
+
+
 def test_a_full_disk_is_reported_once_and_shown(opened, tmp_path, capfd):
     (tmp_path / "rank-0.out").symlink_to("/dev/full")
     reports = []
