@@ -34,8 +34,9 @@ def count(kind):
         accelerator = getattr(torch, "accelerator", torch.cuda)  # torch 2.6 and later have it
         return accelerator.device_count() if accelerator.is_available() else 0
     module = getattr(torch, "cuda" if kind == "gpu" else kind, None)
-    usable = module is not None and hasattr(module, "device_count") and module.is_available()
-    return module.device_count() if usable else 0
+    if not hasattr(module, "device_count"):
+        return -1  # torch has no such kind
+    return module.device_count() if module.is_available() else 0
 """
 """How a program that asks torch begins. `count` is how many devices of a kind torch can use; "auto" takes whatever
 accelerator there is. Its stdin is a pipe that nobody writes to: it ends when we do, and the program with it."""
@@ -125,6 +126,9 @@ def count_workers(wanted: int | str, probe: Callable[[str], int] = probe_torch) 
         return found
     if wanted == "auto":
         return usable_cpus()
+    if found < 0:
+        known = f"expected a number, cpu, gpu, auto or a kind of torch's devices such as xpu, found {wanted!r}"
+        raise ConfigurationError(Problem(_FLAG, known))
     raise ConfigurationError(
         Problem(
             _FLAG,

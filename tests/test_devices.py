@@ -79,10 +79,15 @@ def test_a_kind_that_is_not_here_is_an_error():
         count_workers("gpu", lambda kind: 0)
 
 
+def test_a_word_that_torch_does_not_know_is_an_error():
+    with pytest.raises(ConfigurationError, match=r"expected a number, cpu, gpu, auto or a kind .* found 'abc'"):
+        count_workers("abc", lambda kind: -1)
+
+
 def test_torch_is_asked_in_a_process_of_its_own(torch_is):
     torch_is(FOUR_GPUS)
     counts = {kind: probe_torch(kind) for kind in ("auto", "gpu", "cuda", "xpu", "nn", "npu")}
-    assert counts == {"auto": 4, "gpu": 4, "cuda": 4, "xpu": 0, "nn": 0, "npu": 0}
+    assert counts == {"auto": 4, "gpu": 4, "cuda": 4, "xpu": 0, "nn": -1, "npu": -1}
 
 
 def test_a_torch_that_cannot_be_asked_is_an_error_with_its_last_words(torch_is):

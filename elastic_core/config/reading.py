@@ -115,7 +115,11 @@ def read(
         given, origins = replace(given, **options), {**origins, "rdzv_conf": table.origin}
         settings, resolved = resolve(given, origins, new_run_id, environ)
     origins = resolved
-    broken = broken_rules(settings, unreadable)
+    named = {SPECS[name].flag: found.origin for name, found in sources.found.items() if name in SPECS}
+    broken = [
+        Problem(named.get(broken.origin, broken.origin), broken.message)
+        for broken in broken_rules(settings, unreadable)
+    ]
     problems = [*sources.problems, *unreadable.values(), *unreadable_own.values(), *broken]
     problems += scheduler_problems(given, origins, environ, broken)
     script = line.words[0] if line.words else None

@@ -91,13 +91,13 @@ def _rules(settings: Settings) -> Iterator[tuple[str, set[str], bool, str]]:
 
 
 def script_problems(script: str | None, settings: Settings, environ: Mapping[str, str], cwd: Path) -> list[Problem]:
-    """What is wrong with the script. Modules (`-m`) are left to the interpreter, which knows its path."""
+    """What is wrong with the script. Modules (`-m`) and standard input (`-`) are left to the interpreter."""
     message = None
     if script is None:
         message = "expected a script after the flags, found none; see elastic run --help"
     elif settings.no_python and not settings.module:
         message = _command_problem(script, environ, cwd)
-    elif not settings.module and not (path := cwd / script).exists():
+    elif not settings.module and script != "-" and not (path := cwd / script).exists():
         hint = f"it is the name of a module: write -m {script}" if _is_module(script, cwd) else "check the path"
         message = f"expected a script at {path}, found nothing there; {hint}"
     return [] if message is None else [Problem("script", message)]

@@ -48,7 +48,7 @@ looks for a little longer than one interval between beats, and longer still if a
 """,
     _JOB,
     (
-        _own("json", parse_boolean, False, "write JSON; its fields are in docs/reference/status.md"),
+        _own("json", parse_boolean, False, "write JSON"),
         _own("timeout", seconds(above=0), ANSWER, "for the store to answer", "S", "seconds"),
     ),
     example="elastic status --rdzv-endpoint node0:29400 --rdzv-id job7",
@@ -128,7 +128,7 @@ class DoctorOptions:
 
 
 DOCTOR: tuple[Spec, ...] = (
-    _own("json", parse_boolean, False, "write JSON; its fields are in docs/reference/doctor.md"),
+    _own("json", parse_boolean, False, "write JSON"),
     _own("expect_store", parse_boolean, False, "a store that cannot be reached is a fault"),
     _own("peers", integer(0), 0, "how many doctors, with this one, connect to each other and compare versions", "N"),
     _own("timeout", seconds(above=0), DoctorOptions.timeout, "for each question that may hang", "S", "seconds"),
@@ -164,7 +164,7 @@ elastic run --help shows the flags of elastic run.
     )
 
 
-_JSON = _own("json", parse_boolean, False, "write JSON; its fields are in docs/reference/json.md")
+_JSON = _own("json", parse_boolean, False, "write JSON")
 EXPLAIN = (_JSON,)
 """The flags of `elastic explain` beside those of `elastic run`."""
 

@@ -45,6 +45,10 @@ def test_standalone_with_several_nodes_is_a_contradiction(desk):
     assert set(desk.problems("--standalone --nnodes 2 train.py")) == {"--standalone"}
 
 
+def test_a_rule_names_the_place_of_the_value(desk):
+    assert set(desk.problems("--standalone train.py", {"PET_NODE_RANK": "1"})) == {"PET_NODE_RANK"}
+
+
 def test_static_stays_static(desk):
     reading = desk.read("--rdzv-backend static train.py")
     assert rendezvous(reading) == ("static", "127.0.0.1:29500", "made-up")

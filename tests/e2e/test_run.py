@@ -49,6 +49,12 @@ def test_a_module_a_command_and_run_path(elastic):
     assert elastic.run("--run-path", script, "--y").out == "__main__ ['--y']\n"
 
 
+def test_a_script_from_standard_input(elastic):
+    process = elastic.start("run", "-", "--x", stdin=subprocess.PIPE)
+    out, err = process.communicate("import sys; print(sys.argv)", timeout=60)
+    assert (process.returncode, out) == (0, "['-', '--x']\n"), err
+
+
 WAITS_FOR_LIMIT = """
 import resource, time
 end = time.monotonic() + 60

@@ -298,7 +298,7 @@ def judged_torch(torch: Torch, is_needed: bool, wanted: int | str) -> Iterator[F
         yield _absent(torch.problem, is_needed or asked)
         return
     told = f"torch {torch.version} with {', '.join(torch.backends) or 'neither gloo nor nccl nor mpi'}"
-    missing = [name for name in ("gloo", *(["nccl"] if torch.devices else [])) if name not in torch.backends]
+    missing = [name for name in ("gloo", *(["nccl"] if torch.devices > 0 else [])) if name not in torch.backends]
     if missing:
         advice = f"scripts with init_process_group({missing[0]!r}) fail; install a build of torch that has it"
         yield warning(Check.TORCH, told, advice)
