@@ -48,8 +48,8 @@ PLUGINS = {
     ),
     "TORCHELASTIC_ETCD_BINARY_PATH": ("elastic-etcd", "the etcd that `EtcdServer` starts; unset: see `PATH`"),
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": (
-        "elastic-c10d",
-        "`1`: rank 0's worker hosts the workers' store, not its agent",
+        "elastic-core",
+        "`1`: rank 0's worker hosts the workers' store, not rank 0's agent",
     ),
     "TORCHELASTIC_TIMER_FILE": (
         "elastic-file-timer",

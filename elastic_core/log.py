@@ -90,6 +90,7 @@ EVENTS: Mapping[EventName, str] = {
     "store not pointed at": "what was found at the endpoint while the store is elsewhere does not lead there",
     "job split": "nodes have gone on at the endpoint while the store was elsewhere; says if its nodes join them",
     "rendezvous endpoint is loopback": "the job may have several nodes, and no other machine can reach the endpoint",
+    "workers' store lost": "rank 0's agent cannot host the workers' store, or no longer, for the reason given",
     "file limit raised": "the store's host needs many connections; how many files it may have open now",
     "store served": "the store of elastic serve can be reached at the endpoint given",
     "store served no more": "elastic serve was asked to end, and with it the store and all connections end",

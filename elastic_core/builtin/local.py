@@ -1,7 +1,7 @@
 """The backend `local`: a job of one node, without a rendezvous. It needs neither torch nor a network.
 
-It reserves the port on which rank 0's worker hosts the workers' store. Every round gets a new port, so that no round
-sees the keys of an earlier one.
+The agent hosts the workers' store, see `support.workers_store`. Every round has a new one, so that no round sees the
+keys of an earlier one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from elastic_core.errors import ConfigurationError, Problem, RendezvousClosedErr
 from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hookimpl
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from elastic_core.support.addresses import without_brackets
-from elastic_core.support.sockets import PortReservation
+from elastic_core.support.workers_store import WorkersStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ class LocalRendezvousHandler(RendezvousHandler):
 
     Args:
         run_id: name of the job.
-        master_addr: address of rank 0's store.
+        master_addr: address of the workers' store.
         master_port: its port in every round; None: a free port, new for every round.
     """
 
@@ -36,7 +36,7 @@ class LocalRendezvousHandler(RendezvousHandler):
         self._run_id = run_id
         self._master_addr = master_addr
         self._master_port = master_port
-        self._reservation: PortReservation | None = None
+        self._workers = WorkersStore()
         self._closed = False
 
     def get_backend(self) -> str:
@@ -49,13 +49,13 @@ class LocalRendezvousHandler(RendezvousHandler):
         """Raises RendezvousClosedError, or ConfigurationError if the port is busy."""
         if self._closed:
             raise RendezvousClosedError(f"the job {self._run_id!r} was closed; no further round forms")
-        if self._master_port:
-            self._release()
-        fresh = PortReservation(self._master_port or 0)  # before the last one is released: it could get the same port
-        self._release()
-        self._reservation = fresh
-        where = RendezvousStoreInfo(self._master_addr, fresh.port)
+        where = RendezvousStoreInfo(self._master_addr, self._workers.reserve(self._master_addr, self._master_port or 0))
+        self._workers.serve()
         return RendezvousInfo(MemoryStore(), 0, 1, where)
+
+    @property
+    def use_agent_store(self) -> bool:
+        return self._workers.hosted_by_agent
 
     def is_closed(self) -> bool:
         return self._closed
@@ -67,17 +67,12 @@ class LocalRendezvousHandler(RendezvousHandler):
         return 0
 
     def shutdown(self) -> bool:
-        self._release()
+        self._workers.release()
         return True
 
     @property
     def polled(self) -> bool:
         return False
-
-    def _release(self) -> None:
-        if self._reservation is not None:
-            self._reservation.release()
-            self._reservation = None
 
 
 def create_handler(params: RendezvousParameters) -> LocalRendezvousHandler:
@@ -109,11 +104,11 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
     return [
         RendezvousBackendRecord(
             name="local",
-            summary="one node on its own; rank 0's worker hosts the store",
+            summary="one node on its own",
             factory=create_handler,
             options=(
-                Option("master_addr", str, None, f"address of rank 0's store; unset: --local-addr, else {_LOOPBACK}"),
-                Option("master_port", int, None, "port of rank 0's store; unset: a free one, new for every round"),
+                Option("master_addr", str, None, f"of the workers' store; unset: --local-addr, else {_LOOPBACK}"),
+                Option("master_port", int, None, "port of the workers' store; unset: a free one, new for every round"),
             ),
         )
     ]

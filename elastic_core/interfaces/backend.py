@@ -219,6 +219,10 @@ class RoundStores(abc.ABC):
         """The address of the workers' store if this node becomes rank 0. It is held until `open` or `release`. A new
         reservation replaces the previous one, and ends the store that this node hosted for an earlier round."""
 
+    def seen_from_here(self, host: RendezvousStoreInfo) -> RendezvousStoreInfo:
+        """Where this node reaches the workers' store of a rank 0 that advertises `host`."""
+        return host
+
     @abc.abstractmethod
     def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
         """The store of round `number`; its workers find their store at `host`. `is_host`: this node is rank 0, and

@@ -208,15 +208,18 @@ class DynamicRendezvousHandler(RoundHandler):
 
     def _unreachable(self) -> tuple[str, ...]:
         """Keys of the members of the last round that cannot be reached, if that failed as if some could not."""
-        suspects = self._driver.ask(lambda node, now: node.suspects(_MOST_PROBED))
-        silent = unreachable({seat.key: (seat.member.address, seat.port) for seat in suspects}, _PROBE)
+        suspects, host = self._driver.ask(lambda node, now: (node.suspects(_MOST_PROBED), node.host))
+        places = {seat.key: RendezvousStoreInfo(seat.member.address, seat.port) for seat in suspects}
+        if host in places:
+            places[host] = self._stores.seen_from_here(places[host])
+        silent = unreachable({key: (at.master_addr, at.master_port) for key, at in places.items()}, _PROBE)
         return tuple(seat.key for seat in suspects if seat.key in silent)
 
     def _info(self, state: State) -> RendezvousInfo:
         rank = state.rank(self._driver.ask(lambda node, now: node.key))
         assert rank is not None
         host = state.seats[0]
-        where = RendezvousStoreInfo(host.member.address, host.port)
+        where = self._stores.seen_from_here(RendezvousStoreInfo(host.member.address, host.port))
         store = self._stores.open(state.round, where, rank == 0)
         obstacle = self._driver.ask(lambda node, now: node.obstacle(now))
         if obstacle is not None:  # it left while the store was made

@@ -807,6 +807,11 @@ class Node:
         seat = None if state is None or member.left or member.shut else state.neighbour(self.key)
         return seat if seat is not None and seat.lifeline else None
 
+    @property
+    def host(self) -> str:
+        """The key of rank 0 in the newest round; empty before the first."""
+        return self.state.seats[0].key if self.state is not None and self.state.seats else ""
+
     def suspects(self, most: int) -> tuple[Seat, ...]:
         """Seats of so many members of the last round at most, if that failed as if some could not reach each other; or
         of the round that this node is not in because it could not reach them."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.interfaces.backend import RoundStores
 from elastic_core.interfaces.handler import RendezvousStoreInfo
-from elastic_core.support.sockets import PortReservation
+from elastic_core.support.workers_store import WorkersStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,41 +101,56 @@ def close_store(store: object) -> None:
 
 
 class MadeStores(RoundStores):
-    """Rank 0's worker hosts the workers' store, on a port that its agent has reserved and holds.
+    """A store for the members of every round, and the workers' store in rank 0's agent.
 
     Args:
         make: makes what the members of a round share, given the round's number. It is closed before the next round, if
             it can be.
         address: the address that this node advertises; a function is asked when it is needed, since names may have to
             be looked up.
+        workers: the node's place for the workers' store.
+        host: where this node's workers find the workers' store, in place of the address that rank 0 advertises.
     """
 
-    def __init__(self, make: Callable[[int], Store], address: str | Callable[[], str]) -> None:
+    def __init__(
+        self,
+        make: Callable[[int], Store],
+        address: str | Callable[[], str],
+        workers: WorkersStore | None = None,
+        host: str = "",
+    ) -> None:
         self._make = make
         self._address = address
-        self._reservation: PortReservation | None = None
+        self._workers = workers or WorkersStore()
+        self._host = host
         self._made: Store | None = None
 
     @property
     def hosted_by_agent(self) -> bool:
-        return False
+        return self._workers.hosted_by_agent
 
     def reserve(self) -> RendezvousStoreInfo:
-        fresh = PortReservation()  # while the one before is held: else it may be the same port again
-        self.release()
-        self._reservation = fresh
-        return RendezvousStoreInfo(self._address if isinstance(self._address, str) else self._address(), fresh.port)
+        address = self._address if isinstance(self._address, str) else self._address()
+        port = self._workers.reserve(address)
+        self._close_made()
+        return RendezvousStoreInfo(address, port)
+
+    def seen_from_here(self, host: RendezvousStoreInfo) -> RendezvousStoreInfo:
+        return RendezvousStoreInfo(self._host or host.master_addr, host.master_port)
 
     def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
-        if not is_host:
-            self.release()
+        if is_host:
+            self._workers.serve()
+        else:
+            self._workers.release()
         self._made = self._make(number)
         return self._made
 
     def release(self) -> None:
-        if self._reservation is not None:
-            self._reservation.release()
-            self._reservation = None
+        self._workers.release()
+        self._close_made()
+
+    def _close_made(self) -> None:
         close_store(self._made)
         self._made = None
 

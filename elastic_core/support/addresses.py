@@ -56,6 +56,12 @@ def is_loopback(host: str) -> bool:
     return host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
 
+def means_this_machine(host: str) -> bool:
+    """Whether a client that connects to the host reaches its own machine: loopback, or the address of all addresses."""
+    address = ip_address(host.partition("%")[0])
+    return is_loopback(host) or (address is not None and address.is_unspecified)
+
+
 def reaches_beyond(endpoint: str) -> bool:
     """Whether an endpoint names a host other than this machine's loopback. A path names none."""
     if "/" in endpoint and "://" not in endpoint:
@@ -127,21 +133,22 @@ def own_address_towards(host: str, port: int) -> str | None:
 
 
 def address_towards(places: Iterable[tuple[str, int]] = ()) -> str | None:
-    """The address of this machine on its way to the first of these hosts, each with a port, to which there is a route;
-    without hosts, the address that the default route uses. None: there is no route."""
-    for host, port in tuple(places) or (_NOWHERE,):
+    """This machine's address on the route to the first of these hosts, each with a port, that another machine could
+    be; otherwise its address on the default route. None if there is no route."""
+    for host, port in (*places, _NOWHERE):
         own = own_address_towards(host, port)
-        if own:
+        if own and not (is_loopback(own) and means_this_machine(host)):
             return seen_from_outside(own, host)
     return None
 
 
 def reached_at(places: Iterable[tuple[str, int]] = ()) -> str:
-    """The same; the host name of this machine where there is no route."""
-    return address_towards(places) or socket.gethostname()
+    """Like `address_towards`. Without a route it is this machine's host name, or 127.0.0.1 if that is not known."""
+    own, name = address_towards(places), socket.gethostname()
+    return own or (name if own_address_towards(name, _NOWHERE[1]) else "127.0.0.1")
 
 
 def seen_from_outside(own: str, host: str) -> str:
-    """The address of this end of a way to `host`, for other machines. On the machine that is `host`, the name often
-    means 127.0.1.1, so that the way does not leave the loopback device; but others find this machine by that name."""
-    return host if is_loopback(own) and not is_loopback(host) else own
+    """The address of this end of a connection to `host`, for other machines. On the machine called `host` the name
+    often resolves to 127.0.1.1, so `own` is a loopback address, but other machines find this one by that name."""
+    return host if is_loopback(own) and not means_this_machine(host) else own

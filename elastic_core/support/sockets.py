@@ -260,8 +260,13 @@ class PortReservation:
             raise _unavailable(port, error.strerror) from error
         self.port: int = self._socket.getsockname()[1]
 
-    def take(self) -> socket.socket:
-        """Hand over the socket, for a server in this process; the reservation ends."""
+    def listen(self, backlog: int) -> socket.socket:
+        """Listen at the port, and hand the socket over to a server in this process. Raises ConfigurationError if
+        another program listens there."""
+        try:
+            self._socket.listen(backlog)
+        except OSError as error:
+            raise _unavailable(self.port, error.strerror) from error
         return self._socket
 
     def release(self) -> None:

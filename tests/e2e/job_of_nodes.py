@@ -224,11 +224,6 @@ class Job:
     def _conf(self) -> str:
         return ",".join(f"{key}={value}" for key, value in self.conf.items())
 
-    @property
-    def shares_agent_store(self) -> bool:
-        """Whether workers use a store of rank 0's agent; else rank 0's worker has it."""
-        return self.backend == "c10d"
-
     def agent(self, name: str, *flags: str, script: str | None = None, **environment: str) -> Agent:
         """Start a node of this name. Of a flag given twice the later one counts."""
         where = (f"--rdzv-endpoint={self.endpoint}", f"--rdzv-backend={self.backend}", "--rdzv-id=job")

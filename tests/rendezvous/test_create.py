@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 from datetime import timedelta
 
 import pytest
@@ -74,10 +73,10 @@ def test_bounds(create, option, value, message):
     [
         ("", "10.0.0.1", 2, "10.0.0.1"),
         ("127.0.0.3", None, 1, "127.0.0.1"),
-        ("127.0.0.3", None, 2, "127.0.0.1"),
-        ("redis://:secret@127.0.0.3:6379/0", None, 2, "127.0.0.1"),
-        ("a..b, 127.0.0.3:1", None, 2, "127.0.0.1"),
-        ("a..b", None, 2, socket.gethostname()),
+        ("127.0.0.3", None, 2, None),
+        ("redis://:secret@localhost:6379/0", None, 2, None),
+        ("a..b, 0.0.0.0:1", None, 2, None),
+        ("a..b", None, 2, None),
         ("/a/file", None, 2, None),
         ("", None, 2, None),
     ],

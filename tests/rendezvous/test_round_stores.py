@@ -53,10 +53,6 @@ def test_rank_0_keeps_the_port_and_the_others_let_go(stores):
     assert free(where.master_port)
 
 
-def test_workers_host_their_store_themselves(stores):
-    assert not stores.hosted_by_agent
-
-
 def test_rounds_do_not_see_each_other(stores):
     where = stores.reserve()
     one, two = stores.open(1, where, True), stores.open(2, where, True)

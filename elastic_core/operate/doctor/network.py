@@ -19,6 +19,7 @@ from elastic_core.support.addresses import (
     ip_address,
     is_loopback,
     joined_host_port,
+    means_this_machine,
     seen_from_outside,
     split_host_port,
 )
@@ -65,6 +66,11 @@ class Place:
     def is_loopback(self) -> bool:
         """Whether every machine that reads it takes it for itself."""
         return is_loopback(self.host)
+
+    @property
+    def is_loopback_address(self) -> bool:
+        """The same, but not for the name `localhost`, which the store's host may use when other nodes have a name."""
+        return self.is_loopback and ip_address(self.host) is not None
 
 
 def meets_itself(settings: Settings, record: RendezvousBackendRecord | None, nodes: int) -> bool:
@@ -231,7 +237,8 @@ def surroundings_of(
     findings = [judged_name(name, nodes) for name in names]
     findings += judged_connections(tried, is_hosted)
     findings += _ports(settings, () if is_served else local)
-    advertised = _advertised(settings, nodes, places, tried, limit)
+    stays_here = is_hosted and settings.rdzv_backend != "static" and all(place.is_loopback_address for place in places)
+    advertised = _advertised(settings, nodes, places, tried, limit, stays_here)
     if places:
         own = () if advertised is None else resolved(Place(advertised, 0), limit, clock).addresses
         at_loopback = all(place.is_loopback for place in places)
@@ -250,15 +257,21 @@ def _at_once(look: Callable[[T, Duration, Clock], R], items: Iterable[T], limit:
 
 
 def _advertised(
-    settings: Settings, nodes: int, places: Sequence[Place], tried: Sequence[Connected], limit: Duration
+    settings: Settings,
+    nodes: int,
+    places: Sequence[Place],
+    tried: Sequence[Connected],
+    limit: Duration,
+    stays_here: bool,
 ) -> str | None:
-    """The address that the backends advertise: that of this end of the connection, or of the route to the endpoint."""
+    """The address that the backends advertise: that of this end of the connection, or of the route to the endpoint.
+    `stays_here`: the store that a node hosts is served on loopback alone."""
     if settings.local_addr:
         return settings.local_addr
     if nodes == 1:
         return LOOPBACK
     own = next((item.ours for item in tried if item.ours), None)
-    if own is not None:
+    if own is not None and (stays_here or not (is_loopback(own) and means_this_machine(places[0].host))):
         return seen_from_outside(own, places[0].host)
     with contextlib.suppress(Late):
         return Call(lambda: address_towards((place.host, place.port) for place in places)).result(limit)
@@ -291,8 +304,11 @@ def judged_name(found: Resolved, nodes: int) -> Finding:
         return warning(Check.NAME, f"{told}; the lookup took {found.seconds:.1f} s", advice)
     if nodes == 1:
         return ok(Check.NAME, told)
-    if found.place.is_loopback:
+    if found.place.is_loopback_address:
         advice = "no other machine reaches it: write a name or an address that all nodes reach"
+        return warning(Check.NAME, told, advice)
+    if found.place.is_loopback:
+        advice = "right on the store's host only: nodes on other machines need a name or an address for it"
         return warning(Check.NAME, told, advice)
     if all(address.is_loopback for address in addresses):
         advice = f"right on the machine of that name only; elsewhere getent hosts {host} must show its address"

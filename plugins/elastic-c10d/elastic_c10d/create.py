@@ -16,20 +16,23 @@ from elastic_c10d.connector import CONNECT_TIMEOUT, SharedConnector
 from elastic_c10d.endpoint import Endpoint, parse_endpoints
 from elastic_c10d.hosting import Hosting
 from elastic_c10d.plugin import C10D
-from elastic_c10d.round_stores import C10dRoundStores
+from elastic_c10d.round_stores import round_stores
 from elastic_c10d.tcp_connector import PATIENCE, TcpConnector
 from elastic_c10d.torch_store import distributed
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.settings import advertised_address, options_of
+from elastic_core.support.addresses import ip_address, is_loopback, means_this_machine
 from elastic_core.support.files import open_to_append
 from elastic_core.support.sockets import PortReservation
+from elastic_core.support.workers_store import WorkersStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from elastic_c10d.torch_store import Store
     from elastic_core.clock import Duration
+    from elastic_core.interfaces.backend import RoundStores
     from elastic_core.interfaces.handler import RendezvousParameters
     from elastic_core.rendezvous.store_connection import StoreConnector
 
@@ -44,7 +47,7 @@ class Parts:
     """What a handler is made of. Nothing is connected yet."""
 
     backend: C10dRendezvousBackend
-    stores: C10dRoundStores
+    stores: RoundStores
 
 
 def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend, Store]:
@@ -54,10 +57,13 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
 
     Raises:
         ConfigurationError: the endpoint or an option is impossible.
-        RendezvousConnectionError: the store could not be reached within `join_timeout`.
+        RendezvousConnectionError: the store could not be reached within `connect_timeout`; unset: within a
+            `read_timeout` that is given, or `join_timeout`.
     """
     options = options_of(params, C10D)
-    connector = connector_for(params, options, options["join_timeout"])
+    bounds = (options["connect_timeout"], params.get("read_timeout"), options["join_timeout"])  # in torch's order
+    patience = next(float(bound) for bound in bounds if bound is not None)
+    connector = connector_for(params, options, patience)
     backend = C10dRendezvousBackend(connector, params.run_id)
     try:
         backend.connect()
@@ -67,9 +73,13 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
         raise
 
 
-def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE) -> Parts:
+def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, master: str = "") -> Parts:
     """A backend that connects when it is first used, giving up each time after about `patience` seconds; and the stores
     of its rounds.
+
+    Args:
+        master: where this node's workers find the workers' store, see `MadeStores`. Nodes may have different addresses
+            for it, so rank 0 listens on all.
 
     Raises:
         ConfigurationError: the endpoint or an option cannot be.
@@ -77,26 +87,30 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE) ->
     # An error that comes later than a first answer may come is not told: who gives up says only that none came.
     options = options_of(params, C10D)
     half = min(options["join_timeout"], options["connect_timeout"] or math.inf) / 2
-    connector = connector_for(params, options, min(patience, half), half)
+    is_master = bool(master and options["is_host"])
+    connector = connector_for(params, options, min(patience, half), half, is_master)
     backend = C10dRendezvousBackend(connector, params.run_id)
-    return Parts(backend, C10dRoundStores(connector, params.run_id, _advertised(params, connector)))
+    address, workers = _advertised(params, connector), WorkersStore(everywhere=bool(master))
+    return Parts(backend, round_stores(connector, params.run_id, address, workers, master))
 
 
 def connector_for(
-    params: RendezvousParameters, options: Mapping[str, Any], patience: Duration, longest: Duration = math.inf
+    params: RendezvousParameters,
+    options: Mapping[str, Any],
+    patience: Duration,
+    longest: Duration = math.inf,
+    is_master: bool = False,
 ) -> StoreConnector:
-    """The connector that the options, typed, ask for; a listener has `longest` seconds at most to answer. Raises
-    ConfigurationError."""
+    """The connector that the options, typed, ask for; a listener has `longest` seconds at most to answer. `is_master`:
+    other nodes reach this one, whatever it calls itself. Raises ConfigurationError."""
     kind = options["store_type"].lower()
     if kind == "file":
         return file_connector(params.endpoint)
     if kind != "tcp":
         raise ConfigurationError(Problem("--rdzv-conf: store_type", f"expected tcp or file, found {kind!r}"))
-    endpoint, reservation = _meeting_place(params)
-    if endpoint.is_loopback and params.max_nodes > 1:
-        get_logger(endpoint=str(endpoint), max_nodes=params.max_nodes).warning(
-            "rendezvous endpoint is loopback", advice="no other machine can reach it; fine if all nodes are on this one"
-        )
+    endpoint, reservation = _meeting_place(params, is_master)
+    if params.max_nodes > 1 and not is_master:
+        _warn_of_loopback(endpoint, params.max_nodes)
     return TcpConnector(
         endpoint,
         Hosting(endpoint, options["is_host"], params.max_nodes, reservation=reservation),
@@ -108,14 +122,30 @@ def connector_for(
     )
 
 
-def _meeting_place(params: RendezvousParameters) -> tuple[Endpoint, PortReservation | None]:
+def _meeting_place(params: RendezvousParameters, is_master: bool) -> tuple[Endpoint, PortReservation | None]:
     """A node that is alone meets nobody, and any port will do: that of port 0, or where no endpoint is given."""
     alone = params.max_nodes == 1
     endpoint = parse_endpoints(params.endpoint or ("localhost:0" if alone else ""), least_port=0 if alone else 1)
+    if not alone and (is_master or not (is_loopback(endpoint.host) and ip_address(endpoint.host))):
+        endpoint = _opened(endpoint)
     if endpoint.port:
         return endpoint, None
     reservation = PortReservation()
     return replace(endpoint, port=reservation.port), reservation
+
+
+def _opened(endpoint: Endpoint) -> Endpoint:
+    """The store's host may call itself localhost or 0.0.0.0, while the other nodes have a name for it."""
+    return replace(endpoint, host="localhost", is_open=True) if means_this_machine(endpoint.host) else endpoint
+
+
+def _warn_of_loopback(endpoint: Endpoint, nodes: int) -> None:
+    log = get_logger(endpoint=str(endpoint), max_nodes=nodes)
+    if endpoint.is_open:
+        log.info("rendezvous endpoint is loopback", advice="the nodes on other machines need this one's name for it")
+    elif endpoint.is_loopback:
+        advice = "no other machine can reach it; fine if all nodes are on this one"
+        log.warning("rendezvous endpoint is loopback", advice=advice)
 
 
 def file_connector(path: str) -> SharedConnector:

@@ -13,11 +13,18 @@ DEFAULT_PORT = 29400
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where nodes meet. `host` has no brackets. `rest`: where else the store may be; a new one begins at the first."""
+    """Where nodes meet.
+
+    Args:
+        host: without brackets.
+        rest: where else the store may be; a new one begins at the first.
+        is_open: other machines come here by other names, though this one reads as loopback.
+    """
 
     host: str
     port: int = DEFAULT_PORT
     rest: tuple[Endpoint, ...] = ()
+    is_open: bool = False
 
     def __str__(self) -> str:
         return ",".join(joined_host_port(one.host, one.port) for one in self.each)
@@ -30,18 +37,20 @@ class Endpoint:
     @property
     def is_loopback(self) -> bool:
         """Whether all hosts are written so that they can only be this machine, whichever one reads them."""
-        return all(is_loopback(one.host) for one in self.each)
+        return not self.is_open and all(is_loopback(one.host) for one in self.each)
 
 
-def parse_endpoint(text: str, origin: str = "--rdzv-endpoint", least_port: int = 1) -> Endpoint:
-    """Read an endpoint; without a port it gets 29400. A bare `fe80::1` is a host, since brackets must set a port apart.
-    With `least_port=0` the port may be 0, for any free one.
+def parse_endpoint(
+    text: str, origin: str = "--rdzv-endpoint", least_port: int = 1, default_port: int = DEFAULT_PORT
+) -> Endpoint:
+    """Read an endpoint; without a port it gets the default. A bare `fe80::1` is a host, since brackets must set a port
+    apart. With `least_port=0` the port may be 0, for any free one.
 
     Raises:
         ConfigurationError: it cannot be one; the problem names `origin`.
     """
     try:
-        return Endpoint(*split_host_port(text.strip(), DEFAULT_PORT, text, least_port))
+        return Endpoint(*split_host_port(text.strip(), default_port, text, least_port))
     except ValueError as error:
         problem = Problem(origin, f"expected one endpoint host[:port], {error}")
         raise ConfigurationError(problem) from None

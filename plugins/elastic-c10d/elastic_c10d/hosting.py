@@ -22,6 +22,7 @@ import secrets
 import socket
 import sys
 import threading
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -209,7 +210,7 @@ class Hosting:
             if address in self._pointers or self._stopped or not is_local(address):
                 return False
             try:
-                bound = bind_for(Endpoint(address.host, address.port), [address])
+                bound = bind_for(replace(self._endpoint, host=address.host, port=address.port, rest=()), [address])
             except OSError:
                 return False
             self._pointers[address] = start_server(bound)

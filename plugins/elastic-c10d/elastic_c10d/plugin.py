@@ -53,22 +53,24 @@ _STATIC = (
 )
 
 
-def _handler(params: RendezvousParameters) -> RendezvousHandler:
+def _handler(params: RendezvousParameters, master: str = "") -> RendezvousHandler:
     _look_for_torch()
     from elastic_c10d.create import create_parts
     from elastic_core.rendezvous import create_handler
     from elastic_core.rendezvous.settings import options_of
 
-    parts = create_parts(params)
+    parts = create_parts(params, master=master)
     if params.get("connect_timeout") is None:
         params.config["connect_timeout"] = options_of(params, C10D)["join_timeout"]
     return create_handler(None, parts.backend, params, parts.stores, params.backend)
 
 
 def _static_handler(params: RendezvousParameters) -> RendezvousHandler:
+    from elastic_c10d.endpoint import parse_endpoint
     from elastic_c10d.static import as_dynamic
 
-    return _handler(as_dynamic(params))
+    dynamic = as_dynamic(params)
+    return _handler(dynamic, parse_endpoint(dynamic.endpoint).host if dynamic.max_nodes > 1 else "")
 
 
 def _file_handler(params: RendezvousParameters) -> RendezvousHandler:

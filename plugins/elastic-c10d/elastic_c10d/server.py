@@ -14,7 +14,6 @@ import resource
 import socket
 import threading
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +22,10 @@ from elastic_c10d.endpoint import Endpoint, parse_endpoints
 from elastic_c10d.torch_store import distributed
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
+from elastic_core.support import tcp_store
 from elastic_core.support.addresses import joined_host_port
 from elastic_core.support.sockets import bound, bound_everywhere, is_local, plain, resolve
+from elastic_core.support.workers_store import BACKLOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -38,11 +39,9 @@ MOST_BYTES = 512 << 20
 
 _LOOK_EVERY: Duration = 1.0
 _MIB = 1 << 20
-_BACKLOG = 65535  # the kernel makes net.core.somaxconn of it, as it does of torch's own
 _CONNECTIONS_PER_NODE = 4
 _OTHER_FILES = 256
 _ROOM = 65_536
-_TIMEOUT = timedelta(seconds=300)
 
 
 def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
@@ -64,7 +63,7 @@ def bind_again(place: Address) -> socket.socket:
 
 def _listening(sock: socket.socket) -> socket.socket:
     try:
-        sock.listen(_BACKLOG)  # of two that are bound, with SO_REUSEADDR, only one may listen
+        sock.listen(BACKLOG)  # of two that are bound, with SO_REUSEADDR, only one may listen
     except OSError:
         sock.close()
         raise
@@ -73,13 +72,7 @@ def _listening(sock: socket.socket) -> socket.socket:
 
 def start_server(sock: socket.socket) -> Store:
     """A TCPStore that serves on this socket, which becomes its own, until it is garbage."""
-    host, port = sock.getsockname()[:2]
-    own = {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host)
-    if sock.family == socket.AF_INET6 and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
-        own = "127.0.0.1" if host == "::" else own
-    store: Store = distributed().TCPStore(
-        own, port, None, True, _TIMEOUT, wait_for_workers=False, master_listen_fd=sock.detach()
-    )
+    store: Store = tcp_store.start_server(sock, distributed())
     return store
 
 

@@ -9,6 +9,7 @@ from elastic_c10d.endpoint import Endpoint, parse_endpoint
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.interfaces.node import Node
+from elastic_core.support.addresses import is_loopback, means_this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,9 +47,12 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
 
 def _endpoint(params: RendezvousParameters) -> Endpoint:
     if params.endpoint:
-        return parse_endpoint(params.endpoint)
-    host = parse_endpoint(str(params.get("master_addr") or "127.0.0.1"), "--master-addr").host
-    return Endpoint(host, params.get_as_int("master_port") or DEFAULT_PORT)
+        given = parse_endpoint(params.endpoint, default_port=DEFAULT_PORT)
+    else:
+        host = parse_endpoint(str(params.get("master_addr") or "127.0.0.1"), "--master-addr").host
+        given = Endpoint(host, params.get_as_int("master_port") or DEFAULT_PORT)
+    is_any = means_this_machine(given.host) and not is_loopback(given.host)  # 0.0.0.0 is no address for workers
+    return replace(given, host="localhost") if is_any else given
 
 
 def _problems(params: RendezvousParameters) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from elastic_c10d.hosting import resolved
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.rendezvous.handover import POINTER_PATIENCE
-from elastic_core.support.addresses import seen_from_outside
+from elastic_core.support.addresses import is_loopback, reached_at, seen_from_outside
 from elastic_core.support.retry import Backoff
 from elastic_core.support.sockets import REFUSED, connected, is_local, resolve
 
@@ -225,12 +225,18 @@ class TcpConnector:
             answers.append(f"{address}: {error}")
             return None
         if not decides or self._confirmed(found, address, answers):
-            self._good, self._local, self._careful = address, seen_from_outside(local, self._endpoint.host), False
+            self._good, self._local, self._careful = address, self._outside(local), False
             self._main, self._machine_answers = weakref.ref(found), False
             if self._hosting is not None:
                 self._hosting.came_to(address)
             return self._looked(found)
         return None
+
+    def _outside(self, local: str) -> str:
+        """This end's address for other machines."""
+        if self._endpoint.is_open and is_loopback(local):
+            return reached_at()
+        return seen_from_outside(local, self._endpoint.host)
 
     def _looked(self, found: TorchConnection, only_if_unknown: bool = False) -> TorchConnection:
         """The connection, once it is known who hosts the store. A fault here is the next operation's to tell."""

@@ -14,7 +14,9 @@ from elastic_c10d.torch_store import distributed
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
 from elastic_core.interfaces.handler import RendezvousParameters
+from elastic_core.support.addresses import reached_at
 from elastic_core.support.sockets import Address
+from elastic_core.support.workers_store import WorkersStore
 
 
 def has_ipv6():
@@ -74,9 +76,9 @@ def listening(port):
     return [host for host in hosts if socket.socket().connect_ex((host, port)) == 0]
 
 
-def test_a_loopback_endpoint_is_served_on_loopback_alone_and_a_name_everywhere(parts, free_port):
+def test_a_loopback_address_is_served_on_loopback_alone_and_a_name_everywhere(parts, free_port):
     port = free_port()
-    parts(f"localhost:{port}").backend.connect()
+    parts(f"127.0.0.1:{port}").backend.connect()
     assert listening(port) == ["127.0.0.1"]
     if own_name_is_known():
         port = free_port()
@@ -97,12 +99,22 @@ def test_the_workers_store_is_served_where_it_is_advertised(parts, free_port, lo
     assert listening(where.master_port) == []
 
 
-def test_a_job_on_loopback_has_nothing_that_listens_elsewhere(parts, free_port):
-    made = parts(f"localhost:{free_port()}")
+@pytest.mark.parametrize(("name", "nodes"), [("127.0.0.1", 2), ("localhost", 1)])
+def test_a_job_on_loopback_has_nothing_that_listens_elsewhere(parts, free_port, name, nodes):
+    made = parts(f"{name}:{free_port()}", nodes)
     made.backend.connect()
     where = made.stores.reserve()
     made.stores.open(1, where, is_host=True)
     assert listening(where.master_port) == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("name", ["localhost", "0.0.0.0"])
+def test_a_host_that_calls_itself_localhost_is_reached_from_other_machines(parts, free_port, name):
+    port = free_port()
+    made = parts(f"{name}:{port}")
+    made.backend.connect()
+    assert listening(port) == ["127.0.0.1", "127.0.0.2"]
+    assert made.stores.reserve().master_addr == reached_at()
 
 
 RACER = """
@@ -266,10 +278,11 @@ def test_the_store_of_a_round_is_a_torch_store(parts, free_port):
 
 def test_without_sharing_the_port_is_only_held(parts, free_port):
     from elastic_c10d.connector import SharedConnector
-    from elastic_c10d.round_stores import C10dRoundStores
+    from elastic_c10d.round_stores import round_stores
 
     shared = SharedConnector(distributed().HashStore())
-    stores = C10dRoundStores(shared, "job", lambda: "127.0.0.1", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+    workers = WorkersStore({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+    stores = round_stores(shared, "job", lambda: "127.0.0.1", workers)
     assert not stores.hosted_by_agent
     where = stores.reserve()
     stores.open(1, where, True)

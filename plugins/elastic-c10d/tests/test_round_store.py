@@ -11,11 +11,12 @@ from datetime import timedelta
 
 import pytest
 from elastic_c10d.create import file_connector
-from elastic_c10d.round_stores import C10dRoundStores
+from elastic_c10d.round_stores import round_stores
 from elastic_c10d.torch_store import distributed
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.rendezvous import get_rendezvous_handler
+from elastic_core.support.workers_store import WorkersStore
 from elastic_core.testing import Background, StoreContract, eventually, rendezvous_parameters
 
 LIMIT = timedelta(seconds=20)
@@ -115,7 +116,7 @@ def test_the_timeout_is_that_of_the_store_and_of_no_other(handlers, kind):
 def test_the_nodes_meet_in_the_file_with_a_timeout_of_their_own(tmp_path):
     connector = file_connector(str(tmp_path / "store"))
     before = connector.connect().store.timeout
-    stores = C10dRoundStores(connector, "job", lambda: "127.0.0.1", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+    stores = round_stores(connector, "job", lambda: "127.0.0.1", WorkersStore())
     store = stores.open(1, stores.reserve(), is_host=False)
     store.set_timeout(timedelta(milliseconds=1))
     store.set("key", "value")
@@ -152,7 +153,7 @@ def test_queues_are_refused_where_torch_has_none(handlers):
 
 @pytest.mark.parametrize("left", [0, 2, 8])  # torch fails, aborts, and tries for five minutes
 def test_without_files_no_server_is_begun(tmp_path, left):
-    stores = C10dRoundStores(file_connector(str(tmp_path / "store")), "job", lambda: "127.0.0.1")
+    stores = round_stores(file_connector(str(tmp_path / "store")), "job", lambda: "127.0.0.1", WorkersStore())
     where = stores.reserve()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = []

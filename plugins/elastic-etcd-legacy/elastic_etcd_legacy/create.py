@@ -51,7 +51,7 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     client = EtcdClient(cluster.addresses, cluster.security(), cluster.login())
     address = advertised_address(params, cluster.places)
     name = params.node.name if params.node else socket.gethostname()
-    return EtcdRendezvousHandler(client, settings, address, _store, name)
+    return EtcdRendezvousHandler(client, settings, address, _store, name, backend=params.backend)
 
 
 def _say_deprecated() -> None:

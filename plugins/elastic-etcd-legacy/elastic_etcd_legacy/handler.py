@@ -10,7 +10,7 @@ from elastic_etcd.client.values import Delete, Transaction, end_of
 
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
-from elastic_core.support.sockets import PortReservation
+from elastic_core.support.workers_store import WorkersStore
 from elastic_etcd_legacy.barrier import Barrier
 from elastic_etcd_legacy.document import KeepAlive
 from elastic_etcd_legacy.table import Status
@@ -38,6 +38,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         store: makes the store of a round: of the client, a prefix, and a lease that its keys are attached to.
         name: of this node, for people who look into etcd.
         clock: for tests.
+        backend: the name under which a program has registered it.
     """
 
     def __init__(
@@ -48,19 +49,21 @@ class EtcdRendezvousHandler(RendezvousHandler):
         store: StoreFactory,
         name: str = "node",
         clock: Clock | None = None,
+        backend: str = "etcd-legacy",
     ) -> None:
         self._client = client
+        self._backend = backend
         self._settings = settings
         self._address = address
         self._store = store
         self._barrier = Barrier(client, settings, self._reserve, name, clock)
-        self._reservation: PortReservation | None = None
+        self._workers = WorkersStore()
         self._stores: list[tuple[str, Store]] = []
         self._released = False
         self._told = False
 
     def get_backend(self) -> str:
-        return "etcd-legacy"
+        return self._backend
 
     def get_run_id(self) -> str:
         return self._settings.run_id
@@ -68,11 +71,17 @@ class EtcdRendezvousHandler(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         with self._our_errors():
             joined = self._barrier.enter()
-            if joined.rank != 0:
-                self._release()  # of a round before
+            if joined.rank == 0:
+                self._workers.serve()
+            else:
+                self._workers.release()  # of a round before
             store = self._round_store(joined.version)
         where = RendezvousStoreInfo(joined.host.address, joined.host.port)
         return RendezvousInfo(store, joined.rank, joined.world_size, where)
+
+    @property
+    def use_agent_store(self) -> bool:
+        return self._workers.hosted_by_agent
 
     def is_closed(self) -> bool:
         """Raises RendezvousConnectionError."""
@@ -97,7 +106,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
             for _, store in self._stores:
                 _close(store)
             self._told = self._barrier.stop(_PATIENCE)
-            self._release()
+            self._workers.release()
             self._client.close()
         return self._told
 
@@ -113,16 +122,8 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return store
 
     def _reserve(self) -> KeepAlive:
-        """A port for the workers' store, new for every round and held until rank 0's worker listens on it."""
-        fresh = PortReservation()  # while the last one is held: else it may be the same port again
-        self._release()
-        self._reservation = fresh
-        return KeepAlive(self._address, fresh.port)
-
-    def _release(self) -> None:
-        if self._reservation is not None:
-            self._reservation.release()
-            self._reservation = None
+        """A port for the workers' store, new for every round."""
+        return KeepAlive(self._address, self._workers.reserve(self._address))
 
     @contextlib.contextmanager
     def _our_errors(self) -> Iterator[None]:

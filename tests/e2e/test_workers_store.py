@@ -1,0 +1,143 @@
+"""The workers' store: it outlives rank 0's worker, and nodes that name rank 0's machine differently find it."""
+
+from __future__ import annotations
+
+import pytest
+from job_of_nodes import free_port
+
+pytestmark = pytest.mark.torch
+
+LONG = 90
+BACKENDS = ["local", "c10d", "static", "etcd", "etcd-legacy"]
+# Rank 1 uses the store after rank 0 has exited.
+LATE = """
+import os, time
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+store = dist.distributed_c10d._get_default_store()
+if dist.get_rank() == 0:
+    store.set("pid", str(os.getpid()))
+    dist.barrier()
+    os._exit(0)
+dist.barrier()
+first = f"/proc/{int(store.get('pid'))}"
+while os.path.exists(first):
+    time.sleep(0.02)
+store.set("late", "told")
+print(store.get("late").decode(), os.environ["TORCHELASTIC_USE_AGENT_STORE"], flush=True)
+os._exit(0)
+"""
+MEETS = """
+import os, sys
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.barrier()
+print(os.environ["MASTER_ADDR"], dist.get_rank(), flush=True)
+dist.barrier()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param(name, marks=pytest.mark.nightly if name in ("static", "etcd-legacy") else ()) for name in BACKENDS],
+)
+def test_the_store_outlives_rank_0(elastic, request, tmp_path, backend):
+    flags = [f"--rdzv-backend={backend}", "--rdzv-id=job"]
+    if backend.startswith("etcd"):
+        prefix = "etcd_prefix" if backend == "etcd-legacy" else "prefix"
+        flags += [
+            f"--rdzv-endpoint={request.getfixturevalue('etcd_endpoint')}",
+            f"--rdzv-conf={prefix}={tmp_path.name}",
+        ]
+    ran = elastic.run(*flags, "--nproc-per-node=2", "--max-restarts=0", elastic.script("late.py", LATE))
+    assert (ran.code, ran.out.split()) == (0, ["told", "True"]), ran.err
+
+
+@pytest.mark.parametrize("backend", [pytest.param("local"), pytest.param("etcd", marks=pytest.mark.nightly)])
+def test_without_sharing_rank_0_hosts_the_store(elastic, request, tmp_path, backend):
+    flags = [f"--rdzv-backend={backend}", "--rdzv-id=job"]
+    if backend == "etcd":
+        flags += [f"--rdzv-endpoint={request.getfixturevalue('etcd_endpoint')}", f"--rdzv-conf=prefix={tmp_path.name}"]
+    ran = elastic.run(*flags, elastic.script("meets.py", MEETS), TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    assert (ran.code, ran.out.split()[-1:]) == (0, ["0"]), ran.err
+
+
+# Kills the process that hosts the store, which the agent has started.
+KILLS = """
+import os, signal, sys
+from pathlib import Path
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+tasks = Path(f"/proc/{os.getppid()}/task").glob("*/children")
+children = " ".join(task.read_text() for task in tasks).split()
+(host,) = [int(pid) for pid in children if b"tcp_store" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    os.kill(host, signal.SIGKILL)
+    sys.exit(1)
+print("again", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_killed_host_of_the_store_is_replaced(elastic):
+    ran = elastic.run("--max-restarts=1", elastic.script("kills.py", KILLS))
+    assert (ran.code, ran.out) == (0, "again\n"), ran.err
+    assert "workers' store lost" in ran.err
+
+
+def test_a_job_without_torch_leaves_it_out_of_the_agent(elastic):
+    """The parent of the worker is the agent."""
+    code = "import os\nprint('libtorch' in open(f'/proc/{os.getppid()}/maps').read())"
+    ran = elastic.run("--no-python", "python3", "-c", code)
+    assert (ran.code, ran.out.split()) == (0, ["False"]), ran.err
+
+
+MASTER, OTHER = "machine1", "machine2"
+NAMES = [
+    ("static", "localhost", MASTER),  # as Kubeflow's v1 operator has it
+    ("c10d", "localhost", MASTER),
+    ("static", "0.0.0.0", MASTER),
+    ("c10d", "0.0.0.0", MASTER),
+    ("static", "127.0.0.1", MASTER),
+    ("static", "10.97.0.1", "10.98.0.1"),  # two networks
+    ("static", MASTER, "machine1.cluster.local"),
+    ("c10d", MASTER, "machine1.cluster.local"),
+    ("c10d", "machine1.cluster.local", "10.97.0.1"),
+]
+
+
+@pytest.fixture
+def pair(machines):
+    """Two machines as pods have them: a default route, and names for each other; a second network joins them."""
+    made = machines(2)
+    hosts, resolver = made[0].names()
+    for number, machine in enumerate(made, 1):
+        machine.name(f"{hosts}10.97.0.1 machine1.cluster.local\n", resolver)
+        machine.run("ip", "addr", "add", f"10.98.0.{number}/24", "dev", "eth0")
+        machine.run("ip", "route", "add", "default", "dev", "eth0")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("backend", "there", "here"),
+    [pytest.param(*case, marks=() if case[1] == "localhost" else pytest.mark.nightly) for case in NAMES],
+)
+def test_nodes_that_name_the_master_differently_meet(elastic, pair, backend, there, here):
+    port, script = free_port(), elastic.script("meets.py", MEETS)
+    agents = []
+    for rank, (machine, name) in enumerate(zip(pair, (there, here), strict=True)):
+        elastic.through = machine.through
+        flags = ["--nnodes=2", f"--rdzv-backend={backend}", "--rdzv-id=job", f"--node-rank={rank}"]
+        where = [f"--master-addr={name}", f"--master-port={port}"] if backend == "static" else []
+        flags += where or [f"--rdzv-endpoint={name}:{port}"]
+        agents.append(elastic.start_to_files(f"n{rank}", "run", *flags, script, GLOO_SOCKET_IFNAME="eth0"))
+    codes = [agent.wait(LONG) for agent in agents]
+    told = [(elastic.cwd / f"n{rank}.out").read_text().split() for rank in (0, 1)]
+    assert codes == [0, 0], [(elastic.cwd / f"n{rank}.err").read_text() for rank in (0, 1)]
+    assert [rank for _, rank in told] == ["0", "1"]
+    if backend == "static":  # each node's own, as with torchrun
+        assert [address for address, _ in told] == [{"0.0.0.0": "localhost"}.get(there, there), here]

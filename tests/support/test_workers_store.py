@@ -1,0 +1,70 @@
+"""Where the workers' store is, before torch is loaded. tests/e2e/test_workers_store.py has the rest."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from elastic_core.errors import ConfigurationError
+from elastic_core.support.workers_store import WorkersStore
+
+pytestmark = pytest.mark.torch
+HERE = "127.0.0.1"
+
+
+@pytest.fixture
+def place():
+    made = WorkersStore({})
+    yield made
+    made.release()
+
+
+def is_open(port, host=HERE):
+    with socket.socket() as client:
+        return client.connect_ex((host, port)) == 0
+
+
+def test_it_listens_from_when_the_round_forms_until_it_is_released(place):
+    port = place.reserve(HERE)
+    assert place.hosted_by_agent
+    assert not is_open(port)
+    place.serve()
+    assert is_open(port)
+    assert not is_open(port, "127.0.0.2")
+    place.release()
+    place.release()
+    assert not is_open(port)
+
+
+def test_every_reservation_has_another_port_and_ends_the_server_before(place):
+    first = place.reserve(HERE)
+    place.serve()
+    assert place.reserve(HERE) != first
+    assert not is_open(first)
+
+
+def test_nodes_with_different_addresses_for_it_all_reach_it():
+    place = WorkersStore({}, everywhere=True)
+    port = place.reserve(HERE)
+    place.serve()
+    assert is_open(port, "127.0.0.2")
+    place.release()
+
+
+def test_a_port_at_which_another_program_listens_is_an_error(place, quiet_port):
+    place.reserve(HERE, quiet_port)
+    other = WorkersStore({})
+    other.reserve(HERE, quiet_port)
+    other.serve()
+    with pytest.raises(ConfigurationError, match=f"found that {quiet_port} cannot be bound"):
+        place.serve()
+    other.release()
+
+
+def test_the_port_is_only_reserved_if_the_worker_is_to_host():
+    place = WorkersStore({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+    port = place.reserve(HERE)
+    place.serve()
+    assert (place.hosted_by_agent, is_open(port)) == (False, False)
+    place.release()
