@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from elastic_core.testing import eventually
@@ -450,6 +452,29 @@ def test_what_was_learned_makes_the_first_start_of_the_next_run_warm(warm_runs):
     assert str(file) in shown
     file.write_text("not for us")
     assert warm_runs.run(*flags, script, ready="workers started")[:2] == (0, "[False, False]\n")
+
+
+def test_a_template_yields_to_workers_while_it_imports(warm_runs):
+    """Its priority alone does not do that, if the kernel shares processors among sessions first (autogroups)."""
+    if not Path("/proc/self/autogroup").exists():
+        pytest.skip("this kernel has no autogroups")
+    (warm_runs.site / "lib.py").write_text("import time\ntime.sleep(1)")
+    process, log = warm_runs.start(warm_runs.script("pass", imports="import lib"))
+    seen = []
+
+    def template():
+        for child in psutil.Process(process.pid).children():
+            with contextlib.suppress(psutil.Error, OSError):
+                if " ".join(child.cmdline()).startswith("elastic: template"):
+                    seen.append(Path(f"/proc/{child.pid}/autogroup").read_text().split()[-1])
+        return "template ready" in log.read_text()
+
+    eventually(template, timeout=60)
+    template()
+    warm_runs.second_begins()
+    assert process.wait(60) == 0
+    assert "19" in seen
+    assert seen[-1] == "0"
 
 
 def test_a_module_can_be_excluded(warm_runs):
