@@ -31,6 +31,8 @@ _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFCHR: 
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
 _FRAME = re.compile(r'\s*File "(.*)", line \d+, in ')
 _OF_PYTHON = re.compile(r"<frozen .*>|.*[/\\]runpy\.py")  # what runs a module by its name; no file before Python 3.11
+_TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"(?!KeyboardInterrupt)[A-Za-z_][\w.]*(: |$)")
 _NO_SCRIPT = re.compile(r".*(can't open file .*\[Errno 2\]|can't find '__main__' module in|No module named) ")
 _BAD_FLAG = re.compile(r"[^:]+: error: ")  # argparse; compilers put line numbers between colons
 _BAD_OPTION = re.compile(r"Error: ")  # click
@@ -73,6 +75,16 @@ class Evidence:
     def failed(self) -> bool:
         """Whether the worker failed rather than obeyed our stop. An error file counts, even if the stop ended it."""
         return bool(self.killed_for) or (self.exit.exitcode != 0 and (bool(self.error_data) or not self.stopped))
+
+    @property
+    def shows_traceback(self) -> bool:
+        """Whether the last thing that the worker wrote, before it obeyed our stop, was a traceback. It may have been
+        exiting because of it; or it had caught the exception, and was about to continue."""
+        lines = list(self.tail)
+        if self.failed or self.exit.exitcode == 0 or _TRACEBACK not in lines or not _EXCEPTION.match(lines[-1]):
+            return False
+        begin = len(lines) - lines[::-1].index(_TRACEBACK)
+        return all(line.startswith("  ") for line in lines[begin:-1])
 
 
 def decode_exit(exitcode: int, out_of_memory: str = "") -> str:
@@ -190,6 +202,8 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
     reason = evidence.killed_for or decode_exit(ended.exitcode, evidence.out_of_memory)
     if evidence.stopped and not evidence.killed_for:
         reason = "failed, and was still exiting when the agent stopped it"
+        if not evidence.failed:
+            reason = "wrote a traceback, and was still running when the agent stopped it"
     return ProcessFailure(
         local_rank=ended.local_rank,
         pid=ended.pid,
@@ -211,14 +225,15 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
 
 def explain(evidences: Sequence[Evidence], plan: RoundPlan) -> dict[int, ProcessFailure]:
     """The failures of a round by global rank, the cause of the rest first. `evidences` come in order of exit. Workers
-    that only obeyed our own stop are not failures; one that was killed because it hung is a failure with any exit
-    code."""
+    that only obeyed our own stop are not failures, unless a traceback was the last thing that they wrote; one that was
+    killed because it hung is a failure with any exit code."""
     failed = [evidence for evidence in evidences if evidence.failed]
     if not failed:
         return {}
     first = _cause(failed)
     cause = describe(first, plan)
-    rest = (replace(describe(e, plan), caused_by=cause.global_rank) for e in failed if e is not first)
+    others = [e for e in failed if e is not first] + [e for e in evidences if e.shows_traceback]
+    rest = (replace(describe(e, plan), caused_by=cause.global_rank) for e in others)
     return {failure.global_rank: failure for failure in [cause, *rest]}
 
 

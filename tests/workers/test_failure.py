@@ -353,6 +353,29 @@ def test_error_before_stop_is_reported_as_failure(plan):
 
 def test_those_who_obeyed_did_not_fail(plan):
     assert explain([evidence(0, -15, stopped=True), evidence(1, 0)], plan(2)) == {}
+
+
+TRACEBACK = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "    step()")
+
+
+@pytest.mark.parametrize(
+    ("tail", "is_told"),
+    [
+        ((*TRACEBACK, "ValueError: a bad batch"), True),
+        (("step 3", *TRACEBACK, "mine.Stop"), True),
+        ((*TRACEBACK, "ValueError: a bad batch", "trying again"), False),
+        ((*TRACEBACK, "KeyboardInterrupt"), False),  # the answer to our SIGINT
+        (("ValueError: a bad batch",), False),
+        ((), False),
+    ],
+)
+def test_the_traceback_of_a_worker_that_was_stopped_is_told(plan, tail, is_told):
+    """Rank 0 raised, and waits in an exit handler; rank 1 lost its peer, and exited first."""
+    found = explain([evidence(1, 1), evidence(0, -15, stopped=True, tail=tail)], plan(2))
+    assert list(found) == ([11, 10] if is_told else [11])
+    assert found[11].caused_by is None
+    if is_told:
+        assert found[10].message == "\n".join(tail)
     assert explain([], plan()) == {}
 
 
