@@ -269,12 +269,17 @@ def _read(
     for help."""
     from elastic_core import config
 
+    def others(*read: Any) -> Sequence[Problem]:
+        from elastic_core import compose
+
+        return compose.problems_of(manager, *read)
+
     manager = _load_plugins(argv, {**config.SPECS, **{spec.name: spec for spec in own}})
     added = manager.added_options()
     if config.asks_for_help(argv, added, own):
         _print(help_text(manager))
         raise _HelpPrinted
-    reading = config.read(argv, os.environ, current_folder(), added, own=own, **more)
+    reading = config.read(argv, os.environ, current_folder(), added, own=own, others=others, **more)
     if reading.settings.plugins != manager.allowed:
         expected = "expected it before the flags that plugins add, found it after one, when all plugins were loaded"
         raise ConfigurationError(Problem("--plugins", f"{expected}; put it first"))

@@ -1,7 +1,14 @@
 """The only room that knows all others: picks records, builds the objects of one agent, ends them in reverse order."""
 
 from elastic_core.compose.agent import Parts, answering, composed, parts_for
-from elastic_core.compose.chosen import check_available, kept_imports, origins_named, unused_options, without_missing
+from elastic_core.compose.chosen import (
+    check_available,
+    kept_imports,
+    origins_named,
+    problems_of,
+    unused_options,
+    without_missing,
+)
 from elastic_core.compose.policy import Entry, function_entry, script_entry, why_unbound
 
 __all__ = [
@@ -14,6 +21,7 @@ __all__ = [
     "kept_imports",
     "origins_named",
     "parts_for",
+    "problems_of",
     "script_entry",
     "unused_options",
     "why_unbound",

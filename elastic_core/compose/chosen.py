@@ -27,7 +27,7 @@ from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.text import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from elastic_core.config import Settings
     from elastic_core.hooks.manager import PluginManager
@@ -95,6 +95,17 @@ def check_available(
         raise errors[0]
     if errors:
         raise ConfigurationError(*(problem for error in errors for problem in error.problems))
+
+
+def problems_of(
+    manager: PluginManager, settings: Settings, origins: Mapping[str, str], tables: Mapping[str, str]
+) -> Sequence[Problem]:
+    """What `check_available` would raise."""
+    try:
+        check_available(without_missing(settings, manager, origins), manager, origins, tables)
+    except ConfigurationError as error:
+        return error.problems
+    return ()
 
 
 def _misspelt(tables: Mapping[str, str], manager: PluginManager) -> Iterator[Problem]:

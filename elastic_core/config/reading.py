@@ -83,6 +83,7 @@ def read(
     new_run_id: Callable[[], str] = random_run_id,
     require_script: bool = True,
     own: Sequence[Spec] = (),
+    others: Callable[[Settings, Mapping[str, str], Mapping[str, str]], Sequence[Problem]] = lambda *_: (),
 ) -> Reading:
     """Read the configuration of one `elastic run`.
 
@@ -95,6 +96,8 @@ def read(
         new_run_id: generates the run id of a single node.
         require_script: whether there must be a script, and whether it must exist; false where nothing is started.
         own: flags of the command that reads this, which are neither variables nor file keys.
+        others: given settings, origins and the tables of backends: problems that a command finds later, and that are
+            reported with those found here.
 
     Raises:
         ConfigurationError: with every problem of this reading, in the order of the sources.
@@ -125,7 +128,10 @@ def read(
     script = line.words[0] if line.words else None
     if require_script and line.certain and not {"module", "no_python", "run_path"} & unreadable.keys():
         problems += script_problems(script, settings, environ, cwd)
+    tables = {name: found.origin for name, found in sources.by_backend.items()}
     if problems:
+        known = {problem.origin for problem in problems}
+        problems += [other for other in others(settings, origins, tables) if other.origin not in known]
         raise ConfigurationError(*problems, *sources.left_out)  # what is missing may stand there
     added = {option.name: values[option.name.replace("-", "_")] for option in added_options}
     return Reading(
@@ -136,7 +142,7 @@ def read(
         config_file=sources.config_file,
         added=added,
         own=its_own,
-        tables={name: found.origin for name, found in sources.by_backend.items()},
+        tables=tables,
         left_out=sources.left_out,
     )
 

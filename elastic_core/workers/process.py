@@ -195,6 +195,9 @@ def remedy(error: OSError) -> str | None:
 
 def cannot_start(error: OSError, workers: int) -> ConfigurationError:
     """The error for an OSError that came while `workers` workers were being started."""
+    if error.errno is None and "AF_UNIX" in str(error):  # where the fork server of multiprocessing listens
+        found = f"expected a folder with a path short enough for a socket, found {os.environ.get('TMPDIR', '')}"
+        return ConfigurationError(Problem("TMPDIR", f"{found}; name another, or use the start method spawn"))
     return _cannot(error, "--nproc-per-node", f"start {workers} workers")
 
 

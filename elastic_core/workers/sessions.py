@@ -161,6 +161,11 @@ def _group_left_of(pid: int) -> int | None:
 def best_table() -> Table:
     """The first of them that works here."""
     table = ProcTable()
+    try:
+        if os.readlink(f"{_PROC}/self") != str(os.getpid()):  # noqa: PTH115
+            return NoTable()  # /proc is that of another PID namespace
+    except OSError:
+        pass
     if table.stat(os.getpid()):
         return table
     try:

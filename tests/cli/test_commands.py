@@ -200,3 +200,10 @@ def test_explain_tells_what_run_would_refuse(capsys):
     assert "master_prot" in shown
     assert "--rdzv-conf: master_prot: unknown option; did you mean 'master_port'?" in told
     assert "nonesuch" in told
+
+
+def test_options_of_plugins_are_reported_with_the_flags(capsys):
+    assert cli.main(["run", "--rdzv-backend=local", "--rdzv-conf=master_prot=1", "--max-restarts=x", "train.py"]) == 2
+    told = capsys.readouterr().err
+    assert "--max-restarts: " in told
+    assert "--rdzv-conf: master_prot: unknown option" in told
