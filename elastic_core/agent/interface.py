@@ -117,10 +117,10 @@ class WorkerSpec:
         return self.entrypoint or "<none>"
 
 
-@dataclass
+@dataclass(eq=False)
 class Worker:
-    """One worker; `id` has a meaning for the agent only (a process id for the local agent). Ranks are -1 before a
-    round."""
+    """One worker, equal to itself alone; `id` has a meaning for the agent only (a process id for the local agent).
+    Ranks are -1 before a round."""
 
     local_rank: int
     global_rank: int = -1

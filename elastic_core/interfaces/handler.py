@@ -7,7 +7,7 @@ import copy
 import enum
 import socket
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from elastic_core.errors import ConfigurationError, Problem, RendezvousStateError
 from elastic_core.support.sockets import PortReservation
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.node import Node, RankPolicy, Round
     from elastic_core.interfaces.store import Store
 
-_ADDRESS_KEY = "MASTER_ADDR"
-_PORT_KEY = "MASTER_PORT"
 _LONGEST_HOST = 255
 _LONGEST_PORT = 5
 
@@ -109,12 +107,14 @@ class RendezvousParameters:
 class RendezvousStoreInfo:
     """Where the workers of a round find their store: `MASTER_ADDR` and `MASTER_PORT`."""
 
+    MASTER_ADDR_KEY: ClassVar[str] = "MASTER_ADDR"
+    MASTER_PORT_KEY: ClassVar[str] = "MASTER_PORT"
     master_addr: str
     master_port: int
 
-    @staticmethod
+    @classmethod
     def build(
-        rank: int, store: Store, local_addr: str | None = None, server_port: int | None = None
+        cls, rank: int, store: Store, local_addr: str | None = None, server_port: int | None = None
     ) -> RendezvousStoreInfo:
         """Rank 0 writes the address of the workers' store into the round's store. All other ranks wait for it, for as
         long as the store waits for a key.
@@ -130,9 +130,9 @@ class RendezvousStoreInfo:
             RendezvousConnectionError and any other error of the store.
         """
         if rank == 0:
-            store.set(_ADDRESS_KEY, local_addr or socket.getfqdn())
-            store.set(_PORT_KEY, str(_free_port() if server_port is None else server_port))
-        address, port = store.get(_ADDRESS_KEY), store.get(_PORT_KEY)
+            store.set(cls.MASTER_ADDR_KEY, local_addr or socket.getfqdn())
+            store.set(cls.MASTER_PORT_KEY, str(_free_port() if server_port is None else server_port))
+        address, port = store.get(cls.MASTER_ADDR_KEY), store.get(cls.MASTER_PORT_KEY)
         host = address[: _LONGEST_HOST + 1].decode("utf-8", "replace")
         is_host = 0 < len(host) <= _LONGEST_HOST and host.isprintable()
         if not (is_host and port.isdigit() and len(port) <= _LONGEST_PORT):

@@ -30,7 +30,7 @@ def dumb(members, group_rank):
 @given(st.lists(st.builds(member, st.sampled_from(["trainer", "reader", "actor"]), st.integers(1, 5)), min_size=1))
 def test_every_node_gets_what_the_model_says(members):
     for group_rank in range(len(members)):
-        assert ranked_workers(members, group_rank) == dumb(members, group_rank)
+        assert list(map(vars, ranked_workers(members, group_rank))) == list(map(vars, dumb(members, group_rank)))
 
 
 @given(st.lists(st.builds(member, st.sampled_from(["a", "b"]), st.integers(1, 4)), min_size=1))
@@ -48,4 +48,5 @@ def test_every_rank_is_given_once(members):
     ],
 )
 def test_two_roles(group_rank, expected):
-    assert ranked_workers([member("trainer", 2), member("reader", 1), member("trainer", 3)], group_rank) == expected
+    found = ranked_workers([member("trainer", 2), member("reader", 1), member("trainer", 3)], group_rank)
+    assert list(map(vars, found)) == list(map(vars, expected))

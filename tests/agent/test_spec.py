@@ -51,5 +51,6 @@ def test_an_entry_point_without_a_name(scripted_handler):
 def test_a_group_before_its_first_round(scripted_handler):
     group = WorkerGroup(WorkerSpec("default", 2, scripted_handler()))
     assert (group.state, group.round, group.store, group.group_rank) == (WorkerState.INIT, 0, None, -1)
-    assert group.workers == [Worker(0), Worker(1)]
+    assert list(map(vars, group.workers)) == [vars(Worker(0)), vars(Worker(1))]
+    assert len({*group.workers, *group.workers}) == 2
     assert (group.workers[1].global_rank, group.workers[1].id) == (-1, None)
