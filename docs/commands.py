@@ -12,6 +12,7 @@ from elastic_core.cli import main
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+_SCHEMAS = {"explain": "json.md", "plugins": "json.md", "status": "status.md", "doctor": "doctor.md"}
 COMMANDS = ("explain", "plugins", "status", "drain", "serve", "doctor")
 
 
@@ -39,7 +40,8 @@ def _section(name: str) -> Iterator[str]:
     yield f"## `elastic {name}`\n"
     yield f"```text\n{usage.removeprefix('usage: ')}\n```\n"
     yield f"{about}\n"
-    yield from _table(("flag", "default", "meaning", "variables"), map(_flag, re.findall(_FLAG, flags, re.M)))
+    rows = _table(("flag", "default", "meaning", "variables"), map(_flag, re.findall(_FLAG, flags, re.M)))
+    yield from (row.replace("write JSON.", f"write [JSON]({_SCHEMAS.get(name)}).") for row in rows)
     yield f"```sh\n{example.removeprefix('example:').strip()}\n```\n"
     yield from _table(("exit code", "meaning"), re.findall(r"^  (\d+)  (.+)$", codes, re.M))
 
@@ -51,15 +53,10 @@ def _flag(found: tuple[str, str]) -> tuple[str, ...]:
     flag, text = found
     meaning, default, variables = _ABOUT.fullmatch(" ".join(text.split())).groups("")  # type: ignore[union-attr]
     named = ", ".join(f"`{name}`" for name in variables.split(", ") if name)
-    return f"`{flag}`", f"`{default}`", f"{_linked(meaning)}.", named
+    return f"`{flag}`", f"`{default}`", f"{meaning}.", named
 
 
 _ABOUT = re.compile(r"(.*) \(default: (.*?)(?:; (.*))?\)")
-
-
-def _linked(text: str) -> str:
-    head, found, page = text.partition("docs/reference/")
-    return f"{head}[{page.removesuffix('.md')}]({page})" if found else text
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

@@ -29,6 +29,7 @@ SCHEDULER = {
 AGENT = {
     "ELASTIC_DISABLE_PLUGINS": "names of distributions or entry points, separated by commas, that are not loaded",
     "PYTHON_EXEC": "interpreter for the script, in place of the agent's",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "`1`: rank 0's worker, not its agent, hosts the workers' store",
     "CUDA_VISIBLE_DEVICES": "the devices that `--virtual-local-rank` and `--numa-binding` assign to the workers",
     "TORCHELASTIC_ERROR_FILE": "set if the agent is itself a worker of another one: it writes its first failure there",
     "PATH": "folders in which the command of `--no-python`, py-spy (stacks of a hung worker) and etcd are found",
@@ -47,18 +48,14 @@ PLUGINS = {
         "password of the `user`, unless `password_env` names another variable; workers do not get it",
     ),
     "TORCHELASTIC_ETCD_BINARY_PATH": ("elastic-etcd", "the etcd that `EtcdServer` starts; unset: see `PATH`"),
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": (
-        "elastic-core",
-        "`1`: rank 0's worker hosts the workers' store, not rank 0's agent",
-    ),
     "TORCHELASTIC_TIMER_FILE": (
         "elastic-file-timer",
         "where the watchdog `file` makes its pipe, unless the agent is itself a worker that is watched",
     ),
 }
 SET = {
-    "TORCH_CPP_LOG_LEVEL": "`FATAL` in the agent while elastic-c10d and elastic-etcd import torch, if it is unset;"
-    " workers do not inherit it",
+    "TORCH_CPP_LOG_LEVEL": "`FATAL`, if it is unset, in the agent while elastic-c10d and elastic-etcd import torch,"
+    " and in the process that hosts the workers' store; workers do not inherit it",
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "`1` in the agent while it calls a handler that was written for torchrun,"
     " if it is unset; workers do not inherit it",
 }

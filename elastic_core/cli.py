@@ -93,7 +93,8 @@ def read_run(argv: Sequence[str]) -> tuple[PluginManager, Reading]:
 
 def run_job(reading: Reading, manager: PluginManager, history: History) -> BaseException | None:
     """Configure the log, run the job, and write its result file. Returns the error that ended the job. Raises
-    ConfigurationError if the result file could not be written."""
+    ConfigurationError before the job starts if the result file is not writable; a write that fails afterwards is only
+    reported."""
     settings = reading.settings
     _configure_log(settings.log_format, settings.log_level, manager, reading.left_out)
     path = settings.result_file

@@ -127,7 +127,7 @@ def count_workers(wanted: int | str, probe: Callable[[str], int] = probe_torch) 
     if wanted == "auto":
         return usable_cpus()
     if found < 0:
-        known = f"expected a number, cpu, gpu, auto or a kind of torch's devices such as xpu, found {wanted!r}"
+        known = f"expected a number, cpu, gpu, auto or a torch device type such as xpu, found {wanted!r}"
         raise ConfigurationError(Problem(_FLAG, known))
     raise ConfigurationError(
         Problem(

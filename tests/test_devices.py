@@ -80,7 +80,9 @@ def test_a_kind_that_is_not_here_is_an_error():
 
 
 def test_a_word_that_torch_does_not_know_is_an_error():
-    with pytest.raises(ConfigurationError, match=r"expected a number, cpu, gpu, auto or a kind .* found 'abc'"):
+    with pytest.raises(
+        ConfigurationError, match=r"expected a number, cpu, gpu, auto or a torch device type .* found 'abc'"
+    ):
         count_workers("abc", lambda kind: -1)
 
 

@@ -119,7 +119,7 @@ class WorkerSpec:
 
 @dataclass(eq=False)
 class Worker:
-    """One worker, equal to itself alone; `id` has a meaning for the agent only (a process id for the local agent).
+    """One worker, compared by identity; `id` has a meaning for the agent only (a process id for the local agent).
     Ranks are -1 before a round."""
 
     local_rank: int

@@ -107,7 +107,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:
             summary="one node on its own",
             factory=create_handler,
             options=(
-                Option("master_addr", str, None, f"of the workers' store; unset: --local-addr, else {_LOOPBACK}"),
+                Option("master_addr", str, None, f"address of the workers' store; unset: --local-addr or {_LOOPBACK}"),
                 Option("master_port", int, None, "port of the workers' store; unset: a free one, new for every round"),
             ),
         )

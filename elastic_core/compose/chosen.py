@@ -100,7 +100,7 @@ def check_available(
 def problems_of(
     manager: PluginManager, settings: Settings, origins: Mapping[str, str], tables: Mapping[str, str]
 ) -> Sequence[Problem]:
-    """What `check_available` would raise."""
+    """The problems that `check_available` raises."""
     try:
         check_available(without_missing(settings, manager, origins), manager, origins, tables)
     except ConfigurationError as error:

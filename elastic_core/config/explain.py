@@ -162,7 +162,7 @@ def help_text(added_options: Iterable[Option] = ()) -> str:
 def command_help(head: str, specs: Iterable[Spec], example: str, codes: Mapping[ExitCode, str]) -> str:
     """The help of a command with a few flags. `codes`: exit codes that mean something special for it."""
     told = [f"  {int(code)}  {meaning}" for code, meaning in codes.items()]
-    told.append("  others as for elastic run, whose --help lists them")
+    told.append("  others: see elastic run --help")
     flags = _paragraph("flags", map(_flag, specs))
     return "\n\n".join([head.rstrip(), flags, f"example:\n  {example}", _paragraph("exit codes", told)])
 

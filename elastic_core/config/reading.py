@@ -96,8 +96,7 @@ def read(
         new_run_id: generates the run id of a single node.
         require_script: whether there must be a script, and whether it must exist; false where nothing is started.
         own: flags of the command that reads this, which are neither variables nor file keys.
-        others: given settings, origins and the tables of backends: problems that a command finds later, and that are
-            reported with those found here.
+        others: called with settings, origins and the tables of backends; returns further problems to report with these.
 
     Raises:
         ConfigurationError: with every problem of this reading, in the order of the sources.

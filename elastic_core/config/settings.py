@@ -94,8 +94,9 @@ class Settings:
         None,
         parse_filled_text,
         "nodes",
-        "with the backend static, host of the agent of rank 0, where the agents meet; with local, address of the"
-        " workers' store; unset: 127.0.0.1, or with local the value of --local-addr",
+        "with the backend static, rank 0's machine as this node reaches it: agents meet there, and this node's workers"
+        " get it as MASTER_ADDR; with local, address of the workers' store; unset: 127.0.0.1, or with local the value"
+        " of --local-addr",
         "HOST",
     )
     master_port: int | None = setting(

@@ -46,7 +46,7 @@ class RendezvousHandlerRegistry:
 
 
 class _WithInstalled(RendezvousHandlerRegistry):
-    """The installed plugins after what is registered."""
+    """Falls back to installed plugins."""
 
     def _unregistered(self, params: RendezvousParameters) -> RendezvousHandler:
         from elastic_core.hooks.manager import PluginManager  # looks for installed plugins; only needed here

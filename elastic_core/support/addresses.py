@@ -56,18 +56,25 @@ def is_loopback(host: str) -> bool:
     return host.lower() in ("localhost", "ip6-localhost") or (address is not None and address.is_loopback)
 
 
+def is_loopback_address(host: str) -> bool:
+    """The same, but not for a name such as `localhost`."""
+    return is_loopback(host) and ip_address(host.partition("%")[0]) is not None
+
+
 def means_this_machine(host: str) -> bool:
-    """Whether a client that connects to the host reaches its own machine: loopback, or the address of all addresses."""
+    """Whether a client that connects to the host reaches its own machine: loopback, or the unspecified address 0.0.0.0
+    or `::`."""
     address = ip_address(host.partition("%")[0])
     return is_loopback(host) or (address is not None and address.is_unspecified)
 
 
 def reaches_beyond(endpoint: str) -> bool:
-    """Whether an endpoint names a host other than this machine's loopback. A path names none."""
+    """Whether an endpoint names a host other than a loopback address. `localhost` may be what the store's host calls
+    itself. A path names none."""
     if "/" in endpoint and "://" not in endpoint:
         return False
     try:
-        return any(not is_loopback(host) for host, _ in hosts_of(endpoint, 1))
+        return any(not is_loopback_address(host) for host, _ in hosts_of(endpoint, 1))
     except ValueError:
         return False
 
@@ -133,8 +140,8 @@ def own_address_towards(host: str, port: int) -> str | None:
 
 
 def address_towards(places: Iterable[tuple[str, int]] = ()) -> str | None:
-    """This machine's address on the route to the first of these hosts, each with a port, that another machine could
-    be; otherwise its address on the default route. None if there is no route."""
+    """This machine's address on the route to the first (host, port) that may be another machine; otherwise its address
+    on the default route. None if there is no route."""
     for host, port in (*places, _NOWHERE):
         own = own_address_towards(host, port)
         if own and not (is_loopback(own) and means_this_machine(host)):

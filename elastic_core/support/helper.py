@@ -109,7 +109,8 @@ class HelperProcess:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it sleeps in the kernel
+                self._process.wait(timeout)
 
     def kill(self) -> None:
         """Kill its session, or the rest of it if the helper itself has died. The id still belongs to the helper,

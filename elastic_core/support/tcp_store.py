@@ -1,13 +1,13 @@
 """The program that hosts the workers' stores for an agent that does not need torch itself: `workers_store` starts it.
 
-Arguments: a descriptor of the socket from which it takes listening sockets, and the entries of `sys.path`. For each
-message with a listening socket it serves a new TCPStore there, in place of the previous one. It ends with its standard
-input.
+Arguments: a descriptor of the socket from which it takes orders, and the entries of `sys.path`. An order that comes
+with a listening socket starts a TCPStore there; any other ends the store. Each is answered. It exits when its standard
+input closes.
 """
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import os
 import selectors
 import socket
@@ -19,8 +19,8 @@ _TIMEOUT = timedelta(seconds=300)
 
 
 def start_server(sock: socket.socket, distributed: Any) -> Any:
-    """A TCPStore that serves on this listening socket until it is garbage; it owns the socket. `distributed` is the
-    module `torch.distributed`."""
+    """A TCPStore that serves on this listening socket until it is garbage-collected; it owns the socket. `distributed`
+    is the module `torch.distributed`."""
     host, port = sock.getsockname()[:2]
     own = {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host)
     if sock.family == socket.AF_INET6 and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
@@ -29,10 +29,12 @@ def start_server(sock: socket.socket, distributed: Any) -> Any:
 
 
 def main() -> None:
-    sys.path[:] = sys.argv[2:]
-    import torch.distributed
+    import site
 
-    store: Any = None
+    site.main()  # packages may be found by hooks that .pth files install
+    sys.path[:] = sys.argv[2:]
+    distributed = importlib.import_module("torch.distributed")
+    stores: list[Any] = []
     with selectors.DefaultSelector() as selector, socket.socket(fileno=int(sys.argv[1])) as control:
         for descriptor in (0, control.fileno()):
             selector.register(descriptor, selectors.EVENT_READ)
@@ -40,11 +42,11 @@ def main() -> None:
             message, descriptors, *_ = socket.recv_fds(control, 1, 1)
             if not message:
                 break
-            store = None  # before the next one: a port may be used again
-            with contextlib.suppress(RuntimeError):  # the agent has given the socket up already
-                store = start_server(socket.socket(fileno=descriptors[0]), torch.distributed)
-    del store
-    os._exit(0)
+            stores.clear()
+            if descriptors:
+                stores.append(start_server(socket.socket(fileno=descriptors[0]), distributed))
+            control.send(message)
+        os._exit(0)
 
 
 if __name__ == "__main__":

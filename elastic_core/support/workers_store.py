@@ -36,12 +36,18 @@ if TYPE_CHECKING:
 BACKLOG = 65535  # the kernel caps it at net.core.somaxconn, as it does torch's own
 _NOT_SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 _FILES = 12  # torch 2.13 opens 10 for a server and its own client
-_ENDING: Duration = 5.0  # seconds for a killed process to be gone
+_ANSWER: Duration = 1.0  # seconds for the process to end a server
+_ENDING: Duration = 5.0  # seconds for a killed process to exit
 _IN_OPEN = 0x20
+
+# A child that is forked while a process is being started would hold pipes that `subprocess` waits for.
+_forks = threading.Lock()
+os.register_at_fork(before=_forks.acquire, after_in_parent=_forks.release, after_in_child=_forks.release)
 
 
 class WorkersStore:
-    """One node's place for the workers' store: a reserved port, and from `serve` on the server there. One thread.
+    """One node's place for the workers' store: a reserved port and, after `serve`, a server on it. Use from one
+    thread.
 
     Args:
         environ: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, as without torch, rank 0's worker hosts the store and this
@@ -114,7 +120,9 @@ class _Host:
     """The process that hosts the stores of all rounds, and the thread that starts and watches it."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._serving: socket.socket | None = None
+        self._is_handed_over = self._is_served = False
         self._thread: threading.Thread | None = None
         self._process: HelperProcess | None = None
         self._control: socket.socket | None = None
@@ -122,17 +130,28 @@ class _Host:
 
     def serve(self, sock: socket.socket) -> None:
         """Serve on this listening socket, once a store is needed."""
-        self._serving = sock
-        self._thread = threading.Thread(target=self._run, args=(sock,), name="workers-store", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(sock,), name="workers-store", daemon=True)
+        self._serving, self._is_handed_over, self._is_served = sock, False, False
+        thread.start()
+        self._thread = thread
 
     def stop(self) -> None:
-        """No longer listen. The process keeps the store until it gets the next socket, or ends."""
-        sock, self._serving = self._serving, None
-        if sock is not None and self._thread is not None:
+        """No longer serve. A process that still imports torch, or does not answer, is killed."""
+        with self._lock:
+            sock, self._serving = self._serving, None
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # for the process, too; and it wakes the thread
-            self._thread.join()
+                if sock is not None and not self._is_handed_over:
+                    sock.shutdown(socket.SHUT_RDWR)  # which wakes the thread
+                elif sock is not None and self._is_served and self._control is not None:
+                    self._control.send(b"-")  # a shutdown would keep the process's server busy
+        if self._thread is not None:
+            if self._is_served or not self._is_handed_over:
+                self._thread.join(_ANSWER)
+            if self._thread.is_alive():
+                self._end_process()
+                self._thread.join()
+            self._thread = None
+        if sock is not None:
             sock.close()
 
     def close(self) -> None:
@@ -140,21 +159,31 @@ class _Host:
         self._end_process()
 
     def drop(self) -> None:
-        """In a forked child, which must not hold what the process listens to."""
-        if self._control is not None:
-            self._control.close()
+        """Called in forked children: close what the process and its clients wait for."""
+        for sock in (self._control, self._serving):
+            if sock is not None:
+                sock.close()
 
     def _run(self, sock: socket.socket) -> None:
+        if self._process is None:
+            self._wait_for_need(sock)
+        reason = "its process has ended"
         try:
-            if self._process is None:
-                self._wait_for_need(sock)
-                if self._serving is sock:
-                    self._begin()
-            if self._process is not None and self._control is not None:
-                socket.send_fds(self._control, [b"+"], [sock.fileno()])
-                self._watch(sock, self._process)
+            with self._lock:
+                if self._serving is not sock:
+                    return
+                control = self._hand_over(sock)
+                self._is_handed_over = True
+            while answer := control.recv(1):
+                if answer == b"-":
+                    return
+                self._is_served = True
         except OSError as error:
-            self._lost(sock, error.strerror or str(error))
+            reason = error.strerror or str(error)
+        if self._serving is sock:  # workers that wait for it fail now, and the next round has another process
+            get_logger(reason=reason).error("workers' store lost")
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def _wait_for_need(self, sock: socket.socket) -> None:
         with _loading_torch() as loading:
@@ -163,43 +192,35 @@ class _Host:
                 poll.register(descriptor, select.POLLIN)
             poll.poll()
 
-    def _begin(self) -> None:
+    def _hand_over(self, sock: socket.socket) -> socket.socket:
+        if self._process is not None and self._control is not None:
+            with contextlib.suppress(OSError):  # it has ended since the last round
+                socket.send_fds(self._control, [b"+"], [sock.fileno()])
+                return self._control
+            self._end_process()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with theirs, _forks:
             arguments = [str(theirs.fileno()), *filter(None, sys.path)]
             environment = {"TORCH_CPP_LOG_LEVEL": "FATAL", **os.environ}
             keeps = [theirs.fileno()]
             self._process = HelperProcess(tcp_store.__file__, arguments, environment, keeps=keeps)
-
-    def _watch(self, sock: socket.socket, process: HelperProcess) -> None:
-        """Until the socket is shut down, or the process ends."""
-        poll = select.poll()
-        for descriptor in (sock.fileno(), process.sentinel):
-            if descriptor is not None:
-                poll.register(descriptor, 0)  # which tells of the end only
-        poll.poll()
-        if self._serving is sock:
-            self._lost(sock, f"the process {process.pid} that hosts it has ended")
-
-    def _lost(self, sock: socket.socket, reason: str) -> None:
-        """Workers that wait for it fail at once, and the next round has another process."""
-        get_logger(reason=reason).error("workers' store lost")
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-        self._end_process()
+        socket.send_fds(self._control, [b"+"], [sock.fileno()])
+        return self._control
 
     def _end_process(self) -> None:
         process, self._process = self._process, None
-        self.drop()
         if process is not None:
             process.kill()
             process.close(_ENDING)
+        if self._control is not None:
+            self._control.close()
+            self._control = None
 
 
 @contextlib.contextmanager
 def _loading_torch() -> Iterator[tuple[int, ...]]:
-    """A descriptor that is readable once a process of this machine opens one of torch's libraries. None, if the system
-    has no inotify: then the first connection tells."""
+    """A descriptor that is readable once a process of this machine opens one of torch's libraries. Empty without
+    inotify; then the first connection starts the process."""
     import ctypes
 
     found, libc = find_spec("torch"), ctypes.CDLL(None)
@@ -216,8 +237,8 @@ def _loading_torch() -> Iterator[tuple[int, ...]]:
 
 
 def _need_files() -> None:
-    """Without them torch would abort this process, or try for minutes to reach its own server. Raises
-    ConfigurationError."""
+    """Check that enough files can be opened; otherwise torch would abort this process, or try for minutes to reach its
+    own server. Raises ConfigurationError."""
     with contextlib.ExitStack() as files:
         try:
             for _ in range(_FILES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import re
 import select
@@ -65,7 +66,7 @@ class FileSink:
 
 class OwnFile:
     """A log file that a worker writes to by itself, so that neither a slow console nor a suspended agent holds it up.
-    The agent reads in it what it reports, also after the file was renamed or removed. Opening raises OSError."""
+    The agent reads the report's lines from it, even after it was renamed or removed. Opening raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self.descriptor = open_to_append(path, access=os.O_RDWR)
@@ -74,7 +75,9 @@ class OwnFile:
     @property
     def written(self) -> int:
         """Bytes since it was opened."""
-        return max(self._size() - self._begin, 0)
+        with contextlib.suppress(OSError):
+            return max(self._size() - self._begin, 0)
+        return 0
 
     def tail(self) -> tuple[str, ...]:
         """The last lines, without dumps of faulthandler."""
@@ -84,7 +87,7 @@ class OwnFile:
         return tail.lines()
 
     def expect_dump(self) -> None:
-        """Only the dumps from now on matter."""
+        """Ignore dumps written before this call."""
         self._asked = self._size()
 
     def dump(self) -> str:
@@ -102,9 +105,10 @@ class OwnFile:
         return os.fstat(self.descriptor).st_size
 
     def _lines(self, begin: int) -> list[bytes]:
-        """From `begin` on; only the end, if it is much."""
-        size = self._size()
-        return _LINE_END.split(os.pread(self.descriptor, _MOST_READ, max(begin, size - _MOST_READ)))
+        """From `begin` on, at most the last MiB."""
+        with contextlib.suppress(OSError):  # a file server has failed
+            return _LINE_END.split(os.pread(self.descriptor, _MOST_READ, max(begin, self._size() - _MOST_READ)))
+        return []
 
 
 class Screen:

@@ -203,7 +203,7 @@ def describe(evidence: Evidence, plan: RoundPlan) -> ProcessFailure:
     if evidence.stopped and not evidence.killed_for:
         reason = "failed, and was still exiting when the agent stopped it"
         if not evidence.failed:
-            reason = "wrote a traceback, and was still running when the agent stopped it"
+            reason = "wrote a traceback and was still running when the agent stopped it"
     return ProcessFailure(
         local_rank=ended.local_rank,
         pid=ended.pid,

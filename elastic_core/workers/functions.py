@@ -111,7 +111,7 @@ def pickled_process(function: Callable[..., Any], args: tuple[Any, ...], launch:
     spawn = multiprocessing.get_context("spawn")
     own = [fd for fd, given in zip(_STREAM_NAMES, (launch.stdout, launch.stderr), strict=True) if given is not None]
     call = _call(function, args, launch.local_rank, "spawn")
-    process = spawn.Process(target=_finish, args=(call, str(launch.result), own))
+    process = spawn.Process(target=_finish_and_leave, args=(call, str(launch.result), own))
     shared = _Shared()
     content = io.BytesIO()
     preparation = get_preparation_data(process.name)
@@ -208,24 +208,30 @@ def _run(
     if environment.get("PYTHONFAULTHANDLER"):  # read by the interpreter when it starts, and it runs already
         faulthandler.enable(file=_STDERR)
     bind(cpus)
+    (_finish_and_leave if is_spawned else _finish)(call, result)
+
+
+def _finish_and_leave(call: Callable[[], Any], result: str, own: Iterable[int] = ()) -> None:
+    """For a process that ends with its interpreter."""
     try:
-        _finish(call, result)
+        _finish(call, result, own)
     except SystemExit as left:
         if left.code:
             raise
-    if is_spawned and "torch.distributed" in sys.modules:
+    if "torch.distributed" in sys.modules:
         _leave()
 
 
 def _leave() -> NoReturn:
-    """End the process as the interpreter would, but for finalization, which multiprocessing spares children that it
-    forks: a thread of gloo that releases a tensor then would abort a process whose function has returned."""
+    """Exit without finalizing the interpreter, as multiprocessing does in forked children. During finalization, a gloo
+    thread that releases its last tensor would abort a process whose function has already returned."""
     threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does
     atexit._run_exitfuncs()
-    files = [thing for thing in gc.get_objects() if issubclass(type(thing), io.IOBase)]  # finalization would flush them
+    files = [thing for thing in gc.get_objects() if io.IOBase in type(thing).__mro__]  # finalization would end them
+    files.sort(key=lambda file: type(file).__module__ == "_io")  # first those that write to others, such as GzipFile
     for file in (*files, sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            file.flush()
+        with contextlib.suppress(Exception):
+            file.flush() if type(file).__module__ == "_io" else file.close()
     os._exit(0)
 
 

@@ -156,16 +156,20 @@ class OutputPump:
             self._end(fd)
 
     def _hand_over(self, fd: int) -> None:
-        """A process in a session of its own still writes, such as an upload. It may outlive the agent, and must not die
-        of SIGPIPE; the process that takes its output ends with it."""
-        with open(os.devnull, "wb") as null, contextlib.suppress(OSError, NotImplementedError):  # no sh
+        """Hand the pipe to a background `cat`, so that a process in another session, such as an uploader, can still
+        write after the agent exits, and does not get SIGPIPE. `cat` exits when that process closes the pipe."""
+        with open(os.devnull, "wb") as null:
             destination = self._channels[fd].destination
             places = (fd, null.fileno() if destination is None else destination, null.fileno())
             actions = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(places)]
             environ = {"PATH": os.environ.get("PATH", os.defpath)}
             in_background = ["sh", "-c", "exec 3<&0; cat <&3 &"]
-            shell = os.posix_spawnp("sh", in_background, environ, file_actions=actions, setsid=True, setsigmask=())
-            os.waitpid(shell, 0)
+            try:
+                shell = os.posix_spawnp("sh", in_background, environ, file_actions=actions, setsid=True, setsigmask=())
+                os.waitpid(shell, 0)
+            except (OSError, NotImplementedError) as error:
+                reason = f"a process in another session still has a stream open, and sh cannot be run: {error}"
+                get_logger().warning("output lost", reason=reason)
 
     def _take_what_is_there(self, fd: int) -> bool:
         """Move what is in the pipe: a pipe's content at most, however fast others write. False: the stream is over."""

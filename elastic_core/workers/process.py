@@ -10,6 +10,7 @@ import os
 import resource
 import select
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -195,9 +196,10 @@ def remedy(error: OSError) -> str | None:
 
 def cannot_start(error: OSError, workers: int) -> ConfigurationError:
     """The error for an OSError that came while `workers` workers were being started."""
-    if error.errno is None and "AF_UNIX" in str(error):  # where the fork server of multiprocessing listens
-        found = f"expected a folder with a path short enough for a socket, found {os.environ.get('TMPDIR', '')}"
-        return ConfigurationError(Problem("TMPDIR", f"{found}; name another, or use the start method spawn"))
+    if error.errno is None and "path too long" in str(error):  # the fork server of multiprocessing cannot listen
+        found = f"expected a temporary folder with a path short enough for a Unix socket, found {tempfile.gettempdir()}"
+        advice = "set TMPDIR to a shorter path, or use the start method spawn"
+        return ConfigurationError(Problem("TMPDIR", f"{found}; {advice}"))
     return _cannot(error, "--nproc-per-node", f"start {workers} workers")
 
 

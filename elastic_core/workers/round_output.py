@@ -117,7 +117,7 @@ class RoundOutput:
         self._pump.catch_up(patience)
 
     def written(self, local_rank: int) -> int:
-        """Bytes that the worker has written so far, into files or as far as they were moved here."""
+        """Bytes that the worker has written so far: to files, or moved through the pump."""
         channels = (self._by_stream.get((local_rank, stream)) for stream in Stream)
         files = (self._own_files.get((local_rank, stream)) for stream in Stream)
         return sum(channel.taken for channel in channels if channel) + sum(file.written for file in files if file)
@@ -155,7 +155,7 @@ class RoundOutput:
         if plan.file is not None:
             self._files[local_rank] = (*self.files(local_rank), plan.file)
         path = plan.only_file
-        if path is not None and (path.is_file() or not path.exists()):  # no device, in which nothing is found again
+        if path is not None and (path.is_file() or not path.exists()):  # not a device, which cannot be read back
             self._own_files[local_rank, stream] = OwnFile(path)
         else:
             self._open_channel(local_rank, stream, plan)

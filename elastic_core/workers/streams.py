@@ -1,10 +1,10 @@
 """Where each output stream of each worker goes: a pure plan, made before the round starts.
 
-A worker writes a stream that goes to a file alone by itself. Any other stderr passes through the agent, so that a
-failure can be shown with its last lines. stdout does so too when there are several workers, so that their lines stay
-whole, or when a prefix, a filter or a check of the workers' progress was asked for. Otherwise the one worker has the
-agent's own stdout, which may be a terminal. On a terminal the lines of several workers begin with the rank; a file or
-a pipe gets them as they are, unless `--tee` asks for a prefix.
+If a stream goes only to a file, the worker writes that file directly. Any other stderr passes through the agent, so
+that a failure can be shown with its last lines. stdout does so too when there are several workers, so that their lines
+stay whole, or when a prefix, a filter or a check of the workers' progress was asked for. Otherwise the one worker has
+the agent's own stdout, which may be a terminal. On a terminal the lines of several workers begin with the rank; a file
+or a pipe gets them as they are, unless `--tee` asks for a prefix.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class OutputPolicy:
         prefix_template: for lines of `tee`; one for all workers or one for each local rank. None: DEFAULT_PREFIX for
             these, and TERMINAL_PREFIX for others on a terminal.
         terminals: the streams of this process that are terminals.
-        watched: a line of output is progress of its worker, so every stream has to pass through the agent.
+        watched: a line of output is progress of its worker, so every stream has to pass through the agent or go to a
+            file.
     """
 
     redirects: StreamChoice = _nothing

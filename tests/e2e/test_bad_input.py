@@ -269,7 +269,7 @@ def small_disk(folder):
 
 @pytest.mark.parametrize("how", ["-t", "-r"])
 def test_a_full_disk_under_the_log_dir(elastic, how):
-    """The console has the rest of a stream that is on both. One that is in the file alone is the worker's to write."""
+    """With `-t` the console gets the rest; with `-r` the worker's own write fails."""
     logs = elastic.cwd / "logs"
     logs.mkdir()
     if not small_disk(logs):

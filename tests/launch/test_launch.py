@@ -75,8 +75,8 @@ def test_functions_return_values_by_rank(start_method, work):
 @pytest.mark.torch
 @pytest.mark.nightly
 @pytest.mark.parametrize("_", range(8))
-def test_a_thread_of_gloo_does_not_abort_a_function_that_has_returned(work, _):
-    """It lets go of its last tensor a moment after the collective: that aborted every other job."""
+def test_gloo_thread_does_not_abort_returned_function(work, _):
+    """It releases its last tensor shortly after the collective, which aborted about half of the jobs."""
     assert elastic_launch(config(4), work.use_gloo)() == dict.fromkeys(range(4), 4.0)
 
 

@@ -72,7 +72,7 @@ def test_an_endpoint_that_cannot_be_one():
         (n.Resolved(PLACE, (LOOPBACK,), 0.1), 4, "note", "getent hosts node0"),
         (n.Resolved(PLACE, (LOOPBACK,), 0.1), 1, "ok", "127.0.1.1"),
         (n.Resolved(Place("127.0.0.1", 1), (LOOPBACK,), 0.1), 4, "warning", "no other machine"),
-        (n.Resolved(Place("localhost", 1), (LOOPBACK,), 0.1), 4, "warning", "on the store's host only"),
+        (n.Resolved(Place("localhost", 1), (LOOPBACK,), 0.1), 4, "warning", "only on the store's host"),
         (n.Resolved(Place("localhost", 1), (LOOPBACK,), 0.1), 1, "ok", "localhost"),
         (n.Resolved(PLACE, (FAR, NEAR), 0.1), 4, "warning", "several machines"),
         (n.Resolved(PLACE, (FAR, replace(FAR, sockaddr=("10.0.0.3", 1))), 0.1), 4, "note", "several addresses"),

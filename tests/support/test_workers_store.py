@@ -25,7 +25,7 @@ def is_open(port, host=HERE):
         return client.connect_ex((host, port)) == 0
 
 
-def test_it_listens_from_when_the_round_forms_until_it_is_released(place):
+def test_store_listens_from_serve_until_release(place):
     port = place.reserve(HERE)
     assert place.hosted_by_agent
     assert not is_open(port)
@@ -37,7 +37,7 @@ def test_it_listens_from_when_the_round_forms_until_it_is_released(place):
     assert not is_open(port)
 
 
-def test_every_reservation_has_another_port_and_ends_the_server_before(place):
+def test_new_reservation_ends_previous_server(place):
     first = place.reserve(HERE)
     place.serve()
     assert place.reserve(HERE) != first

@@ -353,13 +353,14 @@ def test_error_before_stop_is_reported_as_failure(plan):
 
 def test_those_who_obeyed_did_not_fail(plan):
     assert explain([evidence(0, -15, stopped=True), evidence(1, 0)], plan(2)) == {}
+    assert explain([], plan()) == {}
 
 
 TRACEBACK = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "    step()")
 
 
 @pytest.mark.parametrize(
-    ("tail", "is_told"),
+    ("tail", "is_reported"),
     [
         ((*TRACEBACK, "ValueError: a bad batch"), True),
         (("step 3", *TRACEBACK, "mine.Stop"), True),
@@ -369,14 +370,13 @@ TRACEBACK = ("Traceback (most recent call last):", '  File "train.py", line 7, i
         ((), False),
     ],
 )
-def test_the_traceback_of_a_worker_that_was_stopped_is_told(plan, tail, is_told):
+def test_traceback_of_stopped_worker_is_reported(plan, tail, is_reported):
     """Rank 0 raised, and waits in an exit handler; rank 1 lost its peer, and exited first."""
     found = explain([evidence(1, 1), evidence(0, -15, stopped=True, tail=tail)], plan(2))
-    assert list(found) == ([11, 10] if is_told else [11])
+    assert list(found) == ([11, 10] if is_reported else [11])
     assert found[11].caused_by is None
-    if is_told:
+    if is_reported:
         assert found[10].message == "\n".join(tail)
-    assert explain([], plan()) == {}
 
 
 exits = st.lists(st.tuples(st.integers(0, 64), st.integers(-64, 255)), unique_by=lambda pair: pair[0])

@@ -18,6 +18,7 @@ from elastic_core.support.addresses import (
     hosts_of,
     ip_address,
     is_loopback,
+    is_loopback_address,
     joined_host_port,
     means_this_machine,
     seen_from_outside,
@@ -69,8 +70,8 @@ class Place:
 
     @property
     def is_loopback_address(self) -> bool:
-        """The same, but not for the name `localhost`, which the store's host may use when other nodes have a name."""
-        return self.is_loopback and ip_address(self.host) is not None
+        """The same, but not for `localhost`, which the store's host may use if other nodes know it by another name."""
+        return is_loopback_address(self.host)
 
 
 def meets_itself(settings: Settings, record: RendezvousBackendRecord | None, nodes: int) -> bool:
@@ -308,7 +309,7 @@ def judged_name(found: Resolved, nodes: int) -> Finding:
         advice = "no other machine reaches it: write a name or an address that all nodes reach"
         return warning(Check.NAME, told, advice)
     if found.place.is_loopback:
-        advice = "right on the store's host only: nodes on other machines need a name or an address for it"
+        advice = "valid only on the store's host; on other machines give its name or address"
         return warning(Check.NAME, told, advice)
     if all(address.is_loopback for address in addresses):
         advice = f"right on the machine of that name only; elsewhere getent hosts {host} must show its address"

@@ -218,14 +218,14 @@ class Template:
 
 
 def _weigh(nice: int) -> None:
-    """Weigh this session: with autogroups the kernel shares processors among sessions first, and looks at the priority
-    of a process only within its own."""
+    """Set the nice value of this session's autogroup: with autogroups the kernel shares processors among sessions
+    first, and looks at the priority of a process only within its session."""
     for pause in (0.1, 0.0):
         try:
             with open("/proc/self/autogroup", "w", encoding="ascii") as file:
                 file.write(str(nice))
             return
-        except BlockingIOError:  # others may change it ten times per second
+        except BlockingIOError:  # without CAP_SYS_ADMIN the kernel allows one change per 0.1 s
             time.sleep(pause)
         except OSError:  # there are no autogroups
             return

@@ -22,7 +22,7 @@ from elastic_c10d.torch_store import distributed
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.settings import advertised_address, options_of
-from elastic_core.support.addresses import ip_address, is_loopback, means_this_machine
+from elastic_core.support.addresses import is_loopback_address, means_this_machine
 from elastic_core.support.files import open_to_append
 from elastic_core.support.sockets import PortReservation
 from elastic_core.support.workers_store import WorkersStore
@@ -57,8 +57,8 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
 
     Raises:
         ConfigurationError: the endpoint or an option is impossible.
-        RendezvousConnectionError: the store could not be reached within `connect_timeout`; unset: within a
-            `read_timeout` that is given, or `join_timeout`.
+        RendezvousConnectionError: the store could not be reached within `connect_timeout`, else `read_timeout` if that
+            is given, else `join_timeout`.
     """
     options = options_of(params, C10D)
     bounds = (options["connect_timeout"], params.get("read_timeout"), options["join_timeout"])  # in torch's order
@@ -87,30 +87,25 @@ def create_parts(params: RendezvousParameters, patience: Duration = PATIENCE, ma
     # An error that comes later than a first answer may come is not told: who gives up says only that none came.
     options = options_of(params, C10D)
     half = min(options["join_timeout"], options["connect_timeout"] or math.inf) / 2
-    is_master = bool(master and options["is_host"])
-    connector = connector_for(params, options, min(patience, half), half, is_master)
+    connector = connector_for(params, options, min(patience, half), half)
     backend = C10dRendezvousBackend(connector, params.run_id)
     address, workers = _advertised(params, connector), WorkersStore(everywhere=bool(master))
     return Parts(backend, round_stores(connector, params.run_id, address, workers, master))
 
 
 def connector_for(
-    params: RendezvousParameters,
-    options: Mapping[str, Any],
-    patience: Duration,
-    longest: Duration = math.inf,
-    is_master: bool = False,
+    params: RendezvousParameters, options: Mapping[str, Any], patience: Duration, longest: Duration = math.inf
 ) -> StoreConnector:
-    """The connector that the options, typed, ask for; a listener has `longest` seconds at most to answer. `is_master`:
-    other nodes reach this one, whatever it calls itself. Raises ConfigurationError."""
+    """The connector that the options, typed, ask for; a listener has `longest` seconds at most to answer. Raises
+    ConfigurationError."""
     kind = options["store_type"].lower()
     if kind == "file":
         return file_connector(params.endpoint)
     if kind != "tcp":
         raise ConfigurationError(Problem("--rdzv-conf: store_type", f"expected tcp or file, found {kind!r}"))
-    endpoint, reservation = _meeting_place(params, is_master)
-    if params.max_nodes > 1 and not is_master:
-        _warn_of_loopback(endpoint, params.max_nodes)
+    endpoint, reservation = _meeting_place(params)
+    if params.max_nodes > 1:
+        _warn_of_loopback(endpoint, params.max_nodes, is_master=bool(options["is_host"]))
     return TcpConnector(
         endpoint,
         Hosting(endpoint, options["is_host"], params.max_nodes, reservation=reservation),
@@ -122,11 +117,11 @@ def connector_for(
     )
 
 
-def _meeting_place(params: RendezvousParameters, is_master: bool) -> tuple[Endpoint, PortReservation | None]:
+def _meeting_place(params: RendezvousParameters) -> tuple[Endpoint, PortReservation | None]:
     """A node that is alone meets nobody, and any port will do: that of port 0, or where no endpoint is given."""
     alone = params.max_nodes == 1
     endpoint = parse_endpoints(params.endpoint or ("localhost:0" if alone else ""), least_port=0 if alone else 1)
-    if not alone and (is_master or not (is_loopback(endpoint.host) and ip_address(endpoint.host))):
+    if not alone and not is_loopback_address(endpoint.host):
         endpoint = _opened(endpoint)
     if endpoint.port:
         return endpoint, None
@@ -139,10 +134,11 @@ def _opened(endpoint: Endpoint) -> Endpoint:
     return replace(endpoint, host="localhost", is_open=True) if means_this_machine(endpoint.host) else endpoint
 
 
-def _warn_of_loopback(endpoint: Endpoint, nodes: int) -> None:
+def _warn_of_loopback(endpoint: Endpoint, nodes: int, is_master: bool) -> None:
     log = get_logger(endpoint=str(endpoint), max_nodes=nodes)
-    if endpoint.is_open:
-        log.info("rendezvous endpoint is loopback", advice="the nodes on other machines need this one's name for it")
+    if endpoint.is_open and not is_master:
+        advice = "valid only on the store's host; on other machines give its name or address"
+        log.info("rendezvous endpoint is localhost", advice=advice)
     elif endpoint.is_loopback:
         advice = "no other machine can reach it; fine if all nodes are on this one"
         log.warning("rendezvous endpoint is loopback", advice=advice)

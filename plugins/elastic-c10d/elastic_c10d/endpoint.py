@@ -18,7 +18,7 @@ class Endpoint:
     Args:
         host: without brackets.
         rest: where else the store may be; a new one begins at the first.
-        is_open: other machines come here by other names, though this one reads as loopback.
+        is_open: other machines reach it under another name, although the host is loopback.
     """
 
     host: str

@@ -66,11 +66,9 @@ def _handler(params: RendezvousParameters, master: str = "") -> RendezvousHandle
 
 
 def _static_handler(params: RendezvousParameters) -> RendezvousHandler:
-    from elastic_c10d.endpoint import parse_endpoint
-    from elastic_c10d.static import as_dynamic
+    from elastic_c10d.static import as_dynamic, master_of
 
-    dynamic = as_dynamic(params)
-    return _handler(dynamic, parse_endpoint(dynamic.endpoint).host if dynamic.max_nodes > 1 else "")
+    return _handler(as_dynamic(params), master_of(params))
 
 
 def _file_handler(params: RendezvousParameters) -> RendezvousHandler:

@@ -45,9 +45,9 @@ _ROOM = 65_536
 
 
 def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
-    """A socket that listens where the endpoint's store belongs: a loopback endpoint at its loopback address, any other
-    on all addresses, since a machine's own name often resolves to 127.0.1.1, which no other machine could reach. Raises
-    OSError, EADDRINUSE if a program listens there."""
+    """A socket that listens where the endpoint's store belongs: a loopback endpoint that is not open at its loopback
+    address, any other on all addresses, since a machine's own name often resolves to 127.0.1.1, which no other machine
+    could reach. Raises OSError, EADDRINUSE if a program listens there."""
     if endpoint.is_loopback:
         own = min(addresses, key=lambda address: address.family != socket.AF_INET)
         sock = bound(own.family, own.sockaddr)

@@ -34,15 +34,23 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
     if config.get("timeout") is not None:  # which stays, since messages name it
         config["join_timeout"] = config["timeout"]
     node = params.node or Node(f"rank{rank}")
+    endpoint = _endpoint(params)
+    if rank == 0 and params.max_nodes > 1 and is_loopback(endpoint.host):
+        endpoint = replace(endpoint, host="localhost")  # other nodes have an address for this one
     return RendezvousParameters(
         backend=params.backend,
-        endpoint=str(_endpoint(params)),
+        endpoint=str(endpoint),
         run_id=params.run_id,
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,
         local_addr=params.local_addr,
         node=replace(node, rank_hint=rank),
     ).having(config)
+
+
+def master_of(params: RendezvousParameters) -> str:
+    """Where this node's workers reach rank 0; empty for a single node. Raises ConfigurationError."""
+    return _endpoint(params).host if params.max_nodes > 1 else ""
 
 
 def _endpoint(params: RendezvousParameters) -> Endpoint:

@@ -76,7 +76,7 @@ def listening(port):
     return [host for host in hosts if socket.socket().connect_ex((host, port)) == 0]
 
 
-def test_a_loopback_address_is_served_on_loopback_alone_and_a_name_everywhere(parts, free_port):
+def test_loopback_address_listens_on_loopback_only(parts, free_port):
     port = free_port()
     parts(f"127.0.0.1:{port}").backend.connect()
     assert listening(port) == ["127.0.0.1"]
@@ -109,7 +109,7 @@ def test_a_job_on_loopback_has_nothing_that_listens_elsewhere(parts, free_port, 
 
 
 @pytest.mark.parametrize("name", ["localhost", "0.0.0.0"])
-def test_a_host_that_calls_itself_localhost_is_reached_from_other_machines(parts, free_port, name):
+def test_localhost_store_is_reachable_from_other_machines(parts, free_port, name):
     port = free_port()
     made = parts(f"{name}:{port}")
     made.backend.connect()
@@ -276,7 +276,7 @@ def test_the_store_of_a_round_is_a_torch_store(parts, free_port):
     assert store.multi_get(["deeper/key", "deeper/other"]) == [b"value", b"new"]
 
 
-def test_without_sharing_the_port_is_only_held(parts, free_port):
+def test_without_sharing_the_port_is_only_reserved(parts, free_port):
     from elastic_c10d.connector import SharedConnector
     from elastic_c10d.round_stores import round_stores
 

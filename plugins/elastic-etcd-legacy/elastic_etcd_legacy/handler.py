@@ -34,7 +34,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
     Args:
         client: this handler's own; closed with it.
-        address: that this node advertises, if its worker hosts the workers' store.
+        address: that this node advertises for the workers' store.
         store: makes the store of a round: of the client, a prefix, and a lease that its keys are attached to.
         name: of this node, for people who look into etcd.
         clock: for tests.

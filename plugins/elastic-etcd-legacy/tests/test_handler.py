@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from importlib.util import find_spec
 
 import pytest
 from elastic_etcd.client.values import Put, Transaction, end_of
@@ -77,7 +78,11 @@ def test_one_node(job, background):
     node = job(1, 1).node()
     (info,) = gather(background, [node])
     assert info.bootstrap_store_info.master_addr == "127.0.0.1"
-    assert (node.get_backend(), node.use_agent_store, node.polled) == ("etcd-legacy", False, True)
+    assert (node.get_backend(), node.use_agent_store, node.polled) == (
+        "etcd-legacy",
+        find_spec("torch") is not None,
+        True,
+    )
     assert node.num_nodes_waiting() == 0
     assert not node.is_closed()
 
