@@ -248,6 +248,8 @@ class Channel:
             end = len(text)
         self._pending = text[end:]
         self._show(lines)
+        if lines and lines[-1].endswith(b"\r") and self.unfinished:
+            self.show_unfinished()  # the new state of a progress bar
 
     def show_unfinished(self) -> None:
         """Show a line that stayed unfinished for a while (a prompt, a counter)."""

@@ -293,6 +293,13 @@ def test_progress_bars_of_two_workers_share_one_line(terminal):
     assert looks(console.text) == ["[1] 100% ##", "[0] 100% ##", "[0] saved", ""]
 
 
+def test_progress_bar_is_shown_without_a_pause(terminal):
+    (first, _), console = terminal
+    first.feed(b"\r10%")
+    first.feed(b"\r20%")
+    assert looks(console.text) == ["[0] 20%"]
+
+
 def test_a_line_replaces_the_progress_bar_of_another_worker(terminal):
     (first, second), console = terminal
     first.feed(b"\r10% ####################")
