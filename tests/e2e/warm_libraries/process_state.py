@@ -71,7 +71,8 @@ def environment():
     at = 0
     while pointer[at] is not None:
         name, _, value = pointer[at].decode().partition("=")
-        yield name, "of this run" if name in OF_THIS_RUN else re.sub("[0-9]{3,}", "#", value)
+        here = value.replace(os.getcwd(), "here")
+        yield name, "of this run" if name in OF_THIS_RUN else re.sub("[0-9]{3,}", "#", here)
         at += 1
 
 
@@ -87,7 +88,7 @@ def files():
         try:
             what = os.readlink(f"/proc/self/fd/{name}").partition(":[")[0].replace(os.getcwd(), "here")
             if (what != "pipe" or os.get_inheritable(int(name))) and not what.startswith("here/files-"):
-                yield re.sub("[0-9]+", "#", what)
+                yield re.sub("[0-9]+", "#", re.sub("logs/[0-9a-f]{16}/", "logs/run/", what))
         except OSError:
             pass  # that of the folder
 
