@@ -117,11 +117,7 @@ def read(
         given, origins = replace(given, **options), {**origins, "rdzv_conf": table.origin}
         settings, resolved = resolve(given, origins, new_run_id, environ)
     origins = resolved
-    named = {SPECS[name].flag: found.origin for name, found in sources.found.items() if name in SPECS}
-    broken = [
-        Problem(named.get(broken.origin, broken.origin), broken.message)
-        for broken in broken_rules(settings, unreadable)
-    ]
+    broken = broken_rules(settings, unreadable, _places(sources.found))
     problems = [*sources.problems, *unreadable.values(), *unreadable_own.values(), *broken]
     problems += scheduler_problems(given, origins, environ, broken)
     script = line.words[0] if line.words else None
@@ -183,6 +179,11 @@ def asks_for_help(argv: Sequence[str], added_options: Sequence[Option] = (), own
     return scan(argv, specs).help
 
 
+def _places(found: Mapping[str, Found]) -> dict[str, str]:
+    """By flag: where the value of a setting comes from."""
+    return {SPECS[name].flag: value.origin for name, value in found.items() if name in SPECS}
+
+
 def settings_from(values: Mapping[str, object]) -> Settings:
     """Settings from Python values, under the rules of every other source: typed, checked and resolved.
 
@@ -197,7 +198,7 @@ def settings_from(values: Mapping[str, object]) -> Settings:
     parsed, unreadable = parse_found(found, SPECS)
     origins = {name: name if name in found else DEFAULT for name in SPECS}
     settings, _ = resolve(Settings(**parsed), origins, random_run_id, {})
-    problems += [*unreadable.values(), *broken_rules(settings, unreadable)]
+    problems += [*unreadable.values(), *broken_rules(settings, unreadable, _places(found))]
     if problems:
         raise ConfigurationError(*problems)
     return settings

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from elastic_core.config.settings import Settings
 
 
-def broken_rules(settings: Settings, unreadable: Collection[str]) -> list[Problem]:
-    """The rules that do not hold. Rules about an `unreadable` setting are left out: they would judge its default."""
+def broken_rules(settings: Settings, unreadable: Collection[str], places: Mapping[str, str]) -> list[Problem]:
+    """The rules that do not hold. Rules about an `unreadable` setting are left out: they would judge its default.
+    `places`: by flag, where a value comes from, if not from its default."""
     return [
-        Problem(origin, message)
+        Problem(places.get(origin, origin), message)
         for origin, looks_at, holds, message in _rules(settings)
         if not holds and not looks_at & set(unreadable)
     ]
@@ -91,7 +92,7 @@ def _rules(settings: Settings) -> Iterator[tuple[str, set[str], bool, str]]:
 
 
 def script_problems(script: str | None, settings: Settings, environ: Mapping[str, str], cwd: Path) -> list[Problem]:
-    """What is wrong with the script. Modules (`-m`) and standard input (`-`) are left to the interpreter."""
+    """The script's problems. Modules (`-m`) and standard input (`-`) are left to the interpreter."""
     message = None
     if script is None:
         message = "expected a script after the flags, found none; see elastic run --help"

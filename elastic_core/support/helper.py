@@ -48,7 +48,7 @@ class HelperProcess:
         # up after the agent. `-X NAME` only labels the process: Python accepts any name there.
         code = os.memfd_create(Path(program).stem)
         file = f"/proc/self/fd/{code}"
-        if not os.path.exists(file):  # a PID namespace without a /proc of its own
+        if not os.path.exists(file):  # a PID namespace without its own /proc
             file = str(Path(program).absolute())
         try:
             os.write(code, Path(program).read_bytes())

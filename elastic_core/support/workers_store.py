@@ -80,7 +80,7 @@ class WorkersStore:
         """
         if port:
             self._end()
-        # A worker's server listens on all addresses; torch cannot be told otherwise.
+        # A worker's server listens on all addresses: torch has no option for that.
         fresh = PortReservation(port, address if self.hosted_by_agent and not self._everywhere else "")
         self._end()
         self._reservation = fresh
@@ -91,10 +91,12 @@ class WorkersStore:
         listens at the port."""
         if self._reservation is None or not self.hosted_by_agent:
             return
-        _need_files()
+        is_here = "torch" in sys.modules
+        if is_here:
+            _need_files()
         sock = self._reservation.listen(BACKLOG)
         self._reservation = None
-        if "torch" in sys.modules:
+        if is_here:
             self._store = tcp_store.start_server(sock, importlib.import_module("torch.distributed"))
         else:
             self._host = self._host or _Host()
@@ -213,6 +215,8 @@ class _Host:
             process.kill()
             process.close(_ENDING)
         if self._control is not None:
+            with contextlib.suppress(OSError):
+                self._control.shutdown(socket.SHUT_RDWR)  # wakes the thread, even if the process cannot be killed
             self._control.close()
             self._control = None
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # A bare carriage return ends a line too (progress bars), but at the end of the text a line feed may yet follow it.
 _LINE_END = re.compile(rb"\r\n|\r(?=[^\n])|\n")
 _LONGEST_LINE = 64 * 1024
-_MOST_READ = 1024 * 1024  # bytes
+_MOST_READ = 256 * 1024  # bytes
 TAIL_LINES = 20
 TAIL_BYTES = 16 * 1024
 _PIPE_BUF = select.PIPE_BUF
@@ -88,7 +88,7 @@ class OwnFile:
 
     def expect_dump(self) -> None:
         """Ignore dumps written before this call."""
-        self._asked = self._size()
+        self._asked = self._begin + self.written
 
     def dump(self) -> str:
         """The stacks that faulthandler has written."""
@@ -105,7 +105,7 @@ class OwnFile:
         return os.fstat(self.descriptor).st_size
 
     def _lines(self, begin: int) -> list[bytes]:
-        """From `begin` on, at most the last MiB."""
+        """From `begin` on, at most the last _MOST_READ bytes."""
         with contextlib.suppress(OSError):  # a file server has failed
             return _LINE_END.split(os.pread(self.descriptor, _MOST_READ, max(begin, self._size() - _MOST_READ)))
         return []

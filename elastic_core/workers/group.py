@@ -407,7 +407,10 @@ class LocalWorkers:
         self._look_for_ends()
 
     def _explained(self, current: _Round) -> dict[int, ProcessFailure]:
-        return explain([self._evidence(current, *ended) for ended in current.exits.values()], current.plan)
+        exits = (
+            ended for ended in current.exits.values() if ended[0].exitcode or ended[0].local_rank in current.killed
+        )
+        return explain([self._evidence(current, *ended) for ended in exits], current.plan)
 
     def _evidence(self, current: _Round, ended: WorkerExit, timestamp: float, obeyed: bool) -> Evidence:
         error_file = Path(current.launches[ended.local_rank].environment["TORCHELASTIC_ERROR_FILE"])

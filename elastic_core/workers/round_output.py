@@ -58,9 +58,12 @@ class RoundOutput:
 
     def stdio(self, local_rank: int) -> tuple[int | None, int | None]:
         """The descriptors for the worker's stdout and stderr; None to inherit the agent's."""
-        own = {place: file.descriptor for place, file in self._own_files.items()}
-        out, err = ((self._write_ends | own).get((local_rank, stream)) for stream in Stream)
+        out, err = (self._end_for((local_rank, stream)) for stream in Stream)
         return out, err
+
+    def _end_for(self, place: tuple[int, Stream]) -> int | None:
+        own = self._own_files.get(place)
+        return own.descriptor if own else self._write_ends.get(place)
 
     def begin(self) -> None:
         """Close our copies of the write ends, now that all workers have theirs, so that a stream ends with its last

@@ -454,27 +454,47 @@ def test_what_was_learned_makes_the_first_start_of_the_next_run_warm(warm_runs):
     assert warm_runs.run(*flags, script, ready="workers started")[:2] == (0, "[False, False]\n")
 
 
-def test_a_template_yields_to_workers_while_it_imports(warm_runs):
-    """Its priority alone does not do that, if the kernel shares processors among sessions first (autogroups)."""
-    if not Path("/proc/self/autogroup").exists():
-        pytest.skip("this kernel has no autogroups")
-    (warm_runs.site / "lib.py").write_text("import time\ntime.sleep(1)")
-    process, log = warm_runs.start(warm_runs.script("pass", imports="import lib"))
-    seen = []
+FAILS_EARLY = """
+import os, sys, time
+from pathlib import Path
+
+import lib
+slow = Path(os.environ["SLOW"])
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    slow.touch()
+    while slow.read_text() != "template":
+        time.sleep(0.01)
+    slow.write_text("")
+    sys.exit(1)
+while slow.exists():
+    time.sleep(0.01)
+"""
+
+
+def test_template_is_held_while_workers_start_cold(warm_runs, tmp_path, monkeypatch):
+    """Both import at the same time otherwise: a template has the processors of its own session, where it is idle."""
+    slow = tmp_path / "slow"
+    monkeypatch.setenv("SLOW", str(slow))
+    (warm_runs.site / "lib.py").write_text(
+        "import os, time\n"
+        "if os.path.exists(os.environ['SLOW']) and os.environ.get('TORCHELASTIC_RESTART_COUNT') is None:\n"
+        "    open(os.environ['SLOW'], 'w').write('template')\n"
+        "    while os.path.exists(os.environ['SLOW']):\n"
+        "        time.sleep(0.01)\n"
+    )
+    process, log = warm_runs.start(warm_runs.elastic.script("train.py", FAILS_EARLY))
 
     def template():
         for child in psutil.Process(process.pid).children():
-            with contextlib.suppress(psutil.Error, OSError):
+            with contextlib.suppress(psutil.Error):
                 if " ".join(child.cmdline()).startswith("elastic: template"):
-                    seen.append(Path(f"/proc/{child.pid}/autogroup").read_text().split()[-1])
-        return "template ready" in log.read_text()
+                    return child.status()
+        return None
 
-    eventually(template, timeout=60)
-    template()
-    warm_runs.second_begins()
-    assert process.wait(60) == 0
-    assert "19" in seen
-    assert seen[-1] == "0"
+    eventually(lambda: template() == psutil.STATUS_STOPPED, timeout=60)
+    eventually(lambda: template() != psutil.STATUS_STOPPED, timeout=60)
+    slow.unlink()
+    assert process.wait(60) == 0, log.read_text()
 
 
 def test_a_module_can_be_excluded(warm_runs):

@@ -7,7 +7,7 @@ from job_of_nodes import free_port
 
 pytestmark = pytest.mark.torch
 
-LONG = 90
+LONG = 180
 BACKENDS = ["local", "c10d", "static", "etcd", "etcd-legacy"]
 # Rank 1 uses the store after rank 0 has exited.
 LATE = """
@@ -42,7 +42,7 @@ os._exit(0)
 
 @pytest.mark.parametrize(
     "backend",
-    [pytest.param(name, marks=pytest.mark.nightly if name in ("static", "etcd-legacy") else ()) for name in BACKENDS],
+    [pytest.param(name, marks=() if name in ("local", "etcd") else pytest.mark.nightly) for name in BACKENDS],
 )
 def test_the_store_outlives_rank_0(elastic, request, tmp_path, backend):
     flags = [f"--rdzv-backend={backend}", "--rdzv-id=job"]
@@ -56,7 +56,8 @@ def test_the_store_outlives_rank_0(elastic, request, tmp_path, backend):
     assert (ran.code, ran.out.split()) == (0, ["told", "True"]), ran.err
 
 
-@pytest.mark.parametrize("backend", [pytest.param("local"), pytest.param("etcd", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("backend", ["local", "etcd"])
 def test_without_sharing_rank_0_hosts_the_store(elastic, request, tmp_path, backend):
     flags = [f"--rdzv-backend={backend}", "--rdzv-id=job"]
     if backend == "etcd":
@@ -92,8 +93,15 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("how", ["kill", "keep"])
-@pytest.mark.parametrize("port", [(), ("--master-port={port}",)], ids=["any port", "fixed port"])
+@pytest.mark.parametrize(
+    ("how", "port"),
+    [
+        ("kill", ()),
+        ("keep", ("--master-port={port}",)),
+        pytest.param("kill", ("--master-port={port}",), marks=pytest.mark.nightly),
+        pytest.param("keep", (), marks=pytest.mark.nightly),
+    ],
+)
 def test_every_round_has_an_empty_store_of_one_process(elastic, how, port):
     elastic.script("host.py", HOST)
     flags = [flag.format(port=free_port()) for flag in port]
@@ -140,7 +148,7 @@ def pair(machines):
 
 @pytest.mark.parametrize(
     ("backend", "there", "here"),
-    [pytest.param(*case, marks=() if case[1] == "localhost" else pytest.mark.nightly) for case in NAMES],
+    [pytest.param(*case, marks=() if case == NAMES[0] else pytest.mark.nightly) for case in NAMES],
 )
 def test_nodes_that_name_the_master_differently_meet(elastic, pair, backend, there, here):
     port, script = free_port(), elastic.script("meets.py", MEETS)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration, Instant
 
-_QUIET: Duration = 1.0  # seconds without a new module after which the template imports what there is
+_QUIET: Duration = 1.0  # seconds in which no worker imports, after which the template imports what there is
 _GATHERING: Duration = 0.1  # seconds between two looks at what workers tell, who need the processor meanwhile
 _ANSWER: Duration = 2.0  # seconds for a template that is ready to fork
 _LONGEST_IMPORT: Duration = 600.0  # seconds for one module, at idle priority
@@ -149,6 +149,7 @@ class Keeper:
         self._editions = self._losses = 0
         self._ordered = 0  # how many of the learned modules the template was told of
         self._next: Instant | None = None  # when to bring the template to what has been learned
+        self._held_until: Instant | None = None  # the template is stopped, for workers that start cold
         self._pause_until = self._clock.now()  # no other template before
         self._began = self._clock.now()
         self._hurry: Duration = 0.0  # how long the first start may wait for a template from a cache
@@ -201,6 +202,7 @@ class Keeper:
                 self._hurry = 0.0
             template = self._template
             if template is None or not template.ready:
+                self._hold()
                 return None
             if template.installed != _changes(template.installed):
                 self._drop()  # a package was installed meanwhile, or removed
@@ -222,6 +224,19 @@ class Keeper:
                 late = f"did not fork within {_ANSWER:g} s" if isinstance(error, TimeoutError) else "could not fork"
                 self._lost(f"it {late}")
                 return None
+
+    def _hold(self) -> None:
+        """Stop a template that still imports until the workers that start cold are done with that. Its idle priority
+        is not enough: with autogroups the kernel shares processors among POSIX sessions first."""
+        if self._template is not None:
+            self._template.process.send_signal(signal.SIGSTOP)
+            self._held_until = later(self._clock.now(), _QUIET)
+            self._poke()
+
+    def _resume(self) -> None:
+        self._held_until = None
+        if self._template is not None:
+            self._template.process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         """End the template and the thread. Idempotent."""
@@ -260,7 +275,7 @@ class Keeper:
                 now = self._clock.now()
                 with self._lock:
                     template = self._template
-                    due = [(template.deadline if template else None) or self._next]
+                    due = [(template.deadline if template else None) or self._next, self._held_until]
                     if template:
                         selector.register(template.control, selectors.EVENT_READ)
                 if now >= resume:
@@ -283,8 +298,16 @@ class Keeper:
     def _look(self, ready: set[int]) -> None:
         if self._woken in ready:
             os.read(self._woken, _CHUNK)
-        if self._names in ready and self._hear():
-            self._next = max(later(self._clock.now(), _QUIET), self._pause_until)
+        if self._names in ready:
+            quiet = later(self._clock.now(), _QUIET)
+            if self._hear() or self._next is not None:
+                self._next = max(quiet, self._pause_until)
+            if self._held_until is not None:
+                self._held_until = quiet
+                if self._template and self._template.since is not None:
+                    self._template.since = self._clock.now()
+        elif self._held_until is not None and self._clock.now() >= self._held_until:
+            self._resume()
         template = self._template
         if template and template.control.fileno() in ready:
             self._follow(template)

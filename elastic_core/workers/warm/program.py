@@ -170,7 +170,6 @@ class Template:
         self._watch.expect(dict(order["modules"]), order["left"])
         if self._idle and order["idle"]:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-            _weigh(19)
         gc.disable()
         for name, _ in order["modules"] if self._watch.clean else ():
             if name not in sys.modules and name not in order["left"]:
@@ -179,7 +178,6 @@ class Template:
         gc.collect()
         gc.freeze()  # a collection in a worker would copy every page
         os.sched_setscheduler(0, *self._normal)
-        _weigh(0)
         self._ready = self._watch.clean
         self._say(settled=len(sys.modules), clean=self._watch.clean)
 
@@ -215,20 +213,6 @@ class Template:
         now = dict(os.environ)
         changed = {name: value for name, value in now.items() if self._environment.get(name) != value}
         return Worker(fds[0], fds[1:], changed, self._environment.keys() - now.keys(), self._gc, me)
-
-
-def _weigh(nice: int) -> None:
-    """Set the nice value of this session's autogroup: with autogroups the kernel shares processors among sessions
-    first, and looks at the priority of a process only within its session."""
-    for pause in (0.1, 0.0):
-        try:
-            with open("/proc/self/autogroup", "w", encoding="ascii") as file:
-                file.write(str(nice))
-            return
-        except BlockingIOError:  # without CAP_SYS_ADMIN the kernel allows one change per 0.1 s
-            time.sleep(pause)
-        except OSError:  # there are no autogroups
-            return
 
 
 def _may_leave_idle(policy: int, parameters: os.sched_param) -> bool:

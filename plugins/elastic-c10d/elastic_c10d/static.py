@@ -35,7 +35,7 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
         config["join_timeout"] = config["timeout"]
     node = params.node or Node(f"rank{rank}")
     endpoint = _endpoint(params)
-    if rank == 0 and params.max_nodes > 1 and is_loopback(endpoint.host):
+    if rank == 0 and params.max_nodes > 1 and means_this_machine(endpoint.host):
         endpoint = replace(endpoint, host="localhost")  # other nodes have an address for this one
     return RendezvousParameters(
         backend=params.backend,
@@ -50,17 +50,15 @@ def as_dynamic(params: RendezvousParameters) -> RendezvousParameters:
 
 def master_of(params: RendezvousParameters) -> str:
     """Where this node's workers reach rank 0; empty for a single node. Raises ConfigurationError."""
-    return _endpoint(params).host if params.max_nodes > 1 else ""
+    host = _endpoint(params).host if params.max_nodes > 1 else ""
+    return "localhost" if means_this_machine(host) and not is_loopback(host) else host  # 0.0.0.0 is not for clients
 
 
 def _endpoint(params: RendezvousParameters) -> Endpoint:
     if params.endpoint:
-        given = parse_endpoint(params.endpoint, default_port=DEFAULT_PORT)
-    else:
-        host = parse_endpoint(str(params.get("master_addr") or "127.0.0.1"), "--master-addr").host
-        given = Endpoint(host, params.get_as_int("master_port") or DEFAULT_PORT)
-    is_any = means_this_machine(given.host) and not is_loopback(given.host)  # 0.0.0.0 is no address for workers
-    return replace(given, host="localhost") if is_any else given
+        return parse_endpoint(params.endpoint, default_port=DEFAULT_PORT)
+    host = parse_endpoint(str(params.get("master_addr") or "127.0.0.1"), "--master-addr").host
+    return Endpoint(host, params.get_as_int("master_port") or DEFAULT_PORT)
 
 
 def _problems(params: RendezvousParameters) -> Iterator[Problem]:
