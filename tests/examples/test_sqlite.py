@@ -20,7 +20,7 @@ README = (EXAMPLE / "README.md").read_text()
 PACKAGE = [f"elastic_sqlite/{path.name}" for path in sorted((EXAMPLE / "elastic_sqlite").glob("*.py"))]
 SHOWN = dict(re.findall(r"`([\w/.]+)`:\n\n```\w+\n(.*?)^```", README, re.S | re.M))
 FILES = ["pyproject.toml", *PACKAGE, "tests/test_contract.py"]
-LIMIT_S = 60
+LIMIT_S = 300
 
 
 def blocks(language):
