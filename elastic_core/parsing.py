@@ -7,7 +7,6 @@ returns its own results unchanged.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections.abc import Callable
@@ -97,21 +96,6 @@ def integer(least: float | None = None, most: float | None = None) -> Parser[int
     return _within(_whole_number, "a whole number", least, None, most)
 
 
-def switch_or_number(least: float, most: float) -> Parser[bool | int]:
-    """A parser of true, false, and whole numbers within bounds (inclusive), as which a 1 counts."""
-    count = integer(least, most)
-
-    def parse(raw: object) -> bool | int:
-        with contextlib.suppress(ValueError):
-            return count(raw)
-        value = truth(raw)
-        if value is None:
-            raise unexpected(f"true, false, or a whole number from {least:.12g} to {most:.12g}", raw)
-        return value
-
-    return parse
-
-
 def number(
     least: float | None = None, above: float | None = None, most: float | None = None, what: str = "a number"
 ) -> Parser[float]:
@@ -191,7 +175,7 @@ def parse_process_count(raw: object) -> int | str:
 def parser_of(option: Option) -> Parser[Any]:
     """The parser of an option that a plugin declares. Its errors do not show the value of a secret."""
     if option.type is bool:  # a switch has no value to show
-        return parse_boolean if option.most is None else switch_or_number(option.least or 1, option.most)
+        return parse_boolean
     if option.type is str:
         parse: Parser[Any] = parse_text
     elif option.type is int:

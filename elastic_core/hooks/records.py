@@ -32,7 +32,7 @@ class Option:
         default: None means "unset".
         unit: for people ("seconds", "bytes"); empty where there is none.
         secret: the value is never shown, neither by `elastic explain` nor in errors.
-        least, most: inclusive bounds of a number. A bool with `most` may also be a number up to that, from 1 on.
+        least, most: inclusive bounds of a number.
         above: a number must be greater than this.
     """
 

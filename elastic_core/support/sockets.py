@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import selectors
+import queue
 import socket
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.support.addresses import ip_address, is_loopback, joined_host_port
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from elastic_core.clock import Duration
 
@@ -119,47 +120,32 @@ def connected(address: Address, timeout: Duration) -> tuple[str, str]:
         return plain(error), ""
 
 
-def unreachable(targets: Mapping[str, tuple[str, int]], seconds: Duration) -> set[str]:
+def unreachable(
+    targets: Mapping[str, tuple[str, int]], seconds: Duration, resolver: Callable[[str, int], list[Address]] = resolve
+) -> set[str]:
     """The names of those targets (host and port by name) from which no answer comes within so many seconds. A refused
-    connection is an answer. All targets are tried at the same time."""
-    until = later(SystemClock().now(), seconds)
+    connection is an answer. All are tried at the same time: one host whose name takes long delays no other."""
+    clock = SystemClock()
+    until = later(clock.now(), seconds)
     silent = set(targets)
-    with selectors.DefaultSelector() as selector:
+    answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def ask(name: str, host: str, port: int) -> None:
         try:
-            for name, (host, port) in targets.items():
-                if _begin(selector, name, host, port):
-                    silent.discard(name)
-            while selector.get_map() and (left := until - SystemClock().now()) > 0:
-                for key, _ in selector.select(left):
-                    with _of(key) as sock:
-                        selector.unregister(sock)
-                        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _ANSWERS:
-                            silent.discard(key.data)
-        finally:
-            for key in list(selector.get_map().values()):
-                _of(key).close()
+            address = resolver(host, port)[0]
+            with socket.socket(address.family, socket.SOCK_STREAM) as sock:
+                sock.settimeout(max(0.001, until - clock.now()))
+                answered = sock.connect_ex(address.sockaddr) in _ANSWERS
+        except OSError:
+            answered = False
+        answers.put(name if answered else None)
+
+    for name, (host, port) in targets.items():
+        threading.Thread(target=ask, args=(name, host, port), name="elastic probe", daemon=True).start()
+    with contextlib.suppress(queue.Empty):
+        for _ in targets:
+            silent.discard(answers.get(timeout=max(0.0, until - clock.now())) or "")
     return silent
-
-
-def _of(key: selectors.SelectorKey) -> socket.socket:
-    assert isinstance(key.fileobj, socket.socket)
-    return key.fileobj
-
-
-def _begin(selector: selectors.BaseSelector, name: str, host: str, port: int) -> bool:
-    """Begin to connect. Returns whether the host has already answered."""
-    try:
-        address = resolve(host, port)[0]
-        sock = socket.socket(address.family, socket.SOCK_STREAM)
-    except OSError:
-        return False
-    sock.setblocking(False)
-    begun = sock.connect_ex(address.sockaddr)
-    if begun == errno.EINPROGRESS:
-        selector.register(sock, selectors.EVENT_WRITE, name)
-    else:
-        sock.close()
-    return begun in _ANSWERS
 
 
 def bound(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.socket:

@@ -32,7 +32,6 @@ from elastic_core.parsing import (
     parse_text,
     seconds,
     seconds_or_none,
-    switch_or_number,
 )
 
 streams = st.sampled_from(list(Std))
@@ -171,8 +170,6 @@ def test_false(text):
         (parse_process_count, "-2"),
         (parse_process_count, "two words"),
         (parse_process_count, True),
-        (switch_or_number(1, 9), 10),
-        (switch_or_number(1, 9), "maybe"),
         (parse_text, 1.5),
         (parse_text, True),
         (parse_path, ""),
@@ -198,8 +195,5 @@ def test_words_that_mean_a_value():
     assert some_of("a", "b", "c")("c, a,a") == ("a", "c") == some_of("a", "b", "c")(("a", "c"))
     assert parse_process_count("gpu") == "gpu"
     assert parse_process_count("8") == 8
-    either = switch_or_number(1, 9)
-    assert [either(raw) for raw in (True, "true", "off", 0, 1, "3", 9)] == [True, True, False, False, 1, 3, 9]
-    assert either("1") is not True
     assert parse_text(7) == "7"
     assert parse_path("~") == Path.home()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -348,6 +349,60 @@ def test_a_thousand_joins_and_leaves_leave_nothing_behind(servers):
     assert me.memory_info().rss - memory < 16 * 2**20
     assert keys() == 1  # the state
     assert leases() == 1  # its own
+
+
+TIMES = int(os.environ.get("ELASTIC_TEST_TIMES", "1"))
+
+
+def losing(member, which):
+    if which == "wiped":
+        member.lose_data()
+    elif which == "replaced":
+        member.lose_data(another=True)
+    else:
+        member.restore()
+
+
+@pytest.mark.parametrize("time_", range(TIMES))
+@pytest.mark.parametrize("which", ["wiped", "replaced", "restored"])
+@pytest.mark.parametrize("nodes", ["a", "a b"])
+def test_a_server_that_lost_data_and_a_worker_that_fails_afterwards(on, servers, which, nodes, time_):
+    """The nodes write back what they know, and the failure is healed as always."""
+    member = servers.single()
+    member.save()
+    count = len(nodes.split())
+    job = on(member.endpoint)
+    agents = job.agents(nodes, f"--nnodes={count}", "--max-restarts=3")
+    first = job.round(count)
+    losing(member, which)
+    time.sleep(1)  # for that long nobody answers
+    member.start()
+    kill(first.pid("a"))
+    second = job.round(count, after=first)
+    assert second.restarts == {"1"}
+    job.end()
+    assert [agent.code() for agent in agents] == [0] * count
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("time_", range(TIMES))
+@pytest.mark.parametrize("which", ["wiped", "replaced", "restored"])
+def test_a_server_that_lost_data_after_a_restart_of_the_workers(on, servers, which, time_):
+    """What is restored is the state of an earlier round."""
+    member = servers.single()
+    job = on(member.endpoint)
+    agents = job.agents("a b", "--nnodes=2", "--max-restarts=5")
+    first = job.round(2)
+    member.save()
+    kill(first.pid("a"))
+    second = job.round(2, after=first)
+    losing(member, which)
+    member.start()
+    kill(second.pid("b"))
+    third = job.round(2, after=second)
+    assert third.restarts == {"2"}
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
 
 
 def test_a_signal_ends_an_agent_while_etcd_is_away(on, servers):

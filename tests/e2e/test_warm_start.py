@@ -260,6 +260,26 @@ def test_random_values_of_a_library_differ_by_worker(warm_runs):
     assert (code, len({word for line in out.splitlines() for word in line.split()})) == (0, 8), out + log
 
 
+@pytest.mark.torch
+def test_random_values_of_torch_and_sympy_are_renewed_in_each_worker(warm_runs):
+    """Their modules draw at import, and most programs import them: they stay in the template all the same."""
+    imports = (
+        "BEFORE = set(sys.modules)\n"
+        "from torch.distributed._composable import contract\n"
+        "import sympy, sympy.core.random as of_sympy\n"
+        "MODULES = ('torch.distributed._composable.contract', 'sympy.core.random', 'sympy.core.symbol')"
+    )
+    second = (
+        "keys = sys.modules['torch.distributed._composable.contract']\n"
+        "print(*[name in BEFORE for name in MODULES], keys.STATE_KEY, of_sympy.random(), sympy.Dummy().dummy_index)"
+    )
+    code, out, log = warm_runs.run(warm_runs.script(second, imports=imports), workers=2)
+    assert code == 0, log
+    one, other = (line.split() for line in out.splitlines())
+    assert one[:3] == other[:3] == ["True"] * 3, log
+    assert all(mine != theirs for mine, theirs in zip(one[3:], other[3:], strict=True))
+
+
 def test_each_worker_has_its_own_variables_and_random_numbers(warm_runs):
     (warm_runs.site / "installed_lib.py").write_text("import os\nrank = os.environ.get('LOCAL_RANK')\n")
     (warm_runs.site / "user_of_it.py").write_text("import installed_lib\n")

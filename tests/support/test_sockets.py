@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import threading
 
 import pytest
 
@@ -190,3 +191,18 @@ def test_who_answers_or_refuses_is_there_and_who_does_neither_is_not(busy, quiet
     }
     assert unreachable(targets, 0.2) - {"far"} == {"unknown"}  # what becomes of the last is the network's affair
     assert unreachable({}, 10.0) == set()
+
+
+def test_a_name_that_takes_long_delays_no_other_host(busy):
+    known = threading.Event()
+
+    def resolver(host, port):
+        if host == "slow":
+            known.wait(60)
+        return resolve("127.0.0.1", port)
+
+    targets = {"slow": ("slow", busy.port), "up": ("up", busy.port)}
+    try:
+        assert unreachable(targets, 1.0, resolver) == {"slow"}
+    finally:
+        known.set()

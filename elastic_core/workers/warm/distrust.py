@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-
 _LOADERS: tuple[Any, ...] = (
     importlib.machinery.SourceFileLoader,
     importlib.machinery.SourcelessFileLoader,
@@ -36,8 +35,36 @@ _RANDOM = {
 }
 """Functions whose results differ between processes, by module. numpy's generators, `secrets` and `uuid` call them.
 `Watch._watch_randomness` also covers the generators of `random`."""
-_RENEWED = frozenset({"numpy.random.mtrand", "multiprocessing.process"})
-"""Modules that may draw at import, because `_reseed` in `program` renews their values in each worker."""
+
+
+def _new_authkey(process: Any) -> None:
+    process.current_process().authkey = os.urandom(32)
+
+
+def _new_dummies(symbol: Any) -> None:
+    generator = symbol.Dummy._prng
+    generator.seed()
+    symbol.Dummy._base_dummy_index = generator.randint(10**6, 9 * 10**6)
+
+
+def _new_keys(contract: Any) -> None:
+    contract.STATE_KEY, contract.REGISTRY_KEY = contract.generate_state_key(), contract.generate_state_key()
+
+
+def _new_session(hub: Any) -> None:
+    hub.SESSION_ID = hub.uuid4().hex
+
+
+RENEWALS: Mapping[str, Callable[[Any], None]] = {
+    "multiprocessing.process": _new_authkey,
+    "numpy.random.mtrand": lambda numpy: numpy.seed(),
+    "sympy.core.random": lambda random: random.seed(),
+    "sympy.core.symbol": _new_dummies,
+    "torch.distributed._composable.contract": _new_keys,
+    "transformers.utils.hub": _new_session,
+}
+"""Modules that may draw at import, and what gives each worker values of its own."""
+_DRAWS = "draws random values"
 _MARK = b"ELASTIC_TEMPLATE"
 _HARMLESS = (
     b"jemalloc_bg_thd\n"  # gives memory back to the kernel; jemalloc takes care of forks, and starts none in a child
@@ -314,6 +341,7 @@ class Watch:
         try:
             yield
         finally:
+            self._renew(name)
             self._compare()
             self._held_open(name)
             self._running.pop()
@@ -461,8 +489,16 @@ class Watch:
         self._undo.append(lambda: setattr(owner, name, original))
 
     def _draws(self) -> None:
-        if self._running and self._running[-1] not in _RENEWED:
-            self.leave(self._running[-1], "draws random values")
+        if self._running and self._running[-1] not in RENEWALS:
+            self.leave(self._running[-1], _DRAWS)
+
+    def _renew(self, name: str) -> None:
+        """Whether that works is tried here: another version of the module may have no such values, or others."""
+        if name in RENEWALS and (module := sys.modules.get(name)):
+            try:
+                RENEWALS[name](module)
+            except Exception:  # noqa: BLE001 - it is another module's code
+                self.leave(name, _DRAWS)
 
     def _watch_variables(self) -> None:
         watched = [environ for environ in (os.environ, os.environb) if hasattr(environ, "_data")]

@@ -29,7 +29,7 @@ import types
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.workers.warm.distrust import Watch, installation, installation_folders, working_folder
+from elastic_core.workers.warm.distrust import RENEWALS, Watch, installation, installation_folders, working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -339,12 +339,11 @@ class Worker:
 def _reseed() -> None:
     """The generator of `random` is seeded anew after every fork, by itself. Those that torch has for devices start from
     the same seed in every process, that for the processor does not."""
-    if numpy := sys.modules.get("numpy.random"):
-        numpy.seed()
     if generator := getattr(sys.modules.get("torch"), "default_generator", None):
         generator.seed()
-    if process := sys.modules.get("multiprocessing.process"):
-        process.current_process().authkey = os.urandom(32)
+    for name, renew in RENEWALS.items():
+        if module := sys.modules.get(name):
+            renew(module)
 
 
 class _Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from elastic_etcd_legacy.steps import Bounds
 
@@ -21,7 +22,7 @@ class Keys:
 
     Args:
         prefix: below which all runs are; slashes at its ends do not count.
-        run_id: the job.
+        run_id: the job. It is quoted, so that no two jobs share a key.
     """
 
     prefix: str
@@ -31,7 +32,8 @@ class Keys:
     def root(self) -> str:
         """Below which everything of this run is."""
         stem = self.prefix.strip("/")
-        return f"/{stem}/run_{self.run_id}/" if stem else f"/run_{self.run_id}/"
+        name = f"run_{quote(self.run_id, safe='')}"
+        return f"/{stem}/{name}/" if stem else f"/{name}/"
 
     @property
     def followed(self) -> bytes:

@@ -142,4 +142,5 @@ def test_keys():
     assert KEYS.alive(5, 1) == b"/some/prefix/run_job/rdzv/v_5/rank_1"
     assert KEYS.store(5) == "/some/prefix/run_job/kv/v_5/"
     assert Keys("", "job").root == Keys("/", "job").root == "/run_job/"
+    assert Keys("", "a/rdzv").root == "/run_a%2Frdzv/"  # and not among the keys of job `a`
     assert not KEYS.store(5).encode().startswith(KEYS.followed)

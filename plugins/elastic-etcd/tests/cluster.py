@@ -212,12 +212,27 @@ class Member:
         self.start()
         self.wait_healthy()
 
-    def lose_data(self):
-        """SIGKILL, and its data is gone; with `start` it is a new cluster at the old place."""
+    def lose_data(self, another=False):
+        """SIGKILL, and its data is gone; with `start` it begins anew at the old place. To clients it is the same
+        cluster, whose id etcd makes of its flags, or `another`."""
         self.kill()
         shutil.rmtree(self._folder / "data")
-        self._command = []
-        self._token += "-again"
+        if another:
+            self._command = []
+            self._token += "-again"
+
+    def save(self):
+        """A copy of its data, for `restore`. It is restarted for that."""
+        self.terminate()
+        shutil.copytree(self._folder / "data", self._folder / "saved")
+        self.start()
+        self.wait_healthy()
+
+    def restore(self):
+        """SIGKILL, and with `start` it has the data that was saved."""
+        self.kill()
+        shutil.rmtree(self._folder / "data")
+        shutil.copytree(self._folder / "saved", self._folder / "data")
 
     def _end(self, signum):
         if self._process is None:

@@ -1,7 +1,6 @@
 """The backend against a real etcd."""
 
 import threading
-from functools import partial
 
 import pytest
 from elastic_etcd import EtcdRendezvousBackend
@@ -9,39 +8,10 @@ from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.values import Put, Transaction
 
-from elastic_core.errors import RendezvousConnectionError
+from elastic_core.errors import RendezvousConnectionError, RendezvousError
 from elastic_core.interfaces.backend import SpoiltStateError
 
 LONG = 60.0
-
-
-class LateWatch:
-    """Is begun when it is waited for, and the server hears of it."""
-
-    def __init__(self, begin, heard):
-        self._begin = begin
-        self._heard = heard
-        self._watch = None
-
-    def next(self, timeout):
-        assert self._heard.wait(LONG)
-        self._watch = self._watch or self._begin()
-        return self._watch.next(timeout)
-
-    def close(self):
-        if self._watch is not None:
-            self._watch.close()
-
-
-class LateClient(EtcdClient):
-    """The server does not hear of its watches before `heard` is set."""
-
-    def __init__(self, endpoints, **options):
-        super().__init__(endpoints, **options)
-        self.heard = threading.Event()
-
-    def watch(self, *where):
-        return LateWatch(partial(super().watch, *where), self.heard)
 
 
 @pytest.fixture
@@ -159,13 +129,11 @@ def test_the_roster_is_read_once_and_then_followed(backend, eventually):
     assert True in changes
 
 
-def test_who_comes_before_a_watch_stands_is_seen(backend, etcd):
-    late = LateClient([etcd.endpoint], timeout=LONG)
-    one, two = backend(late), backend()
+def test_who_comes_before_a_watch_stands_is_seen(backend):
+    one, two = backend(), backend()
     assert one.wait_for_roster(LONG)  # there is a reason to look, for it has not
     assert one.roster() == ()
     two.announce("b/1", b"")
-    late.heard.set()
     assert one.wait_for_roster(LONG / 4)
     assert [item.key for item in one.roster()] == ["b/1"]
 
@@ -281,3 +249,9 @@ def test_after_close_nothing_blocks(backend, background):
     with pytest.raises(RendezvousConnectionError):
         one.get_state()
     one.close()
+
+
+def test_a_state_that_is_too_large_is_told(backend):
+    node = backend()
+    with pytest.raises(RendezvousError, match=r"1\.5 MiB"):
+        node.set_state(bytes(2 * 1024 * 1024))

@@ -109,7 +109,7 @@ def test_who_hangs_up_at_once_may_want_the_other_protocol():
 
 def test_what_says_nothing_does_not_hide_what_was_said_before():
     vague = fault(Failure("UNAVAILABLE", CONNECT + "Failed to connect to remote host: FD Shutdown"), over_tls=False)
-    member = Member(0, "there:2379", connect=lambda endpoint: None)
+    member = Member(0, "there:2379", security=None)
     member.found_bad(vague)
     assert member.fault == "it cannot be reached"
     member.found_bad("nothing listens there")

@@ -8,6 +8,7 @@ from elastic_etcd import EtcdRendezvousBackend
 from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.errors import EtcdDenied
 from elastic_etcd.client.login import Login
+from elastic_etcd.client.reflector import Reflector
 from elastic_etcd.client.values import Compare, Delete, Field, Get, Put, Transaction, end_of
 
 from elastic_core.errors import RendezvousError
@@ -53,7 +54,8 @@ def test_who_may_not_write_the_prefix_can_do_nothing_with_its_keys(job, as_user,
         lambda: mallory.transact(Transaction([], [Delete(key, end_of(key))])),
         lambda: mallory.transact(Transaction(condition, [Put(b"/elasticsearch/a", b"")])),
         lambda: mallory.transact(Transaction(condition, [Get(b"/elasticsearch/a")])),
-        lambda: mallory.watch(key, end_of(key)).next(LONG),
+        lambda: Reflector(mallory, key, end_of(key)).wait_for(lambda: False, LONG),
+        lambda: Reflector(mallory, key, end_of(key), revision=1).wait_for(lambda: False, LONG),
     ]
     for attempt in attempts:
         with pytest.raises(EtcdDenied):

@@ -73,4 +73,4 @@ def test_a_write_passes_the_files_that_the_page_names(stores):
         sys.setprofile(None)
     named = re.findall(r"`((?:\w+/)+\w+\.py)`", TRACE)
     assert set(passed) == set(named)
-    assert len(named) <= 7
+    assert len(named) <= 8

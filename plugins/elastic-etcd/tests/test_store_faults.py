@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 from elastic_etcd.client.client import EtcdClient
-from elastic_etcd.client.errors import EtcdDenied, EtcdUnreachable
+from elastic_etcd.client.errors import EtcdDenied, EtcdLeaseGone, EtcdUnreachable
 from elastic_etcd.client.values import Delete, Transaction, end_of
 
 from elastic_core.testing import FakeClock
@@ -51,12 +51,18 @@ class LossyClient:
 
     def deliver(self):
         """Whether any of what was held was carried out now."""
-        carried_out = [self._client.transact(transaction).succeeded for transaction in self._held]
+        carried_out = [self._is_carried_out(transaction) for transaction in self._held]
         return any(carried_out)
+
+    def _is_carried_out(self, transaction):
+        try:
+            return self._client.transact(transaction).succeeded
+        except EtcdLeaseGone:
+            return False
 
 
 class WatchedClient:
-    """A client that says when a watch was asked for."""
+    """A client that says when a watch was begun."""
 
     def __init__(self, client):
         self._client = client
@@ -65,9 +71,10 @@ class WatchedClient:
     def __getattr__(self, name):
         return getattr(self._client, name)
 
-    def watch(self, *where):
+    @property
+    def members(self):
         self.watches.set()
-        return self._client.watch(*where)
+        return self._client.members
 
 
 @pytest.fixture
@@ -141,7 +148,7 @@ def test_a_set_counts_once_also_when_its_fence_is_not_answered(make, lossy, clie
     assert (found.value, found.version) == (b"after", 2)
 
 
-def test_a_note_that_is_deleted_before_its_fence_lets_the_write_be_made_anew(make, lossy, client, prefix):
+def test_a_marker_that_is_deleted_before_its_fence_lets_the_write_be_made_anew(make, lossy, client, prefix):
     store = make(lossy)
     store.set("k", "before")
     client.transact(Transaction((), (Delete(prefix + b"w/", end_of(prefix + b"w/")),)))
@@ -154,7 +161,7 @@ def test_a_note_that_is_deleted_before_its_fence_lets_the_write_be_made_anew(mak
     "first", [lambda store: store.set("k", "old"), lambda store: store.compare_set("k", "x", "old")]
 )
 def test_what_arrives_after_the_end_changes_nothing(make, lossy, first):
-    """The first write of a note, whose condition is that there is none."""
+    """The first write of a marker, whose condition is that there is none."""
     store, other = make(lossy), make()
     lossy.plan = ["late"]
     first(store)
@@ -165,7 +172,7 @@ def test_what_arrives_after_the_end_changes_nothing(make, lossy, first):
 
 
 def test_what_was_given_up_changes_nothing_after_the_end_either(make, client):
-    """It landed once; its copy arrives when the notes are gone."""
+    """It landed once; its copy arrives when the markers are gone."""
     import torch.distributed as dist
 
     clock = FakeClock()
@@ -235,6 +242,32 @@ def test_closing_leaves_the_keys_alone(make, client, prefix):
     store.close()
     store.close()
     assert [pair.key for pair in client.read(prefix, end_of(prefix)).values] == [prefix + b"k/k"]
+
+
+def test_stores_leave_no_keys_and_no_leases(servers, connect, prefix):
+    from elastic_etcd.store import EtcdStore
+
+    server = servers.single()
+    client = connect(server.endpoint)
+    for number in range(20):
+        store = EtcdStore(client, f"store-{number}")
+        store.add("n", 1)
+        store.delete_key("n")
+        store.close()
+    assert client.read(b"\0", b"\0").values == ()
+    assert server.call("/v3/lease/leases").get("leases", []) == []
+
+
+def test_a_marker_whose_lease_has_gone_is_replaced(make, etcd, client, prefix):
+    """As after a minute without a write."""
+    store = make()
+    store.set("k", "1")
+    [marker] = client.read(prefix + b"w/", end_of(prefix + b"w/")).values
+    client.revoke(marker.lease)
+    store.set("k", "2")
+    assert store.get("k") == b"2"
+    [another] = client.read(prefix + b"w/", end_of(prefix + b"w/")).values
+    assert another.lease not in (0, marker.lease)
 
 
 def test_closing_ends_waiting(make, client, background):

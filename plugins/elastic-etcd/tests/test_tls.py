@@ -11,6 +11,7 @@ from elastic_etcd.client.channel import Security
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdRefused, EtcdUnreachable
 from elastic_etcd.client.values import Put, Transaction
+from watching import Followed
 
 from elastic_core.errors import ConfigurationError
 
@@ -157,3 +158,18 @@ def test_a_call_tells_what_is_wrong_with_the_files(secure):
     with pytest.raises(ConfigurationError, match=r"/no/ca\.pem"):
         client.read(b"a")
     client.close()
+
+
+def test_renewed_certificates_are_used(servers, tmp_path, connect, prefix):
+    """The files have others now, of another authority; the server has been restarted with them."""
+    files = make_certificates(tmp_path)
+    server = servers.single(certificates=files, client_certificates=True)
+    client = connect(server.endpoint, security=Security(files.ca, files.client_cert, files.client_key))
+    keys = Followed(client, prefix).stands()
+    server.terminate()
+    for file in tmp_path.iterdir():
+        file.unlink()
+    make_certificates(tmp_path)
+    server.start()
+    client.transact(Transaction([], [Put(prefix, b"1")]))
+    keys.until(lambda: keys.pairs == {prefix: b"1"})

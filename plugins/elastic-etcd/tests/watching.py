@@ -1,11 +1,50 @@
-"""What tests of watches share."""
+"""What tests of following keys share."""
 
 import time
 
 from elastic_etcd.client.errors import EtcdUnreachable
+from elastic_etcd.client.reflector import Reflector
 from elastic_etcd.client.values import Put, Transaction
 
 LONG = 60.0
+
+
+class Followed(Reflector):
+    """Keeps what it was told: the keys as they are, all events, and all lists."""
+
+    def __init__(self, client, key, end=b"", revision=0):
+        super().__init__(client, key, end, revision=revision)
+        self.pairs, self.events, self.lists = {}, [], []
+
+    def _replace(self, found):
+        self.lists.append(found)
+        self.pairs = {pair.key: pair.value for pair in found.values}
+
+    def _apply(self, event):
+        self.events.append(event)
+        self.pairs.pop(event.pair.key, None)
+        if not event.deleted:
+            self.pairs[event.pair.key] = event.pair.value
+
+    @property
+    def values(self):
+        """What was written, as the events tell."""
+        return [event.pair.value for event in self.events]
+
+    def stands(self):
+        """Wait until a stream tells what comes from now on."""
+        self.until(lambda: self._following)
+        return self
+
+    def until(self, is_so, timeout=LONG):
+        """Wait until it is, whatever becomes of etcd meanwhile."""
+        deadline = time.monotonic() + timeout
+        while not is_so():
+            assert time.monotonic() < deadline, f"{len(self.events)} events, {len(self.lists)} lists: {self.pairs}"
+            try:
+                self.wait_for(is_so, 1.0)
+            except EtcdUnreachable:
+                pass
 
 
 def put(client, key, value=b"x"):
@@ -13,7 +52,7 @@ def put(client, key, value=b"x"):
 
 
 def keep_putting(client, key, values, pause=0.05):
-    """Write the values, each until it was taken; a watch tells each of them at least once."""
+    """Write the values, each until it was taken."""
     for value in values:
         while True:
             try:
@@ -22,24 +61,3 @@ def keep_putting(client, key, values, pause=0.05):
             except EtcdUnreachable:
                 pass
         time.sleep(pause)
-
-
-def gather(watch, wanted, timeout=LONG):
-    """The events of a watch until there was one of this value."""
-    events, deadline = [], time.monotonic() + timeout
-    while not events or events[-1].pair.value != wanted:
-        assert time.monotonic() < deadline, f"{len(events)} events, none of them {wanted}"
-        try:
-            news = watch.next(1.0)
-        except EtcdUnreachable:
-            continue
-        assert news is None or not news.resync
-        events += news.events if news else ()
-    return events
-
-
-def patiently(watch):
-    try:
-        return watch.next(1.0)
-    except EtcdUnreachable:
-        return None

@@ -273,6 +273,8 @@ class EtcdRendezvousBackend(RosterBackend):
         except EtcdRefused as error:
             passes = isinstance(error, EtcdTooLarge) or (isinstance(error, EtcdFull) and self._has_been_announced)
             raise (RendezvousConnectionError if passes else RendezvousError)(f"{doing}: {error}") from error
+        except ValueError as error:  # more than etcd takes
+            raise RendezvousError(f"{doing}: {error}") from error
 
     def _wait(self, wait: Callable[[], bool]) -> bool:
         try:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from elastic_etcd.server import EtcdServer
     from elastic_etcd.server.member import ServedCluster
 
-_SERVE = "--rdzv-conf: serve"
 CALL: Duration = 5.0  # seconds for one operation, with all its attempts on all members
 _STORE_TTL: Duration = 24 * 3600.0  # longer than members need to find each other when a round begins
 
@@ -107,17 +106,9 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
 
     options, scheme = options_of(params, SERVING), "https" if parameters.over_tls else "http"
     problems, hosts = [], len(parameters.endpoints)
-    members = hosts if options["serve"] is True else options["serve"]
-    if members % 2 == 0:
-        origin, what = ("--rdzv-endpoint", "hosts in the endpoint") if members == hosts else (_SERVE, "members")
-        told = f"expected 1, 3 or 5 {what}, found {members}: no more may be lost than with one less"
-        problems.append(Problem(origin, f"{told}; add one, leave one out, or have a spare (serve={members - 1})"))
-    if members == 1 < hosts:
-        told = f"expected 3 or 5 members, or one host, found 1 member on {hosts} hosts: nothing is left without it"
-        problems.append(Problem(_SERVE, f"{told}; say serve=true"))
-    if members > hosts:
-        told = f"expected {members} hosts in the endpoint or more, found {hosts}; add some, or say serve=true"
-        problems.append(Problem("--rdzv-endpoint", told))
+    if hosts % 2 == 0:
+        told = f"expected 1, 3 or 5 hosts in the endpoint, found {hosts}: no more may be lost than with one less"
+        problems.append(Problem("--rdzv-endpoint", f"{told}; add one, or leave one out"))
     if parameters.user is not None:
         told = "expected no user, since the cluster that agents serve has none, found one; leave it out"
         problems.append(Problem("--rdzv-conf: user", told))
@@ -128,8 +119,7 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
     )
     tls = (parameters.ca_cert, parameters.ssl_cert, parameters.ssl_cert_key)
     files = files_of(*tls) if parameters.over_tls else None
-    cluster = Cluster(params.run_id, places, spares=hosts - members)
-    return ServedCluster(cluster, files, params.local_addr, options["serve_folder"])
+    return ServedCluster(Cluster(params.run_id, places), files, params.local_addr, options["serve_folder"])
 
 
 def _handler(
@@ -187,12 +177,13 @@ def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Dura
 def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> Store:
     from elastic_etcd.store import EtcdStore
 
-    client = client_for(parameters)
+    client, keys = client_for(parameters), Keys(parameters.prefix, params.run_id)
     try:
-        lease = client.grant(_STORE_TTL).id  # what is left in the end goes by itself
+        client.read(keys.state)
     except EtcdUnreachable as error:
         raise RendezvousConnectionError(f"making a store in etcd: {error}") from error
     except EtcdError as error:
         raise RendezvousError(f"making a store in etcd: {error}") from error
-    store: Store = EtcdStore(client, Keys(parameters.prefix, params.run_id).store, lease=lease, owns_client=True)
+    # What is left in the end goes by itself; who writes nothing leaves nothing.
+    store: Store = EtcdStore(client, keys.store, lease=lambda: client.grant(_STORE_TTL).id, owns_client=True)
     return store

@@ -1,5 +1,5 @@
-"""Ranges of keys as one node knows them: read once, and kept up to date by watch events. `KeyCache` does that;
-`NodeCache` and `RoundCache` say what is asked of the keys, and what is a reason to look.
+"""Ranges of keys as one node knows them. `NodeCache` and `RoundCache` say what is asked of the keys, and what is a
+reason to look.
 
 Whoever may write there can write anything. A record that cannot be ours is told of once, and counts as absent; so do
 all beyond the first `MOST_KEYS`. What is kept is thereby bounded, and one bad record is in nobody's way.
@@ -7,12 +7,11 @@ all beyond the first `MOST_KEYS`. What is kept is thereby bounded, and one bad r
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from elastic_core.log import get_logger
 from elastic_etcd.backend.keys import NOTHING
-from elastic_etcd.client.errors import EtcdUnreachable
+from elastic_etcd.client.reflector import Reflector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration
     from elastic_etcd.backend.keys import KeyRange, Keys, StateVersion
     from elastic_etcd.client.client import EtcdClient
-    from elastic_etcd.client.values import KeyValue, News, Range
-    from elastic_etcd.client.watch import EtcdWatch
-
+    from elastic_etcd.client.values import Event, KeyValue, Range
 
 MOST_KEYS = 16_384
 _MOST_TOLD = 32
@@ -30,74 +27,32 @@ _LONGEST_SHOWN = 200
 _LONGEST_ENTRY = 128 * 1024  # twice what the core takes for an entry: what is signed is a little longer
 
 
-class KeyCache:
-    """The keys of one range.
-
-    `_wait_for` is called from one thread, `_read` and `close` from any. `_lock` guards what is known; `_put` and
-    `_replace` are called with it held. The older protocol's package follows its keys by this, too.
-    """
+class KeyCache(Reflector):
+    """The keys of one range, of which there may be `MOST_KEYS`. `_put` is called with the lock held. The older
+    protocol's package follows its keys by this, too."""
 
     def __init__(self, client: EtcdClient, where: KeyRange, clock: Clock) -> None:
-        self._client = client
-        self._where = where
-        self._clock = clock
-        self._lock = threading.Lock()
+        super().__init__(client, where.begin, where.end, clock)
         self._pairs: dict[bytes, KeyValue] = {}
-        self._revision = 0
-        self._followed = False  # whether the watch tells all that comes after `_revision`
-        self._resyncs = 0
-        self._watch: EtcdWatch | None = None
-        self._closed = False
-        self._told: set[bytes] = set()
+        self._ignored: set[bytes] = set()
 
-    def close(self) -> None:
-        """Let whoever waits come back at once, for good."""
-        with self._lock:
-            self._closed = True
-            watch = self._watch
-        if watch is not None:
-            watch.close()
-
-    def forget(self) -> None:
-        """Follow the keys no more, until somebody waits again."""
-        with self._lock:
-            watch, self._watch = self._watch, None
-            self._followed = False
-        if watch is not None:
-            watch.close()
-
-    def _read(self) -> None:
-        with self._lock:
-            resyncs = self._resyncs
-        found = self._client.read(self._where.begin, self._where.end, limit=MOST_KEYS)
-        with self._lock:
-            if self._followed and found.revision < self._revision:
-                return  # the watch was faster
-            self._replace(found)
-            self._revision = found.revision
-            self._followed = self._watch is not None and resyncs == self._resyncs
-
-    def _wait_for(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
-        """Block until `has_news`, asked with the lock held, or until the keys have to be read again, or for `timeout`
-        seconds. Whether there is a reason to look: always, as long as nothing was read. A watch that began before the
-        first reading would tell nothing of what happens between that and its own beginning."""
-        until = self._clock.now() + timeout
-        with self._lock:
-            if not self._revision:
-                return not self._closed
-        watch = self._watching()
-        while watch is not None:
-            with self._lock:
-                if not self._followed or has_news():
-                    return True
-            news = self._next(watch, until - self._clock.now())
-            if news is None:
-                break
-            self._take(news)
-        return False
+    def _list(self) -> Range:
+        return self._client.read(self._key, self._end, limit=MOST_KEYS)
 
     def _replace(self, found: Range) -> None:
         self._pairs = {pair.key: pair for pair in found.values if self._can_be_ours(pair)}
+
+    def _apply(self, event: Event) -> None:
+        if self._is_newer(event.pair.key, event.pair.mod_revision):
+            stands = not event.deleted and self._can_be_ours(event.pair)
+            self._put(event.pair.key, event.pair if stands else None)
+
+    def _wait(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
+        """As `wait_for`. As long as nothing was read, there is a reason to look: the reading finds what there is."""
+        with self._changed:
+            if not self._revision:
+                return not self._closed
+        return self.wait_for(has_news, timeout)
 
     def _why_not(self, pair: KeyValue) -> str:
         """Why this record cannot be ours; empty if it can."""
@@ -113,12 +68,12 @@ class KeyCache:
 
     def _ignore(self, key: bytes, reason: str) -> None:
         """Tell once of a record that counts as absent; of the first few, as somebody may write many."""
-        if key not in self._told and len(self._told) < _MOST_TOLD:
-            self._told.add(key)
+        if key not in self._ignored and len(self._ignored) < _MOST_TOLD:
+            self._ignored.add(key)
             get_logger().warning("record ignored", key=shown_key(key), reason=reason)
 
     def _put(self, key: bytes, pair: KeyValue | None) -> None:
-        """A change since the reading; None: the key is gone."""
+        """A change since the list; None: the key is gone."""
         if pair is None:
             self._pairs.pop(key, None)
         else:
@@ -127,36 +82,6 @@ class KeyCache:
     def _is_newer(self, key: bytes, revision: int) -> bool:
         known = self._pairs.get(key)  # perhaps a write of our own, of which the watch has not told yet
         return revision > max(self._revision, known.mod_revision if known else 0)
-
-    def _watching(self) -> EtcdWatch | None:
-        with self._lock:
-            if self._watch is None and not self._closed:
-                self._watch = self._client.watch(self._where.begin, self._where.end, self._revision)
-                self._followed = True
-            return None if self._closed else self._watch
-
-    def _next(self, watch: EtcdWatch, timeout: Duration) -> News | None:
-        try:
-            return watch.next(max(timeout, 0.0))
-        except EtcdUnreachable:
-            with self._lock:
-                self._followed = False  # until the next reading
-            raise
-        except BaseException:  # it is of no use any more
-            self.forget()
-            raise
-
-    def _take(self, news: News) -> None:
-        with self._lock:
-            for event in news.events:
-                if self._is_newer(event.pair.key, event.pair.mod_revision):
-                    stands = not event.deleted and self._can_be_ours(event.pair)
-                    self._put(event.pair.key, event.pair if stands else None)
-            self._revision = max(self._revision, news.revision)
-            if news.resync:
-                self._followed = False
-                self._resyncs += 1
-                self._revision = news.revision  # less than before where etcd has lost its data
 
 
 class NodeCache(KeyCache):
@@ -169,17 +94,17 @@ class NodeCache(KeyCache):
 
     def entries(self, at_least: int) -> tuple[KeyValue, ...]:
         """All entries, those created first first, as they were at revision `at_least` or later."""
-        with self._lock:
+        with self._changed:
             self._changes = 0
-            current = self._followed and self._revision >= at_least
+            current = self._following and self._revision >= at_least
         if not current:
-            self._read()
-        with self._lock:
+            self.read()
+        with self._changed:
             return tuple(sorted(self._pairs.values(), key=lambda pair: pair.create_revision))
 
     def wait(self, timeout: Duration, more: int) -> bool:
         """Block until `more` changes have come since `entries`, or for `timeout` seconds. Whether something did."""
-        return self._wait_for(lambda: self._changes >= more, timeout)
+        return self._wait(lambda: self._changes >= more, timeout)
 
     def _put(self, key: bytes, pair: KeyValue | None) -> None:
         self._changes += 1
@@ -209,36 +134,36 @@ class RoundCache(KeyCache):
 
     def state(self) -> KeyValue | None:
         """The state: what the watch has told since the last call, else as it stands now."""
-        with self._lock:
-            pushed, self._news = self._news and self._followed, False
+        with self._changed:
+            pushed, self._news = self._news and self._following, False
         if not pushed:
-            self._read()
-        with self._lock:
+            self.read()
+        with self._changed:
             return self._pairs.get(self._keys.state)
 
     def wrote(self, key: bytes, pair: KeyValue | None, revision: int) -> None:
         """What this node has written itself, or was told in an answer."""
-        with self._lock:
+        with self._changed:
             if self._is_newer(key, revision):
                 self._put(key, pair)
 
     @property
     def holder(self) -> bytes | None:
         """Who leads; None if nobody does, or it is not known."""
-        with self._lock:
-            pair = self._pairs.get(self._keys.lead) if self._followed or self._revision else None
+        with self._changed:
+            pair = self._pairs.get(self._keys.lead) if self._following or self._revision else None
             return None if pair is None else pair.value
 
     @property
     def vacant(self) -> bool:
         """Whether somebody led, and has gone."""
-        with self._lock:
+        with self._changed:
             return self._is_vacant()
 
     def wait(self, token: StateVersion, timeout: Duration) -> bool:
         """Block until the state has another version than `token`, or whoever led has gone, or for `timeout`
         seconds. Whether something did."""
-        return self._wait_for(lambda: self._has_news(token), timeout)
+        return self._wait(lambda: self._has_news(token), timeout)
 
     def _is_vacant(self) -> bool:
         return self._led and self._keys.lead not in self._pairs

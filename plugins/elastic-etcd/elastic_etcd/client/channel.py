@@ -15,6 +15,7 @@ OPTIONS = (
     ("grpc.keepalive_time_ms", 6000),
     ("grpc.keepalive_timeout_ms", 3000),
     ("grpc.http2.ping_timeout_ms", 3000),
+    ("grpc.http2.max_pings_without_data", 0),  # else two, and then none while nothing but a watch is open
     # By default a channel may be dead for 40 s after its server has come back.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 500),
@@ -55,6 +56,10 @@ class Security:
             raise ConfigurationError(*problems)
         roots = Path(self.ca_cert).read_bytes() if self.ca_cert else _trusted_here()
         return grpc.ssl_channel_credentials(roots, _content(self.key), _content(self.cert))
+
+    def files(self) -> tuple[object, ...]:
+        """Changes when one of the files does."""
+        return tuple(map(_state_of, (self.ca_cert, self.cert, self.key)))
 
     def _missing(self) -> list[Problem]:
         if bool(self.cert) == bool(self.key):
@@ -109,6 +114,14 @@ def _unreadable(**paths: str | None) -> list[Problem]:
         except OSError as error:
             problems.append(Problem(name, f"expected a file that can be read, found {path}: {error.strerror}"))
     return problems
+
+
+def _state_of(path: str | None) -> tuple[int, ...]:
+    try:
+        found = Path(path).stat() if path else None
+    except OSError:
+        found = None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if found else ()
 
 
 def _content(path: str | None) -> bytes | None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from elastic_etcd.client.channel import Security
     from elastic_etcd.client.login import Login
     from elastic_etcd.client.values import Committed, Range, Transaction
-    from elastic_etcd.client.watch import EtcdWatch
 
 
 class EtcdClient:
@@ -54,6 +53,11 @@ class EtcdClient:
         self.members = Members(endpoints, security)
         self.tokens = Tokens(login)
         self._calls = Calls(self.members, self.tokens, timeout, attempt, clock)
+
+    @property
+    def timeout(self) -> Duration:
+        """Of a call with all its attempts, in seconds."""
+        return self._calls.timeout
 
     @property
     def where(self) -> str:
@@ -103,12 +107,6 @@ class EtcdClient:
                 "take a new one"
             )
         return float(answer.TTL)
-
-    def watch(self, key: bytes, end: bytes = b"", after: int = 0) -> EtcdWatch:
-        """Follow a key, or with `end` all up to it, from the revision after `after` on (0: from now on)."""
-        from elastic_etcd.client.watch import EtcdWatch
-
-        return EtcdWatch(self.members, self.tokens, key, end, after, self._calls.timeout)
 
     def close(self) -> None:
         """Every blocked call comes back at once with EtcdClosed. Idempotent. Leases are left to expire."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
+from elastic_core.errors import ConfigurationError
 from elastic_etcd.client.channel import open_channel
 from elastic_etcd.client.errors import EtcdClosed, Failure, Judgement, judge
 from elastic_etcd.client.messages import rpc
@@ -41,14 +43,15 @@ class Member:
     `known_good`: it has ever given one. `fault`: what was wrong with it last; empty if nothing was.
     """
 
-    def __init__(self, number: int, endpoint: str, connect: Callable[[str], Any]) -> None:
+    def __init__(self, number: int, endpoint: str, security: Security | None) -> None:
         self.number = number
         self.endpoint = endpoint
         self.answered = False
         self.known_good = False
         self.fault = ""
-        self._connect = connect
+        self._security = security
         self._channel: Any = None
+        self._files: object = None  # what the certificates' files were when it was opened
         self._calls: dict[str, Any] = {}  # by path: each is called in one form only
         self._closed = False
         self._lock = threading.Lock()
@@ -58,27 +61,40 @@ class Member:
         ConfigurationError for certificates that cannot be used."""
         found = self._calls.get(method.path)
         if found is None:
-            found = self._calls[method.path] = method.on(self._open_channel())
+            with self._lock:
+                self._expect_open()
+                if self._channel is None:
+                    self._open()
+                found = self._calls[method.path] = method.on(self._channel)
         return found
 
     def ask(self, method: Method, request: bytes, timeout: Duration, metadata: Metadata) -> Any:
         """The answer to one request, within `timeout` seconds. Raises Failure, EtcdClosed."""
+        call = self.call(method)
         try:
-            return self.call(method)(request, timeout=timeout, metadata=metadata)
+            return call(request, timeout=timeout, metadata=metadata)
         except _rpc_error() as error:
             self._expect_open()
             raise Failure.of(error) from None
-        except ValueError:  # the channel is closed
-            self._expect_open()
-            raise
+        except ValueError:
+            raise self._closed_meanwhile() from None
+
+    def listen(self, method: Method, request: bytes, metadata: Metadata) -> Any:
+        """The stream of answers to one request: a gRPC call. Raises Failure, EtcdClosed."""
+        call = self.call(method)
+        try:
+            return call(request, metadata=metadata)
+        except ValueError:
+            raise self._closed_meanwhile() from None
 
     def begin(self, method: Method, request: bytes, timeout: Duration, metadata: Metadata) -> Any:
-        """The same without waiting for the answer: a gRPC future. It waits for a connection. Raises EtcdClosed."""
+        """As `ask`, without waiting for the answer: a gRPC future. It waits for a connection. Raises Failure,
+        EtcdClosed."""
+        call = self.call(method)
         try:
-            return self.call(method).future(request, timeout=timeout, metadata=metadata, wait_for_ready=True)
+            return call.future(request, timeout=timeout, metadata=metadata, wait_for_ready=True)
         except ValueError:
-            self._expect_open()
-            raise
+            raise self._closed_meanwhile() from None
 
     @property
     def closed(self) -> bool:
@@ -92,6 +108,7 @@ class Member:
     def found_bad(self, fault: str) -> None:
         """It did not answer, or not as a member that works. Without a `fault`, the one before is as good."""
         self.answered, self.fault = False, fault or self.fault or "it cannot be reached"
+        self._renew()
 
     def close(self) -> None:
         """End the channel, and with it every call on it. Idempotent."""
@@ -101,12 +118,27 @@ class Member:
         if channel is not None:
             channel.close()
 
-    def _open_channel(self) -> Any:
+    def _open(self) -> None:
+        files = self._security and self._security.files()
+        self._channel = open_channel(self.endpoint, self._security)
+        self._files, self._calls = files, {}
+
+    def _renew(self) -> None:
+        """A channel keeps the certificates that it was opened with. If their files have changed since, another channel
+        takes its place, unless they cannot be used, as while they are written."""
         with self._lock:
-            self._expect_open()
-            if self._channel is None:
-                self._channel = self._connect(self.endpoint)
-            return self._channel
+            old = self._channel
+            if old is None or self._security is None or self._files == self._security.files():
+                return
+            with contextlib.suppress(ConfigurationError, OSError):
+                self._open()
+        if self._channel is not old:
+            old.close()
+
+    def _closed_meanwhile(self) -> Failure:
+        """gRPC says with a ValueError that the channel is closed. Raises EtcdClosed if it was for good."""
+        self._expect_open()
+        return Failure("CANCELLED", "another connection has taken the place of this one")
 
     def _expect_open(self) -> None:
         if self._closed:
@@ -122,8 +154,7 @@ class Members:
     """
 
     def __init__(self, endpoints: Sequence[str], security: Security | None = None) -> None:
-        connect = functools.partial(open_channel, security=security)
-        self.all = tuple(Member(number, endpoint, connect) for number, endpoint in enumerate(endpoints))
+        self.all = tuple(Member(number, endpoint, security) for number, endpoint in enumerate(endpoints))
         if not self.all:
             raise ValueError("expected one endpoint at least, found none")
         self.over_tls = security is not None

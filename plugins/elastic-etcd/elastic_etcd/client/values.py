@@ -135,18 +135,3 @@ class Event(NamedTuple):
 
     deleted: bool
     pair: KeyValue
-
-
-@dataclass(frozen=True)
-class News:
-    """What a watch tells at once.
-
-    Args:
-        revision: everything up to here has been told.
-        events: in the order they happened. May be empty: the watch is merely up to date.
-        resync: the watch missed something (the server has forgotten, by compaction, what happened since): read again.
-    """
-
-    revision: int
-    events: tuple[Event, ...] = ()
-    resync: bool = False

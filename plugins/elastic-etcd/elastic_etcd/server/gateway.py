@@ -5,22 +5,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-from concurrent.futures import ThreadPoolExecutor
+import queue
+import threading
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.support.sockets import unreachable
-from elastic_etcd.server.cluster import Answer, heard_of, members_of
+from elastic_core.clock import SystemClock, later
+from elastic_etcd.server.cluster import Answer, members_of
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Duration
     from elastic_etcd.server.cluster import Place
 
 _PATIENCE: Duration = 1.0  # for one answer
 _LONGEST_ANSWER = 64 * 1024  # bytes
-_LONGEST_METRICS = 1024 * 1024
+_LOOK: Duration = 2.5  # for all answers of all places; a name can take longer to look up
 
 
 class Refused(Exception):
@@ -39,12 +40,6 @@ def ask(url: str, body: Any = None, timeout: float = 1.0, security: ssl.SSLConte
         Refused: somebody refuses.
         ValueError, RecursionError: it is no answer of an etcd.
     """
-    sent = None if body is None else json.dumps(body).encode()
-    return json.loads(_fetched(url, sent, timeout, security, _LONGEST_ANSWER))
-
-
-def _fetched(url: str, sent: bytes | None, timeout: float, security: ssl.SSLContext | None, longest: int) -> bytes:
-    """The answer, up to so many bytes. Raises as `ask`."""
     import http.client
     import urllib.error
     import urllib.request
@@ -53,10 +48,11 @@ def _fetched(url: str, sent: bytes | None, timeout: float, security: ssl.SSLCont
         def redirect_request(self, *_: Any) -> None:
             """None: what an etcd would not send is an error."""
 
+    sent = None if body is None else json.dumps(body).encode()
     handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=security), NoRedirects)
     try:
         with urllib.request.build_opener(*handlers).open(url, sent, timeout) as answer:
-            return bytes(answer.read(longest))
+            return json.loads(answer.read(_LONGEST_ANSWER))
     except urllib.error.HTTPError as error:
         with error:
             raise Refused(_words(error.read(_LONGEST_ANSWER)) or f"HTTP status {error.code}") from None
@@ -73,24 +69,35 @@ class Gateway:
     """Asks members about their cluster. Every call raises one of UNUSABLE, unless it says otherwise.
 
     Args:
-        security: for TLS; None: in plain text.
+        security: makes what TLS needs, anew for each question, since certificates are renewed; None: in plain text.
     """
 
-    def __init__(self, security: ssl.SSLContext | None = None) -> None:
-        self._security = security
+    def __init__(self, security: Callable[[], ssl.SSLContext] | None = None) -> None:
+        self._made = security
+
+    @property
+    def _security(self) -> ssl.SSLContext | None:
+        return self._made() if self._made else None
 
     def at(self, place: Place, path: str, **words: Any) -> Any:
         """The answer of the member there."""
         return ask(f"{place.url}/v3/{path}", words, _PATIENCE, self._security)
 
     def look(self, places: Sequence[Place]) -> list[Answer]:
-        """What is answered at these places, all asked at once; nothing of those whose machine is not there. Takes a few
-        seconds at most, and raises nothing."""
-        asked = {place.address: place for place in places}
-        silent = unreachable({name: (place.host, place.port) for name, place in asked.items()}, _PATIENCE)
-        there = [place for name, place in asked.items() if name not in silent]
-        with ThreadPoolExecutor(len(there) or 1) as pool:
-            return list(pool.map(self._answer, there))
+        """What each of these places answers, all asked at once. Takes 2.5 s at most, and raises nothing."""
+        answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        for place in places:
+            thread = threading.Thread(
+                target=lambda at=place: answers.put(self._answer(at)), name="etcd look", daemon=True
+            )
+            thread.start()  # a thread that hangs in a look-up of a name is left alone
+        found, clock = {place: Answer(place) for place in places}, SystemClock()
+        until = later(clock.now(), _LOOK)
+        with contextlib.suppress(queue.Empty):
+            for _ in places:
+                answer = answers.get(timeout=max(0.0, until - clock.now()))
+                found[answer.place] = answer
+        return list(found.values())
 
     def leader(self, answers: Sequence[Answer]) -> str:
         """The id of the member that leads, as one of those that find a majority knows it; empty if none tells. Raises
@@ -101,27 +108,19 @@ class Gateway:
                     return str(self.at(answer.place, "maintenance/status")["leader"])
         return ""
 
-    def heard(self, answers: Sequence[Answer]) -> dict[tuple[str, str], float]:
-        """How many bytes each member that finds a majority has heard from each other one, by its address and their ids.
-        Raises nothing."""
-        found: dict[tuple[str, str], float] = {}
-        for answer in answers:
-            if answer.healthy:
-                with contextlib.suppress(*UNUSABLE):
-                    metrics = _fetched(f"{answer.place.url}/metrics", None, _PATIENCE, self._security, _LONGEST_METRICS)
-                    found |= {(answer.place.address, peer): count for peer, count in heard_of(metrics).items()}
-        return found
+    def _put_answer(self, place: Place, answers: queue.SimpleQueue[Answer]) -> None:
+        answers.put(self._answer(place))
 
     def _answer(self, place: Place) -> Answer:
+        """The port for members answers before there is a majority, and tells who they are to those who have none."""
         try:
-            members = members_of(self.at(place, "cluster/member/list"))
+            members = members_of(ask(f"{place.peer_url}/members", None, _PATIENCE, self._security))
         except UNUSABLE as error:
-            refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
-            return Answer(place, not refused, isinstance(error, Refused))
+            return Answer(place, isinstance(getattr(error, "reason", error), ConnectionRefusedError))
         try:
-            return Answer(place, True, True, members, is_healthy(place.url, _PATIENCE, self._security))
+            return Answer(place, False, members, is_healthy(place.url, _PATIENCE, self._security))
         except UNUSABLE:
-            return Answer(place, True, True, members)
+            return Answer(place, False, members)
 
 
 def _words(answer: bytes) -> str:

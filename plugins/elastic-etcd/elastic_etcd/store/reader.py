@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
 from elastic_core.clock import SystemClock
 from elastic_etcd.client.errors import EtcdClosed, EtcdTooLarge, EtcdUnreachable
-from elastic_etcd.client.values import Get, Transaction
+from elastic_etcd.client.reflector import Reflector
+from elastic_etcd.client.values import Event, Get, Range, Transaction
 from elastic_etcd.store.writer import MOST_OPERATIONS, PAUSE
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Clock
     from elastic_etcd.client.client import EtcdClient
-    from elastic_etcd.client.values import KeyValue, News
-    from elastic_etcd.client.watch import EtcdWatch
+    from elastic_etcd.client.values import KeyValue
     from elastic_etcd.store.writer import Deadline
 
 _Answer = TypeVar("_Answer")
@@ -40,7 +39,7 @@ class Reader:
     def __init__(self, client: EtcdClient, clock: Clock | None = None) -> None:
         self._client = client
         self._clock: Clock = clock or SystemClock()
-        self._watches: set[EtcdWatch] = set()
+        self._watches: set[_Missing] = set()
         self._changing = threading.Lock()
         self._closed = threading.Event()
 
@@ -104,42 +103,66 @@ class Reader:
 
     def _watched(self, missing: set[bytes], revision: int, deadline: Deadline) -> Found:
         """One watch for all of them: several would need a stream each. It is told of what is between them too."""
-        first, last = min(missing), max(missing)
-        found: Found = {}
-        with self._watch(first, b"" if first == last else last + b"\x00", revision) as watch:
-            while missing:
-                news = self._next(watch, missing, deadline)
-                if news.resync:
-                    found |= self.those(sorted(missing), deadline)[1]
-                found |= {pair.key: pair for deleted, pair in news.events if not deleted and pair.key in missing}
-                missing -= found.keys()
-        return found
+        watch = _Missing(self._client, missing, lambda keys: self.those(keys, deadline), revision, self._clock)
+        with self._changing:
+            self._watches.add(watch)
+        try:
+            self._wait_on(watch, deadline)
+        finally:
+            with self._changing:
+                self._watches.discard(watch)
+            watch.close()
+        return watch.found
 
-    def _next(self, watch: EtcdWatch, missing: set[bytes], deadline: Deadline) -> News:
+    def _wait_on(self, watch: _Missing, deadline: Deadline) -> None:
         reason = ""
         while (left := deadline() - self._clock.now()) > 0 and not self._closed.is_set():
             try:
-                news = watch.next(left)
+                watch.wait_for(lambda: not watch.missing, left)
             except EtcdUnreachable as error:
                 reason = str(error)
-                self._closed.wait(PAUSE)
             else:
-                if news is not None:
-                    return news
+                if not watch.missing:
+                    return
         if self._closed.is_set():
             raise EtcdClosed("the store was closed while keys of it were waited for")
-        raise KeysMissing(sorted(missing), reason)
+        raise KeysMissing(sorted(watch.missing), reason)
 
-    @contextlib.contextmanager
-    def _watch(self, key: bytes, end: bytes, after: int) -> Iterator[EtcdWatch]:
-        with contextlib.closing(self._client.watch(key, end, after)) as watch:
-            with self._changing:
-                self._watches.add(watch)
-            try:
-                yield watch
-            finally:
-                with self._changing:
-                    self._watches.discard(watch)
+
+class _Missing(Reflector):
+    """Keys of a store that are waited for. One that was found stays so, whatever becomes of it.
+
+    Args:
+        read: gives the revision and those of some keys that exist.
+        revision: none of them existed then.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        missing: set[bytes],
+        read: Callable[[Sequence[bytes]], tuple[int, Found]],
+        revision: int,
+        clock: Clock,
+    ) -> None:
+        first, last = min(missing), max(missing)
+        super().__init__(client, first, b"" if first == last else last + b"\x00", clock, revision)
+        self.missing = set(missing)
+        self.found: Found = {}
+        self._read_those = read
+
+    def _list(self) -> Range:
+        revision, found = self._read_those(sorted(self.missing))
+        return Range(revision, tuple(found.values()))
+
+    def _replace(self, found: Range) -> None:
+        for pair in found.values:
+            self._apply(Event(False, pair))
+
+    def _apply(self, event: Event) -> None:
+        if not event.deleted and event.pair.key in self.missing:
+            self.missing.discard(event.pair.key)
+            self.found[event.pair.key] = event.pair
 
 
 def _batches(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -12,8 +12,8 @@ marker*, a key that nobody else writes, on the condition that the marker is stil
 
 This costs no round trip: condition and marker travel in the transaction. A marker serves one write at a time; threads
 that write at the same time take different ones. A write that was given up with its answer outstanding takes its marker
-with it. At the end the markers are deleted, unless they go with a lease, and but for those whose very first write may
-have a copy under way: that one's condition is that there is no marker.
+with it. Markers go with a lease: that of the store, or one of the writer, which ends with it. A copy that comes later
+is refused for its lease.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import SystemClock, later
-from elastic_etcd.client.errors import EtcdUnreachable
-from elastic_etcd.client.values import Committed, Compare, Delete, Field, Get, Put, Transaction, end_of
+from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
+from elastic_etcd.client.lease_keeper import LeaseKeeper
+from elastic_etcd.client.values import Committed, Compare, Field, Get, Put, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,6 +40,7 @@ MOST_OPERATIONS = 120
 """In one transaction. etcd's limit is 128, and what makes a write count once needs a few."""
 PAUSE: Duration = 0.1
 """Seconds before a member is asked again that refuses connections at once."""
+_MARKERS_LIVE: Duration = 60.0  # after the last write, if the store is not closed
 _WRITTEN = b"written"
 _FENCED = b"fenced"
 
@@ -99,7 +101,7 @@ class Writer:
     Args:
         prefix: of the markers.
         lease: tells, before the deadline that it is given, which lease everything written is attached to, the markers
-            too. None: there is none, and `forget` deletes the markers.
+            too. None: only the markers have one, which `forget` ends, or a minute without a write.
     """
 
     def __init__(
@@ -113,9 +115,9 @@ class Writer:
         self._prefix = prefix + uuid.uuid4().hex.encode() + b"/"
         self._lease = lease
         self._clock: Clock = clock or SystemClock()
+        self._own = LeaseKeeper(client, _MARKERS_LIVE, clock=self._clock)
         self._numbers = itertools.count()
         self._idle: deque[Marker] = deque()
-        self._kept: set[bytes] = set()  # keys of markers that are not to be deleted
         self._closed = threading.Event()
 
     def write(
@@ -134,28 +136,43 @@ class Writer:
         lease = self._lease(deadline) if self._lease else 0
         if lease:
             writes = [write._replace(lease=lease) if isinstance(write, Put) else write for write in writes]
-        try:
-            marker = self._idle.pop()
-        except IndexError:  # asking first would be too early: another thread may take the last one
-            marker = Marker(self._prefix + b"%d" % next(self._numbers), lease)
-        outcome = self._carried_out(marker, conditions, writes, instead, deadline)
-        self._idle.append(marker)  # after an error it is out of use
-        return outcome
+        while True:
+            marker = self._marker(lease or self._own_lease(deadline))
+            try:
+                outcome = self._carried_out(marker, conditions, writes, instead, deadline)
+            except EtcdLeaseGone:
+                if lease:
+                    raise
+                self._own.gone(marker.lease)
+            else:
+                self._idle.append(marker)  # after an error it is out of use
+                return outcome
 
     def pause(self, seconds: float) -> None:
         """Wait; `forget` ends it."""
         self._closed.wait(seconds)
 
     def forget(self) -> None:
-        """Delete the markers, unless they have a lease: nothing will be written any more."""
+        """Nothing will be written any more. The markers go, unless they have the lease of the store."""
         self._closed.set()
-        if self._lease or next(self._numbers) == 0:
-            return
-        kept = sorted(self._kept)
-        starts, ends = [self._prefix, *(key + b"\0" for key in kept)], [*kept, end_of(self._prefix)]
-        deletes = [Delete(start, end) for start, end in zip(starts, ends, strict=True)]
-        for first in range(0, len(deletes), MOST_OPERATIONS):
-            self._client.transact(Transaction((), deletes[first : first + MOST_OPERATIONS]))
+        self._own.release()
+
+    def _marker(self, lease: int) -> Marker:
+        try:
+            while (marker := self._idle.pop()).lease != lease:
+                pass  # it went with its lease
+        except IndexError:  # asking first would be too early: another thread may take the last one
+            marker = Marker(self._prefix + b"%d" % next(self._numbers), lease)
+        return marker
+
+    def _own_lease(self, deadline: Deadline) -> int:
+        while True:
+            try:
+                return self._own.ensure()
+            except EtcdUnreachable:
+                if self._clock.now() >= deadline():
+                    raise
+                self.pause(PAUSE)
 
     def _carried_out(
         self,
@@ -167,7 +184,7 @@ class Writer:
     ) -> Committed | Refusal:
         otherwise = (Get(marker.key), *instead) if conditions else ()
         transaction = Transaction((marker.unchanged(), *conditions), (*writes, marker.put(_WRITTEN)), otherwise)
-        done, outstanding = self._answered(marker, transaction, deadline)
+        done, outstanding = self._answered(transaction, deadline)
         if done.succeeded:
             marker.revision = done.revision
             return done
@@ -179,7 +196,7 @@ class Writer:
         return landed or Refusal(done.ranges[1:])
 
     def _answered(
-        self, marker: Marker, transaction: Transaction, deadline: Deadline, outstanding: bool = False
+        self, transaction: Transaction, deadline: Deadline, outstanding: bool = False
     ) -> tuple[Committed, bool]:
         """The first answer, and whether copies may be under way for which there was none."""
         while True:
@@ -187,17 +204,20 @@ class Writer:
                 return self._client.transact(transaction), outstanding
             except EtcdUnreachable as error:
                 outstanding = outstanding or error.landed
-                if outstanding and marker.revision == 0:
-                    self._kept.add(marker.key)
                 if self._clock.now() >= deadline():
                     raise EtcdUnreachable(str(error), outstanding) from error
                 self.pause(PAUSE)
+            except EtcdLeaseGone as error:
+                if not outstanding:
+                    raise
+                told = f"expected the marker of a write to live, found its lease gone: {error}"
+                raise EtcdUnreachable(f"{told}. The write may have been carried out", landed=True) from error
 
     def _fenced_off(self, marker: Marker, deadline: Deadline) -> Committed | None:
         """Change the marker, so that no copy of the write can be carried out from now on. What came of the write if one
         was faster; else None."""
         fence = Transaction((marker.unchanged(),), (marker.put(_FENCED),), (Get(marker.key),))
-        done, _ = self._answered(marker, fence, deadline, outstanding=True)
+        done, _ = self._answered(fence, deadline, outstanding=True)
         if done.succeeded:
             marker.revision = done.revision
             return None

@@ -1,0 +1,362 @@
+"""A range of keys as etcd has them, listed and followed; Kubernetes' client-go has the name and the idea.
+
+A watch is a stream on one member. Whenever it ends, for whatever reason, the range is listed again before the next one
+is opened. So a member that died, changes that etcd has compacted, and a store that was wiped, restored or replaced are
+one case, and what is known is what the last list said and the events since. The revision has one owner: this object.
+
+A list may be older than what is known for two reasons. Either the watch was faster; then it is ignored. Or etcd has
+lost data; then the list is older than what was known *before it was asked for*, since etcd's reads are linearizable.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from elastic_core.clock import SystemClock, later
+from elastic_etcd.client.convert import key_value
+from elastic_etcd.client.errors import (
+    TOO_LARGE,
+    EtcdClosed,
+    EtcdUnreachable,
+    Failure,
+    Judgement,
+    fault,
+    judge,
+    refusal,
+)
+from elastic_etcd.client.messages import rpc
+from elastic_etcd.client.values import Event, Range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elastic_core.clock import Clock, Duration
+    from elastic_etcd.client.client import EtcdClient
+    from elastic_etcd.client.members import Member, Metadata
+
+_DENIALS = ("permission denied", "auth token", "authentication failed", "user name is empty", "auth revision")
+_GREATEST = 2**63 - 1
+_FIRST_PAUSE: Duration = 0.1
+_LONGEST_PAUSE: Duration = 1.0
+
+
+class Message(NamedTuple):
+    """One message of a watch stream, an etcd `WatchResponse`. `reason`: why it was cancelled, in the server's words."""
+
+    revision: int
+    created: bool = False
+    cancelled: bool = False
+    compacted: bool = False
+    reason: str = ""
+    events: tuple[Event, ...] = ()
+
+    @property
+    def reached(self) -> int:
+        """All up to this revision has been told. With events it is that of the last one: the server's own may be ahead
+        of them. That a stream was created tells nothing."""
+        return self.events[-1].pair.mod_revision if self.events else 0 if self.created else self.revision
+
+    def misses(self, after: int) -> bool:
+        """Whether a stream that was to begin after this revision does not tell all that has happened since: etcd has
+        compacted it, or has lost it. A member that is merely behind looks the same; one more list does no harm."""
+        return self.compacted or (self.created and not self.cancelled and self.revision < after)
+
+
+class _Following:
+    """What one thread does, from the first wait until the keys are followed no more. `call` is its stream, `on` a
+    member, and `given_up` by us; these are guarded by the reflector's lock. `listed`: the next stream needs no list
+    before. `failures`: streams since the last that stood. `renewed`: it has a new token."""
+
+    def __init__(self, listed: bool) -> None:
+        self.over = threading.Event()
+        self.call: Any = None
+        self.on: Member | None = None
+        self.given_up = False
+        self.listed = listed
+        self.failures = 0
+        self.renewed = False
+
+    def give_up(self) -> None:
+        """End the stream; another is opened, unless all is over."""
+        self.given_up = True
+        if self.call is not None:
+            self.call.cancel()
+
+    def end(self) -> None:
+        self.over.set()
+        self.give_up()
+
+
+class Reflector:
+    """Follows the keys of a range. Subclasses say what becomes of a list (`_replace`) and of an event (`_apply`); both
+    are called with `_changed` held. `wait_for` and `follow` start a thread, which ends with `forget`, with `close`, and
+    when the client is closed. Used from several threads.
+
+    Args:
+        key, end: one key, or with `end` all up to it.
+        revision: all up to this one is known already; 0: nothing is.
+    """
+
+    def __init__(
+        self, client: EtcdClient, key: bytes, end: bytes = b"", clock: Clock | None = None, revision: int = 0
+    ) -> None:
+        self._client = client
+        self._key, self._end = key, end
+        self._clock: Clock = clock or SystemClock()
+        self._changed = threading.Condition()
+        self._revision = revision
+        self._losses = 0  # how often etcd was found to have lost what it had told
+        self._following = False  # a stream tells all that comes after `_revision`
+        self._relisted = False  # and nobody has looked since
+        self._stream: _Following | None = None
+        self._fault: EtcdUnreachable | None = None  # why nothing can be learnt at present
+        self._untold = False  # of this fault
+        self._error: Exception | None = None  # why nothing will be learnt any more
+        self._closed = False
+
+    def read(self) -> None:
+        """List the range now. Raises EtcdError."""
+        with self._changed:
+            known, losses = self._revision, self._losses
+        found = self._list()
+        with self._changed:
+            if losses != self._losses:
+                known = 0  # another thread has found the loss
+            if known <= found.revision < self._revision:
+                return  # the watch was faster
+            if found.revision < known:
+                self._losses += 1
+                self._following = False
+                if self._stream is not None:
+                    self._stream.give_up()
+            self._revision = found.revision
+            self._fault = None
+            self._replace(found)
+            self._changed.notify_all()
+
+    def wait_for(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
+        """Block until `has_news`, which is asked with the lock held, or until the range was listed again, or for
+        `timeout` seconds. Whether there is a reason to look; False once it is closed.
+
+        Raises:
+            EtcdRefused, EtcdClosed: the server will not let us follow, or the client is closed.
+            EtcdUnreachable: no member answers; once in each of the client's timeouts.
+        """
+        deadline = later(self._clock.now(), timeout)
+        with self._changed:
+            self._start()
+            while not self._closed:
+                if self._error is not None:
+                    error, self._error, self._stream = self._error, None, None  # the next one tries anew
+                    raise error
+                if self._relisted or has_news():
+                    self._relisted = False
+                    return True
+                if self._fault is not None and self._untold:
+                    self._untold = False
+                    raise self._fault
+                left = deadline - self._clock.now()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+        return False
+
+    def follow(self) -> None:
+        """Follow the keys from now on, without waiting for anything."""
+        with self._changed:
+            self._start()
+
+    def forget(self) -> None:
+        """Follow the keys no more, until somebody waits again."""
+        with self._changed:
+            stream, self._stream, self._error = self._stream, None, None
+            self._following = False
+            if stream is not None:
+                stream.end()
+
+    def close(self) -> None:
+        """Let whoever waits come back at once, for good. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self.forget()
+
+    # For subclasses
+
+    def _list(self) -> Range:
+        return self._client.read(self._key, self._end)
+
+    def _replace(self, found: Range) -> None:
+        """The range is this now."""
+
+    def _apply(self, event: Event) -> None:
+        """One change since the last list. It may be one that the list has shown."""
+
+    def _cut_off(self) -> None:
+        """What is known may be old from now on; `_fault` or `_error` tells why."""
+
+    # The thread
+
+    def _start(self) -> None:
+        """With the lock held."""
+        if self._stream is None and not self._closed:
+            self._stream = _Following(self._revision > 0)
+            threading.Thread(target=self._run, args=(self._stream,), name="etcd watch", daemon=True).start()
+
+    def _run(self, stream: _Following) -> None:
+        try:
+            unfollow = self._client.members.follow(lambda member: self._left(stream, member))
+            try:
+                self._follow(stream)
+            finally:
+                unfollow()
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            with self._changed:
+                if self._stream is stream:
+                    self._error, self._following = error, False
+                    self._cut_off()
+                    self._changed.notify_all()
+
+    def _left(self, stream: _Following, member: Member | None) -> None:
+        """The client has left this member, or (None) closes."""
+        with self._changed:
+            if member is None:
+                stream.end()
+                if self._stream is stream:
+                    self._error = self._error or EtcdClosed(f"the client of {self._client.where} is closed")
+                    self._cut_off()
+                    self._changed.notify_all()
+            elif member is stream.on:
+                stream.give_up()
+
+    def _follow(self, stream: _Following) -> None:
+        since = self._clock.now()  # when nothing has been followed
+        while not stream.over.is_set():
+            try:
+                if not stream.listed:
+                    self.read()
+                    with self._changed:
+                        self._relisted = True
+                        self._changed.notify_all()
+                stream.listed = False
+                if self._listen(stream):
+                    since = self._clock.now()
+                elif self._clock.now() >= later(since, self._client.timeout):
+                    told = f"expected to watch keys on {self._client.where}, found no member that lets us"
+                    raise EtcdUnreachable(f"{told}: {self._client.members.faults()}")
+            except EtcdUnreachable as error:
+                since = self._clock.now()
+                with self._changed:
+                    self._fault, self._untold = error, True
+                    self._cut_off()
+                    self._changed.notify_all()
+            self._rest(stream)
+
+    def _listen(self, stream: _Following) -> bool:
+        """Open a stream and take what it tells, to its end. Whether it ever stood. Raises EtcdRefused, EtcdClosed."""
+        import grpc
+
+        member, metadata, stood = self._client.members.current(), None, False
+        try:
+            metadata = self._client.tokens.metadata(member)
+            call, after, losses = self._open(stream, member, metadata)
+            for answer in call:
+                message = read_message(answer)
+                if message.misses(after):
+                    return stood
+                if message.cancelled:
+                    raise Failure("PERMISSION_DENIED" if is_denial(message.reason) else "CANCELLED", message.reason)
+                stood = stood or message.created
+                if not self._take(stream, message, losses):
+                    return stood
+            raise Failure("UNAVAILABLE", "the stream ended")
+        except (grpc.RpcError, Failure) as error:
+            self._failed(stream, member, metadata, error if isinstance(error, Failure) else Failure.of(error))
+        finally:
+            with self._changed:
+                stream.give_up()
+                stream.call = stream.on = None
+                if self._stream is stream:
+                    self._following = False
+        return stood
+
+    def _open(self, stream: _Following, member: Member, metadata: Metadata) -> tuple[Any, int, int]:
+        """The stream, the revision that it begins after, and of which of etcd's lives that is."""
+        with self._changed:
+            after, losses = self._revision, self._losses
+            create = rpc().WatchCreateRequest(
+                key=self._key, range_end=self._end, start_revision=start_after(after), progress_notify=True
+            )
+            request = rpc().WatchRequest(create_request=create).SerializeToString()
+            call = stream.call = member.listen(rpc().watch, request, metadata)
+            stream.on, stream.given_up = member, False
+            if stream.over.is_set() or self._client.members.current() is not member:
+                stream.give_up()  # the member was left, or all is over, before there was a call to end
+        return call, after, losses
+
+    def _take(self, stream: _Following, message: Message, losses: int) -> bool:
+        """Whether the stream is to be listened to further."""
+        with self._changed:
+            if self._stream is not stream or losses != self._losses:
+                return False
+            if message.created:
+                stream.failures, stream.renewed, self._following = 0, False, True
+            for event in message.events:
+                self._apply(event)
+            self._revision = max(self._revision, message.reached)
+            self._changed.notify_all()
+        return True
+
+    def _failed(self, stream: _Following, member: Member, metadata: Metadata | None, failure: Failure) -> None:
+        """Raises EtcdRefused if that will not change."""
+        if stream.given_up:
+            return
+        members = self._client.members
+        judged = judge(failure)
+        if TOO_LARGE in failure.details:
+            return  # what came at once; the list shows it
+        if judged is Judgement.LOG_IN or (judged is Judgement.REFUSED and is_denial(failure.details)):
+            # The token may be too old, which not every version says in so many words: try a new one, once.
+            if stream.renewed or metadata is None or not self._client.tokens.refused(metadata):
+                raise refusal(Failure("PERMISSION_DENIED", failure.details), members.where)
+            stream.renewed = True
+        elif judged is Judgement.REFUSED:
+            raise refusal(failure, members.where)
+        elif members.current() is member:  # else another call has found out
+            members.failed(member, fault(failure, members.over_tls))
+
+    def _rest(self, stream: _Following) -> None:
+        """Do not spin while the servers are away, or refuse streams and nothing else."""
+        stream.failures += 1
+        pause = pause_after(stream.failures, len(self._client.members.all))
+        if pause:
+            stream.over.wait(pause)
+
+
+def start_after(revision: int) -> int:
+    """The first revision to ask for; one that can be sent, whatever a server has told."""
+    return min(max(revision, 0) + 1, _GREATEST)
+
+
+def is_denial(reason: str) -> bool:
+    """Whether the server says by these words that we may not."""
+    return any(words in reason for words in _DENIALS)
+
+
+def pause_after(failures: int, members: int) -> Duration:
+    """Seconds to wait after so many failures in a row: none until each member was tried, then 0.1, doubled up to 1."""
+    rounds = failures - members
+    return 0.0 if rounds < 0 else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(rounds, 10))
+
+
+def read_message(message: Any) -> Message:
+    """A `WatchResponse` as a value."""
+    return Message(
+        revision=message.header.revision,
+        created=message.created,
+        cancelled=message.canceled,
+        compacted=message.compact_revision > 0,
+        reason=message.cancel_reason,
+        events=tuple(Event(event.type != 0, key_value(event.kv)) for event in message.events),
+    )

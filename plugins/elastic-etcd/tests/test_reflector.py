@@ -1,0 +1,244 @@
+"""Keys that are listed and followed on a real server: what becomes known, and how it ends."""
+
+import threading
+import time
+
+import pytest
+from elastic_etcd.client.errors import EtcdClosed
+from elastic_etcd.client.reflector import Message, Reflector, is_denial, pause_after, start_after
+from elastic_etcd.client.values import Delete, Event, KeyValue, Put, Range, Transaction, end_of
+from hypothesis import given
+from hypothesis import strategies as st
+from watching import LONG, Followed, put
+
+
+def watch_threads():
+    return [thread for thread in threading.enumerate() if "etcd watch" in thread.name]
+
+
+# What becomes known
+
+
+def test_what_stands_there_is_listed_first(etcd, connect, prefix):
+    client = connect(etcd.endpoint)
+    before = put(client, prefix, b"1")
+    keys = Followed(client, prefix).stands()
+    assert (keys.pairs, keys.events) == ({prefix: b"1"}, [])
+    assert [found.revision >= before for found in keys.lists] == [True]
+
+
+def test_a_put_and_a_deletion_are_told(etcd, connect, prefix):
+    client = connect(etcd.endpoint)
+    keys = Followed(client, prefix + b"a").stands()
+    revision = put(client, prefix + b"a", b"1")
+    client.transact(Transaction((), (Delete(prefix + b"a"),)))
+    keys.until(lambda: len(keys.events) == 2)
+    assert [(event.deleted, event.pair.key, event.pair.value) for event in keys.events] == [
+        (False, prefix + b"a", b"1"),
+        (True, prefix + b"a", b""),
+    ]
+    assert keys.events[0].pair.mod_revision == revision
+    assert keys.pairs == {}
+
+
+def test_one_key_is_not_its_neighbour(etcd, connect, prefix):
+    client = connect(etcd.endpoint)
+    keys = Followed(client, prefix + b"a").stands()
+    put(client, prefix + b"ab", b"not ours")
+    put(client, prefix + b"a", b"ours")
+    keys.until(lambda: keys.pairs)
+    assert keys.values == [b"ours"]
+
+
+def test_a_range_is_told_in_the_order_it_happened(etcd, connect, prefix):
+    client = connect(etcd.endpoint)
+    keys = Followed(client, prefix, end_of(prefix)).stands()
+    for number in (3, 1, 2):
+        put(client, prefix + b"%d" % number, b"%d" % number)
+    client.transact(Transaction((), tuple(Put(prefix + b"%03d" % number, b"") for number in range(100))))
+    keys.until(lambda: len(keys.events) == 103)
+    assert keys.values[:3] == [b"3", b"1", b"2"]
+
+
+def test_after_a_known_revision_nothing_is_listed(etcd, connect, prefix):
+    client = connect(etcd.endpoint)
+    first, *_ = [put(client, prefix, b"%d" % number) for number in range(5)]
+    keys = Followed(client, prefix, revision=first)
+    keys.until(lambda: len(keys.events) == 4)
+    assert (keys.values, keys.lists) == ([b"1", b"2", b"3", b"4"], [])
+
+
+def test_a_wait_ends_when_its_time_is_up(etcd, connect, prefix):
+    keys = Followed(connect(etcd.endpoint), prefix).stands()
+    begun = time.monotonic()
+    assert not keys.wait_for(lambda: False, 0.3)
+    assert 0.3 <= time.monotonic() - begun < LONG
+    assert not keys.wait_for(lambda: False, 0.0)
+
+
+# Of lists and streams, which is the newer
+
+
+class Listed(Reflector):
+    """Reads what the test puts there; `during` happens before the answer arrives."""
+
+    def __init__(self):
+        super().__init__(None, b"")
+        self.answer, self.during, self.known = Range(0), lambda: None, []
+
+    def reads(self, revision, during=lambda: None):
+        self.answer, self.during = Range(revision), during
+        self.read()
+        return self.known[-1]
+
+    def _list(self):
+        answer, during = self.answer, self.during
+        during()
+        return answer
+
+    def _replace(self, found):
+        self.known.append(found.revision)
+
+
+def test_a_list_that_is_older_than_another_one_is_ignored():
+    keys = Listed()
+    assert keys.reads(5) == 5
+    assert keys.reads(6, during=lambda: keys.reads(8)) == 8
+
+
+def test_a_list_from_before_what_was_known_means_that_data_was_lost():
+    keys = Listed()
+    assert keys.reads(64) == 64
+    assert keys.reads(4) == 4
+    assert keys.reads(5) == 5
+
+
+def test_two_that_read_while_data_is_lost_end_with_the_newer_list():
+    keys = Listed()
+    keys.reads(64)
+    assert keys.reads(4, during=lambda: keys.reads(6)) == 6
+    keys.reads(64)
+    assert keys.reads(6, during=lambda: keys.reads(4)) == 6
+
+
+# What a stream tells
+
+
+def change(revision):
+    return Event(False, KeyValue(b"k", b"", 1, revision, 1, 0))
+
+
+def test_a_stream_has_told_all_up_to_its_last_event():
+    assert Message(99, events=(change(11), change(12))).reached == 12  # the server is at 99, and has more to tell
+    assert Message(40).reached == 40
+    assert Message(40, created=True).reached == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "misses"),
+    [
+        (Message(10, created=True), False),
+        (Message(12, created=True), False),
+        (Message(9, created=True), True),
+        (Message(0, cancelled=True, compacted=True), True),
+        (Message(0, created=True, cancelled=True, reason="permission denied"), False),
+        (Message(9), False),
+    ],
+)
+def test_when_a_stream_does_not_tell_all(message, misses):
+    assert message.misses(10) is misses
+
+
+@pytest.mark.parametrize(
+    ("reason", "denied"),
+    [
+        ("rpc error: code = PermissionDenied desc = etcdserver: permission denied", True),
+        ("etcdserver: invalid auth token", True),
+        ("etcdserver: no leader", False),
+        ("", False),
+    ],
+)
+def test_why_a_watch_was_cancelled(reason, denied):
+    assert is_denial(reason) is denied
+
+
+def test_every_member_is_tried_before_it_rests():
+    assert [pause_after(failures, 3) for failures in range(1, 9)] == [0, 0, 0.1, 0.2, 0.4, 0.8, 1, 1]
+    assert pause_after(10_000, 1) == 1
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_a_watch_can_be_asked_for_after_any_revision(revision):
+    assert 0 < start_after(revision) < 2**63
+
+
+# Its end
+
+
+def test_close_lets_a_wait_come_back_at_once(etcd, connect, prefix, background):
+    keys = Followed(connect(etcd.endpoint), prefix).stands()
+    blocked = background(lambda: keys.wait_for(lambda: False, 10 * LONG))
+    keys.close()
+    keys.close()
+    assert blocked.result(LONG) is False
+    assert not keys.wait_for(lambda: True, LONG)
+
+
+def test_close_is_no_fault_of_the_member(etcd, connect, prefix, eventually):
+    eventually(lambda: not watch_threads())
+    client = connect(f"{etcd.endpoint},localhost:{etcd.port}", attempt=LONG)
+    told = []
+    client.members.follow(told.append)
+    for _ in range(20):
+        Followed(client, prefix).stands().close()
+    eventually(lambda: not watch_threads())
+    assert told == [], "the client has left it"
+
+
+def test_closing_the_client_lets_a_wait_come_back_with_an_error(etcd, connect, prefix, background):
+    client = connect(etcd.endpoint)
+    keys = Followed(client, prefix).stands()
+    blocked = background(lambda: keys.wait_for(lambda: False, 10 * LONG))
+    client.close()
+    with pytest.raises(EtcdClosed):
+        blocked.result(LONG)
+    with pytest.raises(EtcdClosed):
+        keys.wait_for(lambda: False, LONG)
+    keys.close()
+    assert not keys.wait_for(lambda: True, LONG)
+
+
+def test_keys_that_are_followed_no_more_are_followed_again_on_request(etcd, connect, prefix, eventually):
+    client = connect(etcd.endpoint)
+    keys = Followed(client, prefix).stands()
+    keys.forget()
+    eventually(lambda: not watch_threads())
+    put(client, prefix, b"meanwhile")
+    keys.until(lambda: keys.pairs == {prefix: b"meanwhile"})
+
+
+def test_a_hundred_leave_no_thread_behind(etcd, connect, prefix, eventually):
+    eventually(lambda: not watch_threads())  # those of other tests end by themselves
+    client = connect(etcd.endpoint)
+    Followed(client, prefix).stands()  # whatever gRPC itself needs runs by now
+    before = threading.active_count()
+    many = [Followed(client, prefix + b"%d" % number) for number in range(100)]
+    for keys in many:
+        keys.stands()
+    assert len(watch_threads()) == 101
+    for keys in many:
+        keys.close()
+    eventually(lambda: len(watch_threads()) == 1)
+    eventually(lambda: threading.active_count() <= before)
+
+
+def test_closed_ones_are_a_burden_to_nobody(servers, connect, prefix, eventually):
+    server = servers.single()  # the shared one may still be letting go of those of other tests
+    client = connect(server.endpoint)
+    Followed(client, prefix).stands()
+    before = server.metric("etcd_debugging_mvcc_watcher_total")
+    many = [Followed(client, prefix).stands() for _ in range(20)]
+    assert server.metric("etcd_debugging_mvcc_watcher_total") == before + 20
+    for keys in many:
+        keys.close()
+    eventually(lambda: server.metric("etcd_debugging_mvcc_watcher_total") <= before)
