@@ -77,17 +77,27 @@ for host in hosts:
     print(json.dumps([int(pair.key.rpartition(b"/")[2]) for pair in found.values]))
 """
 
-VOTERS = """
-import json, ssl, sys, urllib.request
-host, tls = json.loads(sys.argv[1])
-context = None
+WHOLE = """
+import json, ssl, sys, time, urllib.request
+
+hosts, tls = json.loads(sys.argv[1])
+scheme, context = "https" if tls else "http", None
 if tls:
     context = ssl.create_default_context(cafile=tls[0])
     context.load_cert_chain(*tls[1:])
-url = f"{'https' if tls else 'http'}://{host}:2380/members"
-with urllib.request.urlopen(url, timeout=2, context=context) as answer:
-    told = json.load(answer)
-print(json.dumps(sorted(it["peerURLs"][0] for it in told if it.get("clientURLs") and not it.get("isLearner"))))
+
+
+def voters(host):
+    try:
+        with urllib.request.urlopen(f"{scheme}://{host}:2380/members", timeout=2, context=context) as answer:
+            told = json.load(answer)
+    except (OSError, ValueError):
+        return []
+    return sorted(it["peerURLs"][0] for it in told if it.get("clientURLs") and not it.get("isLearner"))
+
+
+while any(voters(host) != [f"{scheme}://{host}:2380" for host in hosts] for host in hosts):
+    time.sleep(0.5)
 """
 
 
@@ -124,15 +134,16 @@ class World:
         out, _ = done.communicate(timeout=LONG)
         return [json.loads(line) for line in out.decode().splitlines()] if done.returncode == 0 else []
 
-    def whole(self):
-        """Whether each of the three members says that all three vote."""
-        scheme = "https" if self.tls else "http"
-        all_three = [f"{scheme}://{address}:2380" for address in ADDRESSES]
-        return all(self.asked(VOTERS, (address, self.tls)) == [all_three] for address in ADDRESSES)
-
     def heals(self):
+        """Wait until each of the three members says that all three vote."""
         begun = time.monotonic()
-        eventually(self.whole, f"three votes, after {self.told}:\n{self.logs()}", LONG)
+        waiting = self.launch(3, WHOLE, (ADDRESSES, self.tls))
+        try:
+            waiting.wait(LONG)
+        except subprocess.TimeoutExpired:
+            waiting.kill()
+            raise AssertionError(f"no three votes, after {self.told}:\n{self.logs()}") from None
+        assert waiting.returncode == 0
         self.told.append(f"whole after {time.monotonic() - begun:.1f} s")
 
     def logs(self):
