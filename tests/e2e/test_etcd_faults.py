@@ -208,6 +208,31 @@ def test_over_tls_with_certificates_for_both_sides(on, servers, tmp_path):
     assert plain.code() == ExitCode.STORE_UNREACHABLE
 
 
+@pytest.mark.nightly
+def test_certificates_are_renewed_while_the_job_runs(on, servers, tmp_path):
+    """All of them, with the authority, in the same files; the server has been restarted with the new ones."""
+    from cluster import make_certificates
+
+    folder = tmp_path / "certificates"
+    folder.mkdir()
+    made = make_certificates(folder)
+    member = servers.single(certificates=made, client_certificates=True)
+    files = {"ca_cert": made.ca, "ssl_cert": made.client_cert, "ssl_cert_key": made.client_key}
+    job = on(member.endpoint, **files)
+    agents = job.agents("a b", "--nnodes=2", "--max-restarts=3")
+    first = job.round(2)
+    member.terminate()
+    for file in folder.iterdir():
+        file.unlink()
+    make_certificates(folder)
+    member.start()
+    kill(first.pid("a"))
+    second = job.round(2, after=first)
+    assert second.restarts == {"1"}
+    job.end()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
 def test_a_full_server_is_named_and_the_job_goes_on_when_it_has_room(on, servers):
     """Workers run on meanwhile; that one of them fails can be told only then."""
     member = servers.single()

