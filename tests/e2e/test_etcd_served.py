@@ -296,7 +296,7 @@ def test_a_host_is_replaced_for_good(served):
     made.job.endpoint = endpoint
     made.machines[2].mend()
     made.start(2)
-    made.agents[2].says("http://10.97.0.4:2380, which the endpoint does not name")
+    made.agents[2].says("http://10.97.0.4:2380, which --rdzv-endpoint does not list")
     assert three.restarts == {"0"}
     made.job.end()
     assert [made.agents[number].code() for number in (0, 1, 3)] == [0] * 3

@@ -13,7 +13,9 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -220,13 +222,20 @@ SILENCES = ("hangs", "is_cut_off", "is_slow", "is_not_heard")
 
 
 @pytest.fixture
-def world(request, tmp_path):
+def folder():
+    """In memory. What a machine that is off has kept there goes at the end, too."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", ignore_cleanup_errors=True) as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def world(request, folder):
     over_tls = request.param % 4 == 3
     tls = strange = None
     if over_tls:
-        tls, strange = (certificates(tmp_path / name) for name in ("own", "strange"))
+        tls, strange = (certificates(folder / name) for name in ("own", "strange"))
     machines = Machines(4)
-    made = World(machines, tmp_path, tls)
+    made = World(machines, folder, tls)
     made.strange = strange
     try:
         yield made

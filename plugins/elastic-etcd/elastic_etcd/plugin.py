@@ -40,10 +40,10 @@ SERVING = (
         "serve",
         bool,
         False,
-        "agents on the machines of the endpoint run the cluster, a member each",
+        "run an etcd member on each host in --rdzv-endpoint",
     ),
-    Option("serve_peer_port", int, None, "where these members meet; unset: each at its port plus 1", least=1),
-    Option("serve_folder", str, None, "where they keep their data, such as /dev/shm; unset: with temporary files"),
+    Option("serve_peer_port", int, None, "the peer port of these members; unset: each port plus 1", least=1),
+    Option("serve_folder", str, None, "the folder for their data, such as /dev/shm; unset: with temporary files"),
 )
 ETCD = (
     *SHARED,

@@ -54,7 +54,7 @@ ALL = tuple(map(member, range(3)))
 BEGINNING = tuple(member(number, serves=False) for number in range(3))
 
 
-def test_a_cluster_begins_where_every_other_host_has_said_that_there_is_none():
+def test_cluster_starts_only_if_all_other_hosts_refuse():
     assert decided(refuses(1), refuses(2)) == Begin()
     assert decided(told(1, *BEGINNING, healthy=False), refuses(2)) == Begin()
     assert decide(Cluster("job", PLACES[:1]), PLACES[0], ()) == Begin()
@@ -208,7 +208,7 @@ def explored(deciding, schedules=8000, steps=80):
     return served
 
 
-def test_in_no_order_of_losses_and_answers_is_an_acknowledged_write_lost():
+def test_no_acknowledged_write_is_lost_in_random_schedules():
     assert explored(decide) == 8000
 
 
@@ -233,7 +233,7 @@ def test_the_etcd_of_another_job_is_left_alone():
     assert "n2:2379 is an etcd that is not of this job" in found.reason
 
 
-def test_who_leaves_removes_nobody_else():
+def test_leaving_member_removes_only_itself():
     assert leaving(PLACES[0], (told(1, *ALL), told(2, *ALL))) == (PLACES[1], "id0", "id1")
     assert leaving(PLACES[0], (refuses(1), told(2, *ALL))) == (PLACES[2], "id0", "id2")
     assert leaving(PLACES[0], (told(1, *ALL), silent(2))) == (PLACES[1], "id0", "id1")
@@ -275,7 +275,7 @@ def test_what_etcd_tells_is_read():
 @pytest.mark.parametrize(
     ("endpoint", "options", "said"),
     [
-        ("a,b", {}, "expected 1, 3 or 5 hosts"),
+        ("a,b", {}, "expected an odd number of hosts"),
         ("a,b,c", {"serve": "3"}, "expected true or false"),
         ("a,b,c", {"user": "u", "password": "p", "insecure_password": True}, "expected no user"),
         ("https://a,https://b,https://c", {}, "ca_cert, ssl_cert and ssl_cert_key"),
@@ -292,5 +292,5 @@ def test_how_each_member_stands():
     assert shown(CLUSTER, away, "id1") == ("n0:2379 follows", "n1:2379 leads", "n2:2379 does not answer")
     learner = (ALL[0], member(2, False, True))
     some = (told(0, *learner), told(2, *learner, healthy=False))
-    assert shown(CLUSTER, some, "id0") == ("n0:2379 leads", "n1:2379 is not a member now", "n2:2379 has no vote yet")
+    assert shown(CLUSTER, some, "id0") == ("n0:2379 leads", "n1:2379 is not a member", "n2:2379 is a learner")
     assert shown(CLUSTER, (), "") == tuple(f"n{number}:2379 does not answer" for number in range(3))

@@ -117,7 +117,7 @@ def test_answers_to_transactions(shown):
 
 @many
 @given(watched, numbers)
-def test_what_watches_tell(shown, after):
+def test_watch_response_decoder_accepts_any_message(shown, after):
     message = read_message(answer_of(rpc().watch, shown))
     assert isinstance(message.misses(after), bool)
     assert 0 < start_after(max(after, message.reached)) < 2**63

@@ -19,7 +19,7 @@ def watch_threads():
 # What becomes known
 
 
-def test_what_stands_there_is_listed_first(etcd, connect, prefix):
+def test_existing_keys_are_listed_first(etcd, connect, prefix):
     client = connect(etcd.endpoint)
     before = put(client, prefix, b"1")
     keys = Followed(client, prefix).stands()
@@ -106,14 +106,14 @@ def test_a_list_that_is_older_than_another_one_is_ignored():
     assert keys.reads(6, during=lambda: keys.reads(8)) == 8
 
 
-def test_a_list_from_before_what_was_known_means_that_data_was_lost():
+def test_list_older_than_known_means_data_loss():
     keys = Listed()
     assert keys.reads(64) == 64
     assert keys.reads(4) == 4
     assert keys.reads(5) == 5
 
 
-def test_two_that_read_while_data_is_lost_end_with_the_newer_list():
+def test_concurrent_lists_during_a_loss_keep_the_newer():
     keys = Listed()
     keys.reads(64)
     assert keys.reads(4, during=lambda: keys.reads(6)) == 6
@@ -208,7 +208,7 @@ def test_closing_the_client_lets_a_wait_come_back_with_an_error(etcd, connect, p
     assert not keys.wait_for(lambda: True, LONG)
 
 
-def test_keys_that_are_followed_no_more_are_followed_again_on_request(etcd, connect, prefix, eventually):
+def test_forgotten_range_is_followed_again_on_wait(etcd, connect, prefix, eventually):
     client = connect(etcd.endpoint)
     keys = Followed(client, prefix).stands()
     keys.forget()
@@ -232,7 +232,7 @@ def test_a_hundred_leave_no_thread_behind(etcd, connect, prefix, eventually):
     eventually(lambda: threading.active_count() <= before)
 
 
-def test_closed_ones_are_a_burden_to_nobody(servers, connect, prefix, eventually):
+def test_closed_reflectors_leave_no_watchers_on_the_server(servers, connect, prefix, eventually):
     server = servers.single()  # the shared one may still be letting go of those of other tests
     client = connect(server.endpoint)
     Followed(client, prefix).stands()

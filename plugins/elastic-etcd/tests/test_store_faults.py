@@ -148,7 +148,7 @@ def test_a_set_counts_once_also_when_its_fence_is_not_answered(make, lossy, clie
     assert (found.value, found.version) == (b"after", 2)
 
 
-def test_a_marker_that_is_deleted_before_its_fence_lets_the_write_be_made_anew(make, lossy, client, prefix):
+def test_marker_deleted_before_its_fence_repeats_the_write(make, lossy, client, prefix):
     store = make(lossy)
     store.set("k", "before")
     client.transact(Transaction((), (Delete(prefix + b"w/", end_of(prefix + b"w/")),)))

@@ -107,7 +107,7 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
     options, scheme = options_of(params, SERVING), "https" if parameters.over_tls else "http"
     problems, hosts = [], len(parameters.endpoints)
     if hosts % 2 == 0:
-        told = f"expected 1, 3 or 5 hosts in the endpoint, found {hosts}: no more may be lost than with one less"
+        told = f"expected an odd number of hosts with serve=true, found {hosts}: the last adds no fault tolerance"
         problems.append(Problem("--rdzv-endpoint", f"{told}; add one, or leave one out"))
     if parameters.user is not None:
         told = "expected no user, since the cluster that agents serve has none, found one; leave it out"

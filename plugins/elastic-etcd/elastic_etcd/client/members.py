@@ -138,7 +138,7 @@ class Member:
     def _closed_meanwhile(self) -> Failure:
         """gRPC says with a ValueError that the channel is closed. Raises EtcdClosed if it was for good."""
         self._expect_open()
-        return Failure("CANCELLED", "another connection has taken the place of this one")
+        return Failure("CANCELLED", "the connection was replaced, because the files of the certificates have changed")
 
     def _expect_open(self) -> None:
         if self._closed:

@@ -2,7 +2,7 @@
 
 A watch is a stream on one member. Whenever it ends, for whatever reason, the range is listed again before the next one
 is opened. So a member that died, changes that etcd has compacted, and a store that was wiped, restored or replaced are
-one case, and what is known is what the last list said and the events since. The revision has one owner: this object.
+one case: the known state is the last list plus the events since. The revision has one owner: this object.
 
 A list may be older than what is known for two reasons. Either the watch was faster; then it is ignored. Or etcd has
 lost data; then the list is older than what was known *before it was asked for*, since etcd's reads are linearizable.
@@ -176,7 +176,7 @@ class Reflector:
                 stream.end()
 
     def close(self) -> None:
-        """Let whoever waits come back at once, for good. Idempotent."""
+        """Unblock all who wait, for good. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -243,8 +243,9 @@ class Reflector:
                 if self._listen(stream):
                     since = self._clock.now()
                 elif self._clock.now() >= later(since, self._client.timeout):
-                    told = f"expected to watch keys on {self._client.where}, found no member that lets us"
-                    raise EtcdUnreachable(f"{told}: {self._client.members.faults()}")
+                    raise EtcdUnreachable(
+                        f"no member of {self._client.where} accepts a watch: {self._client.members.faults()}"
+                    )
             except EtcdUnreachable as error:
                 since = self._clock.now()
                 with self._changed:
@@ -254,7 +255,7 @@ class Reflector:
             self._rest(stream)
 
     def _listen(self, stream: _Following) -> bool:
-        """Open a stream and take what it tells, to its end. Whether it ever stood. Raises EtcdRefused, EtcdClosed."""
+        """Read one stream to its end. Whether the watch was ever established. Raises EtcdRefused, EtcdClosed."""
         import grpc
 
         member, metadata, stood = self._client.members.current(), None, False
@@ -282,7 +283,7 @@ class Reflector:
         return stood
 
     def _open(self, stream: _Following, member: Member, metadata: Metadata) -> tuple[Any, int, int]:
-        """The stream, the revision that it begins after, and of which of etcd's lives that is."""
+        """The stream, the revision that it begins after, and how often data had been lost by then."""
         with self._changed:
             after, losses = self._revision, self._losses
             create = rpc().WatchCreateRequest(
@@ -296,7 +297,7 @@ class Reflector:
         return call, after, losses
 
     def _take(self, stream: _Following, message: Message, losses: int) -> bool:
-        """Whether the stream is to be listened to further."""
+        """Whether to keep reading the stream."""
         with self._changed:
             if self._stream is not stream or losses != self._losses:
                 return False

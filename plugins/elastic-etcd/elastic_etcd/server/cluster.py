@@ -4,10 +4,10 @@ Each listed host has one member, known by its peer URL. Its data never outlives 
 none. etcd's rule for that case is that a member which may have voted must not come back empty under its old id:
 acknowledged writes would be lost, without an error. Two things follow.
 
-- An agent begins the cluster only if every other host has said that there is none: nobody listens there, or a member
-  does that has never served. A host that is silent may hold the data, so the agent waits for it.
-- Otherwise it removes its own old member and adds itself under a new id, as a learner, which does not count for the
-  majority until it has the data. It never removes another's: whether that one is gone, nobody can tell from here.
+- An agent bootstraps the cluster only if every other host refuses connections or runs a member that has never served.
+  A host that is silent may hold the data, so the agent waits for it.
+- Otherwise it removes its own old member and joins under a new id, as a learner, which does not count for the majority
+  until it has caught up. It never removes another host's member, because it cannot tell whether that host is down.
 """
 
 from __future__ import annotations
@@ -140,8 +140,9 @@ def decide(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Begin | J
         if any(it.name and not it.name.startswith(f"{cluster.token}-") for it in answer.members):
             return Wait(f"at {answer.place.address} is an etcd that is not of this job; end it, or use other ports")
         if others := sorted({it.peer_url for it in answer.members} - urls):
-            told = f"the cluster has members at {', '.join(others)}, which the endpoint does not name"
-            return Wait(f"{told}; give all nodes the same hosts")
+            told = f"the cluster has members at {', '.join(others)}, which --rdzv-endpoint does not list"
+            advice = "list the same hosts on every node, or remove members that are gone for good"
+            return Wait(f"{told}; {advice} (etcdctl member remove)")
     if any(it.serves for answer in answers for it in answer.members):
         healthy = next((answer for answer in answers if answer.healthy), None)
         if healthy is None:
@@ -150,7 +151,7 @@ def decide(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Begin | J
         return Join(healthy.place, "" if mine is None else mine.id)
     silent = [answer.place.address for answer in answers if not (answer.refused or answer.members)]
     if silent:
-        return Wait(f"no answer from {', '.join(silent)}: a cluster may be there, so none is begun")
+        return Wait(f"no usable answer from {', '.join(silent)}, which may hold a cluster that exists")
     return Begin()
 
 
@@ -178,7 +179,7 @@ def majority_lost(cluster: Cluster, answers: Sequence[Answer]) -> str:
     return (
         f"the cluster that the agents serve has lost its majority: {len(there)} of {len(voters)} members answer, "
         f"{needed} must; bring back {needed - len(there)} of {', '.join(away)} if their agents still run (they are cut "
-        "off, or sleep); if these have ended, their data has too: start the job anew, on all nodes"
+        "off, or sleep); if these have ended, their data has too: stop all agents, then start the job again"
     )
 
 
@@ -190,11 +191,11 @@ def shown(cluster: Cluster, answers: Sequence[Answer], leader: str) -> tuple[str
     def stands(place: Place) -> str:
         member = _at(place, known)
         if member is None:
-            return "is not a member now" if known else "does not answer"
+            return "is not a member" if known else "does not answer"
         if place.peer_url not in there:
             return "does not answer"
         if member.learner:
-            return "has no vote yet"
+            return "is a learner"
         return "leads" if member.id == leader else "follows"
 
     return tuple(f"{place.address} {stands(place)}" for place in cluster.places)

@@ -86,11 +86,8 @@ class Gateway:
     def look(self, places: Sequence[Place]) -> list[Answer]:
         """What each of these places answers, all asked at once. Takes 2.5 s at most, and raises nothing."""
         answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        for place in places:
-            thread = threading.Thread(
-                target=lambda at=place: answers.put(self._answer(at)), name="etcd look", daemon=True
-            )
-            thread.start()  # a thread that hangs in a look-up of a name is left alone
+        for place in places:  # a thread that hangs in a look-up of a name is left alone
+            threading.Thread(target=self._put_answer, args=(place, answers), name="etcd look", daemon=True).start()
         found, clock = {place: Answer(place) for place in places}, SystemClock()
         until = later(clock.now(), _LOOK)
         with contextlib.suppress(queue.Empty):

@@ -348,7 +348,7 @@ def files_of(ca: str | None, cert: str | None, key: str | None) -> Files:
         try:
             files.context()
         except OSError as error:
-            told = f"expected certificates and a key in {ca}, {cert} and {key}, found otherwise: {error}"
+            told = f"cannot load ca_cert {ca}, ssl_cert {cert} and ssl_cert_key {key}: {error}"
             raise ConfigurationError(Problem("--rdzv-conf: serve", told)) from error
         return files
     wanted = "ca_cert, ssl_cert and ssl_cert_key, with which members serve clients and each other"

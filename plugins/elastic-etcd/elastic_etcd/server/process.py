@@ -272,8 +272,8 @@ def launch(
         *("--listen-client-urls", urls.client, "--advertise-client-urls", urls.advertised),
         *("--listen-peer-urls", urls.peer, "--initial-advertise-peer-urls", urls.advertised_peer),
         *("--logger", "zap", "--log-outputs", "stderr" if stderr is None else f"stderr,{path}"),
-        # Every 5 minutes etcd forgets all values but the last of so many writes. Without that, a state that is written
-        # again and again fills the quota, and then nothing can be written.
+        # Every 5 minutes etcd compacts all but the last 1000 revisions. Without that, repeated writes of the state fill
+        # the quota, and etcd rejects all writes.
         *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"),
         *more,
     ]

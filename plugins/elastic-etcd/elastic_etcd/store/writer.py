@@ -12,8 +12,8 @@ marker*, a key that nobody else writes, on the condition that the marker is stil
 
 This costs no round trip: condition and marker travel in the transaction. A marker serves one write at a time; threads
 that write at the same time take different ones. A write that was given up with its answer outstanding takes its marker
-with it. Markers go with a lease: that of the store, or one of the writer, which ends with it. A copy that comes later
-is refused for its lease.
+with it. Every marker is attached to a lease: the store's, or else the writer's own, which `forget` revokes. etcd
+rejects a late copy, because its lease no longer exists.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Writer:
     Args:
         prefix: of the markers.
         lease: tells, before the deadline that it is given, which lease everything written is attached to, the markers
-            too. None: only the markers have one, which `forget` ends, or a minute without a write.
+            too. None: only the markers have one. It ends with `forget`, or a minute after the last write.
     """
 
     def __init__(
@@ -210,8 +210,8 @@ class Writer:
             except EtcdLeaseGone as error:
                 if not outstanding:
                     raise
-                told = f"expected the marker of a write to live, found its lease gone: {error}"
-                raise EtcdUnreachable(f"{told}. The write may have been carried out", landed=True) from error
+                told = f"the lease of the write marker expired before the write was confirmed: {error}"
+                raise EtcdUnreachable(f"{told}; the write may have taken effect", landed=True) from error
 
     def _fenced_off(self, marker: Marker, deadline: Deadline) -> Committed | None:
         """Change the marker, so that no copy of the write can be carried out from now on. What came of the write if one
