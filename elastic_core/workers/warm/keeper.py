@@ -362,6 +362,7 @@ class Keeper:
             return
         self._editions = 0
         self._hurry = 0.0
+        self._resume()  # it settled just before it was stopped
         template.ready = self._ordered == len(self._learned.modules)
         if not template.ready:
             self._act()

@@ -42,13 +42,14 @@ class RunCache(KeyCache):
             return self._changes
 
     def start(self) -> None:
-        """Read everything and follow it from there. Nothing happens if it does already.
+        """Read everything and follow it from there. Nothing happens if it does already, and was not refused since.
 
         Raises:
             EtcdUnreachable, EtcdClosed, EtcdRefused.
         """
         with self._starting:
-            if not self._started:
+            if not self._started or self._error is not None:
+                self.forget()
                 self.read()
                 self.follow()
                 self._started = True

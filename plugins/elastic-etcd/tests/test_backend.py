@@ -9,7 +9,7 @@ from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.values import Put, Transaction
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousError
-from elastic_core.interfaces.backend import SpoiltStateError
+from elastic_core.interfaces.backend import EntryDroppedError, SpoiltStateError
 
 LONG = 60.0
 
@@ -255,3 +255,22 @@ def test_a_state_that_is_too_large_is_told(backend):
     node = backend()
     with pytest.raises(RendezvousError, match=r"1\.5 MiB"):
         node.set_state(bytes(2 * 1024 * 1024))
+
+
+def test_an_entry_that_a_restored_backup_has_put_back_is_written_again(backend, servers):
+    """Neither the lease of the node nor the state tells: they are in the backup, too."""
+    server = servers.single()
+    node = backend(EtcdClient([server.endpoint], timeout=LONG))
+    _, token, _ = node.set_state(b"state")
+    node.announce("a/1", b"before")
+    server.save()
+    node.announce("a/1", b"after")
+    node.get_state()
+    server.restore()
+    server.start()
+    node.wait_for_state(token, LONG)
+    with pytest.raises(EntryDroppedError, match="restored"):
+        node.beat("a/1", leading=True, look=True)
+    node.announce("a/1", b"after")
+    node.beat("a/1", leading=True, look=True)
+    assert [item.entry for item in node.roster()] == [b"after"]

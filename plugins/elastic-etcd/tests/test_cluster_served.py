@@ -11,6 +11,7 @@ from elastic_etcd.server.cluster import (
     Begin,
     Cluster,
     Join,
+    Leave,
     Member,
     Place,
     Wait,
@@ -234,15 +235,19 @@ def test_the_etcd_of_another_job_is_left_alone():
 
 
 def test_leaving_member_removes_only_itself():
-    assert leaving(PLACES[0], (told(1, *ALL), told(2, *ALL))) == (PLACES[1], "id0", "id1")
-    assert leaving(PLACES[0], (refuses(1), told(2, *ALL))) == (PLACES[2], "id0", "id2")
-    assert leaving(PLACES[0], (told(1, *ALL), silent(2))) == (PLACES[1], "id0", "id1")
+    assert leaving(PLACES[0], (told(1, *ALL), told(2, *ALL))) == Leave(PLACES[1], "id0", "id1")
+    assert leaving(PLACES[0], (refuses(1), told(2, *ALL))) == Leave(PLACES[2], "id0", "id2")
+    assert leaving(PLACES[0], (told(1, *ALL), silent(2))) == Leave(PLACES[1], "id0", "id1")
 
 
 def test_the_last_member_does_not_leave():
-    assert leaving(PLACES[0], (refuses(1), refuses(2))) is None
-    assert leaving(PLACES[0], (told(1, *ALL, healthy=False),)) is None
-    assert leaving(PLACES[0], (told(1, ALL[0], member(1, learner=True)),)) is None
+    assert leaving(PLACES[0], (refuses(1), refuses(2))) is False
+    assert leaving(PLACES[0], (told(1, *ALL, healthy=False),)) is False
+    assert leaving(PLACES[0], (told(1, ALL[0], member(1, learner=True)),)) is False
+
+
+def test_one_that_is_not_listed_has_left():
+    assert leaving(PLACES[0], (told(1, *ALL[1:]),)) is True
 
 
 def test_a_majority_is_of_the_members_that_there_are():

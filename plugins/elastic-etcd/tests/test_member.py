@@ -151,6 +151,17 @@ def test_one_that_leaves_makes_the_cluster_smaller(agents, eventually):
     together(eventually, made[1:])
 
 
+def test_two_that_leave_at_once_leave_a_cluster_behind(agents, eventually, background):
+    """They are in each other's way, and try again."""
+    made = agents(3)
+    together(eventually, made)
+    leaving = [background(lambda agent=agent: agent.leave(LONG)) for agent in made[:2]]
+    assert [one.result(2 * LONG) for one in leaving] == [True, True]
+    for agent in made[:2]:
+        agent.stop()
+    together(eventually, made[2:])
+
+
 def test_the_last_one_stays(agents, eventually):
     (alone,) = agents(1)
     together(eventually, [alone])

@@ -217,6 +217,13 @@ def test_forgotten_range_is_followed_again_on_wait(etcd, connect, prefix, eventu
     keys.until(lambda: keys.pairs == {prefix: b"meanwhile"})
 
 
+def test_forget_lets_a_wait_come_back(etcd, connect, prefix, background):
+    keys = Followed(connect(etcd.endpoint), prefix).stands()
+    blocked = background(lambda: keys.wait_for(lambda: False, 10 * LONG))
+    keys.forget()
+    assert blocked.result(LONG) is False
+
+
 def test_a_hundred_leave_no_thread_behind(etcd, connect, prefix, eventually):
     eventually(lambda: not watch_threads())  # those of other tests end by themselves
     client = connect(etcd.endpoint)

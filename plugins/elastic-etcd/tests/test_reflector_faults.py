@@ -2,14 +2,18 @@
 
 import os
 import signal
+import threading
 import time
+from concurrent import futures
 
+import grpc
 import pytest
 from cluster import User
 from elastic_etcd.client import channel
 from elastic_etcd.client.channel import Security
 from elastic_etcd.client.errors import EtcdDenied, EtcdUnreachable
 from elastic_etcd.client.login import Login
+from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Delete, Get, Put, Transaction, end_of
 from watching import LONG, Followed, keep_putting, put
 
@@ -161,6 +165,44 @@ def test_a_socket_that_never_answers(listener, connect, prefix):
 
 def test_the_first_endpoint_never_answers(etcd, listener, connect, prefix):
     Followed(connect(f"127.0.0.1:{listener},{etcd.endpoint}", timeout=10 * LONG), prefix).stands()
+
+
+@pytest.fixture
+def deaf():
+    """The endpoint of a server that answers reads, and no watch."""
+    over = threading.Event()
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, call):
+            if call.method == rpc().range.path:
+                return grpc.unary_unary_rpc_method_handler(lambda request, context: listed)
+            return grpc.stream_stream_rpc_method_handler(lambda requests, context: iter(over.wait, True))
+
+    listed = answer_bytes(header={"revision": 5})
+    server = grpc.server(futures.ThreadPoolExecutor(20), handlers=[Handler()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    over.set()
+    server.stop(0).wait()
+
+
+def answer_bytes(**shown):
+    from google.protobuf.json_format import ParseDict
+
+    return ParseDict(shown, type(rpc().range.parse(b""))()).SerializeToString()
+
+
+def test_a_member_that_answers_no_watch_is_left(deaf, etcd, connect, prefix):
+    client = connect(f"{deaf},{etcd.endpoint}")
+    keys = Followed(client, prefix)
+    put(connect(etcd.endpoint), prefix, b"1")
+    arrives(keys, b"1")
+
+
+def test_a_single_member_that_answers_no_watch_is_told(deaf, connect, prefix):
+    keys = Followed(connect(deaf, timeout=3.0), prefix)
+    raised_with(keys, "accepts a watch")
 
 
 # What the server has forgotten

@@ -31,6 +31,7 @@ class LossyClient:
         self._clock = clock
         self._held = []
         self.plan = []
+        self.after = lambda: None  # what happens after a fault
 
     def __getattr__(self, name):
         return getattr(self._client, name)
@@ -47,6 +48,7 @@ class LossyClient:
             self._client.transact(transaction)
         elif fate == "late":
             self._held.append(transaction)
+        self.after()
         raise EtcdUnreachable("the answer was lost", landed=True)
 
     def deliver(self):
@@ -242,6 +244,20 @@ def test_closing_leaves_the_keys_alone(make, client, prefix):
     store.close()
     store.close()
     assert [pair.key for pair in client.read(prefix, end_of(prefix)).values] == [prefix + b"k/k"]
+
+
+def test_an_unanswered_write_whose_marker_expired_is_not_repeated(make, lossy, client, prefix):
+    """It landed, another has written since, and nothing is left that tells."""
+    import torch.distributed as dist
+
+    store, other = make(lossy), make()
+    store.set("k", "before")
+    [marker] = client.read(prefix + b"w/", end_of(prefix + b"w/")).values
+    lossy.plan = ["lost"]
+    lossy.after = lambda: (other.set("k", "z"), client.revoke(marker.lease))
+    with pytest.raises(dist.DistNetworkError, match="may have taken effect"):
+        store.set("k", "y")
+    assert client.read(prefix + b"k/k").first.value == b"z"
 
 
 def test_stores_leave_no_keys_and_no_leases(servers, connect, prefix):

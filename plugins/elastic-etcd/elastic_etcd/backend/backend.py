@@ -88,6 +88,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._state = StateKey(client, self._keys.state, clock)
         self._version = NOTHING
         self._announced: dict[str, int] = {}
+        self._losses = 0  # when this node last announced itself
         self._has_been_announced = False
         self._leads = False
         self._contested = False
@@ -164,7 +165,7 @@ class EtcdRendezvousBackend(RosterBackend):
         return self._server is not None or (self._served is not None and self._served.hosts)
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
-        return self._served is not None and self._served.leave()
+        return self._served is not None and self._served.leave(timeout)
 
     def store_members(self) -> Sequence[str]:
         return () if self._served is None else self._served.shown()
@@ -197,6 +198,7 @@ class EtcdRendezvousBackend(RosterBackend):
         """How many entries are older, about; None if another announcement of ours stands that we do not know of. A put
         that was given up may be carried out later, by a member that was stopped meanwhile: so each names the one that
         it replaces, and none is put in the place of a newer one."""
+        losses = self._round.losses
         lease, where, before = self._lease.ensure(), self._keys.node(key), self._announced.get(key, 0)
         put, read = Put(where, entry, lease), Get(where)
         count = Get(self._keys.nodes.begin, self._keys.nodes.end, count_only=True)
@@ -208,7 +210,7 @@ class EtcdRendezvousBackend(RosterBackend):
             raise
         self._has_been_announced = True
         if done.succeeded:
-            self._announced[key] = done.revision
+            self._announced[key], self._losses = done.revision, losses
             return max(0, done.ranges[1].count - 1)
         found = done.ranges[0].first
         self._announced[key] = 0 if found is None else found.mod_revision
@@ -221,6 +223,11 @@ class EtcdRendezvousBackend(RosterBackend):
             raise EntryDroppedError(
                 "expected the lease of this node to live, found that etcd has ended it: no renewal reached etcd in "
                 "time (this process was stopped, or cut off); the node announces itself again"
+            )
+        if self._announced and self._losses != self._round.losses:
+            raise EntryDroppedError(
+                "expected etcd to hold the entry of this node, found that etcd was wiped or restored; the node "
+                "announces itself again"
             )
         if not leading:
             self._nodes.forget()

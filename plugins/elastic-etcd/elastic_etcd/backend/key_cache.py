@@ -39,6 +39,13 @@ class KeyCache(Reflector):
     def _list(self) -> Range:
         return self._client.read(self._key, self._end, limit=MOST_KEYS)
 
+    def _memory(self) -> dict[bytes, int]:
+        return {key: pair.mod_revision for key, pair in self._pairs.items()}
+
+    def _went_back(self, memory: dict[bytes, int], found: Range) -> bool:
+        """The mod_revision of a key never falls."""
+        return any(pair.mod_revision < memory.get(pair.key, 0) for pair in found.values)
+
     def _replace(self, found: Range) -> None:
         self._pairs = {pair.key: pair for pair in found.values if self._can_be_ours(pair)}
 
@@ -146,6 +153,12 @@ class RoundCache(KeyCache):
         with self._changed:
             if self._is_newer(key, revision):
                 self._put(key, pair)
+
+    @property
+    def losses(self) -> int:
+        """How often etcd was found to have lost what it had told."""
+        with self._changed:
+            return self._losses
 
     @property
     def holder(self) -> bytes | None:

@@ -258,14 +258,17 @@ class _Probes:
 
     def winner(self, members: Sequence[Member], patience: Duration) -> Member | None:
         """The first member that answers within `patience` seconds. Raises EtcdClosed."""
-        calls = [self._ask(member, patience) for member in members]
+        calls = [call for member in members if (call := self._ask(member, patience)) is not None]
         self._answered.wait(patience)
         for call in calls:
             call.cancel()
         return self._first
 
     def _ask(self, member: Member, patience: Duration) -> Any:
-        call = member.begin(rpc().range, probe(), patience, HAS_LEADER)
+        try:
+            call = member.begin(rpc().range, probe(), patience, HAS_LEADER)
+        except Failure:  # its channel was renewed at this moment; it is asked the next time
+            return None
         call.add_done_callback(lambda done: self._note(member, done))
         return call
 

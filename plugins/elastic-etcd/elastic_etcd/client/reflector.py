@@ -39,6 +39,8 @@ _DENIALS = ("permission denied", "auth token", "authentication failed", "user na
 _GREATEST = 2**63 - 1
 _FIRST_PAUSE: Duration = 0.1
 _LONGEST_PAUSE: Duration = 1.0
+_PATIENCE: Duration = 2.0
+"""Seconds in which a member has to set up a watch."""
 
 
 class Message(NamedTuple):
@@ -65,14 +67,14 @@ class Message(NamedTuple):
 
 class _Following:
     """What one thread does, from the first wait until the keys are followed no more. `call` is its stream, `on` a
-    member, and `given_up` by us; these are guarded by the reflector's lock. `listed`: the next stream needs no list
-    before. `failures`: streams since the last that stood. `renewed`: it has a new token."""
+    member; it is `given_up` by us, or `late`: not answered in time. The reflector's lock guards these. `listed`: the
+    next stream needs no list before. `failures`: streams since the last that stood. `renewed`: it has a new token."""
 
     def __init__(self, listed: bool) -> None:
         self.over = threading.Event()
         self.call: Any = None
         self.on: Member | None = None
-        self.given_up = False
+        self.given_up = self.late = False
         self.listed = listed
         self.failures = 0
         self.renewed = False
@@ -108,6 +110,7 @@ class Reflector:
         self._revision = revision
         self._losses = 0  # how often etcd was found to have lost what it had told
         self._following = False  # a stream tells all that comes after `_revision`
+        self._forgotten = False  # since the last list
         self._relisted = False  # and nobody has looked since
         self._stream: _Following | None = None
         self._fault: EtcdUnreachable | None = None  # why nothing can be learnt at present
@@ -118,26 +121,26 @@ class Reflector:
     def read(self) -> None:
         """List the range now. Raises EtcdError."""
         with self._changed:
-            known, losses = self._revision, self._losses
+            known, losses, memory = self._revision, self._losses, self._memory()
         found = self._list()
         with self._changed:
             if losses != self._losses:
-                known = 0  # another thread has found the loss
+                known, memory = 0, {}  # another thread has found the loss
             if known <= found.revision < self._revision:
                 return  # the watch was faster
-            if found.revision < known:
+            if found.revision < known or self._went_back(memory, found):
                 self._losses += 1
                 self._following = False
                 if self._stream is not None:
                     self._stream.give_up()
             self._revision = found.revision
-            self._fault = None
+            self._forgotten = False
             self._replace(found)
             self._changed.notify_all()
 
     def wait_for(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
         """Block until `has_news`, which is asked with the lock held, or until the range was listed again, or for
-        `timeout` seconds. Whether there is a reason to look; False once it is closed.
+        `timeout` seconds. Whether there is a reason to look; False once it is closed or forgotten.
 
         Raises:
             EtcdRefused, EtcdClosed: the server will not let us follow, or the client is closed.
@@ -146,7 +149,8 @@ class Reflector:
         deadline = later(self._clock.now(), timeout)
         with self._changed:
             self._start()
-            while not self._closed:
+            stream = self._stream
+            while not self._closed and self._stream is stream:
                 if self._error is not None:
                     error, self._error, self._stream = self._error, None, None  # the next one tries anew
                     raise error
@@ -171,7 +175,8 @@ class Reflector:
         """Follow the keys no more, until somebody waits again."""
         with self._changed:
             stream, self._stream, self._error = self._stream, None, None
-            self._following = False
+            self._following, self._forgotten = False, True
+            self._changed.notify_all()
             if stream is not None:
                 stream.end()
 
@@ -193,6 +198,14 @@ class Reflector:
     def _apply(self, event: Event) -> None:
         """One change since the last list. It may be one that the list has shown."""
 
+    def _memory(self) -> dict[bytes, int]:
+        """What `_went_back` is to compare a list with, that is asked for now."""
+        return {}
+
+    def _went_back(self, memory: dict[bytes, int], found: Range) -> bool:
+        """Whether the list shows that data was lost, though its revision is great enough."""
+        return False
+
     def _cut_off(self) -> None:
         """What is known may be old from now on; `_fault` or `_error` tells why."""
 
@@ -201,7 +214,7 @@ class Reflector:
     def _start(self) -> None:
         """With the lock held."""
         if self._stream is None and not self._closed:
-            self._stream = _Following(self._revision > 0)
+            self._stream = _Following(self._revision > 0 and not self._forgotten)
             threading.Thread(target=self._run, args=(self._stream,), name="etcd watch", daemon=True).start()
 
     def _run(self, stream: _Following) -> None:
@@ -217,6 +230,13 @@ class Reflector:
                     self._error, self._following = error, False
                     self._cut_off()
                     self._changed.notify_all()
+
+    def _late(self, stream: _Following, call: Any) -> None:
+        """The member has not set up the watch in time."""
+        with self._changed:
+            if stream.call is call and not self._following:
+                stream.late = True
+                call.cancel()
 
     def _left(self, stream: _Following, member: Member | None) -> None:
         """The client has left this member, or (None) closes."""
@@ -262,7 +282,11 @@ class Reflector:
         try:
             metadata = self._client.tokens.metadata(member)
             call, after, losses = self._open(stream, member, metadata)
+            patience = threading.Timer(_PATIENCE, self._late, (stream, call))
+            patience.daemon = True
+            patience.start()
             for answer in call:
+                patience.cancel()
                 message = read_message(answer)
                 if message.misses(after):
                     return stood
@@ -273,7 +297,8 @@ class Reflector:
                     return stood
             raise Failure("UNAVAILABLE", "the stream ended")
         except (grpc.RpcError, Failure) as error:
-            self._failed(stream, member, metadata, error if isinstance(error, Failure) else Failure.of(error))
+            failure = error if isinstance(error, Failure) else Failure.of(error)
+            self._failed(stream, member, metadata, Failure("DEADLINE_EXCEEDED", "") if stream.late else failure)
         finally:
             with self._changed:
                 stream.give_up()
@@ -291,7 +316,7 @@ class Reflector:
             )
             request = rpc().WatchRequest(create_request=create).SerializeToString()
             call = stream.call = member.listen(rpc().watch, request, metadata)
-            stream.on, stream.given_up = member, False
+            stream.on, stream.given_up, stream.late = member, False, False
             if stream.over.is_set() or self._client.members.current() is not member:
                 stream.give_up()  # the member was left, or all is over, before there was a call to end
         return call, after, losses
@@ -302,7 +327,8 @@ class Reflector:
             if self._stream is not stream or losses != self._losses:
                 return False
             if message.created:
-                stream.failures, stream.renewed, self._following = 0, False, True
+                stream.failures, stream.renewed = 0, False
+                self._following, self._fault = True, None
             for event in message.events:
                 self._apply(event)
             self._revision = max(self._revision, message.reached)

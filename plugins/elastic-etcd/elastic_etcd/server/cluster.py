@@ -155,16 +155,26 @@ def decide(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Begin | J
     return Begin()
 
 
-def leaving(own: Place, answers: Sequence[Answer]) -> tuple[Place, str, str] | None:
-    """How the member at `own` leaves a cluster that goes on without it: through which place, which id is removed, and
-    who leads then. None: it does not go on. `answers`: of the other places."""
-    through = next((answer for answer in answers if answer.healthy), None)
-    if through is None:
-        return None
-    mine, heir = _at(own, through.members), _at(through.place, through.members)
-    if mine is None or heir is None or heir.learner:
-        return None
-    return through.place, mine.id, heir.id
+class Leave(NamedTuple):
+    """Have the member at `through` remove this id of ours, and take over if we lead; its own id is `heir`."""
+
+    through: Place
+    removed: str
+    heir: str
+
+
+def leaving(own: Place, answers: Sequence[Answer]) -> Leave | bool:
+    """How the member at `own` leaves a cluster that goes on without it. True: it is not listed; False: the cluster does
+    not go on, at least not now. `answers`: of the other places."""
+    for answer in answers:
+        if not answer.healthy:
+            continue
+        mine, heir = _at(own, answer.members), _at(answer.place, answer.members)
+        if mine is None:
+            return True
+        if heir is not None and not heir.learner:
+            return Leave(answer.place, mine.id, heir.id)
+    return False
 
 
 def majority_lost(cluster: Cluster, answers: Sequence[Answer]) -> str:

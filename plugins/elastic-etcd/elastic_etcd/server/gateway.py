@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
+from elastic_core.support.sockets import REFUSED, connected, resolve
 from elastic_etcd.server.cluster import Answer, members_of
 
 if TYPE_CHECKING:
@@ -113,11 +114,21 @@ class Gateway:
         try:
             members = members_of(ask(f"{place.peer_url}/members", None, _PATIENCE, self._security))
         except UNUSABLE as error:
-            return Answer(place, isinstance(getattr(error, "reason", error), ConnectionRefusedError))
+            refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
+            return Answer(place, refused and _refuses_everywhere(place))
         try:
             return Answer(place, False, members, is_healthy(place.url, _PATIENCE, self._security))
         except UNUSABLE:
             return Answer(place, False, members)
+
+
+def _refuses_everywhere(place: Place) -> bool:
+    """The silence of one address is no evidence, though another one refuses."""
+    try:
+        addresses = resolve(place.host, place.peer_port)
+    except OSError:
+        return False
+    return all(connected(address, _PATIENCE)[0] == REFUSED for address in addresses)
 
 
 def _words(answer: bytes) -> str:

@@ -23,6 +23,7 @@ from elastic_core.support.addresses import ip_address, is_loopback, joined_host_
 from elastic_core.support.retry import Backoff
 from elastic_core.support.sockets import cannot_bind, is_local, resolve
 from elastic_etcd.server.cluster import (
+    Answer,
     Begin,
     Cluster,
     Join,
@@ -38,7 +39,7 @@ from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
 from elastic_etcd.server.process import Urls, find_binary, launch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.support.sockets import Address
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 _PAUSES = Backoff(first=0.1, longest=1.0)  # etcd pushes nothing about its members; it has to be asked
 _ANSWER: Duration = 1.0
+_LEAVING: Duration = 5.0
 _NAMED: Duration = 60.0  # for the names of machines that were started just now to lead to them; half of it is usual
 _TAIL = 3
 _BEAT, _ELECTION = "100", "500"  # ms; the loss of a leader costs two to three such times, and then that of a lease
@@ -142,7 +144,7 @@ class ServedCluster:
     def stop(self) -> None:
         """End the member. The last ones of several still find a majority then. Idempotent."""
         if not (self._asked_to_leave or self._over.is_set()):
-            self.leave()
+            self.leave(_LEAVING)
         self._over.set()
         with self._changing:
             process = self._process
@@ -153,27 +155,38 @@ class ServedCluster:
         if self._holds is not None:
             self._holds.close()
 
-    def leave(self) -> bool:
-        """Take our member out of the cluster, if that goes on without it. Whether it does."""
-        if self._own is None or not self.hosts:
-            return not self.hosts
+    def leave(self, timeout: Duration = 0.0) -> bool:
+        """Remove our member from the cluster, if that goes on without it. Whether it does. What fails is tried again
+        for `timeout` seconds: members that leave at the same time are in each other's way."""
+        if self._own is None:
+            return True
         self._left = self._asked_to_leave = True  # it is not started again
-        try:
-            self._left = self._leave(self._own)
-        except UNUSABLE as error:
-            self._left = False
-            get_logger().info("etcd member waits", member=self._own.address, reason=f"it could not leave: {error}")
-        return self._left
+        attempts, until, left, reason = 0, later(self._clock.now(), timeout), False, ""
+        while not left:
+            try:
+                answers = self._gateway.look(self._others())
+                left = self._leave(self._own, answers)
+                if not left and all(answer.refused for answer in answers):
+                    break  # it is the last one
+                reason = "the others find no majority"
+            except UNUSABLE as error:
+                reason = str(error)
+            if self._clock.now() >= until:
+                break
+            self._over.wait(_PAUSES.pause(attempts := attempts + 1))
+        self._left = left
+        if not left and reason:
+            get_logger().info("etcd member waits", member=self._own.address, reason=f"it could not leave: {reason}")
+        return left
 
-    def _leave(self, own: Place) -> bool:
-        answers = self._gateway.look(self._others())
+    def _leave(self, own: Place, answers: Sequence[Answer]) -> bool:
+        """Whether our member is none any more."""
         way = leaving(own, answers)
-        if way is None:
-            return False
-        through, mine, heir = way
-        if self._gateway.leader(answers) == mine:
-            self._gateway.at(own, "maintenance/transfer-leadership", targetID=heir)
-        self._gateway.at(through, "cluster/member/remove", ID=mine)
+        if isinstance(way, bool):
+            return way
+        if self._gateway.leader(answers) == way.removed:
+            self._gateway.at(own, "maintenance/transfer-leadership", targetID=way.heir)
+        self._gateway.at(way.through, "cluster/member/remove", ID=way.removed)
         get_logger().info("etcd member left", member=own.address)
         return True
 
@@ -258,6 +271,9 @@ class ServedCluster:
             for answer in filter(lambda it: it.members, self._gateway.look(self._others())):
                 if any(it.id == member and not it.learner for it in answer.members):
                     get_logger().info("etcd member joined", member=own.address)
+                    return
+                if answer.healthy and all(it.id != member for it in answer.members):
+                    process.close()  # somebody has removed it
                     return
                 with contextlib.suppress(*UNUSABLE):  # it has not caught up, or this one cannot pass it on now
                     self._gateway.at(answer.place, "cluster/member/promote", ID=member)

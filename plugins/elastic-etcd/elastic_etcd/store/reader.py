@@ -9,7 +9,7 @@ from elastic_core.clock import SystemClock
 from elastic_etcd.client.errors import EtcdClosed, EtcdTooLarge, EtcdUnreachable
 from elastic_etcd.client.reflector import Reflector
 from elastic_etcd.client.values import Event, Get, Range, Transaction
-from elastic_etcd.store.writer import MOST_OPERATIONS, PAUSE
+from elastic_etcd.store.writer import MOST_OPERATIONS, PAUSE, Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from elastic_core.clock import Clock
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.values import KeyValue
-    from elastic_etcd.store.writer import Deadline
 
 _Answer = TypeVar("_Answer")
 
@@ -103,7 +102,8 @@ class Reader:
 
     def _watched(self, missing: set[bytes], revision: int, deadline: Deadline) -> Found:
         """One watch for all of them: several would need a stream each. It is told of what is between them too."""
-        watch = _Missing(self._client, missing, lambda keys: self.those(keys, deadline), revision, self._clock)
+        over = Deadline(self._clock.now(), lambda: 0.0)  # a list is asked for once: who waits is told why it failed
+        watch = _Missing(self._client, missing, lambda keys: self.those(keys, over), revision, self._clock)
         with self._changing:
             self._watches.add(watch)
         try:

@@ -168,6 +168,7 @@ class Writer:
     def _own_lease(self, deadline: Deadline) -> int:
         while True:
             try:
+                self._own.renew_if_due()
                 return self._own.ensure()
             except EtcdUnreachable:
                 if self._clock.now() >= deadline():
@@ -189,10 +190,10 @@ class Writer:
             marker.revision = done.revision
             return done
         if not conditions:  # then it failed for its marker, which the fence finds changed; to ask every time costs more
-            return self._fenced_off(marker, deadline) or Refusal(())
+            return self._fenced_off(marker, deadline, outstanding) or Refusal(())
         landed = _landed(marker, done.ranges[0].first)
         if landed is None and outstanding:
-            landed = self._fenced_off(marker, deadline)
+            landed = self._fenced_off(marker, deadline, outstanding)
         return landed or Refusal(done.ranges[1:])
 
     def _answered(
@@ -213,15 +214,19 @@ class Writer:
                 told = f"the lease of the write marker expired before the write was confirmed: {error}"
                 raise EtcdUnreachable(f"{told}; the write may have taken effect", landed=True) from error
 
-    def _fenced_off(self, marker: Marker, deadline: Deadline) -> Committed | None:
+    def _fenced_off(self, marker: Marker, deadline: Deadline, outstanding: bool) -> Committed | None:
         """Change the marker, so that no copy of the write can be carried out from now on. What came of the write if one
-        was faster; else None."""
+        was faster; else None. A marker that is gone does not tell, if a copy was `outstanding`: EtcdUnreachable."""
         fence = Transaction((marker.unchanged(),), (marker.put(_FENCED),), (Get(marker.key),))
         done, _ = self._answered(fence, deadline, outstanding=True)
         if done.succeeded:
             marker.revision = done.revision
             return None
-        return _landed(marker, done.ranges[0].first)
+        found = done.ranges[0].first
+        if outstanding and found is None and marker.revision:
+            told = "the write marker was deleted, or expired, before the write was confirmed"
+            raise EtcdUnreachable(f"{told}; the write may have taken effect", landed=True)
+        return _landed(marker, found)
 
 
 def _landed(marker: Marker, found: KeyValue | None) -> Committed | None:
