@@ -16,6 +16,7 @@ NO_CODE = {"text", "mermaid", "{eval-rst}"}
 
 RUN_ELSEWHERE = [
     ("docs/etcd.md", "sh", "", "plugins/elastic-etcd/tests/test_docs.py"),
+    ("docs/etcd.md", "indented", "etcdctl --endpoints", "tests/e2e/test_etcd_served.py"),
     ("docs/etcd.md", "indented", "torchrun --nnodes", "plugins/elastic-etcd/tests/test_torchrun.py"),
     ("docs/watchdogs.md", "toml", "[project]", "tests/docs/test_watchdogs.py"),
     ("docs/watchdogs.md", "python", "class SilenceWatchdog", "tests/docs/test_watchdogs.py"),

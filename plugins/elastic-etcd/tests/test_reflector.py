@@ -117,8 +117,12 @@ def test_concurrent_lists_during_a_loss_keep_the_newer():
     keys = Listed()
     keys.reads(64)
     assert keys.reads(4, during=lambda: keys.reads(6)) == 6
+
+
+def test_a_list_of_before_a_loss_that_comes_late_is_asked_for_again():
+    keys = Listed()
     keys.reads(64)
-    assert keys.reads(6, during=lambda: keys.reads(4)) == 6
+    assert keys.reads(70, during=lambda: keys.reads(4)) == 4
 
 
 # What a stream tells

@@ -111,6 +111,7 @@ class Reflector:
         self._losses = 0  # how often etcd was found to have lost what it had told
         self._following = False  # a stream tells all that comes after `_revision`
         self._forgotten = False  # since the last list
+        self._forgets = 0
         self._relisted = False  # and nobody has looked since
         self._stream: _Following | None = None
         self._fault: EtcdUnreachable | None = None  # why nothing can be learnt at present
@@ -120,23 +121,31 @@ class Reflector:
 
     def read(self) -> None:
         """List the range now. Raises EtcdError."""
+        while not self._took(*self._asked()):
+            pass  # another thread has found a loss meanwhile: this may be what was lost
+
+    def _asked(self) -> tuple[Range, int, int, dict[bytes, int], int]:
         with self._changed:
-            known, losses, memory = self._revision, self._losses, self._memory()
-        found = self._list()
+            known, losses, memory, forgets = self._revision, self._losses, self._memory(), self._forgets
+        return self._list(), known, losses, memory, forgets
+
+    def _took(self, found: Range, known: int, losses: int, memory: dict[bytes, int], forgets: int) -> bool:
+        """Take in a list that was asked for when so much was known. Whether it can be judged."""
         with self._changed:
             if losses != self._losses:
-                known, memory = 0, {}  # another thread has found the loss
+                return False
             if known <= found.revision < self._revision:
-                return  # the watch was faster
+                return True  # the watch was faster
             if found.revision < known or self._went_back(memory, found):
                 self._losses += 1
                 self._following = False
                 if self._stream is not None:
                     self._stream.give_up()
             self._revision = found.revision
-            self._forgotten = False
+            self._forgotten = self._forgotten and forgets != self._forgets
             self._replace(found)
             self._changed.notify_all()
+        return True
 
     def wait_for(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
         """Block until `has_news`, which is asked with the lock held, or until the range was listed again, or for
@@ -175,7 +184,7 @@ class Reflector:
         """Follow the keys no more, until somebody waits again."""
         with self._changed:
             stream, self._stream, self._error = self._stream, None, None
-            self._following, self._forgotten = False, True
+            self._lose_track()
             self._changed.notify_all()
             if stream is not None:
                 stream.end()
@@ -211,6 +220,11 @@ class Reflector:
 
     # The thread
 
+    def _lose_track(self) -> None:
+        """With the lock held. The next stream needs a list before."""
+        self._following, self._forgotten = False, True
+        self._forgets += 1
+
     def _start(self) -> None:
         """With the lock held."""
         if self._stream is None and not self._closed:
@@ -227,16 +241,17 @@ class Reflector:
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             with self._changed:
                 if self._stream is stream:
-                    self._error, self._following = error, False
+                    self._error = error
+                    self._lose_track()
                     self._cut_off()
                     self._changed.notify_all()
 
-    def _late(self, stream: _Following, call: Any) -> None:
+    def _late(self, stream: _Following) -> None:
         """The member has not set up the watch in time."""
         with self._changed:
-            if stream.call is call and not self._following:
+            if stream.call is not None and not self._following:
                 stream.late = True
-                call.cancel()
+                stream.call.cancel()
 
     def _left(self, stream: _Following, member: Member | None) -> None:
         """The client has left this member, or (None) closes."""
@@ -244,6 +259,7 @@ class Reflector:
             if member is None:
                 stream.end()
                 if self._stream is stream:
+                    self._lose_track()
                     self._error = self._error or EtcdClosed(f"the client of {self._client.where} is closed")
                     self._cut_off()
                     self._changed.notify_all()
@@ -257,7 +273,7 @@ class Reflector:
                 if not stream.listed:
                     self.read()
                     with self._changed:
-                        self._relisted = True
+                        self._relisted = self._relisted or self._stream is stream
                         self._changed.notify_all()
                 stream.listed = False
                 if self._listen(stream):
@@ -269,9 +285,10 @@ class Reflector:
             except EtcdUnreachable as error:
                 since = self._clock.now()
                 with self._changed:
-                    self._fault, self._untold = error, True
-                    self._cut_off()
-                    self._changed.notify_all()
+                    if self._stream is stream:
+                        self._fault, self._untold = error, True
+                        self._cut_off()
+                        self._changed.notify_all()
             self._rest(stream)
 
     def _listen(self, stream: _Following) -> bool:
@@ -279,11 +296,11 @@ class Reflector:
         import grpc
 
         member, metadata, stood = self._client.members.current(), None, False
+        patience = threading.Timer(_PATIENCE, self._late, (stream,))
+        patience.daemon = True
         try:
             metadata = self._client.tokens.metadata(member)
             call, after, losses = self._open(stream, member, metadata)
-            patience = threading.Timer(_PATIENCE, self._late, (stream, call))
-            patience.daemon = True
             patience.start()
             for answer in call:
                 patience.cancel()
@@ -300,6 +317,7 @@ class Reflector:
             failure = error if isinstance(error, Failure) else Failure.of(error)
             self._failed(stream, member, metadata, Failure("DEADLINE_EXCEEDED", "") if stream.late else failure)
         finally:
+            patience.cancel()
             with self._changed:
                 stream.give_up()
                 stream.call = stream.on = None

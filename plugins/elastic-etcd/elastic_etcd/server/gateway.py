@@ -111,15 +111,16 @@ class Gateway:
 
     def _answer(self, place: Place) -> Answer:
         """The port for members answers before there is a majority, and tells who they are to those who have none."""
+        try:  # first, so that the members are at least as new: that port tells what this member has heard of
+            healthy = is_healthy(place.url, _PATIENCE, self._security)
+        except UNUSABLE:
+            healthy = False
         try:
             members = members_of(ask(f"{place.peer_url}/members", None, _PATIENCE, self._security))
         except UNUSABLE as error:
             refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
             return Answer(place, refused and _refuses_everywhere(place))
-        try:
-            return Answer(place, False, members, is_healthy(place.url, _PATIENCE, self._security))
-        except UNUSABLE:
-            return Answer(place, False, members)
+        return Answer(place, False, members, healthy)
 
 
 def _refuses_everywhere(place: Place) -> bool:

@@ -251,7 +251,9 @@ class ServedCluster:
         """Run the member until it ends."""
         member, others = self._add(own, step) if isinstance(step, Join) else ("", "")
         with self._changing:
-            if self._over.is_set():
+            if self._over.is_set() or self._left:
+                if isinstance(step, Join):  # added in vain: it would count as one that is away
+                    self._gateway.at(step.through, "cluster/member/remove", ID=member)
                 return
             process, log = self._launched(own, others)
             self._process = process

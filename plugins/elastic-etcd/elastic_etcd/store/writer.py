@@ -191,6 +191,8 @@ class Writer:
             return done
         if not conditions:  # then it failed for its marker, which the fence finds changed; to ask every time costs more
             return self._fenced_off(marker, deadline, outstanding) or Refusal(())
+        if outstanding and marker.revision and done.ranges[0].first is None:
+            raise _unknown()
         landed = _landed(marker, done.ranges[0].first)
         if landed is None and outstanding:
             landed = self._fenced_off(marker, deadline, outstanding)
@@ -224,9 +226,13 @@ class Writer:
             return None
         found = done.ranges[0].first
         if outstanding and found is None and marker.revision:
-            told = "the write marker was deleted, or expired, before the write was confirmed"
-            raise EtcdUnreachable(f"{told}; the write may have taken effect", landed=True)
+            raise _unknown()
         return _landed(marker, found)
+
+
+def _unknown() -> EtcdUnreachable:
+    told = "the write marker was deleted, or expired, before the write was confirmed"
+    return EtcdUnreachable(f"{told}; the write may have taken effect", landed=True)
 
 
 def _landed(marker: Marker, found: KeyValue | None) -> Committed | None:
