@@ -136,12 +136,9 @@ def test_all_agents_have_a_secret_that_nobody_else_can_read_and_that_is_gone_in_
 
 def test_the_agents_meet_where_all_of_them_can(cluster, script):
     settings = cluster.agents(script)[3].settings
-    met = {
-        "c10d": "gpu07:29856,gpu08:29856,gpu09:29856",
-        "etcd": "gpu07:26912,gpu08:26912,gpu09:26912,gpu10:26912",
-    }
+    met = {"c10d": "gpu07:29856,gpu08:29856,gpu09:29856", "etcd": "gpu07:26912,gpu08:26912,gpu09:26912"}
     assert settings.rdzv_endpoint == met[settings.rdzv_backend]
-    assert settings.rdzv_conf.get("serve") == {"c10d": None, "etcd": "3"}[settings.rdzv_backend]
+    assert settings.rdzv_conf.get("serve") == {"c10d": None, "etcd": "true"}[settings.rdzv_backend]
     assert settings.rdzv_backend == ("etcd" if "etcd" in script.stem else "c10d")
 
 
