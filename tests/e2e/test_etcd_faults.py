@@ -379,9 +379,6 @@ def test_a_thousand_joins_and_leaves_leave_nothing_behind(servers):
 TIMES = int(os.environ.get("ELASTIC_TEST_TIMES", "1"))
 
 
-RESTORED = "1 of 24: a failure that is told while the state of an earlier round stands there does not reach the others"
-
-
 def losing(member, which):
     if which == "wiped":
         member.lose_data()
@@ -414,10 +411,7 @@ def test_a_server_that_lost_data_and_a_worker_that_fails_afterwards(on, servers,
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("time_", range(TIMES))
-@pytest.mark.parametrize(
-    "which",
-    ["wiped", "replaced", pytest.param("restored", marks=pytest.mark.xfail(strict=False, reason=RESTORED))],
-)
+@pytest.mark.parametrize("which", ["wiped", "replaced", "restored"])
 def test_a_server_that_lost_data_after_a_restart_of_the_workers(on, servers, which, time_):
     """What is restored is the state of an earlier round."""
     member = servers.single()

@@ -274,3 +274,28 @@ def test_an_entry_that_a_restored_backup_has_put_back_is_written_again(backend, 
     node.announce("a/1", b"after")
     node.beat("a/1", leading=True, look=True)
     assert [item.entry for item in node.roster()] == [b"after"]
+
+
+def test_a_state_of_a_restored_store_is_not_taken_for_that_of_before(backend, servers):
+    """It has the same revision and the same lease."""
+    server = servers.single()
+    connected = lambda: backend(EtcdClient([server.endpoint], timeout=LONG))  # noqa: E731
+    one, other = connected(), connected()
+    _, first, _ = one.set_state(b"first")
+    server.save()
+    _, second, _ = one.set_state(b"second", first)
+    assert one.get_state() == (b"second", second)
+    assert not one.wait_for_state(second, 0.5)  # it follows the state from now on
+    server.restore()
+    server.start()
+    state, token = other.get_state()
+    assert (state, token) == (b"first", first)
+    _, third, written = other.set_state(b"third", token)
+    assert written
+    assert third[:2] == second[:2]
+    assert third != second
+    assert one.wait_for_state(second, LONG)
+    assert one.get_state() == (b"third", third)
+    _, fourth, written = one.set_state(b"fourth", third)
+    assert written
+    assert fourth.lease != third.lease, "a node that knows of the loss gives the state another lease"

@@ -1,4 +1,4 @@
-"""Keys are followed on when the member dies, stops, forgets or loses data, and errors tell when that is not allowed."""
+"""Keys are still followed after a member dies, stops, compacts or loses data; missing permission is an error."""
 
 import os
 import signal
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.nightly
 
 
 def raised_with(keys, words):
-    """Wait until it raises EtcdUnreachable with these words; that nobody answers may be told before the cause is known,
-    where the machine stalls."""
+    """Wait until it raises EtcdUnreachable with these words. On a slow machine, an error without the cause may come
+    first."""
     said, deadline = "", time.monotonic() + LONG
     while words not in said:
         assert time.monotonic() < deadline, f"expected {words!r}, found {said!r}"

@@ -8,7 +8,7 @@ from elastic_core.clock import SystemClock
 from elastic_core.errors import RendezvousConnectionError, RendezvousError
 from elastic_core.interfaces.backend import Announced, EntryDroppedError, RosterBackend
 from elastic_etcd.backend.key_cache import NodeCache, RoundCache
-from elastic_etcd.backend.keys import NOTHING, Keys, StateKey, StateVersion
+from elastic_etcd.backend.keys import NOTHING, Keys, StateKey, StateVersion, version_of
 from elastic_etcd.client.errors import (
     EtcdClosed,
     EtcdError,
@@ -89,6 +89,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._version = NOTHING
         self._announced: dict[str, int] = {}
         self._losses = 0  # when this node last announced itself
+        self._written_after = 0  # so many losses this node has last written the state
         self._has_been_announced = False
         self._leads = False
         self._contested = False
@@ -108,10 +109,15 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         fence = NOTHING if token is None else token if isinstance(token, StateVersion) else _NOBODYS
-        found, revision, written = self._use("writing the state", lambda: self._state.write(state, fence))
+        losses = self._round.losses
+        lost = losses != self._written_after
+        found, revision, written = self._use("writing the state", lambda: self._state.write(state, fence, lost))
+        if written:
+            self._written_after = losses
         if found is None and written:
-            self._version = StateVersion(revision, self._state.lease)
-            self._round.wrote(self._keys.state, self._written(state, revision), revision)
+            pair = self._written(state, revision)
+            self._version = version_of(pair)
+            self._round.wrote(self._keys.state, pair, revision)
             return state, self._version, True
         if found is None:
             return None

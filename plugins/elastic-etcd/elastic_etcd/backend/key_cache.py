@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elastic_core.log import get_logger
-from elastic_etcd.backend.keys import NOTHING
+from elastic_etcd.backend.keys import version_of
 from elastic_etcd.client.reflector import Reflector
 
 if TYPE_CHECKING:
@@ -185,8 +185,7 @@ class RoundCache(KeyCache):
         state = self._pairs.get(self._keys.state)
         vacant = self._is_vacant()
         told, self._told_vacant = self._told_vacant, vacant
-        version = NOTHING if state is None else (state.mod_revision, state.lease)
-        return version != token or (vacant and not told)
+        return version_of(state) != token or (vacant and not told)
 
     def _why_not(self, pair: KeyValue) -> str:
         if pair.key in (self._keys.state, self._keys.lead):

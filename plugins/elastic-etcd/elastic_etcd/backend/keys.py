@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from elastic_etcd.client.values import KeyValue
 
 RUN_TTL: Duration = 600.0
-_WRITER = 8
+_MARK = 8  # bytes, of each value
 _LONGEST_NAME = 4096  # bytes; quoted, a character takes up to twelve
 
 
@@ -74,14 +74,20 @@ class Keys:
 
 
 class StateVersion(NamedTuple):
-    """A token: the mod_revision of the state, and its lease. A cluster that lost its data counts revisions from 1
-    again; leases have random numbers. (0, 0): nothing stands there."""
+    """A token: the mod_revision of the state, its lease, and the mark of its value, which is random for each write. A
+    store that was wiped or restored counts the same revisions again, and a backup has the same lease."""
 
     revision: int
     lease: int
+    mark: bytes = b""
 
 
 NOTHING = StateVersion(0, 0)
+
+
+def version_of(pair: KeyValue | None) -> StateVersion:
+    """The token of what stands under the state's key; None: nothing does."""
+    return NOTHING if pair is None else StateVersion(pair.mod_revision, pair.lease, pair.value[:_MARK])
 
 
 class StateKey:
@@ -95,29 +101,35 @@ class StateKey:
         self._client = client
         self._key = key
         self._clock = clock
-        self._writer = secrets.token_hex(_WRITER // 2).encode()
+        self._mark = b""  # of the last write
         self._lease = 0
         self._renewed: Instant | None = None
 
     def shown(self, pair: KeyValue) -> tuple[bytes, StateVersion]:
         """The state in this value, and its token. Raises SpoiltStateError: it was not written like one."""
-        token = StateVersion(pair.mod_revision, pair.lease)
-        if pair.value[_WRITER : _WRITER + 1] != b":":
+        token = version_of(pair)
+        if pair.value[_MARK : _MARK + 1] != b":":
             raise SpoiltStateError(
                 f"expected a state written by elastic-etcd under the key {self._key.decode()!r}, found "
                 f"{pair.value[:60]!r}; choose another --rdzv-id, or another prefix",
                 token,
             )
         self._lease = pair.lease
-        return pair.value[_WRITER + 1 :], token
+        return pair.value[_MARK + 1 :], token
 
-    def write(self, state: bytes, token: StateVersion) -> tuple[KeyValue | None, int, bool]:
+    def write(self, state: bytes, token: StateVersion, lost: bool = False) -> tuple[KeyValue | None, int, bool]:
         """Write in the place of what `token` stands for.
 
-        Returns what stands where that was refused, the revision, and whether it was written. Each value begins with its
-        writer: two nodes that write the same state do not both believe they did it, and a node whose answer was lost
-        learns that it had succeeded.
+        Returns what stands where that was refused, the revision, and whether it was written. Each value begins with a
+        mark of its own: two nodes that write the same state do not both believe they did it, and a node whose answer
+        was lost learns that it had succeeded.
+
+        Args:
+            lost: the store was wiped or restored since the last write. The state gets another lease, so that no token
+                from before is taken for one of now: etcd compares revisions and leases, and not marks.
         """
+        self._mark = secrets.token_hex(_MARK // 2).encode()
+        self._lease = 0 if lost else self._lease
         value = self.value_of(state)
         before = self._lease
         try:
@@ -131,8 +143,8 @@ class StateKey:
         return found
 
     def value_of(self, state: bytes) -> bytes:
-        """The state as this node writes it."""
-        return self._writer + b":" + state
+        """The state as this node last wrote it."""
+        return self._mark + b":" + state
 
     @property
     def lease(self) -> int:
@@ -148,7 +160,7 @@ class StateKey:
             if not error.landed:
                 raise
             found = self._client.read(self._key).first
-            if found is None or (found.mod_revision, found.lease) == token:
+            if found is None or version_of(found) == token:
                 raise
             return found, found.mod_revision, found.value == value
         return (None if done.succeeded else done.ranges[0].first), done.revision, done.succeeded

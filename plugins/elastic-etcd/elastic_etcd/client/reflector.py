@@ -55,20 +55,20 @@ class Message(NamedTuple):
 
     @property
     def reached(self) -> int:
-        """All up to this revision has been told. With events it is that of the last one: the server's own may be ahead
-        of them. That a stream was created tells nothing."""
+        """Every change up to this revision has arrived. With events, it is the revision of the last one, because the
+        server's own may be ahead of them. The message that a watch was created proves nothing."""
         return self.events[-1].pair.mod_revision if self.events else 0 if self.created else self.revision
 
     def misses(self, after: int) -> bool:
-        """Whether a stream that was to begin after this revision does not tell all that has happened since: etcd has
-        compacted it, or has lost it. A member that is merely behind looks the same; one more list does no harm."""
+        """Whether a stream opened after this revision lacks changes: etcd has compacted them, or has lost data. A
+        member that lags looks the same; one more list does no harm."""
         return self.compacted or (self.created and not self.cancelled and self.revision < after)
 
 
 class _Following:
-    """What one thread does, from the first wait until the keys are followed no more. `call` is its stream, `on` a
-    member; it is `given_up` by us, or `late`: not answered in time. The reflector's lock guards these. `listed`: the
-    next stream needs no list before. `failures`: streams since the last that stood. `renewed`: it has a new token."""
+    """The state of one watch thread. `call` is its stream, `on` the member; `given_up`: we cancelled it; `late`: it was
+    not established in time. The reflector's lock guards these. `listed`: the next stream needs no list first.
+    `failures`: streams since the last established one. `renewed`: it has a new token."""
 
     def __init__(self, listed: bool) -> None:
         self.over = threading.Event()
@@ -80,7 +80,7 @@ class _Following:
         self.renewed = False
 
     def give_up(self) -> None:
-        """End the stream; another is opened, unless all is over."""
+        """Cancel the stream. The thread opens another one unless it is to end."""
         self.given_up = True
         if self.call is not None:
             self.call.cancel()
@@ -91,8 +91,8 @@ class _Following:
 
 
 class Reflector:
-    """Follows the keys of a range. Subclasses say what becomes of a list (`_replace`) and of an event (`_apply`); both
-    are called with `_changed` held. `wait_for` and `follow` start a thread, which ends with `forget`, with `close`, and
+    """Follows the keys of a range. Subclasses handle a list (`_replace`) and an event (`_apply`), with `_changed`
+    held. `wait_for` and `follow` start a thread, which ends with `forget`, with `close`, and
     when the client is closed. Used from several threads.
 
     Args:
@@ -108,21 +108,21 @@ class Reflector:
         self._clock: Clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._revision = revision
-        self._losses = 0  # how often etcd was found to have lost what it had told
-        self._following = False  # a stream tells all that comes after `_revision`
+        self._losses = 0  # how often etcd was found to have lost data
+        self._following = False  # a stream delivers every change after `_revision`
         self._forgotten = False  # since the last list
         self._forgets = 0
-        self._relisted = False  # and nobody has looked since
+        self._relisted = False  # since the last call of `wait_for` that returned
         self._stream: _Following | None = None
-        self._fault: EtcdUnreachable | None = None  # why nothing can be learnt at present
-        self._untold = False  # of this fault
-        self._error: Exception | None = None  # why nothing will be learnt any more
+        self._fault: EtcdUnreachable | None = None  # why etcd cannot be reached at present
+        self._untold = False  # no waiter has raised this fault yet
+        self._error: Exception | None = None  # why the thread has ended
         self._closed = False
 
     def read(self) -> None:
         """List the range now. Raises EtcdError."""
         while not self._took(*self._asked()):
-            pass  # another thread has found a loss meanwhile: this may be what was lost
+            pass  # another thread found a loss while this list was under way
 
     def _asked(self) -> tuple[Range, int, int, dict[bytes, int], int]:
         with self._changed:
@@ -130,7 +130,7 @@ class Reflector:
         return self._list(), known, losses, memory, forgets
 
     def _took(self, found: Range, known: int, losses: int, memory: dict[bytes, int], forgets: int) -> bool:
-        """Take in a list that was asked for when so much was known. Whether it can be judged."""
+        """Use a list; the other arguments are from before it was requested. False if it has to be requested again."""
         with self._changed:
             if losses != self._losses:
                 return False
@@ -148,8 +148,8 @@ class Reflector:
         return True
 
     def wait_for(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
-        """Block until `has_news`, which is asked with the lock held, or until the range was listed again, or for
-        `timeout` seconds. Whether there is a reason to look; False once it is closed or forgotten.
+        """Block until `has_news()` (called with the lock held), until the range was listed again, or for `timeout`
+        seconds. Whether there is a reason to look; False once it is closed or forgotten.
 
         Raises:
             EtcdRefused, EtcdClosed: the server will not let us follow, or the client is closed.
@@ -161,7 +161,7 @@ class Reflector:
             stream = self._stream
             while not self._closed and self._stream is stream:
                 if self._error is not None:
-                    error, self._error, self._stream = self._error, None, None  # the next one tries anew
+                    error, self._error, self._stream = self._error, None, None  # the next call starts another thread
                     raise error
                 if self._relisted or has_news():
                     self._relisted = False
@@ -181,7 +181,7 @@ class Reflector:
             self._start()
 
     def forget(self) -> None:
-        """Follow the keys no more, until somebody waits again."""
+        """Stop following the keys until the next `wait_for` or `follow`."""
         with self._changed:
             stream, self._stream, self._error = self._stream, None, None
             self._lose_track()
@@ -216,7 +216,7 @@ class Reflector:
         return False
 
     def _cut_off(self) -> None:
-        """What is known may be old from now on; `_fault` or `_error` tells why."""
+        """The known state may be out of date from now on; `_fault` or `_error` has the reason."""
 
     # The thread
 
@@ -238,7 +238,7 @@ class Reflector:
                 self._follow(stream)
             finally:
                 unfollow()
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - raised by `wait_for`
             with self._changed:
                 if self._stream is stream:
                     self._error = error
@@ -267,7 +267,7 @@ class Reflector:
                 stream.give_up()
 
     def _follow(self, stream: _Following) -> None:
-        since = self._clock.now()  # when nothing has been followed
+        since = self._clock.now()  # the last time a watch was established, or a fault was raised
         while not stream.over.is_set():
             try:
                 if not stream.listed:
@@ -336,7 +336,7 @@ class Reflector:
             call = stream.call = member.listen(rpc().watch, request, metadata)
             stream.on, stream.given_up, stream.late = member, False, False
             if stream.over.is_set() or self._client.members.current() is not member:
-                stream.give_up()  # the member was left, or all is over, before there was a call to end
+                stream.give_up()  # the member was left, or the thread told to end, before there was a call to cancel
         return call, after, losses
 
     def _take(self, stream: _Following, message: Message, losses: int) -> bool:
@@ -360,9 +360,9 @@ class Reflector:
         members = self._client.members
         judged = judge(failure)
         if TOO_LARGE in failure.details:
-            return  # what came at once; the list shows it
+            return  # too many events in one message; the list has their result
         if judged is Judgement.LOG_IN or (judged is Judgement.REFUSED and is_denial(failure.details)):
-            # The token may be too old, which not every version says in so many words: try a new one, once.
+            # The token may have expired, which not every version reports as such: try a new one, once.
             if stream.renewed or metadata is None or not self._client.tokens.refused(metadata):
                 raise refusal(Failure("PERMISSION_DENIED", failure.details), members.where)
             stream.renewed = True
@@ -372,7 +372,7 @@ class Reflector:
             members.failed(member, fault(failure, members.over_tls))
 
     def _rest(self, stream: _Following) -> None:
-        """Do not spin while the servers are away, or refuse streams and nothing else."""
+        """Do not spin while servers are down, or refuse only streams."""
         stream.failures += 1
         pause = pause_after(stream.failures, len(self._client.members.all))
         if pause:
@@ -380,12 +380,12 @@ class Reflector:
 
 
 def start_after(revision: int) -> int:
-    """The first revision to ask for; one that can be sent, whatever a server has told."""
+    """The first revision to request: always one that can be encoded, whatever a server sent."""
     return min(max(revision, 0) + 1, _GREATEST)
 
 
 def is_denial(reason: str) -> bool:
-    """Whether the server says by these words that we may not."""
+    """Whether these words of the server mean that we lack permission."""
     return any(words in reason for words in _DENIALS)
 
 

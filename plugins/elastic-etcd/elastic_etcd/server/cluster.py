@@ -92,8 +92,8 @@ class Member(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a place answered; by default nothing, or nothing that an etcd would. `refused`: nobody listens there, as its
-    machine says. `members`: the cluster as its member knows it. `healthy`: it finds a majority."""
+    """What a place answered; by default nothing usable. `refused`: its machine refuses connections. `members`: the
+    cluster as its member knows it. `healthy`: it has a quorum."""
 
     place: Place
     refused: bool = False

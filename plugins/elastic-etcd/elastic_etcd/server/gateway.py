@@ -87,7 +87,7 @@ class Gateway:
     def look(self, places: Sequence[Place]) -> list[Answer]:
         """What each of these places answers, all asked at once. Takes 2.5 s at most, and raises nothing."""
         answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        for place in places:  # a thread that hangs in a look-up of a name is left alone
+        for place in places:  # a thread that hangs in a name look-up is left behind
             threading.Thread(target=self._put_answer, args=(place, answers), name="etcd look", daemon=True).start()
         found, clock = {place: Answer(place) for place in places}, SystemClock()
         until = later(clock.now(), _LOOK)
@@ -110,8 +110,8 @@ class Gateway:
         answers.put(self._answer(place))
 
     def _answer(self, place: Place) -> Answer:
-        """The port for members answers before there is a majority, and tells who they are to those who have none."""
-        try:  # first, so that the members are at least as new: that port tells what this member has heard of
+        """The peer port answers before there is a quorum."""
+        try:  # before the member list, so that a healthy member's list is up to date
             healthy = is_healthy(place.url, _PATIENCE, self._security)
         except UNUSABLE:
             healthy = False

@@ -252,7 +252,7 @@ class ServedCluster:
         member, others = self._add(own, step) if isinstance(step, Join) else ("", "")
         with self._changing:
             if self._over.is_set() or self._left:
-                if isinstance(step, Join):  # added in vain: it would count as one that is away
+                if isinstance(step, Join):  # otherwise it would count as a failed member
                     self._gateway.at(step.through, "cluster/member/remove", ID=member)
                 return
             process, log = self._launched(own, others)
@@ -275,7 +275,7 @@ class ServedCluster:
                     get_logger().info("etcd member joined", member=own.address)
                     return
                 if answer.healthy and all(it.id != member for it in answer.members):
-                    process.close()  # somebody has removed it
+                    process.close()  # it was removed
                     return
                 with contextlib.suppress(*UNUSABLE):  # it has not caught up, or this one cannot pass it on now
                     self._gateway.at(answer.place, "cluster/member/promote", ID=member)
