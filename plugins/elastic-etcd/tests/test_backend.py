@@ -257,18 +257,24 @@ def test_a_state_that_is_too_large_is_told(backend):
         node.set_state(bytes(2 * 1024 * 1024))
 
 
-def test_an_entry_that_a_restored_backup_has_put_back_is_written_again(backend, servers):
-    """Neither the lease of the node nor the state tells: they are in the backup, too."""
+@pytest.mark.parametrize("more", [0, 50], ids=["behind", "ahead"])
+def test_an_entry_that_a_restored_backup_has_put_back_is_written_again(backend, servers, connect, more):
+    """Neither the lease of the node nor the state tells: they are in the backup, too. `ahead`: nor does the revision,
+    because others have written meanwhile."""
     server = servers.single()
-    node = backend(EtcdClient([server.endpoint], timeout=LONG))
+    node, others = backend(EtcdClient([server.endpoint], timeout=LONG)), connect(server.endpoint)
     _, token, _ = node.set_state(b"state")
     node.announce("a/1", b"before")
     server.save()
     node.announce("a/1", b"after")
     node.get_state()
+    assert not node.wait_for_state(token, 0.5)  # it follows the state from now on
+    server.stop()
     server.restore()
     server.start()
-    node.wait_for_state(token, LONG)
+    for number in range(more):
+        others.transact(Transaction((), (Put(b"/other/%d" % number, b""),)))
+    assert node.wait_for_state(token, LONG)
     with pytest.raises(EntryDroppedError, match="restored"):
         node.beat("a/1", leading=True, look=True)
     node.announce("a/1", b"after")

@@ -88,7 +88,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._state = StateKey(client, self._keys.state, clock)
         self._version = NOTHING
         self._announced: dict[str, int] = {}
-        self._losses = 0  # when this node last announced itself
+        self._lists = 0  # of the round's keys, when the entry of this node was last known to stand
         self._written_after = 0  # so many losses this node has last written the state
         self._has_been_announced = False
         self._leads = False
@@ -204,7 +204,7 @@ class EtcdRendezvousBackend(RosterBackend):
         """How many entries are older, about; None if another announcement of ours stands that we do not know of. A put
         that was given up may be carried out later, by a member that was stopped meanwhile: so each names the one that
         it replaces, and none is put in the place of a newer one."""
-        losses = self._round.losses
+        lists = self._round.lists
         lease, where, before = self._lease.ensure(), self._keys.node(key), self._announced.get(key, 0)
         put, read = Put(where, entry, lease), Get(where)
         count = Get(self._keys.nodes.begin, self._keys.nodes.end, count_only=True)
@@ -216,7 +216,7 @@ class EtcdRendezvousBackend(RosterBackend):
             raise
         self._has_been_announced = True
         if done.succeeded:
-            self._announced[key], self._losses = done.revision, losses
+            self._announced[key], self._lists = done.revision, lists
             return max(0, done.ranges[1].count - 1)
         found = done.ranges[0].first
         self._announced[key] = 0 if found is None else found.mod_revision
@@ -230,17 +230,27 @@ class EtcdRendezvousBackend(RosterBackend):
                 "expected the lease of this node to live, found that etcd has ended it: no renewal reached etcd in "
                 "time (this process was stopped, or cut off); the node announces itself again"
             )
-        if self._announced and self._losses != self._round.losses:
-            raise EntryDroppedError(
-                "expected etcd to hold the entry of this node, found that etcd was wiped or restored; the node "
-                "announces itself again"
-            )
+        self._check_entry(key)
         if not leading:
             self._nodes.forget()
             self._step_back(key.encode())
             return
         self._lead(key.encode())
         self._state.keep()
+
+    def _check_entry(self, key: str) -> None:
+        """After an interruption, look whether etcd still holds the entry as this node wrote it: a backup that was
+        restored has an older one, or none, and the lease."""
+        lists, announced = self._round.lists, self._announced.get(key)
+        if announced is None or lists == self._lists:
+            return
+        found = self._client.read(self._keys.node(key)).first
+        if found is None or found.mod_revision != announced:
+            raise EntryDroppedError(
+                "expected etcd to hold the entry of this node, found another or none: etcd was wiped or restored; the "
+                "node announces itself again"
+            )
+        self._lists = lists
 
     def _lead(self, name: bytes) -> None:
         """Show everybody that this node leads. Of two that do, the one that is not first in line steps back, when it is

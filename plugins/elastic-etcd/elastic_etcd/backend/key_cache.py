@@ -161,6 +161,12 @@ class RoundCache(KeyCache):
             return self._losses
 
     @property
+    def lists(self) -> int:
+        """How often the watch has ended, so that the keys were listed again."""
+        with self._changed:
+            return self._lists
+
+    @property
     def holder(self) -> bytes | None:
         """Who leads; None if nobody does, or it is not known."""
         with self._changed:

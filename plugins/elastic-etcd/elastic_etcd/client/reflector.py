@@ -112,6 +112,7 @@ class Reflector:
         self._following = False  # a stream delivers every change after `_revision`
         self._forgotten = False  # since the last list
         self._forgets = 0
+        self._lists = 0  # by the thread: the watch had ended
         self._relisted = False  # since the last call of `wait_for` that returned
         self._stream: _Following | None = None
         self._fault: EtcdUnreachable | None = None  # why etcd cannot be reached at present
@@ -273,6 +274,7 @@ class Reflector:
                 if not stream.listed:
                     self.read()
                     with self._changed:
+                        self._lists += 1
                         self._relisted = self._relisted or self._stream is stream
                         self._changed.notify_all()
                 stream.listed = False
