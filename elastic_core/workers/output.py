@@ -30,7 +30,7 @@ _LAST_MOMENT: Duration = 1.0  # seconds that `finish` grants a pump that is abou
 
 
 class Delivery(enum.Enum):
-    """What came of the output. HELD: a process outside the workers' sessions still has a stream open; earlier output
+    """How the output ended. HELD: a process outside the workers' sessions still has a stream open; earlier output
     was delivered, and `cat` delivers the rest. STALLED: the console did not take the rest."""
 
     COMPLETE = "complete"

@@ -400,7 +400,7 @@ def test_a_server_that_lost_data_and_a_worker_that_fails_afterwards(on, servers,
     agents = job.agents(nodes, f"--nnodes={count}", "--max-restarts=3")
     first = job.round(count)
     losing(member, which)
-    time.sleep(1)  # for that long nobody answers
+    time.sleep(1)  # the outage
     member.start()
     kill(first.pid("a"))
     second = job.round(count, after=first)
@@ -413,7 +413,7 @@ def test_a_server_that_lost_data_and_a_worker_that_fails_afterwards(on, servers,
 @pytest.mark.parametrize("time_", range(TIMES))
 @pytest.mark.parametrize("which", ["wiped", "replaced", "restored"])
 def test_a_server_that_lost_data_after_a_restart_of_the_workers(on, servers, which, time_):
-    """What is restored is the state of an earlier round."""
+    """The backup has the state of an earlier round."""
     member = servers.single()
     job = on(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=5")

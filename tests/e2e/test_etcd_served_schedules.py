@@ -1,7 +1,7 @@
 """Random schedules of faults against the etcd that agents serve on three machines, without a job: a writer on a fourth
 records what was acknowledged, and finds it in the end.
 
-The machines are network name spaces. A seed chooses the faults; `ELASTIC_TEST_SCHEDULES` says how many are run.
+The machines are network name spaces. A seed chooses the faults; `ELASTIC_TEST_SCHEDULES` is their number.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ if tls:
 def voters(host):
     try:
         with urllib.request.urlopen(f"{scheme}://{host}:2380/members", timeout=2, context=context) as answer:
-            told = json.load(answer)
+            members = json.load(answer)
     except (OSError, ValueError):
         return []
-    return sorted(it["peerURLs"][0] for it in told if it.get("clientURLs") and not it.get("isLearner"))
+    return sorted(it["peerURLs"][0] for it in members if it.get("clientURLs") and not it.get("isLearner"))
 
 
 while any(voters(host) != [f"{scheme}://{host}:2380" for host in hosts] for host in hosts):
@@ -110,7 +110,7 @@ class World:
         self.machines, self.folder, self.tls = machines, folder, tls
         self.agents = {}
         self.acknowledged = folder / "acknowledged"
-        self.told = []
+        self.history = []
 
     def launch(self, at, script, argument, **streams):
         command = [*self.machines[at].through, sys.executable, "-c", script, json.dumps(argument)]
@@ -137,16 +137,16 @@ class World:
         return [json.loads(line) for line in out.decode().splitlines()] if done.returncode == 0 else []
 
     def heals(self):
-        """Wait until each of the three members says that all three vote."""
+        """Wait until all three are voters, as each of them knows."""
         begun = time.monotonic()
         waiting = self.launch(3, WHOLE, (ADDRESSES, self.tls))
         try:
             waiting.wait(LONG)
         except subprocess.TimeoutExpired:
             waiting.kill()
-            raise AssertionError(f"no three votes, after {self.told}:\n{self.logs()}") from None
+            raise AssertionError(f"no three votes, after {self.history}:\n{self.logs()}") from None
         assert waiting.returncode == 0
-        self.told.append(f"whole after {time.monotonic() - begun:.1f} s")
+        self.history.append(f"whole after {time.monotonic() - begun:.1f} s")
 
     def logs(self):
         return "\n".join(f"{at}: {(self.folder / f'agent{at}.log').read_text()[-1500:]}" for at in range(3))
@@ -211,7 +211,7 @@ class World:
         return self.machines[at].shape
 
     def is_not_heard(self, at):
-        """By one of the others."""
+        """Its packets to one other machine are lost."""
         one, other = self.machines[at], self.machines[(at + 1) % 3]
         one.loses(other)
         return lambda: one.finds(other)
@@ -253,7 +253,7 @@ def certificates(folder):
 
 @pytest.mark.parametrize(("world", "seed"), [(seed, seed) for seed in range(SCHEDULES)], indirect=["world"])
 def test_what_was_acknowledged_is_there_whatever_happened(world, seed):
-    """One machine loses its data at a time, and meanwhile another one may hang or be out of reach."""
+    """Only one machine is without its data at a time, while another one may hang or be unreachable."""
     chance = random.Random(seed)
     for at in chance.sample(range(3), 3):
         world.start(at)
@@ -266,7 +266,7 @@ def test_what_was_acknowledged_is_there_whatever_happened(world, seed):
         faults = [(chance.choice(LOSSES), lost), (chance.choice(SILENCES), silent)]
         ends = []
         for name, at in chance.sample(faults, chance.choice((1, 2, 2))):
-            world.told.append(f"{at} {name}")
+            world.history.append(f"{at} {name}")
             ends.append(getattr(world, name)(at))
             time.sleep(chance.uniform(0, 4))
         chance.shuffle(ends)
@@ -278,11 +278,11 @@ def test_what_was_acknowledged_is_there_whatever_happened(world, seed):
     writer.wait()
     lines = [tuple(map(int, line.split())) for line in world.acknowledged.read_text().splitlines()[1:-1]]
     revisions = [revision for _, revision in lines]
-    assert revisions == sorted(set(revisions)), f"history went back: {world.told}"
+    assert revisions == sorted(set(revisions)), f"a revision went back: {world.history}"
     held = world.asked(READER, (ADDRESSES, world.tls))
-    assert len(held) == 3, world.told
+    assert len(held) == 3, world.history
     for keys in held:
         missing_ones = {number for number, _ in lines} - set(keys)
-        assert not missing_ones, f"{len(missing_ones)} of {len(lines)} acknowledged writes are lost: {world.told}"
+        assert not missing_ones, f"{len(missing_ones)} of {len(lines)} acknowledged writes are lost: {world.history}"
     assert held[0] == held[1] == held[2]
-    print(f"seed {seed}: {len(lines)} writes; {'; '.join(world.told)}")
+    print(f"seed {seed}: {len(lines)} writes; {'; '.join(world.history)}")

@@ -492,7 +492,7 @@ while slow.exists():
 
 
 def test_template_is_held_while_workers_start_cold(warm_runs, tmp_path, monkeypatch):
-    """Both import at the same time otherwise: a template has the processors of its own session, where it is idle."""
+    """Otherwise both would import at the same time: with autogroups, an idle priority counts only within a session."""
     slow = tmp_path / "slow"
     monkeypatch.setenv("SLOW", str(slow))
     (warm_runs.site / "lib.py").write_text(

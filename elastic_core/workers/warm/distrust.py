@@ -63,7 +63,7 @@ RENEWALS: Mapping[str, Callable[[Any], None]] = {
     "torch.distributed._composable.contract": _new_keys,
     "transformers.utils.hub": _new_session,
 }
-"""Modules that may draw at import, and what gives each worker values of its own."""
+"""Modules that may draw random values at import, and the functions that draw them again in each worker."""
 _DRAWS = "draws random values"
 _MARK = b"ELASTIC_TEMPLATE"
 _HARMLESS = (

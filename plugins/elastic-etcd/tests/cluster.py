@@ -213,8 +213,8 @@ class Member:
         self.wait_healthy()
 
     def lose_data(self, another=False):
-        """SIGKILL, and its data is gone; with `start` it begins anew at the old place. To clients it is the same
-        cluster, whose id etcd makes of its flags, or `another`."""
+        """SIGKILL, and delete its data; after `start` it is empty. To clients it is the same cluster, because etcd
+        derives the id from its flags, or `another`."""
         self.kill()
         shutil.rmtree(self._folder / "data")
         if another:

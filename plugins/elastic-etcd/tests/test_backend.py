@@ -259,8 +259,8 @@ def test_a_state_that_is_too_large_is_told(backend):
 
 @pytest.mark.parametrize("more", [0, 50], ids=["behind", "ahead"])
 def test_an_entry_that_a_restored_backup_has_put_back_is_written_again(backend, servers, connect, more):
-    """Neither the lease of the node nor the state tells: they are in the backup, too. `ahead`: nor does the revision,
-    because others have written meanwhile."""
+    """The node's lease and the state are in the backup, so they do not reveal it. `ahead`: nor does the revision,
+    because other clients have written since."""
     server = servers.single()
     node, others = backend(EtcdClient([server.endpoint], timeout=LONG)), connect(server.endpoint)
     _, token, _ = node.set_state(b"state")

@@ -102,7 +102,7 @@ def test_any_order_of_the_hosts_is_the_same_cluster():
 
 
 class World:
-    """Three hosts, and as much of etcd as decides what is lost: who votes, and who holds which acknowledged writes.
+    """Three hosts, and as much of etcd as decides about lost writes: the voters, and the writes that each has.
     `ids`: voters by id; the cluster counts each as the member that it was, whatever it holds."""
 
     def __init__(self, random, deciding):
@@ -121,7 +121,7 @@ class World:
         return [it for it, at in (self.voters or {}).items() if self.running[at] == it and not self.hung[at]]
 
     def serves(self):
-        """A majority elects whoever of it holds most."""
+        """A majority elects its member with the most writes."""
         live = self.live()
         if self.voters is None or len(live) <= len(self.voters) // 2:
             return False
@@ -179,7 +179,7 @@ class World:
                 self.holds[it] = self.acknowledged
 
     def lose(self, at):
-        """The agent ends, its member and all data with it. One machine does so at a time; others may hang meanwhile."""
+        """The agent ends, with its member and all data. Only one machine is without data at a time; others may hang."""
         if self.whole:
             self.running[at], self.hung[at], self.whole = None, False, False
             self.plans.pop(at, None)

@@ -125,7 +125,7 @@ def test_a_list_of_before_a_loss_that_comes_late_is_asked_for_again():
     assert keys.reads(70, during=lambda: keys.reads(4)) == 4
 
 
-# What a stream tells
+# Messages of a stream
 
 
 def change(revision):
@@ -133,7 +133,7 @@ def change(revision):
 
 
 def test_a_stream_has_told_all_up_to_its_last_event():
-    assert Message(99, events=(change(11), change(12))).reached == 12  # the server is at 99, and has more to tell
+    assert Message(99, events=(change(11), change(12))).reached == 12  # the server is at 99, and has more to send
     assert Message(40).reached == 40
     assert Message(40, created=True).reached == 0
 

@@ -37,9 +37,9 @@ def arrives(keys, value):
 
 
 def expect_order(keys, values):
-    """No event was told twice, and what was told came in order: what it does not tell, a list has shown."""
+    """No event arrived twice, and all arrived in order. A list may have replaced some of them."""
     revisions = [event.pair.mod_revision for event in keys.events]
-    assert revisions == sorted(set(revisions)), "told twice"
+    assert revisions == sorted(set(revisions)), "arrived twice"
     told = list(dict.fromkeys(keys.values))
     assert told == [value for value in values if value in told]
 
@@ -206,7 +206,7 @@ def test_a_single_member_that_answers_no_watch_is_told(deaf, connect, prefix):
     raised_with(keys, "accepts a watch")
 
 
-# What the server has forgotten
+# Lost changes and lost data
 
 
 def test_what_was_compacted_is_listed(etcd, connect, prefix):
@@ -251,7 +251,7 @@ def test_a_store_that_lost_data_is_listed(servers, connect, prefix, loss, newer)
 
 
 def test_after_a_refusal_the_range_is_listed_again(servers, connect, prefix):
-    """The store has been replaced meanwhile, and is further than what was known."""
+    """The store was replaced during the outage, and its revision is greater than the known one."""
 
     class Refused(Followed):
         refuses = False

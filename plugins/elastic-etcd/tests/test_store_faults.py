@@ -64,7 +64,7 @@ class LossyClient:
 
 
 class WatchedClient:
-    """A client that says when a watch was begun."""
+    """A client that shows when a watch begins."""
 
     def __init__(self, client):
         self._client = client
@@ -174,7 +174,7 @@ def test_what_arrives_after_the_end_changes_nothing(make, lossy, first):
 
 
 def test_what_was_given_up_changes_nothing_after_the_end_either(make, client):
-    """It landed once; its copy arrives when the markers are gone."""
+    """It was carried out; its copy arrives after the markers were deleted."""
     import torch.distributed as dist
 
     clock = FakeClock()
@@ -247,7 +247,7 @@ def test_closing_leaves_the_keys_alone(make, client, prefix):
 
 
 def test_an_unanswered_write_whose_marker_expired_is_not_repeated(make, lossy, client, prefix):
-    """It landed, another has written since, and nothing is left that tells."""
+    """It was carried out, another store has written since, and the marker expired."""
     import torch.distributed as dist
 
     store, other = make(lossy), make()

@@ -10,7 +10,7 @@ LONG = 60.0
 
 
 class Followed(Reflector):
-    """Keeps what it was told: the keys as they are, all events, and all lists."""
+    """Keeps the present keys, all events, and all lists."""
 
     def __init__(self, client, key, end=b"", revision=0):
         super().__init__(client, key, end, revision=revision)
@@ -28,16 +28,16 @@ class Followed(Reflector):
 
     @property
     def values(self):
-        """What was written, as the events tell."""
+        """The values of all events."""
         return [event.pair.value for event in self.events]
 
     def stands(self):
-        """Wait until a stream tells what comes from now on."""
+        """Wait until the watch is established."""
         self.until(lambda: self._following)
         return self
 
     def until(self, is_so, timeout=LONG):
-        """Wait until it is, whatever becomes of etcd meanwhile."""
+        """Wait until it is, through any outage of etcd."""
         deadline = time.monotonic() + timeout
         while not is_so():
             assert time.monotonic() < deadline, f"{len(self.events)} events, {len(self.lists)} lists: {self.pairs}"

@@ -184,6 +184,6 @@ def _lasting_store(params: RendezvousParameters, parameters: EtcdParameters) -> 
         raise RendezvousConnectionError(f"making a store in etcd: {error}") from error
     except EtcdError as error:
         raise RendezvousError(f"making a store in etcd: {error}") from error
-    # What is left in the end goes by itself; who writes nothing leaves nothing.
+    # Keys expire a day after the first write. Without a write there is no lease.
     store: Store = EtcdStore(client, keys.store, lease=lambda: client.grant(_STORE_TTL).id, owns_client=True)
     return store

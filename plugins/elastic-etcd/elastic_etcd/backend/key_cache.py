@@ -1,5 +1,5 @@
-"""Ranges of keys as one node knows them. `NodeCache` and `RoundCache` say what is asked of the keys, and what is a
-reason to look.
+"""Ranges of keys as one node knows them: `NodeCache` has the entries of the nodes, `RoundCache` the state and the
+leader.
 
 Whoever may write there can write anything. A record that cannot be ours is told of once, and counts as absent; so do
 all beyond the first `MOST_KEYS`. What is kept is thereby bounded, and one bad record is in nobody's way.
@@ -80,7 +80,7 @@ class KeyCache(Reflector):
             get_logger().warning("record ignored", key=shown_key(key), reason=reason)
 
     def _put(self, key: bytes, pair: KeyValue | None) -> None:
-        """A change since the list; None: the key is gone."""
+        """A change since the list; None: the key was deleted."""
         if pair is None:
             self._pairs.pop(key, None)
         else:
@@ -156,7 +156,7 @@ class RoundCache(KeyCache):
 
     @property
     def losses(self) -> int:
-        """How often etcd was found to have lost what it had told."""
+        """How often etcd was found to have lost data."""
         with self._changed:
             return self._losses
 

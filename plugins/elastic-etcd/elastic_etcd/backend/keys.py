@@ -86,7 +86,7 @@ NOTHING = StateVersion(0, 0)
 
 
 def version_of(pair: KeyValue | None) -> StateVersion:
-    """The token of what stands under the state's key; None: nothing does."""
+    """The token of a value of the state's key; None: the key does not exist."""
     return NOTHING if pair is None else StateVersion(pair.mod_revision, pair.lease, pair.value[:_MARK])
 
 
@@ -120,13 +120,13 @@ class StateKey:
     def write(self, state: bytes, token: StateVersion, lost: bool = False) -> tuple[KeyValue | None, int, bool]:
         """Write in the place of what `token` stands for.
 
-        Returns what stands where that was refused, the revision, and whether it was written. Each value begins with a
-        mark of its own: two nodes that write the same state do not both believe they did it, and a node whose answer
-        was lost learns that it had succeeded.
+        Returns the present value if the write was refused, the revision, and whether it was written. Each value begins
+        with a random mark, so of two nodes that write the same state only one believes that it did, and a node whose
+        answer was lost learns that its write had succeeded.
 
         Args:
-            lost: the store was wiped or restored since the last write. The state gets another lease, so that no token
-                from before is taken for one of now: etcd compares revisions and leases, and not marks.
+            lost: the store was wiped or restored since the last write. The state gets a new lease, so that no old token
+                is valid by chance: etcd compares revisions and leases, but not marks.
         """
         self._mark = secrets.token_hex(_MARK // 2).encode()
         self._lease = 0 if lost else self._lease

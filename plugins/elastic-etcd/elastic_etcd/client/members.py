@@ -136,7 +136,7 @@ class Member:
             old.close()
 
     def _closed_meanwhile(self) -> Failure:
-        """gRPC says with a ValueError that the channel is closed. Raises EtcdClosed if it was for good."""
+        """For a ValueError of gRPC, which means that the channel is closed. Raises EtcdClosed if the client is, too."""
         self._expect_open()
         return Failure("CANCELLED", "the connection was replaced, because the files of the certificates have changed")
 

@@ -338,7 +338,7 @@ class Reflector:
             call = stream.call = member.listen(rpc().watch, request, metadata)
             stream.on, stream.given_up, stream.late = member, False, False
             if stream.over.is_set() or self._client.members.current() is not member:
-                stream.give_up()  # the member was left, or the thread told to end, before there was a call to cancel
+                stream.give_up()  # the member was left, or the thread is to end, and there was no call to cancel yet
         return call, after, losses
 
     def _take(self, stream: _Following, message: Message, losses: int) -> bool:

@@ -6,8 +6,8 @@ acknowledged writes would be lost, without an error. Two things follow.
 
 - An agent bootstraps the cluster only if every other host refuses connections or runs a member that has never served.
   A host that is silent may hold the data, so the agent waits for it.
-- Otherwise it removes its own old member and joins under a new id, as a learner, which does not count for the majority
-  until it has caught up. It never removes another host's member, because it cannot tell whether that host is down.
+- Otherwise it removes its own old member and joins under a new id, as a learner, which has no vote until it has caught
+  up. It never removes another host's member, because it cannot know whether that host is down.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Begin(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Have the member at `through` remove this id of ours (empty: there is none), and add us as a learner."""
+    """Have the member at `through` remove our old id (empty: there is none), and add us as a learner."""
 
     through: Place
     removed: str
@@ -156,7 +156,7 @@ def decide(cluster: Cluster, own: Place, answers: Sequence[Answer]) -> Begin | J
 
 
 class Leave(NamedTuple):
-    """Have the member at `through` remove this id of ours, and take over if we lead; its own id is `heir`."""
+    """Have the member at `through`, whose id is `heir`, take over if we lead, and remove our id."""
 
     through: Place
     removed: str
@@ -164,8 +164,8 @@ class Leave(NamedTuple):
 
 
 def leaving(own: Place, answers: Sequence[Answer]) -> Leave | bool:
-    """How the member at `own` leaves a cluster that goes on without it. True: it is not listed; False: the cluster does
-    not go on, at least not now. `answers`: of the other places."""
+    """How the member at `own` leaves the cluster. True: it is not a member; False: the others have no quorum without it
+    at present. `answers`: of the other places."""
     for answer in answers:
         if not answer.healthy:
             continue

@@ -70,7 +70,7 @@ class Gateway:
     """Asks members about their cluster. Every call raises one of UNUSABLE, unless it says otherwise.
 
     Args:
-        security: makes what TLS needs, anew for each question, since certificates are renewed; None: in plain text.
+        security: makes the context for TLS, for each request, because certificates are renewed; None: plain text.
     """
 
     def __init__(self, security: Callable[[], ssl.SSLContext] | None = None) -> None:
@@ -85,7 +85,7 @@ class Gateway:
         return ask(f"{place.url}/v3/{path}", words, _PATIENCE, self._security)
 
     def look(self, places: Sequence[Place]) -> list[Answer]:
-        """What each of these places answers, all asked at once. Takes 2.5 s at most, and raises nothing."""
+        """The answers of these places, which are asked in parallel. Takes 2.5 s at most, and raises nothing."""
         answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         for place in places:  # a thread that hangs in a name look-up is left behind
             threading.Thread(target=self._put_answer, args=(place, answers), name="etcd look", daemon=True).start()

@@ -107,7 +107,7 @@ class ServedCluster:
         self._binary: Binary | None = None
         self._process: ServerProcess | None = None
         self._over = threading.Event()
-        self._left = self._asked_to_leave = False
+        self._left = self._leaving = self._asked_to_leave = False
         self._changing = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="etcd member", daemon=True)
 
@@ -156,11 +156,11 @@ class ServedCluster:
             self._holds.close()
 
     def leave(self, timeout: Duration = 0.0) -> bool:
-        """Remove our member from the cluster, if that goes on without it. Whether it does. What fails is tried again
-        for `timeout` seconds: members that leave at the same time are in each other's way."""
+        """Remove our member from the cluster, if the others have a quorum without it. Whether it is no member any more.
+        Retries for `timeout` seconds, because members that leave at the same time delay each other."""
         if self._own is None:
             return True
-        self._left = self._asked_to_leave = True  # it is not started again
+        self._leaving = self._asked_to_leave = True
         attempts, until, left, reason = 0, later(self._clock.now(), timeout), False, ""
         while not left:
             try:
@@ -168,13 +168,13 @@ class ServedCluster:
                 left = self._leave(self._own, answers)
                 if not left and all(answer.refused for answer in answers):
                     break  # it is the last one
-                reason = "the others find no majority"
+                reason = "the remaining members have no quorum"
             except UNUSABLE as error:
                 reason = str(error)
             if self._clock.now() >= until:
                 break
             self._over.wait(_PAUSES.pause(attempts := attempts + 1))
-        self._left = left
+        self._left, self._leaving = left, False
         if not left and reason:
             get_logger().info("etcd member waits", member=self._own.address, reason=f"it could not leave: {reason}")
         return left
@@ -222,6 +222,8 @@ class ServedCluster:
         attempts, told = 0, ""
         while not (self._over.wait(_PAUSES.pause(attempts)) or self._left):
             attempts += 1
+            if self._leaving:
+                continue
             try:
                 step = self._next(self._own)
                 if isinstance(step, Wait):
@@ -251,7 +253,7 @@ class ServedCluster:
         """Run the member until it ends."""
         member, others = self._add(own, step) if isinstance(step, Join) else ("", "")
         with self._changing:
-            if self._over.is_set() or self._left:
+            if self._over.is_set() or self._left or self._leaving:
                 if isinstance(step, Join):  # otherwise it would count as a failed member
                     self._gateway.at(step.through, "cluster/member/remove", ID=member)
                 return
@@ -261,7 +263,7 @@ class ServedCluster:
             if isinstance(step, Join):
                 self._promote(process, own, member)
             process.ended(threading.TIMEOUT_MAX)
-            if not (self._over.is_set() or self._left):
+            if not (self._over.is_set() or self._left or self._leaving):
                 get_logger().error("etcd server lost", how=process.end, log=log.tail(_TAIL))
         finally:
             process.close()

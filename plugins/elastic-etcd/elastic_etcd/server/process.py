@@ -237,7 +237,7 @@ def _decoded(code: int) -> str:
 
 
 class Urls(NamedTuple):
-    """Where a server listens, and what it tells others: of its port for clients, and of the one for members."""
+    """The URLs at which a server listens, and those that it advertises: client port and peer port."""
 
     client: str
     advertised: str
@@ -262,7 +262,7 @@ def launch(
     Args:
         cluster: as `--initial-cluster`.
         more: flags.
-        stderr: where its output goes beside the log; None: nowhere.
+        stderr: receives the output as well as the log; None: only the log does.
         on_exit: as of `ServerProcess`.
     """
     path = folder / "etcd.log"

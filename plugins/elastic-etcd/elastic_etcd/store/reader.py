@@ -102,7 +102,7 @@ class Reader:
 
     def _watched(self, missing: set[bytes], revision: int, deadline: Deadline) -> Found:
         """One watch for all of them: several would need a stream each. It is told of what is between them too."""
-        over = Deadline(self._clock.now(), lambda: 0.0)  # a list is asked for once: who waits is told why it failed
+        over = Deadline(self._clock.now(), lambda: 0.0)  # one attempt: `wait_for` raises why it failed
         watch = _Missing(self._client, missing, lambda keys: self.those(keys, over), revision, self._clock)
         with self._changing:
             self._watches.add(watch)

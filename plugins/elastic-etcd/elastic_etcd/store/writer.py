@@ -218,7 +218,7 @@ class Writer:
 
     def _fenced_off(self, marker: Marker, deadline: Deadline, outstanding: bool) -> Committed | None:
         """Change the marker, so that no copy of the write can be carried out from now on. What came of the write if one
-        was faster; else None. A marker that is gone does not tell, if a copy was `outstanding`: EtcdUnreachable."""
+        was faster; else None. EtcdUnreachable if a copy was `outstanding` and the marker no longer exists."""
         fence = Transaction((marker.unchanged(),), (marker.put(_FENCED),), (Get(marker.key),))
         done, _ = self._answered(fence, deadline, outstanding=True)
         if done.succeeded:
