@@ -214,7 +214,7 @@ def test_two_machines_are_lost(served):
     back = made.start(1)
     back.says("lost its majority: 1 of 3 members answer, 2 must")
     assert left.code() == back.code() == 4
-    assert "start the job anew, on all nodes" in left.report
+    assert "stop all agents, then start the job again" in left.report
 
 
 def test_two_machines_are_cut_off_for_a_while(served):
