@@ -208,7 +208,7 @@ class Figures:
         # A first round of all; or one of all but the last, which ends for that, and the next one.
         self.full = job.after(entries, State())
         self.running = job.after(entries[:-1], State())
-        self.again = [replace(entry, after=1) for entry in entries]
+        self.again = [replace(entry, after=self.running.round) for entry in entries]
         self.ended = job.after([*entries[:-1], self.again[-1]], self.running)
         self.next = job.after(self.again, self.ended)
         self.data = encoded_state(self.full)

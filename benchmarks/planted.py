@@ -274,10 +274,10 @@ def leader_wedged() -> None:
 
     def around(written: Any) -> Any:
         def refuses(self: Any, operation: Any) -> Any:
-            if operation.state.open and operation.state.round > 1 and wrote_first:
+            if operation.state.open and operation.state.round.number > 1 and wrote_first:
                 raise ValueError("expected a state that the store takes, found one that is too large")
             answer = written(self, operation)
-            if operation.state.open and operation.state.round == 1 and answer is not None and answer[2]:
+            if operation.state.open and operation.state.round.number == 1 and answer is not None and answer[2]:
                 wrote_first.append(True)
             return answer
 
@@ -440,7 +440,7 @@ def counted_twice() -> None:
 
     def around(decide: Any, roster: Any, state: Any, *rest: Any) -> Any:
         decision = decide(roster, state, *rest)
-        formed = isinstance(decision, Write) and decision.state.round > state.round
+        formed = isinstance(decision, Write) and decision.state.round != state.round
         if formed and state.end is not None and state.end.counted:
             return Write(replace(decision.state, restarts=decision.state.restarts + 1), decision.reason)
         return decision
@@ -506,7 +506,7 @@ def news_lost() -> None:
         def deaf(self: Any) -> None:
             member, state = self.membership, self.state
             runs = state is not None and state.open and member.running and not member.done
-            if not (runs and len(state.seats) > 1 and state.round % 3 == 0):
+            if not (runs and len(state.seats) > 1 and state.round.number % 3 == 0):
                 state_changed(self)
 
         return deaf

@@ -139,7 +139,7 @@ def snapshot_of(job: JobObservation, target: Target, store_members: tuple[str, .
         backend=target.backend,
         endpoint=target.endpoint,
         phase=Phase.CLOSED if state.closed else Phase.RUNNING if state.open else Phase.GATHERING,
-        round=state.round,
+        round=state.round.number,
         formed_because=state.reason,
         nodes=nodes,
         members=tuple(members),

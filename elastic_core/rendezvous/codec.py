@@ -9,14 +9,14 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from elastic_core.errors import ProcessFailure, RendezvousStateError
-from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, State
+from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, RoundId, State
 from elastic_core.rendezvous.seal import MARK
 from elastic_core.rendezvous.seats import NOBODY, Seats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = 4
+VERSION = 5
 LONGEST_STATE = 16 * 1024 * 1024
 LONGEST_ENTRY = 64 * 1024
 _LONGEST_NAME = 255
@@ -60,8 +60,9 @@ _ENTRY_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "max_restarts": int,
     "labels": dict,
     "stop_timeout": (int, float),
-    "after": int,
-    "done": int,
+    "after": (list, tuple),
+    "waits": bool,
+    "done": (list, tuple),
     "unreachable": (list, tuple),
     "lifeline": int,
 }
@@ -114,7 +115,7 @@ def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
             raise ValueError(f"expected {document['seats']} seats, found {len(seats)}")
         keys = list(seats.keys) if document["gone"] or document["done"] else []
         return State(
-            round=_natural(document["round"]),
+            round=_round_of(document["round"]),
             open=_typed(document["open"], bool),
             seats=seats,
             gone=tuple(keys[_natural(rank)] for rank in _items(document["gone"])),
@@ -151,8 +152,9 @@ def decoded_entry(data: bytes) -> Entry:
     try:
         values = {name: _typed(document[name], kind) for name, kind in _ENTRY_TYPES.items()}
         labels = {_text(name): _text(value) for name, value in values.pop("labels").items()}
-        unreachable = _names(values.pop("unreachable"))[:_MOST_UNREACHABLE]
-        entry = Entry(**values, labels=labels, unreachable=unreachable)
+        values["unreachable"] = _names(values["unreachable"])[:_MOST_UNREACHABLE]
+        values["after"], values["done"] = _round_of(values["after"]), _round_of(values["done"])
+        entry = Entry(**values, labels=labels)
         check_entry(entry)
         return entry
     except _UNFIT as error:
@@ -169,7 +171,7 @@ def check_entry(entry: Entry) -> None:
         raise ValueError(f"expected a worker, found {entry.local_world_size}")
     if not 0 <= entry.port < 2**16 or not 0 <= entry.lifeline < 2**16:
         raise ValueError(f"expected two ports, found {entry.port} and {entry.lifeline}")
-    least = min(entry.max_restarts, entry.after, entry.done, entry.stop_timeout)
+    least = min(entry.max_restarts, entry.after.number, entry.done.number, entry.stop_timeout)
     if least < 0:
         raise ValueError(f"expected numbers of 0 or more, found {least}")
 
@@ -179,6 +181,11 @@ def _natural(value: Any) -> int:
     if number < 0:
         raise ValueError(f"expected a number of 0 or more, found {number}")
     return number
+
+
+def _round_of(item: Any) -> RoundId:
+    number, by = item
+    return RoundId(_natural(number), _name(by))
 
 
 def _items(values: Any) -> list[Any]:

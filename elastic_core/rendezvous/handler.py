@@ -3,6 +3,7 @@ workers' store and opens the store of a round."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -95,7 +96,7 @@ class DynamicRendezvousHandler(RoundHandler):
         self._driver = Driver(Node(entry, self._settings), self._backend, self._clock, patience)
         self._lifeline = Lifeline(self._neighbour, lambda key: self._driver.tell(lambda node: node.lost(key)))
         self._driver.subscribe(self._lifeline.look)
-        self._shut = False
+        self._shut = self._left = self._stopped = False
         self._turns = 1 + settings.max_nodes // _SEEING_NODES
         self._turn = secrets.randbelow(self._turns)  # nodes that begin to wait at once do not look at once
 
@@ -220,12 +221,12 @@ class DynamicRendezvousHandler(RoundHandler):
         assert rank is not None
         host = state.seats[0]
         where = self._stores.seen_from_here(RendezvousStoreInfo(host.member.address, host.port))
-        store = self._stores.open(state.round, where, rank == 0)
+        store = self._stores.open(state.round.number, where, rank == 0)
         obstacle = self._driver.ask(lambda node, now: node.obstacle(now))
         if obstacle is not None:  # it left while the store was made
             self._stores.release()
             raise obstacle
-        agreed = described.Round(state.round, state.seats.members, state.restarts, state.reason, of_end(state))
+        agreed = described.Round(state.round.number, state.seats.members, state.restarts, state.reason, of_end(state))
         return RendezvousInfo(store, rank, len(state.seats), where, agreed)
 
     def is_closed(self) -> bool:
@@ -265,22 +266,28 @@ class DynamicRendezvousHandler(RoundHandler):
             raise obstacle if self._shut and obstacle else no_answer(outage, fault, self._patience.answer)
 
     def shutdown(self) -> bool:
-        was_shut, self._shut = self._shut, True
-        if was_shut:
+        if not self._shut:
+            self._shut = True
+            with contextlib.ExitStack() as ending:  # all of it, whatever fails
+                ending.callback(self._stores.release)
+                ending.callback(self._lifeline.close)
+                ending.callback(self._stop_driver)
+                self._left = self._leave_for_good()
+        return self._left and self._stopped
+
+    def _leave_for_good(self) -> bool:
+        """Whether the other nodes can know of it."""
+        if not self._driver.ask(lambda node, now: node.shut_down()) or not self._driver.started:
             return True
-        met = self._driver.ask(lambda node, now: node.shut_down())
-        told = True
-        if self._driver.started and met:
-            away = self._driver.ask(lambda node, now: node.connection.outage is not None)
-            patience = self._patience.outage if away else self._patience.answer
-            told = self._driver.carry_out(lambda node: node.retire("it was shut down"), patience)
-            self.hand_over()
-            self._linger()
-        try:
-            return self._driver.stop() and told
-        finally:
-            self._lifeline.close()
-            self._stores.release()
+        away = self._driver.ask(lambda node, now: node.connection.outage is not None)
+        patience = self._patience.outage if away else self._patience.answer
+        left = self._driver.carry_out(lambda node: node.retire("it was shut down"), patience)
+        self.hand_over()
+        self._linger()
+        return left
+
+    def _stop_driver(self) -> None:
+        self._stopped = self._driver.stop()
 
     def hand_over(self) -> bool:
         if not self._backend.hosts_store or self._known_closed():

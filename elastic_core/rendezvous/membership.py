@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.clock import LONG_AGO, later
 from elastic_core.interfaces.handler import Outcome, Verdict
-from elastic_core.rendezvous.model import Cause, first_failures
+from elastic_core.rendezvous.model import NO_ROUND, Cause, RoundId, first_failures
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration, Instant
@@ -43,13 +43,13 @@ class JoinStatus(enum.Enum):
         return self in (JoinStatus.WAITING, JoinStatus.SPARE)
 
 
-def join_status(state: State, key: str, after: int, max_nodes: int) -> JoinStatus:
+def join_status(state: State, key: str, after: RoundId, max_nodes: int) -> JoinStatus:
     """Where the node stands that wants a round newer than `after`."""
     if state.closed:
         return JoinStatus.CLOSED
     if state.refusal(key):
         return JoinStatus.REFUSED
-    if state.open and state.round > after and state.seated(key):
+    if state.open and state.round != after and state.seated(key):
         return JoinStatus.MEMBER
     if key in state.draining:
         return JoinStatus.DRAINED
@@ -58,16 +58,15 @@ def join_status(state: State, key: str, after: int, max_nodes: int) -> JoinStatu
     return JoinStatus.SPARE if len(state.busy) >= max_nodes else JoinStatus.WAITING
 
 
-def missed(state: State, key: str, after: int) -> int | None:
+def missed(state: State, key: str, after: RoundId) -> RoundId | None:
     """The last round, if it formed without the node that wants one newer than `after`, or was over before that looked;
     None otherwise. The node has to announce that it wants a newer one: until then its entry is of the past."""
     running = state.open and state.seated(key)
-    return state.round if state.round > after and not running else None
+    return state.round if state.round != after and not running else None
 
 
-def verdict(state: State, key: str, number: int) -> Verdict | None:
-    """What has become of round `number`, of which the node is a member; None while it runs. In a store that has lost
-    its memory another round may have formed with that number."""
+def verdict(state: State, key: str, round_id: RoundId) -> Verdict | None:
+    """What has become of this round, of which the node is a member; None while it runs."""
     if state.closed:
         return Verdict(
             Outcome.CLOSED,
@@ -78,9 +77,9 @@ def verdict(state: State, key: str, number: int) -> Verdict | None:
         )
     if key in state.draining:
         return Verdict(Outcome.DRAINED, DRAINED)
-    if state.round == number and state.open and state.seated(key):
+    if state.round == round_id and state.open:
         return None
-    if state.round > number or state.open or state.end is None:
+    if state.round != round_id or state.end is None:
         return Verdict(Outcome.RESTART, f"round {state.round} formed without this node, which counted as gone")
     return of_end(state)
 
@@ -100,7 +99,7 @@ class Membership:
     """What one node is and wants to be.
 
     Args:
-        round: the round it is in or was in last; 0 before the first.
+        round: the round it is in or was in last.
         formed: the state in which it came to its last round; None before the first.
         running: whether it is in a round.
         done: whether its workers have succeeded.
@@ -113,7 +112,7 @@ class Membership:
         shut: whether it will never take part again.
     """
 
-    round: int = 0
+    round: RoundId = NO_ROUND
     formed: State | None = None
     running: bool = False
     done: bool = False
@@ -133,7 +132,7 @@ class Membership:
 
     def wants(self, state: State | None) -> Membership:
         """Join the next round that forms after this state."""
-        was_closed = self.round == 0 and state is not None and state.closed is not None
+        was_closed = not self.round and state is not None and state.closed is not None
         return replace(self, joins=True, cut_off=False, was_closed=was_closed)
 
     def steps_back(self) -> Membership:

@@ -16,7 +16,7 @@ from elastic_core.errors import (
 )
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.rendezvous.membership import DRAINED, JoinStatus, join_status
-from elastic_core.rendezvous.model import Cause, first_failures
+from elastic_core.rendezvous.model import NO_ROUND, Cause, first_failures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +116,7 @@ def progress(
         return f"connecting to the store at {settings.endpoint}" if settings.endpoint else "connecting to the store"
     if state.open and state.seated(key):
         return _work_left(state, roster)
-    status = join_status(state, key, 0, settings.max_nodes)
+    status = join_status(state, key, NO_ROUND, settings.max_nodes)
     if status is JoinStatus.SPARE:
         return f"round {state.round} is full with {len(state.busy)} nodes; this one is a spare"
     if status is JoinStatus.WAITING:

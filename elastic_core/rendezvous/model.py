@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from elastic_core.interfaces.handler import no_restart_left
 from elastic_core.interfaces.node import Member, Node
@@ -23,17 +23,40 @@ if TYPE_CHECKING:
     from elastic_core.errors import ProcessFailure
 
 
+class RoundId(NamedTuple):
+    """Which round it is. A store can lose its data, and the rounds that form next get numbers that were used before, so
+    a number alone does not identify a round. False before the first round; as text, the number.
+
+    Args:
+        number: counted from 1; 0 before the first round.
+        by: unique for each write that formed a round.
+    """
+
+    number: int = 0
+    by: str = ""
+
+    def __bool__(self) -> bool:
+        return self.number > 0
+
+    def __str__(self) -> str:
+        return str(self.number)
+
+
+NO_ROUND = RoundId()
+
+
 @dataclass(frozen=True)
 class Entry:
-    """What one node announces, under a key that only it writes: it wants a round newer than `after`.
+    """What one node announces, under a key that only it writes: whether it waits for a round newer than `after`.
 
     Args:
         key: unique for every start of an agent: the node's name and an incarnation.
         node: the node's name.
         address, port: where the workers' store would be if this node became rank 0.
         stop_timeout: seconds that this node may take to stop its workers.
-        after: the last round that it knows of; 0 before the first.
-        done: the round in which all its workers succeeded; 0 for none.
+        after: the last round that it knows of.
+        waits: whether it waits for the next round; False while it is in that one.
+        done: the round in which all its workers succeeded.
         unreachable: keys of members of the last round that this node could not reach.
         lifeline: the port at `address` where the others see whether its agent lives; 0 if they cannot.
     """
@@ -49,8 +72,9 @@ class Entry:
     max_restarts: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     stop_timeout: Duration = 0.0
-    after: int = 0
-    done: int = 0
+    after: RoundId = NO_ROUND
+    waits: bool = True
+    done: RoundId = NO_ROUND
     unreachable: tuple[str, ...] = ()
     lifeline: int = 0
 
@@ -142,7 +166,7 @@ class State:
     """Everything the nodes agree on.
 
     Args:
-        round: the number of the last round that formed; 0 for none.
+        round: the last round that formed.
         open: whether it still runs.
         seats: its members in rank order.
         gone: keys of members that were lost or left since it formed.
@@ -158,7 +182,7 @@ class State:
         origin: the key of the node that wrote the first state of the job, which tells it from an earlier job of its id.
     """
 
-    round: int = 0
+    round: RoundId = NO_ROUND
     open: bool = False
     seats: Seats = NOBODY
     gone: tuple[str, ...] = ()
@@ -190,7 +214,7 @@ class State:
     @property
     def progress(self) -> tuple[int, bool, bool, int, int]:
         """Grows with every change: a store in which it is less than it was has lost its memory."""
-        return self.round, self.closed is not None, not self.open, self.restarts, self.serial
+        return self.round.number, self.closed is not None, not self.open, self.restarts, self.serial
 
     @functools.cached_property
     def busy(self) -> tuple[str, ...]:
@@ -215,12 +239,13 @@ class State:
 def formed(
     state: State, seats: Iterable[Seat], max_restarts: int, reason: str, announced: Collection[str] = ()
 ) -> State:
-    """The next round. `announced`: all keys that have an entry. What is kept about others is forgotten, except for a
-    node that was drained in the last round: it may only be cut off, and come back."""
+    """The next round, which the node that writes it identifies. `announced`: all keys that have an entry. What is kept
+    about others is forgotten, except for a node that was drained in the last round: it may only be cut off, and come
+    back."""
     taken = Seats.of(seats)
     return replace(
         state,
-        round=state.round + 1,
+        round=RoundId(state.round.number + 1),
         open=True,
         seats=taken,
         gone=(),
@@ -244,11 +269,11 @@ def ended(state: State, cause: Cause, by: str, reason: str, gone: tuple[str, ...
     return replace(state, open=False, gone=state.gone + new, end=End(cause, by, reason))
 
 
-def failed(state: State, number: int, report: Report) -> State:
-    """Workers of a node failed in round `number`: the round is over for all nodes. A second report of a node replaces
+def failed(state: State, round_id: RoundId, report: Report) -> State:
+    """Workers of a node failed in this round: the round is over for all nodes. A second report of a node replaces
     its first; reports of several nodes about one round use one restart together. A failure in a round that was over for
     another cause followed from that cause, and is not reported."""
-    if state.closed or state.round != number or not state.seated(report.key):
+    if state.closed or state.round != round_id or not state.seated(report.key):
         return state
     if state.open:
         told = replace(state, open=False, end=End(Cause.FAILURE, report.node, why(report), (report,)))
@@ -324,10 +349,10 @@ def left(state: State, key: str, reason: str) -> State:
     return ended(state, Cause.LEFT, node, f"{node} left: {reason}", (key,))
 
 
-def succeeded(state: State, keys: Collection[str], number: int) -> State:
-    """The workers of these members have succeeded in round `number`. Such members are not missed if they go, and the
+def succeeded(state: State, keys: Collection[str], round_id: RoundId) -> State:
+    """The workers of these members have succeeded in this round. Such members are not missed if they go, and the
     job is over once there are no others."""
-    if state.closed or state.round != number or not state.open:
+    if state.closed or state.round != round_id or not state.open:
         return state
     done = set(state.done)
     new = tuple(key for key in keys if state.seated(key) and key not in done)

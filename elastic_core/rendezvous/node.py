@@ -49,7 +49,7 @@ from elastic_core.rendezvous.effects import (
 )
 from elastic_core.rendezvous.election import Election, goes_by_age, position
 from elastic_core.rendezvous.membership import JoinStatus, Membership, join_status, missed, verdict
-from elastic_core.rendezvous.model import Cause, Report, State
+from elastic_core.rendezvous.model import NO_ROUND, Cause, Report, State
 from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.policy import Wait, Write, decide, enough
 from elastic_core.rendezvous.repair import Remedy, Repair
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.handler import RendezvousStoreInfo, Verdict
     from elastic_core.log import EventName
     from elastic_core.rendezvous.effects import Operation, Registration, Request
-    from elastic_core.rendezvous.model import Entry
+    from elastic_core.rendezvous.model import Entry, RoundId
     from elastic_core.rendezvous.policy import Decision
     from elastic_core.rendezvous.seats import Seat
     from elastic_core.rendezvous.settings import RendezvousSettings
@@ -110,13 +110,13 @@ class Node:
         self.registered: Entry | None = None
         self._stood: Entry | None = None
         self._may_stand = False
-        self._seated_in = 0
+        self._rounds_formed = 0
         self._beat_at = LONG_AGO
         self._beats = 0
         # The others, and what follows from what is seen of them.
         self.seen = Observation.of(settings)
         self._roster_stale = True
-        self._enough: tuple[int, Instant] | None = None
+        self._enough: tuple[RoundId, Instant] | None = None
         self._decision: Decision | None = None
         self._decide_at: Instant | None = None
         self.gathering: Wait | None = None
@@ -158,23 +158,24 @@ class Node:
         self.entry = replace(
             self.entry,
             after=self.membership.round,
-            done=0,
+            waits=True,
+            done=NO_ROUND,
             address=where.master_addr,
             port=where.master_port,
             unreachable=tuple(unreachable),
             lifeline=lifeline,
         )
-        self._catch_up()
+        self._follow()
         self._hurry()
 
     def _give_up_round(self) -> None:
         """A node that wants a new round while its last one runs ends that for all, as users of torch's handlers expect:
         they report nothing. Does nothing after a report, or when the round is over."""
-        name, number, cut_off = self.entry.node, self.membership.round, self.membership.cut_off
-        if number:
+        name, round_id, cut_off = self.entry.node, self.membership.round, self.membership.cut_off
+        if round_id:
             reason = f"{name} was cut off from the store" if cut_off else f"{name} wants a new round"
             cause = Cause.LOST if cut_off else Cause.LEFT
-            self.request(Amend(_given_up, (self.key, number, cause, name, reason)))
+            self.request(Amend(_given_up, (self.key, round_id, cause, name, reason)))
 
     def reaches(self, unreachable: Sequence[str]) -> None:
         """These are the members that it cannot reach now."""
@@ -317,7 +318,7 @@ class Node:
         if outage is None:
             self._tell_fault(error)
         else:
-            self.registered = None  # the store may come back without its memory
+            self._unregister()  # the store may come back without its memory
             self._extend_join(now)
         self.connection = self.connection.failed(asked, outage, now)
         if purpose == "request":
@@ -362,14 +363,14 @@ class Node:
         state = found or State()
         due = state if self.state is None else model.recovered(self.state, state)
         if due is not state:
-            self._note("warning", "store lost its state", round=due.round)
-            self._expect_all_back(now)
-            self.registered = None
+            self._note("warning", "store lost its state", round=due.round.number)
+            self._has_lost_data(now)
             self._to_give_back = (due, token)
             return
         if state == self.state and state.round and not was_spoilt:  # another node gave it back
-            self._expect_all_back(now)
-            self.registered = None
+            self._has_lost_data(now)
+        elif self.state is not None and state.round != self.state.round:  # perhaps given back to a store that was empty
+            self.seen = self.seen.all_back_by(later(now, self.settings.window))
         self._took(state, token, now)
 
     def _pass_over(self, found: Unreadable, token: Token | None, now: Instant) -> None:
@@ -401,20 +402,26 @@ class Node:
         self._roster_stale = True
         if before is not None and before.round != state.round:
             self.seen = replace(self.seen, ended=frozenset())
-        if state.seated(self.key):
-            self._seated_in = state.round
         nobody_leads = bool(state.round) and not state.open and not state.closed and not state.busy
         if nobody_leads != self.election.recount:
             self.election = replace(self.election, recount=nobody_leads)
         self._follow()
 
     def _follow(self) -> None:
-        """What the state means for a node that wants a round."""
-        if not self.membership.joins or self.state is None:
+        """What the state means for a node that wants a round. A round that formed from an older entry of the node has
+        another address for it, so it cannot run."""
+        state = self.state
+        if not self.membership.joins or state is None:
             return
         self._catch_up()
-        if self.join_status is JoinStatus.MEMBER:
-            self.membership = self.membership.came_to(self.state)
+        rank = state.rank(self.key)
+        if rank is None or self.join_status is not JoinStatus.MEMBER:
+            return
+        if state.seats[rank] == self.entry.seat:
+            self.membership = self.membership.came_to(state)
+        else:
+            reason = f"{self.entry.node} has announced another address since"
+            self.request(Amend(_given_up, (self.key, state.round, Cause.LEFT, self.entry.node, reason)))
 
     def _catch_up(self) -> None:
         """It wants a round newer than the last one, if that is not its own."""
@@ -437,7 +444,7 @@ class Node:
             return
         if self._asked_for == "work" and isinstance(self._decision, Write):
             reason = self._decision.reason
-            self._note("debug", "rendezvous state written", round=operation.state.round, reason=reason)
+            self._note("debug", "rendezvous state written", round=operation.state.round.number, reason=reason)
         self._took(operation.state, token, now)
 
     def _observe(self, found: tuple[Registration, ...], now: Instant) -> None:
@@ -506,7 +513,19 @@ class Node:
         """The store has dropped the entry of this node, which lives, and perhaps those of others."""
         self._note("warning", "entry dropped")
         self._expect_all_back(now)
+        self._unregister()
+
+    def _unregister(self) -> None:
+        """The entry has to be written again. It was written when the node waited for the round that it is in now: in a
+        store that has lost that round, the node would be seated in another one while its workers run."""
         self.registered = None
+        if self._stood is not None and self.membership.round and not self.membership.joins:
+            self._stood = self.entry = replace(self.entry, after=self.membership.round, waits=False)
+
+    def _has_lost_data(self, now: Instant) -> None:
+        """A beat finds out whether the entry of this node is lost, too."""
+        self._expect_all_back(now)
+        self._beat_at = now
 
     def _expect_all_back(self, now: Instant) -> None:
         """The store was away, or slept, and may have dropped all entries as it drops those of nodes that do not beat.
@@ -572,13 +591,9 @@ class Node:
 
     def _restore(self) -> Operation | None:
         """After an outage the node first restores its entry, even when the state cannot be read."""
-        stood = self._stood
-        if not self._registers or self.registered is not None or stood is None or self._is_outdated(stood):
+        if not self._registers or self.registered is not None or self._stood is None:
             return None
-        readable = self.fault is None or not isinstance(self.fault, ElasticError)
-        if self._state_stale and stood.after < self._seated_in and readable:
-            return self._read()
-        return self._announce(stood)
+        return self._announce(self._stood)
 
     def _read(self) -> Operation | None:
         if not self._state_stale and (self.state is not None or self._to_give_back is not None):
@@ -625,7 +640,10 @@ class Node:
         return self._counted(changed)
 
     def _counted(self, changed: State) -> State:
-        """As it is written."""
+        """As it is written. A round that it forms gets an id that no other write has."""
+        if changed.round.number > (self.state or State()).round.number:
+            self._rounds_formed += 1
+            changed = replace(changed, round=changed.round._replace(by=f"{self.key}.{self._rounds_formed}"))
         return replace(changed, serial=changed.serial + 1, origin=changed.origin or self.key)
 
     def _settle(self, fault: Exception | None = None) -> None:
@@ -635,18 +653,13 @@ class Node:
 
     def _register(self) -> Operation | None:
         waits = any(isinstance(request, Amend) for request in self._requests)
-        if waits or not self._registers or self.registered == self.entry or self._is_outdated(self.entry):
+        if waits or not self._registers or self.registered == self.entry:
             return None
         return self._announce(self.entry)
 
     def _announce(self, entry: Entry) -> Operation:
         self._may_stand = True
         return Announce(entry)
-
-    def _is_outdated(self, entry: Entry) -> bool:
-        """Whether the entry led to a round that is past: a node that slept while the others went on without it would
-        look like one that waits for the next, and be given a seat before it knows."""
-        return self.state is not None and entry.after < self._seated_in < self.state.round
 
     def _step_in(self) -> Operation | None:
         """Counted before anything is written: what this node writes may move the next in line up, and it must not find
@@ -745,12 +758,14 @@ class Node:
         member, state = self.membership, self.state
         if member.shut:
             return RendezvousGracefulExitError("the rendezvous was shut down on this node")
-        if isinstance(self.fault, ElasticError):
-            return self.fault
         if member.left:
             return RendezvousGracefulExitError("this node left the rendezvous while it was joining")
+        if member.running:
+            return None
+        if isinstance(self.fault, ElasticError):
+            return self.fault
         if member.joins and state is not None and self.join_status.is_final:
-            had, run_id = member.round > 0, self.settings.run_id
+            had, run_id = bool(member.round), self.settings.run_id
             return messages.no_place(state, self.join_status, self.key, run_id, member.was_closed, had)
         due = self.join_deadline
         if due is None or now < due:
@@ -845,7 +860,7 @@ class Node:
         state, member = self.state or State(), self.membership
         if state.closed:
             return None
-        if state.round > member.round or (self.key in state.gone and not member.left):
+        if state.round != member.round or (self.key in state.gone and not member.left):
             return LONG_AGO
         if member.left:
             return None
@@ -875,10 +890,10 @@ def _as_it_is(state: State) -> State:
     return state
 
 
-def _given_up(state: State, key: str, number: int, cause: Cause, by: str, reason: str) -> State:
+def _given_up(state: State, key: str, round_id: RoundId, cause: Cause, by: str, reason: str) -> State:
     """Where others have failed meanwhile, they may have lost a peer by the fence of this node. What failed here as well
     may not have."""
-    if state.round != number or not state.seated(key):
+    if state.round != round_id or not state.seated(key) or key in state.done:
         return state
     if state.open:
         return model.ended(state, cause, by, reason)

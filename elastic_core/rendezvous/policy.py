@@ -161,7 +161,8 @@ def _while_gathering(
         reason = f"{len(ready)} of {settings.min_nodes} nodes joined"
         return Wait(reason, None, len(ready), settings.min_nodes, names)
     since = now if enough_since is None else enough_since
-    if now < (given_back := later(since, settings.window)) and any(entry.after > state.round for entry in ready):
+    ahead = any(entry.after.number > state.round.number for entry in alive(roster, state))
+    if ahead and now < (given_back := later(since, settings.window)):
         reason = f"{len(ready)} nodes joined, waiting for the state that the store has lost"
         return Wait(reason, given_back, len(ready), settings.max_nodes, names)
     until = _until(ready, missing, state, settings, since)

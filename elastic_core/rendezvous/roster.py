@@ -67,9 +67,9 @@ def alive(roster: Roster, state: State) -> list[Entry]:
 
 
 def is_ready(entry: Entry, state: State) -> bool:
-    """Whether the node waits for the next round, and knows of the last one: what was announced before that formed is of
-    the past. A member waits only after the end of its round."""
-    return entry.after >= state.round and not (state.open and state.seated(entry.key))
+    """Whether the node waits for the next round, and knows of this last one: an entry that names another round is of
+    the past, or of a history that the store has lost. A member waits only after the end of its round."""
+    return entry.waits and entry.after == state.round and not (state.open and state.seated(entry.key))
 
 
 def waiting(roster: Roster, state: State) -> list[Entry]:

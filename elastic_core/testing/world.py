@@ -14,7 +14,7 @@ from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import Outcome, RendezvousStoreInfo
 from elastic_core.rendezvous import model
 from elastic_core.rendezvous.effects import Amend, Announce, Rest, Withdraw, WriteState
-from elastic_core.rendezvous.model import Entry, Report, State
+from elastic_core.rendezvous.model import NO_ROUND, Entry, Report, RoundId, State
 from elastic_core.rendezvous.node import Node
 from elastic_core.testing.fakes import FakeClock
 from elastic_core.testing.store_model import StoreModel
@@ -50,7 +50,7 @@ class WorldNode:
         rounds: the rounds it ran, each with its rank.
         machine: what it decides with.
         calls: how often it asked for each operation, by the name of its class.
-        works_in: the round whose workers run here; 0 for none.
+        works_in: the round whose workers run here.
         reachable, frozen: see `World`.
     """
 
@@ -69,8 +69,8 @@ class WorldNode:
         node = described.Node(name, host=name, max_restarts=max_restarts, stop_timeout=stops_in)
         self.machine = Node(Entry.of(node, key), settings)
         self.phase = Phase.WANTS
-        self.rounds: list[tuple[int, int]] = []
-        self.works_in = 0
+        self.rounds: list[tuple[RoundId, int]] = []
+        self.works_in = NO_ROUND
         self.frozen = False
         self.reachable = True
         self.lose_answers = 0
@@ -86,9 +86,9 @@ class WorldNode:
         self.join(now)
 
     @property
-    def number(self) -> int:
-        """The round it runs or ran last; 0 for none."""
-        return self.rounds[-1][0] if self.rounds else 0
+    def round(self) -> RoundId:
+        """The round it runs or ran last."""
+        return self.rounds[-1][0] if self.rounds else NO_ROUND
 
     @property
     def active(self) -> bool:
@@ -104,7 +104,7 @@ class WorldNode:
 
     def go(self, reason: str) -> None:
         """It leaves, and says so."""
-        self.phase, self.works_in = Phase.GONE, 0
+        self.phase, self.works_in = Phase.GONE, NO_ROUND
         self.machine.retire(reason)
 
     def follow(self, now: Instant, grace: Duration) -> None:
@@ -119,7 +119,7 @@ class WorldNode:
             elif found:
                 self.go("it is over")
         if self.phase is Phase.STOPS and self.stopped_at is not None and now >= self.stopped_at:
-            self.works_in = 0
+            self.works_in = NO_ROUND
             self.join(now)
 
     def _follow_join(self, now: Instant) -> None:
@@ -164,8 +164,9 @@ class World:
         self.nodes: dict[str, WorldNode] = {}
         self.sleeping = False
         self.forgotten = 0
+        self._groups: dict[RoundId, tuple[str, ...]] = {}
         self._late: list[tuple[Operation, int]] = []
-        self._told_done: set[tuple[str, int]] = set()
+        self._told_done: set[tuple[str, RoundId]] = set()
         self._leases: dict[str, tuple[tuple[int, int], Instant]] = {}
         self._random = random.Random(seed)
 
@@ -183,7 +184,7 @@ class World:
     def crash(self, name: str) -> None:
         """It is never heard of again; its entry stays."""
         node = self.nodes[name]
-        node.phase, node.works_in = Phase.CRASHED, 0
+        node.phase, node.works_in = Phase.CRASHED, NO_ROUND
 
     def freeze(self, name: str, frozen: bool = True) -> None:
         """It does nothing, like a process that was stopped (SIGSTOP), until it is let go on."""
@@ -232,14 +233,14 @@ class World:
     def fail(self, name: str, certain: bool = True) -> None:
         """Workers of it fail."""
         node = self.nodes[name]
-        node.machine.request(Amend(model.failed, (node.number, Report(node.key, node.name, (), certain))))
+        node.machine.request(Amend(model.failed, (node.round, Report(node.key, node.name, (), certain))))
         node.due = self.clock.now()
 
     def succeed(self, name: str) -> None:
         """All its workers succeed."""
         node = self.nodes[name]
         if node.phase is Phase.RUNS:
-            node.phase, node.works_in = Phase.DONE, 0
+            node.phase, node.works_in = Phase.DONE, NO_ROUND
             node.machine.succeed()
             node.due = self.clock.now()
 
@@ -380,7 +381,7 @@ class World:
             peers = [n for n in self.nodes.values() if n.works_in == node.works_in and n.key in node.unreachable]
             if node.works_in and peers and node.phase is Phase.RUNS and node.machine.verdict(self.clock.now()) is None:
                 self.fail(node.key.rpartition("/")[0], certain=False)
-                node.phase, node.works_in = Phase.STOPS, 0
+                node.phase, node.works_in = Phase.STOPS, NO_ROUND
                 node.stopped_at = self.clock.now()
 
     # -- what must hold
@@ -400,21 +401,23 @@ class World:
         """Whether a member of the last round has succeeded, whatever became of it since: nobody is let in any more."""
         state = self.state
         entries = [row.entry for key, row in self.store.rows if state.seated(key)]
-        return bool(state.done) or any(0 < entry.done == state.round for entry in entries)
+        return bool(state.done) or any(entry.done and entry.done == state.round for entry in entries)
 
     def in_step(self) -> bool:
         """Whether a round runs, every live node that can be in it is, and all members know it."""
         state = self.state
         wanting = [node for node in self.nodes.values() if node.active]
-        running = [node for node in wanting if node.phase is not Phase.WANTS and node.number == state.round]
+        running = [node for node in wanting if node.phase is not Phase.WANTS and node.round == state.round]
         expected = min(len(wanting), self.settings.max_nodes)
         return state.open and len(running) == len(state.busy) == expected
 
     def _check_write(self, old: State, new: State) -> None:
         assert not old.closed, "the state was written after the job was closed"
+        group = tuple(new.seats.keys)
+        assert self._groups.setdefault(new.round, group) == group, f"two groups have the id of round {new.round}"
         if self.forgotten and self._is_given_back(new):
             return
-        assert old.round <= new.round <= old.round + 1, f"round {new.round} after round {old.round}"
+        assert new.round.number - old.round.number in (0, 1), f"round {new.round} after round {old.round}"
         assert 0 <= new.restarts - old.restarts <= 1, f"{new.restarts} restarts after {old.restarts}"
         assert not set(new.gone) & set(new.done), "a node is gone and done"
         if new.round == old.round:
@@ -431,7 +434,7 @@ class World:
     def _check_end(self, old: State, new: State) -> None:
         """Healthy workers are not stopped for a node that is done."""
         if old.open and not new.open and not new.closed and new.end is not None:
-            done = {name for name, number in self._told_done if number == old.round}
+            done = {name for name, round_id in self._told_done if round_id == old.round}
             blamed = set(new.end.by.split(", "))
             healthy = new.end.cause in (model.Cause.LOST, model.Cause.LEFT, model.Cause.DRAINED)
             assert not (healthy and blamed <= done), f"round {old.round} ended for {blamed}, who had succeeded"
@@ -445,8 +448,8 @@ class World:
         for seat in new.seats:
             node = by_key[seat.key]
             announced = self.store.beats(seat.key) is not None
-            assert not announced or node.phase is not Phase.RUNS or node.number > old.round, (
-                f"{node.name} was seated in round {new.round} while it runs round {node.number}"
+            assert not announced or node.phase is not Phase.RUNS or node.round.number > old.round.number, (
+                f"{node.name} was seated in round {new.round} while it runs round {node.round}"
             )
         self._check_workers(old, new, by_key)
 
@@ -459,6 +462,6 @@ class World:
                 continue
             fresh = self.store.beats(key) is not None and not self.forgotten
             late = key in old.gone
-            assert not (fresh and not late and 0 < node.works_in <= old.round), (
+            assert not (fresh and not late and 0 < node.works_in.number <= old.round.number), (
                 f"round {new.round} formed while {node.name} still runs workers of round {node.works_in}"
             )

@@ -15,7 +15,7 @@ from elastic_core.hooks.records import RendezvousBackendRecord
 from elastic_core.interfaces.handler import RendezvousParameters
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
-from elastic_core.rendezvous.model import Cause, Entry, State, ended
+from elastic_core.rendezvous.model import Cause, Entry, RoundId, State, ended
 from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.rendezvous.seats import Seat, Seats
 
@@ -130,7 +130,7 @@ FAST = "--rdzv-conf=keep_alive_interval=0.05,keep_alive_max_attempt=2"
 
 def running(*names):
     seats = Seats.of(Seat(f"{name}/1", Member(name, f"host-{name}", name, "default", 1)) for name in names)
-    return State(round=2, open=True, seats=seats, min_nodes=1, max_nodes=2, max_restarts=3)
+    return State(round=RoundId(2), open=True, seats=seats, min_nodes=1, max_nodes=2, max_restarts=3)
 
 
 def test_status(store, job_flags, capsys):

@@ -14,7 +14,7 @@ from job_of_nodes import eventually, kill
 
 from elastic_core.errors import ExitCode
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
-from elastic_core.rendezvous.model import Closed, Entry, State
+from elastic_core.rendezvous.model import Closed, Entry, RoundId, State
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.versions import Keys
 
@@ -166,7 +166,7 @@ def close_well(stranger, was=None):
 def test_a_forged_end_is_none_with_a_secret(job, secret):
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=1", secret)
     first = job.round(2)
-    close_well(Stranger(job), State(round=9, origin="x"))
+    close_well(Stranger(job), State(round=RoundId(9), origin="x"))
     for agent in agents:
         agent.says("not signed")
     kill(first.pid("a"))
@@ -181,7 +181,7 @@ def test_a_first_state_of_somebody_else_costs_only_time(job, secret):
     stranger = Stranger(job)
     stranger.store.set(Keys("job").id, "0" * 16)
     place = stranger.keys.state(1)
-    theirs = HmacSeal("job", [b"fedcba9876543210"]).sealed(place, encoded_state(State(round=4, open=True)))
+    theirs = HmacSeal("job", [b"fedcba9876543210"]).sealed(place, encoded_state(State(round=RoundId(4), open=True)))
     stranger.store.set(place, b"stranger:" + theirs)
     stranger.store.set(stranger.keys.head, "1")
     agents = job.agents("a b", "--nnodes=2", secret)

@@ -39,7 +39,7 @@ from elastic_core.operate.doctor import peers
 from elastic_core.operate.observation import JobObservation
 from elastic_core.operate.target import Target as Job
 from elastic_core.rendezvous.codec import LONGEST_STATE, decoded_entry, decoded_state, encoded_entry, encoded_state
-from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, State
+from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, RoundId, State
 from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.over_state import StateStore
 from elastic_core.rendezvous.over_store import OverStore
@@ -125,8 +125,10 @@ def _states():
     seats = Seats.of([Seat("a/1", Member(*MEMBER), 29400), Seat("b/1", Member(*MEMBER))])
     failure = ProcessFailure(0, 7, 1, message="boom", timestamp=1.5, global_rank=3, node="a", stderr_tail=("line",))
     end = End(Cause.FAILURE, "a/1", "it failed", (Report("a/1", "a", (failure,), True),), True)
-    running = State(round=3, open=True, seats=seats, min_nodes=1, max_nodes=4, max_restarts=3, origin="a/1", serial=9)
-    ended = State(round=3, seats=seats, gone=("b/1",), done=("a/1",), draining=("a/1",), end=end, reason="why")
+    running = State(
+        round=RoundId(3), open=True, seats=seats, min_nodes=1, max_nodes=4, max_restarts=3, origin="a/1", serial=9
+    )
+    ended = State(round=RoundId(3), seats=seats, gone=("b/1",), done=("a/1",), draining=("a/1",), end=end, reason="why")
     closed = State(closed=Closed("a", "done", True), refused=(("d/1", "no"),))
     return tuple(map(encoded_state, (State(), running, ended, closed)))
 
@@ -191,7 +193,7 @@ def shown(data):
 
 @target(
     (RendezvousStateError,),
-    *(b"\n\n".join((one, encoded_entry(ENTRY), encoded_entry(Entry("b/1", "b", after=3)))) for one in STATES),
+    *(b"\n\n".join((one, encoded_entry(ENTRY), encoded_entry(Entry("b/1", "b", after=RoundId(3))))) for one in STATES),
 )
 def decided(data):
     """What a node makes of a state and of entries, which empty lines part."""
@@ -199,7 +201,7 @@ def decided(data):
     seen = JobObservation(0.0, 0.0, Observation(1.0, 5)).after_look(first, _announced(rest), 6.0)
     for now in (0.0, 6.0, 1e9):
         found = decide(seen.nodes.roster, seen.state, SETTINGS, now, 0.0)
-        if isinstance(found, Write) and max(found.state.round, found.state.restarts) < 2**62:
+        if isinstance(found, Write) and max(found.state.round.number, found.state.restarts) < 2**62:
             assert decoded_state(encoded_state(found.state)).seats == found.state.seats
 
 
@@ -377,7 +379,7 @@ def error_file(data):
         assert printable(text) == text
     result_file.write(FOLDER / "result.json", result_file.outcome("job", 1, error, History()))
     end = End(Cause.FAILURE, "a/1", "it failed", (Report("a/1", "a", (describe(evidence, PLAN),), True),))
-    decoded_state(encoded_state(State(round=1, end=end)))
+    decoded_state(encoded_state(State(round=RoundId(1), end=end)))
 
 
 @target(

@@ -42,11 +42,12 @@ def check_state(state: State, settings: RendezvousSettings) -> None:
 
 def check_step(old: State, new: State) -> None:
     must(not old.closed, "something was written after the job was closed")
-    must(old.round <= new.round <= old.round + 1, f"round {new.round} after round {old.round}")
+    must(new.round.number - old.round.number in (0, 1), f"round {new.round} after round {old.round}")
     must(0 <= new.restarts - old.restarts <= 1, f"{new.restarts} restarts after {old.restarts}")
     if new.restarts > old.restarts:
         must(old.open or (old.end and not old.end.counted), "a failure was counted twice")
-    if new.round == old.round:
+    if new.round.number == old.round.number:
+        must(new.round == old.round, f"another round {new.round}")
         must(new.seats == old.seats, f"the members of round {new.round} changed")
         must(old.open or not new.open, f"round {new.round} was taken up again")
         must(set(old.gone) <= set(new.gone), "a node came back into a round")
@@ -76,7 +77,7 @@ def check_write(rules: Rules, world: World, old: State, new: State, writer: Acto
 
 
 def _check_end(rules: Rules, world: World, old: State, new: State, actors: dict[str, Actor]) -> None:
-    done = {actor.key for actor in world.actors if 0 < actor.told_done == old.round}
+    done = {actor.key for actor in world.actors if actor.told_done == old.round}
     if old.open and not new.open and not new.closed and new.end:
         blamed = {key for key in old.seats.keys if old.names([key])[0] in new.end.by.split(", ")}
         healthy = new.end.cause in (Cause.LOST, Cause.LEFT, Cause.DRAINED)
@@ -98,15 +99,14 @@ def _check_round(
     for key in new.seats.keys:
         actor = actors[key]
         announced = world.store.beats(key) is not None
-        must(not announced or not 0 < actor.works_in <= old.round, f"{key} was seated while its old workers run")
+        must(not announced or not actor.works_in, f"{key} was seated while its old workers run")
         dead = actor.machine is None and world.now - actor.heard > 3 * rules.window
         known = writer is not None and world.now - writer.since >= 3 * rules.window
         must(not (dead and known), f"{key} was seated, which has been dead for three windows")
         must(actor.phase != GONE, f"{key} was seated, which has left")
     for key in old.seats.keys:
-        works = actors[key].works_in if key in actors else 0
-        if 0 < works <= old.round and not rightly_gone(rules, world, actors[key]):
-            must(holds=False, what=f"round {new.round} formed while {key} still runs workers of round {works}")
+        works = key in actors and 0 < actors[key].works_in.number <= old.round.number
+        must(not works or rightly_gone(rules, world, actors[key]), f"round {new.round} formed while {key} still works")
 
 
 def rightly_gone(rules: Rules, world: World, actor: Actor) -> bool:
@@ -117,6 +117,7 @@ def rightly_gone(rules: Rules, world: World, actor: Actor) -> bool:
 
 def check_rest(rules: Rules, world: World) -> None:
     """Of a world in which nobody has anything to do until time passes."""
+    check_groups(world)
     state = world.state
     if world.store.state is None or world.asleep:
         return
@@ -124,10 +125,23 @@ def check_rest(rules: Rules, world: World) -> None:
         if actor.phase != RUNS or actor.frozen or actor.machine is None:
             continue
         behind = f"{actor.key} runs round {actor.works_in}, and round {state.round} has formed"
-        must(actor.works_in >= state.round or rules.grace, behind)
+        must(actor.works_in.number >= state.round.number or rules.grace, behind)
         if not actor.cut_off and actor.asked is None:
             runs = state.open and state.round == actor.works_in and state.seated(actor.key)
             must(runs, f"{actor.key} runs round {actor.works_in}, which does not run, and the store answers it")
+
+
+def check_groups(world: World) -> None:
+    """Members that run the same round have the same list of members."""
+    groups: dict[object, tuple[str, ...]] = {}
+    for actor in world.actors:
+        if actor.machine is None or actor.phase != RUNS:
+            continue
+        formed = actor.machine.membership.formed
+        assert formed is not None
+        members = tuple(formed.seats.keys)
+        known = groups.setdefault(actor.machine.membership.round, members)
+        must(known == members, f"two groups run round {actor.works_in}: {known} and {members}")
 
 
 def check_settled(rules: Rules, world: World) -> None:
@@ -138,7 +152,7 @@ def check_settled(rules: Rules, world: World) -> None:
         must(not here, f"the job is closed, and {_names(here)} do not know")
         return
     must(not any(actor.phase in (STOPS, GOES) for actor in here), "a node never stops")
-    done = {a.key for a in world.actors if 0 < a.told_done == state.round}
+    done = {a.key for a in world.actors if a.told_done == state.round}
     ending = state.open and bool(done or any(a.phase == DONE for a in here))
     members = [a for a in here if a.phase in (RUNS, DONE)]
     must(all(a.number == state.round and state.open for a in members), "a node is in a round that does not run")

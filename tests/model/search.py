@@ -110,7 +110,7 @@ class Explorer:
                 fresh.append((key, after))
 
     def _look_at(self, number: int, world: World) -> None:
-        self.search.rounds = max(self.search.rounds, world.state.round)
+        self.search.rounds = max(self.search.rounds, world.state.round.number)
         if self._settle and not self._rules.busy(world):
             self.search.left_alone += 1
             try:

@@ -28,7 +28,7 @@ from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import Outcome, RendezvousStoreInfo
 from elastic_core.rendezvous import model
 from elastic_core.rendezvous.effects import Announce, Beat, Rest, Retire, Withdraw, WriteState
-from elastic_core.rendezvous.model import Entry, State
+from elastic_core.rendezvous.model import NO_ROUND, Entry, RoundId, State
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 from elastic_core.testing.store_model import StoreModel
@@ -72,7 +72,7 @@ class Actor(NamedTuple):
     Args:
         key: of its entry; its name before the stroke.
         machine: what it decides with, never changed; None once it is gone.
-        works_in: the round whose workers run here; 0 for none.
+        works_in: the round whose workers run here.
         number: the round that it runs or ran last.
         asked: the operation that is under way.
         due: when it looks again by itself.
@@ -91,8 +91,8 @@ class Actor(NamedTuple):
     key: str
     machine: Node | None
     phase: int = WANTS
-    works_in: int = 0
-    number: int = 0
+    works_in: RoundId = NO_ROUND
+    number: RoundId = NO_ROUND
     asked: Operation | None = None
     due: float = 0.0
     behind: float = 0.0
@@ -102,7 +102,7 @@ class Actor(NamedTuple):
     goodbye: Request | None = None
     heard: int = NOT_HEARD
     since: int = 0
-    told_done: int = 0
+    told_done: RoundId = NO_ROUND
     operations: int = 0
     frozen: bool = False
     cut_off: bool = False
@@ -274,7 +274,7 @@ class Rules:
         assert machine is not None
         if actor.phase in (STOPS, GOES):
             told = isinstance(actor.goodbye, Retire)
-            return actor.stops_by <= world.now and (actor.works_in > 0 or actor.phase == STOPS or not told)
+            return actor.stops_by <= world.now and (bool(actor.works_in) or actor.phase == STOPS or not told)
         return actor.phase in (RUNS, DONE) and machine.fence_at(now, self.grace) <= now
 
     def _has_news(self, world: World, actor: Actor) -> bool:
@@ -413,10 +413,10 @@ class Rules:
             actor = self._heed(world, actor, machine, now)
         if actor.phase == STOPS and actor.stops_by <= world.now:
             _join(machine, actor.name, now)
-            return actor._replace(phase=WANTS, works_in=0)
+            return actor._replace(phase=WANTS, works_in=NO_ROUND)
         if actor.phase == GOES and actor.stops_by <= world.now:
             if not isinstance(actor.goodbye, Retire):
-                return actor._replace(works_in=0, goodbye=machine.retire("it ends"))
+                return actor._replace(works_in=NO_ROUND, goodbye=machine.retire("it ends"))
             told = any(request is actor.goodbye for request, _ in settled)
             if told or (machine.connection.outage is not None and world.now > actor.stops_by):
                 return _gone(actor, GONE)
@@ -439,7 +439,7 @@ class Rules:
         """From now on it stops its workers, if it has any."""
         takes = self.stops.get(actor.name, 0) if actor.works_in else 0
         by = actor.stops_by if actor.phase in (STOPS, GOES) else world.now + takes
-        return actor._replace(phase=phase, stops_by=by, works_in=actor.works_in if takes else 0)
+        return actor._replace(phase=phase, stops_by=by, works_in=actor.works_in if takes else NO_ROUND)
 
     def _stopped(self, world: World, place: int) -> World:
         return _with(world, place, world.actors[place]._replace(stops_by=world.now, due=world.now))
@@ -459,7 +459,7 @@ class Rules:
         after = world._replace(store=store)
         if isinstance(operation, (Announce, Beat)) and store is not world.store:
             entry = operation.entry if isinstance(operation, Announce) else None
-            key, done = (entry.key, entry.done) if entry else (operation.key, 0)
+            key, done = (entry.key, entry.done) if entry else (operation.key, NO_ROUND)
             heard = (_heard(a, world.now, done) if a.key == key else a for a in world.actors)
             after = after._replace(actors=tuple(heard))
         if store.state is not before and store.state is not None:
@@ -602,7 +602,7 @@ def _told(world: World, actor: Actor, machine: Node) -> Actor:
     return actor
 
 
-def _heard(actor: Actor, now: int, done: int) -> Actor:
+def _heard(actor: Actor, now: int, done: RoundId) -> Actor:
     return actor._replace(heard=now, told_done=done or actor.told_done)
 
 
@@ -612,7 +612,7 @@ def _gone(actor: Actor, phase: int) -> Actor:
 
 def _succeeds(world: World, actor: Actor, machine: Node) -> Actor:
     machine.succeed()
-    return actor._replace(phase=DONE, works_in=0)
+    return actor._replace(phase=DONE, works_in=NO_ROUND)
 
 
 def _counted(new: State, old: State) -> State:

@@ -73,6 +73,8 @@ SEEN = {"lifelines": True}
 ANSWERS = ("loses an answer", "is late")
 
 FAILED = ("b/1 fails, uncertain",)
+SLOW_NODE = ("is interrupted", "fails")
+HOST_RESTARTED = ("b/1 crashes", "the store forgets")
 
 ALWAYS = [
     Case("1:2, nobody there yet, nothing bad happens", (1, 2), "ab", 0, 3_500, events=0),
@@ -83,6 +85,10 @@ ALWAYS = [
     Case("1:2, the first is done", (1, 2), "ab", 2, 20_000, 1, ("crashes", *ANSWERS), LEASES, ("a/1 succeeds",)),
     Case("1:2, one has failed", (1, 2), "ab", 2, 20_000, 1, ("crashes", *ANSWERS), {}, ("a/1 fails",)),
     Case("1:2, ends are seen", (1, 2), "ab", 2, 19_000, 1, ("crashes",), SEEN),
+    Case("2:2, the host was restarted", (2, 2), "ab", 2, 2_500, 1, SLOW_NODE, {}, HOST_RESTARTED),
+    Case("1:2, the host was restarted", (1, 2), "ab", 2, 2_500, 1, SLOW_NODE, {}, HOST_RESTARTED),
+    Case("2:2, the host was restarted, leases", (2, 2), "ab", 2, 1_000, 1, SLOW_NODE, LEASES, HOST_RESTARTED),
+    Case("1:2, the store forgot, one may come", (1, 2), "ab", 1, 8_000, 1, SLOW_NODE, {}, ("the store forgets",)),
 ]
 
 
@@ -101,6 +107,9 @@ NIGHTLY = [
     Case("1:2, one runs, one may come", (1, 2), "ab", 1, 100_000),
     Case("2:2, one is drained, one may come", (2, 2), "aba", 2, 1_100_000, 1, ("crashes",), SLOW, ("b/1 is drained",)),
     Case("1:3, three run, ends are seen", (1, 3), "abc", 3, 700_000, 1, ("crashes",), SEEN),
+    Case("2:3, the host was restarted", (2, 3), "abc", 3, 200_000, 1, ("is interrupted",), {}, HOST_RESTARTED),
+    Case("1:3, the store forgot", (1, 3), "abc", 2, 180_000, 1, ("is interrupted",), {}, ("the store forgets",)),
+    Case("2:2, crashes and a store that forgets", (2, 2), "ab", 2, 100_000, 2, ("crashes", "the store forgets")),
     Case("2:3, three run", (2, 3), "abc", 3, 170_000, 1, ("crashes", "fails", "succeeds")),
 ]
 

@@ -12,7 +12,7 @@ from elastic_core.interfaces.node import Member
 from elastic_core.operate.observation import JobObservation
 from elastic_core.operate.target import Target
 from elastic_core.rendezvous.codec import encoded_entry, encoded_state
-from elastic_core.rendezvous.model import Entry, State
+from elastic_core.rendezvous.model import Entry, RoundId, State
 from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.seats import Seat, Seats
 
@@ -24,8 +24,9 @@ class Job:
 
     @staticmethod
     def entry(name, **more):
-        values = {"key": f"{name}/1", "node": name, "host": f"host-{name}", "address": f"addr-{name}", **more}
-        return Entry(**values)
+        values = {"key": f"{name}/1", "node": name, "host": f"host-{name}", "address": f"addr-{name}"}
+        rounds = {field: RoundId(more.pop(field)) for field in ("after", "done") if field in more}
+        return Entry(**values | more | rounds)
 
     @classmethod
     def entries(cls, names, **more):
@@ -40,7 +41,7 @@ class Job:
     @classmethod
     def state(cls, names, **changes):
         """A state whose third round runs with these members."""
-        return State(**{"round": 3, "open": True, "seats": cls.seats(names), "max_restarts": 3, **changes})
+        return State(**{"round": RoundId(3), "open": True, "seats": cls.seats(names), "max_restarts": 3, **changes})
 
     @staticmethod
     def announced(entry, beats=0):

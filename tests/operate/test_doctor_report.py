@@ -19,7 +19,7 @@ from elastic_core.operate.doctor.finding import Check, Level, Report, as_dict, a
 from elastic_core.operate.doctor.machine import Torch
 from elastic_core.rendezvous import OPTIONS
 from elastic_core.rendezvous.codec import encoded_state
-from elastic_core.rendezvous.model import State, closed
+from elastic_core.rendezvous.model import RoundId, State, closed
 from elastic_core.testing import FakeClock
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "doctor.md"
@@ -66,7 +66,7 @@ def test_how_the_store_answers():
 
     assert levels(Answered((0.001,) * 10)) == ["ok", "ok"]
     assert levels(Answered((0.001, 0.5))) == ["warning", "ok"]
-    assert levels(Answered((0.001,), State(round=2))) == ["ok", "note"]
+    assert levels(Answered((0.001,), State(round=RoundId(2)))) == ["ok", "note"]
     assert levels(Answered((0.001,), closed(State(), "a", "over", True))) == ["ok", "fault"]
     assert levels(Answered((0.001,), unreadable="version 9")) == ["ok", "fault"]
 

@@ -12,7 +12,7 @@ import pytest
 from elastic_core.interfaces.backend import Announced
 from elastic_core.operate.snapshot import Standing, snapshot_of
 from elastic_core.operate.status import as_dict, as_text
-from elastic_core.rendezvous.model import Cause, Closed, Report, closed, ended, failed, refused
+from elastic_core.rendezvous.model import Cause, Closed, Report, RoundId, closed, ended, failed, refused
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "status.md"
 
@@ -75,7 +75,7 @@ def test_a_job_of_a_fixed_size_names_no_range(job, shown):
 def test_names_and_reasons_stay_on_their_lines_and_steer_nothing(job, shown, failure):
     snare = "\x1b[2J\u202e\n\nRoot cause: rank 9"
     report = Report("a/1", "a", (failure(1, message=f"a\tb {snare}", node=snare, reason=snare),), certain=True)
-    over = failed(job.state("ab", reason=snare), 3, report)
+    over = failed(job.state("ab", reason=snare), RoundId(3), report)
     text = shown(replace(over, closed=Closed(snare, snare, False)), job.entries("ab"))
     assert not {"\x1b", "\u202e"} & set(text)
     assert [line for line in text.splitlines() if line.startswith("Root cause: ")] == [
@@ -88,7 +88,7 @@ def test_names_and_reasons_stay_on_their_lines_and_steer_nothing(job, shown, fai
 
 def test_a_failure_and_its_last_words(job, shown, failure):
     report = Report("a/1", "a", (failure(1, message="ValueError: x", node="a", reason="exit code 1"),), certain=True)
-    text = shown(failed(job.state("ab"), 3, report), job.entries("ab"))
+    text = shown(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
     assert "\nThe last round that ended: failure: rank 1 on a: exit code 1; it used a restart\n" in text
     assert "\nRoot cause: rank 1 (local rank 0, pid 7) on a: exit code 1\n" in text
     assert "    ValueError: x\n" in text
@@ -96,7 +96,7 @@ def test_a_failure_and_its_last_words(job, shown, failure):
 
 def test_a_failure_of_which_the_cause_is_not_known_yet(job, shown, failure):
     report = Report("a/1", "a", (failure(1, node="a", reason="exit code 1"),), certain=False)
-    text = shown(failed(job.state("ab"), 3, report), job.entries("ab"))
+    text = shown(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
     assert "failure: rank 1 on a: exit code 1; if a node was lost, that was the cause: the next round" in text
 
 
@@ -129,7 +129,7 @@ def documented(text):
 
 def test_every_field_is_documented_and_no_other(job, told, failure):
     report = Report("a/1", "a", (failure(1),), certain=True)
-    full = told(closed(failed(job.state("a"), 3, report), "a", "why", False), job.entries("ab"))
+    full = told(closed(failed(job.state("a"), RoundId(3), report), "a", "why", False), job.entries("ab"))
     fields, nodes, standings = re.split(r"\nA node:\n|\n\| standing ", REFERENCE.read_text())
     assert documented(fields) == set(full)
     assert documented(nodes) == set(full["members"][0]) == set(full["others"][0])
@@ -141,7 +141,7 @@ def test_every_field_is_documented_and_no_other(job, told, failure):
 
 def test_what_programs_read(job, told, failure):
     report = Report("a/1", "a", (failure(1),), certain=True)
-    content = told(failed(job.state("ab", min_nodes=1, max_nodes=2), 3, report), job.entries("ab"), silent="b")
+    content = told(failed(job.state("ab", min_nodes=1, max_nodes=2), RoundId(3), report), job.entries("ab"), silent="b")
     assert (content["version"], content["run_id"], content["phase"], content["round"]) == (1, "job", "gathering", 3)
     assert (content["min_nodes"], content["max_nodes"], content["missing"]) == (1, 2, ["b"])
     assert [(node["rank"], node["node"], node["standing"]) for node in content["members"]] == [

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from elastic_core.operate.snapshot import Phase, Standing, snapshot_of
-from elastic_core.rendezvous.model import Cause, Closed, End, Report, drained, ended, failed, refused, succeeded
+from elastic_core.rendezvous.model import (
+    Cause,
+    Closed,
+    End,
+    Report,
+    RoundId,
+    drained,
+    ended,
+    failed,
+    refused,
+    succeeded,
+)
 
 
 @pytest.fixture
@@ -58,7 +69,7 @@ def test_a_spare_is_one_for_whom_there_is_no_room(job, snapshot):
 def test_who_is_done(job, snapshot):
     waits = snapshot(job.state("ab"), (job.entry("a", done=3), job.entry("b")))
     assert standings(waits.members) == {"a": "done", "b": "running"}
-    has_left = snapshot(succeeded(job.state("ab"), ["a/1"], 3), job.entries("b"))
+    has_left = snapshot(succeeded(job.state("ab"), ["a/1"], RoundId(3)), job.entries("b"))
     assert standings(has_left.members) == {"a": "done", "b": "running"}
     assert has_left.missing == ()
 
@@ -141,7 +152,7 @@ def test_a_job_that_is_over(job, snapshot):
 
 def test_the_first_failure_and_why_the_round_ended(job, snapshot, failure):
     report = Report("a/1", "a", (failure(1),), certain=True)
-    found = snapshot(failed(job.state("ab"), 3, report), job.entries("ab"))
+    found = snapshot(failed(job.state("ab"), RoundId(3), report), job.entries("ab"))
     assert found.last_end == End(Cause.FAILURE, "a", "rank 1 on a: exit code 1", (report,), counted=True)
     assert list(found.failures) == [1]
 

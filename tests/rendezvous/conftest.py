@@ -10,7 +10,7 @@ import pytest
 from elastic_core.clock import Instant
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.node import Member
-from elastic_core.rendezvous.model import Entry, Report, State
+from elastic_core.rendezvous.model import Entry, Report, RoundId, State
 from elastic_core.rendezvous.roster import Seen
 from elastic_core.rendezvous.seats import Seat, Seats
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests t
 
 
 class Say:
-    """Nodes are letters; each is its own key, name and host unless told otherwise."""
+    """Nodes are letters; each is its own key, name and host unless told otherwise. A number means the round with that
+    number."""
 
     @staticmethod
     def settings(min_nodes=1, max_nodes=4, **changes):
@@ -27,7 +28,7 @@ class Say:
 
     @staticmethod
     def entry(key, **changes):
-        return Entry(**{"key": key, "node": key, "host": key, **changes})
+        return Entry(**_with_ids({"key": key, "node": key, "host": key, **changes}))
 
     @classmethod
     def seen(cls, key, late=False, since=0.0, **changes):
@@ -44,7 +45,7 @@ class Say:
     @classmethod
     def state(cls, keys, **changes):
         """A state whose round runs with these members."""
-        return State(**{"round": 1, "open": True, "seats": cls.seats(keys), "max_restarts": 3, **changes})
+        return State(**_with_ids({"round": 1, "open": True, "seats": cls.seats(keys), "max_restarts": 3, **changes}))
 
     @staticmethod
     def failure(rank=0, **changes):
@@ -53,6 +54,10 @@ class Say:
     @classmethod
     def report(cls, key, certain=True, **changes):
         return Report(key, key, (cls.failure(**changes),), certain)
+
+
+def _with_ids(values):
+    return {k: RoundId(v) if k in ("round", "after", "done") and isinstance(v, int) else v for k, v in values.items()}
 
 
 @pytest.fixture

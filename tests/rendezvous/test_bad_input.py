@@ -98,7 +98,7 @@ def test_one_that_is_written_while_a_round_runs_is_told_once_and_put_right(job, 
     job.form("ab")
     job.write_state(value)
     job.live_on()
-    eventually(lambda: decoded_state(job.stranger.get_state()[0]).round == 1)  # for who comes later
+    eventually(lambda: decoded_state(job.stranger.get_state()[0]).round.number == 1)  # for who comes later
     for name in "ab":
         job.handlers[name].report_failure(failure())
     assert {info.formed.number for info in job.form("ab")} == {2}

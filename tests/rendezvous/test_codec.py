@@ -12,12 +12,13 @@ from elastic_core.errors import ProcessFailure, RendezvousStateError
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous import codec
 from elastic_core.rendezvous.codec import bounded, decoded_entry, decoded_state, encoded_entry, encoded_state
-from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, State, ended
+from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, RoundId, State, ended
 from elastic_core.rendezvous.seats import Seat, Seats
 
 numbers = st.integers(0, 2**31)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 names = st.text(st.characters(exclude_categories=["C", "Zl", "Zp", "Zs"]), max_size=8)
+round_ids = st.builds(RoundId, numbers, names)
 texts = st.lists(text, max_size=3, unique=True).map(tuple)
 several_names = st.lists(names, max_size=3, unique=True).map(tuple)
 members = st.builds(Member, names, names, names, names, st.integers(1, 1000))
@@ -55,7 +56,7 @@ def states(draw):
 
 whole_states = st.builds(
     State,
-    numbers,
+    round_ids,
     st.booleans(),
     seats.map(Seats.of),
     st.just(()),
@@ -85,8 +86,9 @@ entries = st.builds(
     numbers,
     st.dictionaries(text, text, max_size=3),
     st.floats(0, 1e6),
-    numbers,
-    numbers,
+    round_ids,
+    st.booleans(),
+    round_ids,
     several_names,
     ports,
 )
@@ -174,7 +176,7 @@ def test_a_missing_field_is_refused(decoded, good):
 @pytest.mark.parametrize("version", [1, 0, "2", None, True, 2.0, [2]])
 def test_another_version_is_named(decoded, good, version):
     document = {**document_of(good), "version": version}
-    with pytest.raises(RendezvousStateError, match=r"of version 4, found version .*same version of elastic-core"):
+    with pytest.raises(RendezvousStateError, match=r"of version 5, found version .*same version of elastic-core"):
         decoded(with_document(good, document))
 
 
@@ -203,7 +205,7 @@ def test_what_is_nested_deeply_is_refused(decoded, good, depth):
 @both
 @pytest.mark.parametrize("number", ["1e999", "NaN", "-Infinity", "9" * 30, "9" * 4000, "9" * 6000])
 def test_numbers_out_of_all_measure_are_refused(decoded, good, number):
-    name = "round" if decoded is decoded_state else "after"
+    name = "restarts" if decoded is decoded_state else "max_restarts"
     data = with_document(good, {**document_of(good), name: "NUMBER"}).replace(b'"NUMBER"', number.encode())
     assert refused(decoded, data) is None
 
@@ -331,7 +333,9 @@ def test_the_state_of_a_large_job_with_the_longest_failures_can_be_read_again(sa
     long = "é" * 10_000
     failure = bounded(ProcessFailure(0, 1, 2, long, long, 0.0, 0, long, long, 0, long, (long,) * 50, stack=long))
     reports = tuple(Report(f"n{i}", f"n{i}", (failure,) * 9, True) for i in range(100))
-    state = State(round=1, seats=say.seats([f"node{i}" for i in range(5000)]), end=End(Cause.FAILURE, "a", "", reports))
+    state = State(
+        round=RoundId(1), seats=say.seats([f"node{i}" for i in range(5000)]), end=End(Cause.FAILURE, "a", "", reports)
+    )
     data = encoded_state(state)
     assert len(data) < 1_000_000  # etcd takes 1.5 MiB
     assert len(decoded_state(data).seats) == 5000

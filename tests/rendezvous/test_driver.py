@@ -57,7 +57,7 @@ class One:
 
     @property
     def round(self):
-        return self.driver.ask(lambda node, now: node.state.round)
+        return self.driver.ask(lambda node, now: node.state.round.number)
 
 
 @pytest.fixture

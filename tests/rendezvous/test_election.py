@@ -8,7 +8,7 @@ import pytest
 
 from elastic_core.clock import Instant
 from elastic_core.rendezvous.election import Election, goes_by_age, position
-from elastic_core.rendezvous.model import Cause, State, drained, ended, succeeded
+from elastic_core.rendezvous.model import Cause, RoundId, State, drained, ended, succeeded
 
 WINDOW, INTERVAL = 5.0, 1.0
 
@@ -35,11 +35,11 @@ def test_members_lead_in_rank_order_and_others_by_age(say):
 
 def test_who_was_asked_to_leave_or_is_done_does_not_lead_any_more(say):
     assert [position(drained(say.state("abc"), "a"), key, 5) for key in "abc"] == [7, 0, 1]
-    assert [position(succeeded(say.state("abc"), ["b"], 1), key, 5) for key in "abc"] == [0, 7, 1]
+    assert [position(succeeded(say.state("abc"), ["b"], RoundId(1)), key, 5) for key in "abc"] == [0, 7, 1]
 
 
 def test_the_place_of_a_member_that_works_does_not_depend_on_the_age_of_others(say):
-    state = drained(succeeded(say.state("abc"), ["b"], 1), "c")
+    state = drained(succeeded(say.state("abc"), ["b"], RoundId(1)), "c")
     assert [goes_by_age(state, key) for key in "abcd"] == [False, True, True, True]
 
 

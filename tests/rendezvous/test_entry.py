@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from elastic_core.interfaces.node import Member, Node
-from elastic_core.rendezvous.model import Entry
+from elastic_core.rendezvous.model import NO_ROUND, Entry
 
 
 def test_an_entry_says_what_the_agent_says_of_its_node():
@@ -10,7 +10,8 @@ def test_an_entry_says_what_the_agent_says_of_its_node():
     assert (entry.key, entry.node, entry.host, entry.role) == ("n7/1", "n7", "host7", "trainer")
     assert (entry.local_world_size, entry.rank_hint, entry.max_restarts) == (8, 2, 3)
     assert entry.labels == {"rack": "b"}
-    assert (entry.after, entry.done, entry.address, entry.port) == (0, 0, "", 0)
+    assert (entry.after, entry.waits, entry.done) == (NO_ROUND, True, NO_ROUND)
+    assert (entry.address, entry.port) == ("", 0)
 
 
 def test_labels_are_a_copy():

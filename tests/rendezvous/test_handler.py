@@ -152,7 +152,7 @@ def test_a_member_that_missed_its_round_takes_part_in_the_next(job):
     slow.result()
     one.handlers["b"].report_failure(failure(1))
     infos = one.form("ab")
-    assert {info.formed.number for info in infos.values()} == {one.state.round}
+    assert {info.formed.number for info in infos.values()} == {one.state.round.number}
 
 
 @pytest.mark.torch

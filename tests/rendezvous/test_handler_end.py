@@ -35,6 +35,22 @@ def test_shutdown_before_the_start_and_twice(job):
     assert time.monotonic() - begun < LONG  # none of them waits its five seconds
 
 
+def test_shutdown_ends_everything_though_the_node_cannot_leave(job):
+    before = rendezvous_threads()
+    one = job(attempts=3, patience=Patience(answer=LONG))
+    handler = one.node("a")
+    handler.next_rendezvous()
+    one.backends["a"].withdraw = broken
+    with pytest.raises(TypeError, match="a plugin's client broke"):
+        handler.shutdown()
+    assert not handler.shutdown()
+    eventually(lambda: rendezvous_threads() <= before)
+
+
+def broken(key):
+    raise TypeError("a plugin's client broke")
+
+
 def test_shutdown_lets_a_join_come_back(job):
     before = rendezvous_threads()
     one = job(2, 2, join=120, patience=Patience(answer=120.0, ending=120.0))

@@ -14,7 +14,7 @@ from elastic_core.errors import (
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.rendezvous.membership import JoinStatus
 from elastic_core.rendezvous.messages import fenced, few, no_answer, no_contact, no_place, progress, too_few
-from elastic_core.rendezvous.model import Cause, State, closed, ended, failed, refused
+from elastic_core.rendezvous.model import Cause, RoundId, State, closed, ended, failed, refused
 from elastic_core.rendezvous.policy import Wait
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
@@ -88,7 +88,7 @@ def test_who_comes_when_all_is_over_needs_another_name_for_its_job(succeeded):
 
 
 def test_who_waited_for_a_job_that_failed_learns_of_the_failures(say):
-    state = failed(say.state("a", max_restarts=0), 1, say.report("a", rank=3))
+    state = failed(say.state("a", max_restarts=0), RoundId(1), say.report("a", rank=3))
     error = closed_for(closed(state, "a", "no restarts left", succeeded=False), was_closed=False)
     assert isinstance(error, RendezvousClosedError)
     assert list(error.failures) == [3]
@@ -96,7 +96,7 @@ def test_who_waited_for_a_job_that_failed_learns_of_the_failures(say):
 
 
 def test_a_job_that_succeeded_has_no_failures(say):
-    state = failed(say.state("a", max_restarts=1), 1, say.report("a", rank=3))
+    state = failed(say.state("a", max_restarts=1), RoundId(1), say.report("a", rank=3))
     assert closed_for(closed(state, "a", "all are done", succeeded=True), was_closed=True).failures == {}
 
 

@@ -10,6 +10,7 @@ from elastic_core.rendezvous import model
 from elastic_core.rendezvous.model import (
     Cause,
     Closed,
+    RoundId,
     State,
     closed,
     counted_failure,
@@ -32,7 +33,7 @@ def running(say):
 
 def test_the_first_round(say):
     state = formed(State(), say.seats("ab"), 3, "all are there", {"a", "b"})
-    assert (state.round, state.open, state.max_restarts, state.reason) == (1, True, 3, "all are there")
+    assert (state.round.number, state.open, state.max_restarts, state.reason) == (1, True, 3, "all are there")
     assert (state.rank("a"), state.rank("b"), state.rank("c")) == (0, 1, None)
     assert state.seats[1].member.node == "b"
     assert (state.busy, state.names("ca")) == (("a", "b"), ("a",))
@@ -46,7 +47,7 @@ def test_a_round_forgets_what_belonged_to_the_one_before(say):
 
 
 def test_what_is_known_of_nodes_without_an_entry_is_forgotten(say):
-    before = State(round=4, seats=say.seats("ab"), draining=("a", "x"), refused=(("y", "why"), ("b", "why")))
+    before = State(round=RoundId(4), seats=say.seats("ab"), draining=("a", "x"), refused=(("y", "why"), ("b", "why")))
     state = formed(before, say.seats("c"), 3, "", {"b", "c", "a"})
     assert (state.draining, state.refused) == (("a",), (("b", "why"),))
 
@@ -81,81 +82,84 @@ def test_before_the_first_round_nothing_ends():
 
 
 def test_a_certain_failure_uses_a_restart(say, running):
-    state = failed(running, 1, say.report("a"))
+    state = failed(running, RoundId(1), say.report("a"))
     assert (state.open, state.restarts, state.end.counted, state.end.by) == (False, 1, True, "a")
     assert state.end.reason == "rank 0 on a: exit code 1"
 
 
 def test_reports_of_several_nodes_use_one_restart_together(say, running):
-    state = failed(running, 1, say.report("a"))
-    state = failed(state, 1, say.report("b", rank=1))
+    state = failed(running, RoundId(1), say.report("a"))
+    state = failed(state, RoundId(1), say.report("b", rank=1))
     assert (state.restarts, len(state.end.reports)) == (1, 2)
     assert state.end.by == "a"
 
 
 def test_a_report_told_again_changes_nothing(say, running):
-    state = failed(running, 1, say.report("a"))
-    assert failed(state, 1, say.report("a")) is state
+    state = failed(running, RoundId(1), say.report("a"))
+    assert failed(state, RoundId(1), say.report("a")) is state
 
 
 def test_the_second_report_of_a_node_takes_the_place_of_its_first(say, running):
-    state = failed(running, 1, say.report("a", certain=False))
+    state = failed(running, RoundId(1), say.report("a", certain=False))
     assert (state.restarts, state.end.counted) == (0, False)
-    state = failed(state, 1, say.report("a", message="ValueError"))
+    state = failed(state, RoundId(1), say.report("a", message="ValueError"))
     assert [report.certain for report in state.end.reports] == [True]
     assert state.restarts == 1
 
 
 def test_what_is_certain_gives_the_reason(say, running):
-    state = failed(running, 1, say.report("a", certain=False))
-    state = failed(state, 1, say.report("b", rank=1, reason="killed by SIGKILL"))
+    state = failed(running, RoundId(1), say.report("a", certain=False))
+    state = failed(state, RoundId(1), say.report("b", rank=1, reason="killed by SIGKILL"))
     assert (state.end.by, state.end.reason) == ("b", "rank 1 on b: killed by SIGKILL")
 
 
 def test_a_failure_that_seemed_to_follow_from_a_loss_may_turn_out_to_be_certain(say, running):
-    state = failed(running, 1, say.report("a", certain=False))
+    state = failed(running, RoundId(1), say.report("a", certain=False))
     lost = model.followed(state, Cause.LOST, "b", "b was cut off")
-    assert (lost.end.cause, failed(lost, 1, say.report("a", certain=False, message="again"))) == (Cause.LOST, lost)
-    state = failed(lost, 1, say.report("a", message="ValueError"))
+    assert (lost.end.cause, failed(lost, RoundId(1), say.report("a", certain=False, message="again"))) == (
+        Cause.LOST,
+        lost,
+    )
+    state = failed(lost, RoundId(1), say.report("a", message="ValueError"))
     assert (state.end.cause, state.end.by, state.restarts) == (Cause.FAILURE, "a", 1)
 
 
 def test_without_a_restart_left_a_failure_closes_the_job(say, running):
-    state = failed(replace(running, restarts=3), 1, say.report("a"))
+    state = failed(replace(running, restarts=3), RoundId(1), say.report("a"))
     assert state.closed == Closed("a", "rank 0 on a: exit code 1; all 3 restarts are used (--max-restarts=3)", False)
-    state = failed(replace(running, max_restarts=0), 1, say.report("a"))
+    state = failed(replace(running, max_restarts=0), RoundId(1), say.report("a"))
     assert "no restart is allowed (--max-restarts=0)" in state.closed.reason
 
 
 @pytest.mark.parametrize("certain", [True, False])
 def test_what_a_restart_cannot_cure_closes_the_job(say, running, certain):
-    state = failed(running, 1, say.report("a", certain, curable=False))
+    state = failed(running, RoundId(1), say.report("a", certain, curable=False))
     assert state.closed.reason.endswith("a restart cannot cure it")
     assert state.restarts == 0
 
 
 def test_also_when_another_failure_was_counted_before(say, running):
-    state = failed(running, 1, say.report("a"))
-    state = failed(state, 1, say.report("b", curable=False))
+    state = failed(running, RoundId(1), say.report("a"))
+    state = failed(state, RoundId(1), say.report("b", curable=False))
     assert state.closed is not None
 
 
 def test_alone_in_a_round_every_failure_is_certain(say):
-    assert failed(say.state("a"), 1, say.report("a", certain=False)).restarts == 1
+    assert failed(say.state("a"), RoundId(1), say.report("a", certain=False)).restarts == 1
 
 
 def test_what_fails_in_a_round_that_is_over_for_another_cause_is_not_told(say, running):
     state = ended(running, Cause.LOST, "b", "silent", ("b",))
-    assert failed(state, 1, say.report("a")) is state
+    assert failed(state, RoundId(1), say.report("a")) is state
 
 
 def test_a_report_about_another_round_or_by_a_stranger_is_nothing(say, running):
-    assert failed(running, 2, say.report("a")) is running
-    assert failed(running, 1, say.report("x")) is running
+    assert failed(running, RoundId(2), say.report("a")) is running
+    assert failed(running, RoundId(1), say.report("x")) is running
 
 
 def test_a_failure_is_counted_once(say, running):
-    state = failed(running, 1, say.report("a", certain=False))
+    state = failed(running, RoundId(1), say.report("a", certain=False))
     once = counted_failure(state)
     assert (once.restarts, counted_failure(once)) == (1, once)
 
@@ -176,14 +180,14 @@ def test_who_leaves_ends_the_round(running):
 
 
 def test_who_leaves_after_its_workers_succeeded_does_not(running):
-    state = succeeded(running, ["b"], 1)
+    state = succeeded(running, ["b"], RoundId(1))
     assert (state.open, state.done) == (True, ("b",))
-    assert succeeded(state, ["b"], 1) is state
-    assert succeeded(state, ["b", "a"], 1).done == ("b", "a")
+    assert succeeded(state, ["b"], RoundId(1)) is state
+    assert succeeded(state, ["b", "a"], RoundId(1)).done == ("b", "a")
     assert left(state, "b", "SIGTERM") is state
     assert state.busy == ("a",)
-    assert succeeded(running, ["b"], 2) is running
-    assert succeeded(running, ["x"], 1) is running
+    assert succeeded(running, ["b"], RoundId(2)) is running
+    assert succeeded(running, ["x"], RoundId(1)) is running
 
 
 def test_draining_is_noted_and_ends_nothing_by_itself(running):
@@ -215,9 +219,9 @@ def test_nothing_happens_after_closing(say, running):
     state = closed(running, "a", "done", True)
     for after in (
         ended(state, Cause.LOST, "b", "silent", ("b",)),
-        failed(state, 1, say.report("a")),
+        failed(state, RoundId(1), say.report("a")),
         left(state, "a", "goes"),
-        succeeded(state, ["a"], 1),
+        succeeded(state, ["a"], RoundId(1)),
         drained(state, "a"),
         refused(state, [("a", "why")]),
         counted_failure(state),
@@ -285,7 +289,7 @@ def test_what_must_never_be_taken_back_holds_in_a_store_that_went_on_without_it(
     known = replace(closed(say.state("ab"), "a", "enough", succeeded=False), restarts=2)
     found = say.state("b", round=2, restarts=1)
     merged = recovered(known, found)
-    assert (merged.round, merged.open, merged.closed, merged.restarts) == (2, False, known.closed, 2)
+    assert (merged.round.number, merged.open, merged.closed, merged.restarts) == (2, False, known.closed, 2)
     assert recovered(merged, found) == merged
     over = closed(found, "b", "done", succeeded=True)
     assert recovered(known, over) is over

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from elastic_core.clock import Instant
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous.effects import Registration
-from elastic_core.rendezvous.model import Entry, State, succeeded
+from elastic_core.rendezvous.model import Entry, RoundId, State, succeeded
 from elastic_core.rendezvous.observation import CONFIRM, Observation
 
 INTERVAL, ATTEMPTS = 1.0, 5
@@ -152,7 +152,7 @@ def test_a_member_that_was_seen_to_be_done_is_so_after_its_lease_has_ended(say):
     seen = LEASED.after_look(both, state, Instant(0.0)).after_look(both[1:], state, Instant(6.0))
     assert [(item.entry.key, item.late) for item in seen.roster] == [("a", True), ("b", False)]
     assert seen.dead(state, Instant(60.0)) is None
-    noted = seen.after_look(both[1:], succeeded(state, ["a"], 1), Instant(7.0))
+    noted = seen.after_look(both[1:], succeeded(state, ["a"], RoundId(1)), Instant(7.0))
     assert [item.entry.key for item in noted.roster] == ["b"]
     lost = LEASED.after_look(both, state, Instant(0.0)).after_look(both[:1], state, Instant(6.0))
     assert [item.entry.key for item in lost.roster] == ["a"]

@@ -8,10 +8,10 @@ import pytest
 
 from elastic_core.clock import Instant
 from elastic_core.rendezvous.effects import Unreadable
-from elastic_core.rendezvous.model import State
+from elastic_core.rendezvous.model import RoundId, State
 from elastic_core.rendezvous.repair import Remedy, Repair
 
-AGREED, NEW = State(round=3), State()
+AGREED, NEW = State(round=RoundId(3)), State()
 RUBBISH, OTHERS, OF_ANOTHER_SECRET = Unreadable("", False), Unreadable("", True), Unreadable("", True, secret=True)
 WELL = Repair(patience=5.0)
 EARLY, LATE = Instant(104.9), Instant(105.0)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_core.rendezvous.model import Cause, State, ended, formed
+from elastic_core.rendezvous.model import Cause, RoundId, State, ended, formed
 from elastic_core.rendezvous.roster import alive, holders, is_ready, waiting
 
 
@@ -38,10 +38,11 @@ def test_a_member_that_was_lost_and_is_heard_of_again_does_not_keep_its_name_fro
     assert keys(alive((say.seen("x/1", node="x", after=1), roster[1]), gone)) == ["x/1"]
 
 
-@pytest.mark.parametrize(("after", "ready"), [(0, False), (1, True), (2, True)])
-def test_a_member_is_ready_once_its_round_is_behind_it(say, after, ready):
+@pytest.mark.parametrize(("after", "ready"), [(0, False), (1, True), (2, False), (RoundId(1, "another"), False)])
+def test_a_node_is_ready_if_it_knows_of_the_last_round(say, after, ready):
     state = ended(say.state("ab"), Cause.LEFT, "b", "goes")
     assert is_ready(say.entry("a", after=after), state) is ready
+    assert not is_ready(say.entry("a", after=after, waits=False), state)
 
 
 def test_a_member_of_a_round_that_runs_is_not_ready(say):

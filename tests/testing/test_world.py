@@ -41,7 +41,7 @@ def test_a_node_that_dies_is_noticed_and_the_others_go_on():
     assert len(job.members()) == 3
     job.run(4)
     assert job.members() == ["n0", "n2"]
-    assert (job.state.round, job.state.restarts) == (2, 0)
+    assert (job.state.round.number, job.state.restarts) == (2, 0)
 
 
 @pytest.mark.parametrize("pause", [4, 9, 30])
@@ -62,7 +62,7 @@ def test_an_agent_that_was_started_again_is_not_refused_for_an_outage(leases, pa
     job.sleep(False)
     job.run(60)
     assert not job.state.refused
-    assert (job.state.round, sorted(job.members())) == (2, ["o", "x"])
+    assert (job.state.round.number, sorted(job.members())) == (2, ["o", "x"])
 
 
 def test_time_in_which_the_store_is_away_is_no_part_of_what_members_have_to_come_back():
@@ -79,7 +79,7 @@ def test_time_in_which_the_store_is_away_is_no_part_of_what_members_have_to_come
     for name in job.nodes:
         job.partition(name, True)
     job.run(60)
-    assert (job.state.round, sorted(job.members())) == (2, sorted(job.nodes))
+    assert (job.state.round.number, sorted(job.members())) == (2, sorted(job.nodes))
 
 
 def test_who_crashes_after_its_success_has_succeeded():
@@ -94,7 +94,7 @@ def test_who_crashes_after_its_success_has_succeeded():
     job.crash(first)
     job.run(30)
     assert job.ending
-    assert (job.state.round, job.members()) == (1, [first, second])
+    assert (job.state.round.number, job.members()) == (1, [first, second])
 
 
 def leased(count):
@@ -121,7 +121,7 @@ def test_a_store_that_ends_all_leases_ends_no_round(order, apart):
         job.end_lease(name)
         job.run(apart)
     job.run(30)
-    assert (job.state.round, job.members()) == (1, ["n0", "n1", "n2"])
+    assert (job.state.round.number, job.members()) == (1, ["n0", "n1", "n2"])
 
 
 def test_who_announces_itself_after_its_lease_ended_has_another():
@@ -168,7 +168,7 @@ def test_a_failure_costs_one_restart_and_everybody_is_back_at_once():
     job.fail("n1")
     job.fail("n2")
     job.run(0.1)
-    assert (job.members(), job.state.restarts, job.state.round) == (["n0", "n1", "n2"], 1, 2)
+    assert (job.members(), job.state.restarts, job.state.round.number) == (["n0", "n1", "n2"], 1, 2)
 
 
 def test_a_newcomer_is_let_in_at_once():
@@ -253,7 +253,7 @@ def test_when_the_store_is_away_for_everybody_nobody_is_called_gone():
     for name in job.nodes:
         job.partition(name, reachable=True)
     job.run(30)
-    assert (job.members(), job.state.round) == (["n0", "n1", "n2"], 1)
+    assert (job.members(), job.state.round.number) == (["n0", "n1", "n2"], 1)
 
 
 def test_a_store_that_sleeps_for_less_than_the_grace_costs_nothing():
@@ -264,7 +264,7 @@ def test_a_store_that_sleeps_for_less_than_the_grace_costs_nothing():
     job.sleep(asleep=False)
     job.run(10)
     assert job.in_step()
-    assert job.state.round == 1
+    assert job.state.round.number == 1
 
 
 def test_a_name_is_used_once():
@@ -277,7 +277,7 @@ def test_three_hundred_nodes_form_one_round_with_a_handful_of_calls_each():
     job = world(300, 300, 300)
     job.run(0.5)
     assert job.in_step()
-    assert (job.state.round, job.store.writes) == (1, 1)
+    assert (job.state.round.number, job.store.writes) == (1, 1)
     calls = sorted(sum(node.calls.values()) for node in job.nodes.values())
     assert calls[-2] <= 6  # all but the leader's
     assert calls[-1] <= 20
@@ -325,7 +325,7 @@ def a_store_that_forgot(job, what):
     job.forget()
     job.partition("n0", reachable=True)
     job.run(1)
-    assert (job.state.round, job.state.open, job.state.restarts, job.state.closed) == (1, True, 0, None)
+    assert (job.state.round.number, job.state.open, job.state.restarts, job.state.closed) == (1, True, 0, None)
     job.partition("n1", reachable=True)
 
 
@@ -334,7 +334,7 @@ def test_a_restart_that_the_store_forgot_is_counted_all_the_same():
     a_store_that_forgot(job, job.fail)
     job.run(2)
     assert job.in_step()
-    assert (job.state.round, job.state.restarts) == (2, 1)
+    assert (job.state.round.number, job.state.restarts) == (2, 1)
 
 
 def test_a_job_whose_end_the_store_forgot_stays_closed():
@@ -355,7 +355,7 @@ def test_a_job_whose_end_the_store_forgot_stays_closed_when_others_went_on():
     job.forget()
     job.partition("n0", reachable=True)
     job.run(30)
-    assert (job.members(), job.state.round) == (["n0"], 2)
+    assert (job.members(), job.state.round.number) == (["n0"], 2)
     job.partition("n1", reachable=True)
     job.run(10)
     assert job.state.closed.by == "n1"
