@@ -127,7 +127,11 @@ def serialized_files() -> tuple[bytes, ...]:
     Raises:
         PluginError: etcd3 is not installed, of a version that is not understood, or its files are not as they were.
     """
-    package = _installed()
+    try:
+        package = metadata.distribution("etcd3")
+    except metadata.PackageNotFoundError:
+        raise _unusable(f"expected the package etcd3 {UNDERSTOOD}, found none installed") from None
+    understood(package.version)
     return tuple(_serialized_at(Path(str(package.locate_file(name)))) for name in FILES)
 
 
@@ -143,15 +147,6 @@ def serialized_in(source: str) -> bytes | None:
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     values = (word.value for call in calls for word in call.keywords if word.arg == "serialized_pb")
     return next((found for found in map(_literal, values) if found is not None), None)
-
-
-def _installed() -> metadata.Distribution:
-    try:
-        package = metadata.distribution("etcd3")
-    except metadata.PackageNotFoundError:
-        raise _unusable(f"expected the package etcd3 {UNDERSTOOD}, found none installed") from None
-    understood(package.version)
-    return package
 
 
 def _serialized_at(path: Path) -> bytes:
