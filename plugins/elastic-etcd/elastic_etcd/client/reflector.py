@@ -95,6 +95,9 @@ class Reflector:
     held. `wait_for` and `follow` start a thread, which ends with `forget`, with `close`, and when the client is closed.
     Used from several threads.
 
+    `losses`: how often etcd was found to have lost data. `interruptions`: how often the watch has ended, so that the
+    keys were listed again.
+
     Args:
         key, end: one key, or with `end` all up to it.
         revision: all up to this one is known already; 0: nothing is.
@@ -103,14 +106,13 @@ class Reflector:
     def __init__(
         self, client: EtcdClient, key: bytes, end: bytes = b"", clock: Clock | None = None, revision: int = 0
     ) -> None:
+        self.losses = self.interruptions = 0
         self._client = client
         self._key, self._end = key, end
         self._clock: Clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._revision = revision
         self._following = False  # a stream delivers every change after `_revision`
-        self._losses = 0  # how often etcd was found to have lost data
-        self._lists = 0  # by the thread: the watch had ended
         self._forgotten = False  # since the last list
         self._forgets = 0
         self._relisted = False  # since the last call of `wait_for` that returned
@@ -124,15 +126,15 @@ class Reflector:
         """List the range now. Raises EtcdError."""
         while True:
             with self._changed:
-                known, losses, memory, forgets = self._revision, self._losses, self._memory(), self._forgets
+                known, losses, memory, forgets = self._revision, self.losses, self._memory(), self._forgets
             found = self._list()
             with self._changed:
-                if losses != self._losses:
+                if losses != self.losses:
                     continue  # another thread found a loss while this list was under way
                 if known <= found.revision < self._revision:
                     return  # the watch was faster
                 if found.revision < known or self._went_back(memory, found):
-                    self._losses += 1
+                    self.losses += 1
                     self._following = False
                     if self._stream is not None:
                         self._stream.give_up()
@@ -268,7 +270,7 @@ class Reflector:
                 if not stream.listed:
                     self.read()
                     with self._changed:
-                        self._lists += 1
+                        self.interruptions += 1
                         self._relisted = self._relisted or self._stream is stream
                         self._changed.notify_all()
                 stream.listed = False
@@ -325,7 +327,7 @@ class Reflector:
     def _open(self, stream: _Following, member: Member, metadata: Metadata) -> tuple[Any, int, int]:
         """The stream, the revision that it begins after, and how often data had been lost by then."""
         with self._changed:
-            after, losses = self._revision, self._losses
+            after, losses = self._revision, self.losses
             create = rpc().WatchCreateRequest(
                 key=self._key, range_end=self._end, start_revision=start_after(after), progress_notify=True
             )
@@ -339,7 +341,7 @@ class Reflector:
     def _take(self, stream: _Following, message: Message, losses: int) -> bool:
         """Whether to keep reading the stream."""
         with self._changed:
-            if self._stream is not stream or losses != self._losses:
+            if self._stream is not stream or losses != self.losses:
                 return False
             if message.created:
                 stream.failures, stream.renewed = 0, False
