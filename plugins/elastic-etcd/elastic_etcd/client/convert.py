@@ -10,7 +10,7 @@ from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Committed, Delete, Field, Get, KeyValue, Put, Range, Transaction
 
 if TYPE_CHECKING:
-    from elastic_etcd.client.values import Compare, Operation
+    from elastic_etcd.client.values import Operation
 
 OPERATIONS = 128
 """In each of the three lists of a transaction."""
@@ -40,7 +40,9 @@ def txn_request(transaction: Transaction) -> bytes:
     """
     request = rpc().TxnRequest()
     for condition in transaction.conditions:
-        _fill_compare(request.compare.add(), condition)
+        compare = request.compare.add()
+        compare.target, compare.key = _COMPARED[condition.field], condition.key
+        setattr(compare, condition.field, condition.expected)
     for operation in transaction.then:
         _fill_operation(request.success.add(), operation)
     for operation in transaction.otherwise:
@@ -81,12 +83,6 @@ def committed(answer: Any, transaction: Transaction) -> Committed:
 
 
 # A message is filled where it stands: made by itself and put there, it takes more time than all else here.
-
-
-def _fill_compare(message: Any, condition: Compare) -> None:
-    message.target = _COMPARED[condition.field]
-    message.key = condition.key
-    setattr(message, condition.field, condition.expected)
 
 
 def _fill_operation(message: Any, operation: Operation) -> None:
