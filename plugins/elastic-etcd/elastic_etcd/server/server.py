@@ -25,14 +25,14 @@ from elastic_core.log import get_logger
 from elastic_core.support.addresses import ip_address, joined_host_port
 from elastic_core.support.sockets import PortReservation
 from elastic_etcd.server.gateway import UNUSABLE, ask, is_healthy
-from elastic_etcd.server.process import Urls, find_binary, launch
+from elastic_etcd.server.process import ServerProcess, Urls, find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_etcd.client.client import EtcdClient
-    from elastic_etcd.server.process import Binary, Output, ServerProcess
+    from elastic_etcd.server.process import Binary
 
 _TAIL = 3  # lines of its log that go into ours
 _PROBE_EVERY = 0.05  # seconds, while it starts
@@ -162,7 +162,12 @@ class EtcdServer:
         self.stop()
 
     def _serves(
-        self, binary: Binary, address: str, stderr: Output | None, deadline: Instant, timeout: Duration
+        self,
+        binary: Binary,
+        address: str,
+        stderr: int | IO[bytes] | IO[str] | None,
+        deadline: Instant,
+        timeout: Duration,
     ) -> bool:
         """Start it at a port that is held for it, and wait until it serves. False when it could not have the port.
         Raises EtcdServerError."""
@@ -171,7 +176,7 @@ class EtcdServer:
         name = f"elastic-{secrets.token_hex(8)}"  # by which it is told from others
         url = f"http://{address}:{self._reservation.port}"
         probed_at = url.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
-        process = self._process = launch(
+        process = self._process = ServerProcess(
             binary,
             name,
             self._folder,
