@@ -1,12 +1,10 @@
 """etcd's messages and calls, for any protobuf from 3.20 on.
 
-The package etcd3 is a data file here: what describes etcd's messages is read out of the text of three of its files, and
-nothing of it is imported or executed. Those files were generated in 2020 and raise when they are imported under
-protobuf 4 or later; but what they describe is as good as ever: the bytes that they would hand to protobuf.
+The package etcd3 is a data file here, see the README: three of its files, generated in 2020, raise when they are
+imported under protobuf 4 or later, but the text of each holds the bytes that it would hand to protobuf.
 
-The classes live in a pool of their own: another library's `rpc.proto` in protobuf's default pool is not in the way, and
-nothing of the process changes (no module, no variable, no registered file). A call is a path and a function, which a
-gRPC channel takes directly, so that no stubs are needed.
+The classes live in a separate pool, so nothing of the process changes (no module, no variable, no registered file). A
+call is a path and a function, which a gRPC channel takes directly, so that no stubs are needed.
 """
 
 from __future__ import annotations
