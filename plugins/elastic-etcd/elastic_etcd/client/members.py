@@ -27,9 +27,6 @@ Metadata = tuple[tuple[str, str], ...]
 HAS_LEADER: Metadata = (("hasleader", "true"),)
 """A member that knows no leader then refuses at once, instead of keeping us waiting."""
 
-ALIVE = frozenset({Judgement.REFUSED, Judgement.LOG_IN})
-"""What a probe is told by a member that has found a quorum, if it does not know us or we may not read."""
-
 
 def probe() -> bytes:
     """A request that does no harm, costs little, and is answered only where there is a quorum."""
@@ -245,7 +242,8 @@ def _first_to_serve(members: Sequence[Member], patience: Duration) -> Member | N
     answered: queue.SimpleQueue[Member | None] = queue.SimpleQueue()
 
     def note(member: Member, done: Any) -> None:
-        if done.code().name == "OK" or judge(Failure.of(done)) in ALIVE:
+        # A member that has found a quorum refuses if it does not know us, or if we may not read.
+        if done.code().name == "OK" or judge(Failure.of(done)) in (Judgement.REFUSED, Judgement.LOG_IN):
             answered.put(member)
         elif member.closed:
             answered.put(None)

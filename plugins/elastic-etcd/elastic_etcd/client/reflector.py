@@ -154,7 +154,7 @@ class Reflector:
         """
         deadline = later(self._clock.now(), timeout)
         with self._changed:
-            self._start()
+            self.follow()
             stream = self._stream
             while not self._closed and self._stream is stream:
                 if self._error is not None:
@@ -175,7 +175,9 @@ class Reflector:
     def follow(self) -> None:
         """Follow the keys from now on, without waiting for anything."""
         with self._changed:
-            self._start()
+            if self._stream is None and not self._closed:
+                self._stream = _Following(self._revision > 0 and not self._forgotten)
+                threading.Thread(target=self._run, args=(self._stream,), name="etcd watch", daemon=True).start()
 
     def forget(self) -> None:
         """Stop following the keys until the next `wait_for` or `follow`."""
@@ -221,12 +223,6 @@ class Reflector:
         """With the lock held. The next stream needs a list before."""
         self._following, self._forgotten = False, True
         self._forgets += 1
-
-    def _start(self) -> None:
-        """With the lock held."""
-        if self._stream is None and not self._closed:
-            self._stream = _Following(self._revision > 0 and not self._forgotten)
-            threading.Thread(target=self._run, args=(self._stream,), name="etcd watch", daemon=True).start()
 
     def _run(self, stream: _Following) -> None:
         try:

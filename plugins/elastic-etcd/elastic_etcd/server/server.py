@@ -171,7 +171,10 @@ class EtcdServer:
     ) -> bool:
         """Start it at a port that is held for it, and wait until it serves. False when it could not have the port.
         Raises EtcdServerError."""
-        self._reservation = self._reserve()
+        try:
+            self._reservation = PortReservation(self._wanted)
+        except ConfigurationError:
+            raise self._port_taken() from None
         self._folder = self._prepare_folder()
         name = f"elastic-{secrets.token_hex(8)}"  # by which it is told from others
         url = f"http://{address}:{self._reservation.port}"
@@ -206,12 +209,6 @@ class EtcdServer:
         """It has ended by itself. While it starts, whoever waits for it tells."""
         if self._serving and (process := self._process) is not None:
             get_logger().error("etcd server lost", how=end, log=process.log.tail(_TAIL))
-
-    def _reserve(self) -> PortReservation:
-        try:
-            return PortReservation(self._wanted)
-        except ConfigurationError:
-            raise self._port_taken() from None
 
     def _port_taken(self) -> ConfigurationError:
         port = self._wanted or "any of several ports"
