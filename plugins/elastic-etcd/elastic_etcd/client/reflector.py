@@ -232,14 +232,17 @@ class Reflector:
             finally:
                 unfollow()
         except Exception as error:  # noqa: BLE001 - raised by `wait_for`
-            self._ends(stream, error)
+            self._report(stream, error)
 
-    def _ends(self, stream: _Following, error: Exception) -> None:
-        """The thread ends because of this error."""
+    def _report(self, stream: _Following, error: Exception) -> None:
+        """Pass the error on to waiters. The thread continues after EtcdUnreachable and ends after any other error."""
         with self._changed:
             if self._stream is stream:
-                self._error = self._error or error
-                self._lose_track()
+                if isinstance(error, EtcdUnreachable):
+                    self._fault, self._untold = error, True
+                else:
+                    self._error = self._error or error
+                    self._lose_track()
                 self._cut_off()
                 self._changed.notify_all()
 
@@ -255,7 +258,7 @@ class Reflector:
         with self._changed:
             if member is None:
                 stream.end()
-                self._ends(stream, EtcdClosed(f"the client of {self._client.where} is closed"))
+                self._report(stream, EtcdClosed(f"the client of {self._client.where} is closed"))
             elif member is stream.on:
                 stream.give_up()
 
@@ -278,11 +281,7 @@ class Reflector:
                     )
             except EtcdUnreachable as error:
                 since = self._clock.now()
-                with self._changed:
-                    if self._stream is stream:
-                        self._fault, self._untold = error, True
-                        self._cut_off()
-                        self._changed.notify_all()
+                self._report(stream, error)
             stream.failures += 1  # do not spin while servers are down, or refuse only streams
             stream.over.wait(pause_after(stream.failures, len(self._client.members.all)))
 
