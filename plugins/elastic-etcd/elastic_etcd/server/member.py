@@ -49,7 +49,6 @@ _PAUSES = Backoff(first=0.1, longest=1.0)  # etcd pushes nothing about its membe
 _ANSWER: Duration = 1.0
 _LEAVING: Duration = 5.0
 _NAMED: Duration = 60.0  # for the names of machines that were started just now to lead to them; half of it is usual
-_TAIL = 3
 _BEAT, _ELECTION = "100", "500"  # ms; the loss of a leader costs two to three such times, and then that of a lease
 _NO_FSYNC = (3, 5)  # since this version
 
@@ -261,7 +260,7 @@ class ServedCluster:
                 self._promote(process, own, member)
             process.ended(threading.TIMEOUT_MAX)
             if not (self._over.is_set() or self._left or self._leaving):
-                get_logger().error("etcd server lost", how=process.end, log=process.log.tail(_TAIL))
+                get_logger().error("etcd server lost", how=process.end, log=process.log.tail())
         finally:
             process.close()
 

@@ -277,7 +277,7 @@ class ServerLog:
         except OSError:
             return ""
 
-    def tail(self, lines: int) -> list[str]:
+    def tail(self, lines: int = 3) -> list[str]:
         """The last lines, without what is of use to machines only. If it has failed, they begin with why: it goes on
         with where in its code that was."""
         found = self.text().splitlines()

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.server.process import Binary
 
-_TAIL = 3  # lines of its log that go into ours
 _PROBE_EVERY = 0.05  # seconds, while it starts
 _PEER = "unix://peer:0"  # a socket file in its folder: a cluster of one needs no port for peers
 _TAKEN = "address already in use"
@@ -208,7 +207,7 @@ class EtcdServer:
     def _lost(self, end: str) -> None:
         """It has ended by itself. While it starts, whoever waits for it tells."""
         if self._serving and (process := self._process) is not None:
-            get_logger().error("etcd server lost", how=end, log=process.log.tail(_TAIL))
+            get_logger().error("etcd server lost", how=end, log=process.log.tail())
 
     def _port_taken(self) -> ConfigurationError:
         port = self._wanted or "any of several ports"

@@ -12,7 +12,7 @@ from elastic_etcd.client.values import Event, Get, Range, Transaction
 from elastic_etcd.store.writer import MOST_OPERATIONS, PAUSE, Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock
     from elastic_etcd.client.client import EtcdClient
@@ -50,7 +50,8 @@ class Reader:
     def those(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> tuple[int, Found]:
         """Those of the keys that exist, and a revision not after the one at which they were read. Up to 120 keys are
         read at one moment, more of them, or of more than 64 MiB, in several. Raises EtcdError."""
-        revision, found, batches = 0, Found(), list(_batches(keys))
+        batches = [keys[start : start + MOST_OPERATIONS] for start in range(0, len(keys), MOST_OPERATIONS)]
+        revision, found = 0, Found()
         while batches:
             batch = batches.pop(0)
             gets = [Get(key, keys_only=keys_only) for key in batch]
@@ -160,8 +161,3 @@ class _Missing(Reflector):
         if not event.deleted and event.pair.key in self.missing:
             self.missing.discard(event.pair.key)
             self.found[event.pair.key] = event.pair
-
-
-def _batches(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for start in range(0, len(keys), MOST_OPERATIONS):
-        yield keys[start : start + MOST_OPERATIONS]
