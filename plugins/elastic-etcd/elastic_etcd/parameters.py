@@ -27,7 +27,6 @@ ORIGIN = "--rdzv-endpoint"
 _SCHEMES = ("http", "https")
 PREFIX = "elastic"
 PASSWORD_ENV = "ELASTIC_ETCD_PASSWORD"
-READ_TIMEOUT: Duration = 5.0
 SHORTEST_TTL: Duration = 2.0
 """What etcd grants at least."""
 _CERTIFICATES = ("ca_cert", "ssl_cert", "ssl_cert_key")
@@ -79,7 +78,7 @@ class EtcdParameters:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     prefix: str = PREFIX
-    read_timeout: Duration = READ_TIMEOUT
+    read_timeout: Duration = 5.0
     lease_ttl: Duration | None = None
 
     @property
@@ -110,17 +109,14 @@ def read_parameters(
     options: Mapping[str, Any],
     environment: Mapping[str, str] | None = None,
     origin: str = "--rdzv-conf",
-    endpoint_origin: str = "--rdzv-endpoint",
+    endpoint_origin: str = ORIGIN,
 ) -> EtcdParameters:
-    """Read what users wrote. Options, all optional, as text or typed; None and empty text mean unset:
-
-    `protocol` (http or https; unset: what the endpoints say, else https where a certificate is given, else http),
-    `ca_cert`, `ssl_cert`, `ssl_cert_key`, `user`, one of `password`, `password_file` and `password_env` (the variable
-    that holds the password; without any of them: ELASTIC_ETCD_PASSWORD), `insecure_password` (false), `prefix`
-    (elastic), `read_timeout` (5 s), `lease_ttl`. Others are not looked at.
+    """Read what users wrote.
 
     Args:
         endpoint: `[scheme://]host[:port]`, several separated by commas.
+        options: those of CONNECTION and LEASE_TTL, as text or typed; None and empty text mean unset. Others are not
+            looked at.
         environment: where the password's variable is looked up; None: this process's, which has it no more afterwards.
         origin, endpoint_origin: where the options and the endpoint were written, for messages.
 
@@ -130,28 +126,32 @@ def read_parameters(
     own = (*CONNECTION, LEASE_TTL)
     given = {option.name: value for option in own if (value := options.get(option.name)) != ""}
     typed, untyped = type_options(own, given, origin)
-    reading = _Reading(typed, _own_password if environment is None else environment.get, origin, endpoint_origin)
-    endpoints = reading.endpoints(endpoint)
+    reading = _Reading(typed, origin)
+    endpoints: tuple[Endpoint, ...] = ()
+    try:
+        endpoints = parse_endpoints(endpoint, endpoint_origin)
+    except ConfigurationError as error:
+        reading.problems += error.problems
     over_tls = reading.over_tls(endpoints)
-    user, password = reading.credentials()
+    user, password = reading.credentials(_own_password if environment is None else environment.get)
     if password is not None and not over_tls:
         reading.expect_nobody_listens(endpoints)
-    ssl_cert, ssl_cert_key = reading.certificate()
-    parameters = EtcdParameters(
-        endpoints,
-        over_tls,
-        reading.text("ca_cert"),
-        ssl_cert,
-        ssl_cert_key,
-        user,
-        password,
-        reading.prefix(),
-        typed.get("read_timeout", READ_TIMEOUT),
-        typed.get("lease_ttl"),
-    )
+    reading.expect_key_to_certificate()
+    prefix = reading.prefix()
     if reading.problems or untyped:
         raise ConfigurationError(*reading.problems, *untyped)
-    return parameters
+    return EtcdParameters(
+        endpoints,
+        over_tls,
+        typed["ca_cert"],
+        typed["ssl_cert"],
+        typed["ssl_cert_key"],
+        user,
+        password,
+        prefix,
+        typed["read_timeout"],
+        typed["lease_ttl"],
+    )
 
 
 def _own_password(variable: str) -> str | None:
@@ -164,68 +164,48 @@ def _own_password(variable: str) -> str | None:
 class _Reading:
     """One reading of typed options. Each method notes what is wrong and goes on with something harmless."""
 
-    def __init__(
-        self,
-        options: Mapping[str, Any],
-        variable: Callable[[str], str | None],
-        origin: str,
-        endpoint_origin: str,
-    ) -> None:
+    def __init__(self, typed: Mapping[str, Any], origin: str) -> None:
         self.problems: list[Problem] = []
-        self._options = options
-        self._variable = variable
+        self._given = typed.get  # None if an option is unset, or was no value of its type
         self._origin = origin
-        self._endpoint_origin = endpoint_origin
-
-    def text(self, name: str) -> str | None:
-        """The option; None if it is unset or empty."""
-        return self._options.get(name)
-
-    def endpoints(self, text: str) -> tuple[Endpoint, ...]:
-        try:
-            return parse_endpoints(text, self._endpoint_origin)
-        except ConfigurationError as error:
-            self.problems += error.problems
-            return ()
 
     def over_tls(self, endpoints: tuple[Endpoint, ...]) -> bool:
-        protocol = (self.text("protocol") or "").lower()
+        protocol = (self._given("protocol") or "").lower()
         if protocol not in ("", "http", "https"):
             self._wrong("protocol", f"expected http or https, found {protocol!r}")
             return False
         written = {endpoint.scheme for endpoint in endpoints} - {""}
         if protocol and written - {protocol}:
             self._wrong("protocol", f"expected what the endpoints say, {written.pop()}, found {protocol}; correct one")
-        given = [name for name in _CERTIFICATES if self.text(name)]
+        given = [name for name in _CERTIFICATES if self._given(name)]
         chosen = protocol or next(iter(written), "https" if given else "http")
         if chosen == "http" and given:
             self._wrong("protocol", f"expected https, since {given[0]} is given, found http; leave one of them out")
         return chosen == "https"
 
-    def certificate(self) -> tuple[str | None, str | None]:
-        cert, key = self.text("ssl_cert"), self.text("ssl_cert_key")
+    def expect_key_to_certificate(self) -> None:
+        cert, key = self._given("ssl_cert"), self._given("ssl_cert_key")
         if (cert is None) != (key is None):
             given, missing = ("ssl_cert", "ssl_cert_key") if cert else ("ssl_cert_key", "ssl_cert")
             self._wrong(missing, f"expected a certificate and its private key, found {given} alone; give both or none")
-        return cert, key
 
-    def credentials(self) -> tuple[str | None, str | None]:
-        user, written = self.text("user"), [name for name in _PASSWORDS if self.text(name) is not None]
-        variable = self.text("password_env") or PASSWORD_ENV
-        held = self._variable(variable)  # in any case: it is nothing for workers, whose job may not need it either
+    def credentials(self, variables: Callable[[str], str | None]) -> tuple[str | None, str | None]:
+        user, written = self._given("user"), [name for name in _PASSWORDS if self._given(name)]
+        variable = self._given("password_env") or PASSWORD_ENV
+        held = variables(variable)  # in any case: it is nothing for workers, whose job may not need it either
         if user is None:
             if written:
                 self._wrong("user", "expected a user to the password, found none")
             return None, None
         if len(written) > 1:
             self._wrong(written[1], f"expected the password in one place, found {written[0]} too; leave one out")
-        password = self.text("password") if self.text("password") is not None else held
-        if (path := self.text("password_file")) is not None:
+        password = self._given("password") or held
+        if (path := self._given("password_file")) is not None:
             password = self._in_file(path)
         elif password is None:
             where = f"set the variable {variable}, or name a file that holds it (password_file)"
             self._wrong("password", f"expected the password of the user {user!r}, found none; {where}")
-        elif not _can_be_sent(password):
+        elif any("\ud800" <= it <= "\udfff" for it in password):
             self._wrong("password", "expected text, found bytes in it that are none in UTF-8")
         return user, password
 
@@ -242,7 +222,7 @@ class _Reading:
         """The password goes in plain text: only where it stays on this machine, or somebody says that this is meant. Of
         names `localhost` alone stays: who answers for names could lead others away."""
         exposed = [endpoint.address for endpoint in endpoints if not is_loopback(endpoint.host)]
-        if exposed and not self._options.get("insecure_password"):
+        if exposed and not self._given("insecure_password"):
             self._wrong(
                 "insecure_password",
                 f"expected TLS on the way to {', '.join(exposed)}, found plain text: who listens on the network would "
@@ -251,22 +231,14 @@ class _Reading:
             )
 
     def prefix(self) -> str:
-        written = self.text("prefix")
-        prefix = PREFIX if written is None else written.strip("/")
+        written = self._given("prefix", PREFIX)
+        prefix: str = written.strip("/")
         if not prefix or not prefix.isprintable():
             self._wrong("prefix", f"expected what keys are to begin with, such as elastic, found {written!r}")
         return prefix
 
     def _wrong(self, name: str, message: str) -> None:
         self.problems.append(Problem(f"{self._origin}: {name}", message))
-
-
-def _can_be_sent(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
@@ -294,24 +266,17 @@ def parse_endpoints(text: str, origin: str = ORIGIN) -> tuple[Endpoint, ...]:
 
 
 def _parsed(text: str, origin: str) -> Endpoint:
-    scheme, rest = _without_scheme(text, origin)
+    before, separator, after = text.partition("://")
+    scheme, rest = (before.lower(), after.removesuffix("/")) if separator else ("", text)
+    if separator and scheme not in _SCHEMES:
+        raise _wrong(origin, f"found {before!r} as the scheme of one, which is neither http nor https")
     if "@" in rest:
         advice = "give them in --rdzv-conf as user and password_file"
         raise _wrong(origin, f"found one with a user, perhaps with a password, before an @; {advice}")
     try:
-        host, port = split_host_port(rest, DEFAULT_PORT, part_of=text)
+        return Endpoint(*split_host_port(rest, DEFAULT_PORT, part_of=text), scheme)
     except ValueError as error:
         raise _wrong(origin, str(error)) from None
-    return Endpoint(host, port, scheme)
-
-
-def _without_scheme(text: str, origin: str) -> tuple[str, str]:
-    before, separator, rest = text.partition("://")
-    if not separator:
-        return "", text
-    if before.lower() not in _SCHEMES:
-        raise _wrong(origin, f"found {before!r} as the scheme of one, which is neither http nor https")
-    return before.lower(), rest.removesuffix("/")
 
 
 def _wrong(origin: str, found: str) -> ConfigurationError:

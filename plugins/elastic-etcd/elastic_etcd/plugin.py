@@ -36,12 +36,7 @@ LEASE_TTL = Option(
     least=2,
 )
 SERVING = (
-    Option(
-        "serve",
-        bool,
-        False,
-        "run an etcd member on each host in --rdzv-endpoint",
-    ),
+    Option("serve", bool, False, "run an etcd member on each host in --rdzv-endpoint"),
     Option("serve_peer_port", int, None, "the peer port of these members; unset: each port plus 1", least=1),
     Option("serve_folder", str, None, "the folder for their data, such as /dev/shm; unset: with temporary files"),
 )

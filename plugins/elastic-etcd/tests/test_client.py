@@ -84,7 +84,7 @@ def test_every_field_can_be_compared(client, prefix):
     }
     for field, expected in holds.items():
         assert client.transact(Transaction([Compare(key, field, expected)])).succeeded, field
-        other = b"other" if field is Field.VALUE else 7
+        other = b"other" if field is Field.VALUE else expected + 1
         assert not client.transact(Transaction([Compare(key, field, other)])).succeeded, field
     client.revoke(lease)
 

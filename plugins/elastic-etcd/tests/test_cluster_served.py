@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from elastic_etcd.backend.create import parameters_of, served_cluster
+from elastic_etcd.backend.create import served_cluster
+from elastic_etcd.parameters import read_parameters
 from elastic_etcd.server.cluster import (
     Answer,
     Begin,
@@ -289,7 +290,7 @@ def test_what_etcd_tells_is_read():
 def test_what_cannot_be_served_is_told(endpoint, options, said):
     params = RendezvousParameters("etcd", endpoint, "job", 1, 3, **{"serve": True, **options})
     with pytest.raises(ConfigurationError, match=said):
-        served_cluster(params, parameters_of(params))
+        served_cluster(params, read_parameters(params.endpoint, params.config))
 
 
 def test_how_each_member_stands():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import RendezvousConnectionError, RendezvousError
 from elastic_core.interfaces.backend import Announced, EntryDroppedError, RosterBackend
 from elastic_etcd.backend.key_cache import NodeCache, RoundCache
-from elastic_etcd.backend.keys import NOTHING, Keys, StateKey, StateVersion, version_of
+from elastic_etcd.backend.keys import NOTHING, Keys, StateKey, StateVersion
 from elastic_etcd.client.errors import (
     EtcdClosed,
     EtcdError,
@@ -88,7 +89,7 @@ class EtcdRendezvousBackend(RosterBackend):
         self._state = StateKey(client, self._keys.state, clock)
         self._version = NOTHING
         self._announced: dict[str, int] = {}
-        self._lists = 0  # of the round's keys, when the entry of this node was last known to stand
+        self._interruptions = 0  # of the round's watch, when the entry of this node was last known to stand
         self._written_after = 0  # so many losses this node has last written the state
         self._has_been_announced = False
         self._leads = False
@@ -111,17 +112,12 @@ class EtcdRendezvousBackend(RosterBackend):
         fence = NOTHING if token is None else token if isinstance(token, StateVersion) else _NOBODYS
         losses = self._round.losses
         lost = losses != self._written_after
-        found, revision, written = self._use("writing the state", lambda: self._state.write(state, fence, lost))
+        found, written = self._use("writing the state", lambda: self._state.write(state, fence, lost))
         if written:
             self._written_after = losses
-        if found is None and written:
-            pair = self._written(state, revision)
-            self._version = version_of(pair)
-            self._round.wrote(self._keys.state, pair, revision)
-            return state, self._version, True
         if found is None:
             return None
-        self._round.wrote(self._keys.state, found, found.mod_revision)
+        self._round.wrote(found)
         shown, self._version = self._state.shown(found)
         return shown, self._version, written
 
@@ -192,19 +188,16 @@ class EtcdRendezvousBackend(RosterBackend):
 
     def _announce(self, key: str, entry: bytes) -> int:
         for _ in range(_ATTEMPTS):
-            try:
-                older = self._put_entry(key, entry)
-            except EtcdLeaseGone:
-                continue  # with another lease
-            if older is not None:
-                return older
+            with contextlib.suppress(EtcdLeaseGone):  # the next attempt is with another lease
+                if (older := self._put_entry(key, entry)) is not None:
+                    return older
         raise EtcdUnreachable(f"expected to announce {key} within {_ATTEMPTS} attempts, found that none went through")
 
     def _put_entry(self, key: str, entry: bytes) -> int | None:
         """How many entries are older, about; None if another announcement of ours stands that we do not know of. A put
         that was given up may be carried out later, by a member that was stopped meanwhile: so each names the one that
         it replaces, and none is put in the place of a newer one."""
-        lists = self._round.lists
+        interruptions = self._round.interruptions
         lease, where, before = self._lease.ensure(), self._keys.node(key), self._announced.get(key, 0)
         put, read = Put(where, entry, lease), Get(where)
         count = Get(self._keys.nodes.begin, self._keys.nodes.end, count_only=True)
@@ -216,7 +209,7 @@ class EtcdRendezvousBackend(RosterBackend):
             raise
         self._has_been_announced = True
         if done.succeeded:
-            self._announced[key], self._lists = done.revision, lists
+            self._announced[key], self._interruptions = done.revision, interruptions
             return max(0, done.ranges[1].count - 1)
         found = done.ranges[0].first
         self._announced[key] = 0 if found is None else found.mod_revision
@@ -241,8 +234,8 @@ class EtcdRendezvousBackend(RosterBackend):
     def _check_entry(self, key: str) -> None:
         """After an interruption, look whether etcd still holds the entry as this node wrote it: a backup that was
         restored has an older one, or none, and the lease."""
-        lists, announced = self._round.lists, self._announced.get(key)
-        if announced is None or lists == self._lists:
+        interruptions, announced = self._round.interruptions, self._announced.get(key)
+        if announced is None or interruptions == self._interruptions:
             return
         found = self._client.read(self._keys.node(key)).first
         if found is None or found.mod_revision != announced:
@@ -250,7 +243,7 @@ class EtcdRendezvousBackend(RosterBackend):
                 "expected etcd to hold the entry of this node, found another or none: etcd was wiped or restored; the "
                 "node announces itself again"
             )
-        self._lists = lists
+        self._interruptions = interruptions
 
     def _lead(self, name: bytes) -> None:
         """Show everybody that this node leads. Of two that do, the one that is not first in line steps back, when it is
@@ -280,12 +273,8 @@ class EtcdRendezvousBackend(RosterBackend):
         except EtcdLeaseGone:
             self._lease.gone(lease)
             raise
-        revision = done.revision
-        self._round.wrote(self._keys.lead, KeyValue(self._keys.lead, name, revision, revision, 1, lease), revision)
+        self._round.wrote(KeyValue(self._keys.lead, name, done.revision, done.revision, 1, lease))
         self._leads = True
-
-    def _written(self, state: bytes, revision: int) -> KeyValue:
-        return KeyValue(self._keys.state, self._state.value_of(state), 0, revision, 1, self._state.lease)
 
     def _use(self, doing: str, operation: Callable[[], T]) -> T:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zlib
 from dataclasses import replace
@@ -41,7 +42,7 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
         ConfigurationError: the endpoint or an option cannot be.
         RendezvousError: etcd cannot be reached, or refuses.
     """
-    parameters = parameters_of(params)
+    parameters = read_parameters(params.endpoint, params.config)
     return _backend(params, parameters), _lasting_store(params, parameters)
 
 
@@ -51,30 +52,36 @@ def handler_for(params: RendezvousParameters) -> RoundHandler:
     Raises:
         ConfigurationError: the endpoint or an option cannot be.
     """
-    if not params.endpoint and params.max_nodes == 1:
-        return _self_served(params)
-    parameters = parameters_of(params)
-    if not options_of(params, SERVING)["serve"]:
-        return _handler(params, parameters)
-    served = served_cluster(params, parameters)
-    served.start()
-    try:
-        return _handler(params, parameters, served=served)
-    except BaseException:
-        served.stop()
-        raise
+    server, served = None, None
+    with contextlib.ExitStack() as undo:
+        if not params.endpoint and params.max_nodes == 1:
+            from elastic_etcd.server import EtcdServer
+
+            server = EtcdServer()
+            server.start()
+            undo.callback(server.stop)
+            parameters = read_parameters(server.get_endpoint(), params.config)
+        else:
+            parameters = read_parameters(params.endpoint, params.config)
+            if options_of(params, SERVING)["serve"]:
+                served = served_cluster(params, parameters)
+                served.start()
+                undo.callback(served.stop)
+        # An error that comes later than a first answer may come is not told: who gives up says only that none came.
+        backend = _backend(params, parameters, 0.5, server, served)
+        keys = Keys(parameters.prefix, params.run_id)
+        address = partial(advertised_address, params, parameters.places)
+        stores = MadeStores(lambda number: round_store(lambda: client_for(parameters), keys, number), address)
+        handler = create_handler(None, backend, params, stores, params.backend)
+        undo.pop_all()
+    return handler
 
 
 def open_backend(params: RendezvousParameters) -> EtcdRendezvousBackend:
     """The backend of a job for who looks at it from outside, and serves nothing."""
-    parameters = parameters_of(params)
+    parameters = read_parameters(params.endpoint, params.config)
     serves = options_of(params, SERVING)["serve"]
     return _backend(params, parameters, served=served_cluster(params, parameters) if serves else None)
-
-
-def parameters_of(params: RendezvousParameters) -> EtcdParameters:
-    """Where the cluster is and how to talk to it. Raises ConfigurationError."""
-    return read_parameters(params.endpoint, params.config)
 
 
 def client_for(parameters: EtcdParameters, longest: Duration = math.inf, node: str = "") -> EtcdClient:
@@ -85,18 +92,6 @@ def client_for(parameters: EtcdParameters, longest: Duration = math.inf, node: s
     first = zlib.crc32(node.encode()) % len(addresses)
     turned = addresses[first:] + addresses[:first]
     return EtcdClient(turned, parameters.security(), parameters.login(), timeout=timeout)
-
-
-def _self_served(params: RendezvousParameters) -> RoundHandler:
-    from elastic_etcd.server import EtcdServer
-
-    server = EtcdServer()
-    server.start()
-    try:
-        return _handler(params, read_parameters(server.get_endpoint(), params.config), server)
-    except BaseException:
-        server.stop()
-        raise
 
 
 def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> ServedCluster:
@@ -120,20 +115,6 @@ def served_cluster(params: RendezvousParameters, parameters: EtcdParameters) -> 
     tls = (parameters.ca_cert, parameters.ssl_cert, parameters.ssl_cert_key)
     files = files_of(*tls) if parameters.over_tls else None
     return ServedCluster(Cluster(params.run_id, places), files, params.local_addr, options["serve_folder"])
-
-
-def _handler(
-    params: RendezvousParameters,
-    parameters: EtcdParameters,
-    server: EtcdServer | None = None,
-    served: ServedCluster | None = None,
-) -> RoundHandler:
-    # An error that comes later than a first answer may come is not told: who gives up says only that none came.
-    backend = _backend(params, parameters, 0.5, server, served)
-    keys = Keys(parameters.prefix, params.run_id)
-    address = partial(advertised_address, params, parameters.places)
-    stores = MadeStores(lambda number: round_store(lambda: client_for(parameters), keys, number), address)
-    return create_handler(None, backend, params, stores, params.backend)
 
 
 def _backend(

@@ -50,7 +50,7 @@ class KeyCache(Reflector):
         self._pairs = {pair.key: pair for pair in found.values if self._can_be_ours(pair)}
 
     def _apply(self, event: Event) -> None:
-        if self._is_newer(event.pair.key, event.pair.mod_revision):
+        if self._is_newer(event.pair):
             stands = not event.deleted and self._can_be_ours(event.pair)
             self._put(event.pair.key, event.pair if stands else None)
 
@@ -86,9 +86,9 @@ class KeyCache(Reflector):
         else:
             self._pairs[key] = pair
 
-    def _is_newer(self, key: bytes, revision: int) -> bool:
-        known = self._pairs.get(key)  # perhaps a write of our own, of which the watch has not told yet
-        return revision > max(self._revision, known.mod_revision if known else 0)
+    def _is_newer(self, pair: KeyValue) -> bool:
+        known = self._pairs.get(pair.key)  # perhaps a write of our own, of which the watch has not told yet
+        return pair.mod_revision > max(self._revision, known.mod_revision if known else 0)
 
 
 class NodeCache(KeyCache):
@@ -148,23 +148,11 @@ class RoundCache(KeyCache):
         with self._changed:
             return self._pairs.get(self._keys.state)
 
-    def wrote(self, key: bytes, pair: KeyValue | None, revision: int) -> None:
+    def wrote(self, pair: KeyValue) -> None:
         """What this node has written itself, or was told in an answer."""
         with self._changed:
-            if self._is_newer(key, revision):
-                self._put(key, pair)
-
-    @property
-    def losses(self) -> int:
-        """How often etcd was found to have lost data."""
-        with self._changed:
-            return self._losses
-
-    @property
-    def lists(self) -> int:
-        """How often the watch has ended, so that the keys were listed again."""
-        with self._changed:
-            return self._lists
+            if self._is_newer(pair):
+                self._put(pair.key, pair)
 
     @property
     def holder(self) -> bytes | None:
@@ -177,20 +165,16 @@ class RoundCache(KeyCache):
     def vacant(self) -> bool:
         """Whether somebody led, and has gone."""
         with self._changed:
-            return self._is_vacant()
+            return self._led and self._keys.lead not in self._pairs
 
     def wait(self, token: StateVersion, timeout: Duration) -> bool:
         """Block until the state has another version than `token`, or whoever led has gone, or for `timeout`
         seconds. Whether something did."""
         return self._wait(lambda: self._has_news(token), timeout)
 
-    def _is_vacant(self) -> bool:
-        return self._led and self._keys.lead not in self._pairs
-
     def _has_news(self, token: StateVersion) -> bool:
         state = self._pairs.get(self._keys.state)
-        vacant = self._is_vacant()
-        told, self._told_vacant = self._told_vacant, vacant
+        told, self._told_vacant = self._told_vacant, (vacant := self.vacant)
         return version_of(state) != token or (vacant and not told)
 
     def _why_not(self, pair: KeyValue) -> str:

@@ -20,12 +20,11 @@ from urllib.parse import quote, unquote
 
 from elastic_core.interfaces.backend import SpoiltStateError
 from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
-from elastic_etcd.client.values import Compare, Field, Get, Put, Transaction, end_of
+from elastic_etcd.client.values import Compare, Field, Get, KeyValue, Put, Transaction, end_of
 
 if TYPE_CHECKING:
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_etcd.client.client import EtcdClient
-    from elastic_etcd.client.values import KeyValue
 
 RUN_TTL: Duration = 600.0
 _MARK = 8  # bytes, of each value
@@ -101,7 +100,6 @@ class StateKey:
         self._client = client
         self._key = key
         self._clock = clock
-        self._mark = b""  # of the last write
         self._lease = 0
         self._renewed: Instant | None = None
 
@@ -117,41 +115,31 @@ class StateKey:
         self._lease = pair.lease
         return pair.value[_MARK + 1 :], token
 
-    def write(self, state: bytes, token: StateVersion, lost: bool = False) -> tuple[KeyValue | None, int, bool]:
+    def write(self, state: bytes, token: StateVersion, lost: bool = False) -> tuple[KeyValue | None, bool]:
         """Write in the place of what `token` stands for.
 
-        Returns the present value if the write was refused, the revision, and whether it was written. Each value begins
-        with a random mark, so of two nodes that write the same state only one believes that it did, and a node whose
-        answer was lost learns that its write had succeeded.
+        Returns the value that the key has now, and whether this call wrote it. Each value begins with a random mark, so
+        of two nodes that write the same state only one believes that it did, and a node whose answer was lost learns
+        that its write had succeeded.
 
         Args:
             lost: the store was wiped or restored since the last write. The state gets a new lease, so that no old token
                 is valid by chance: etcd compares revisions and leases, but not marks.
         """
-        self._mark = secrets.token_hex(_MARK // 2).encode()
+        value = secrets.token_hex(_MARK // 2).encode() + b":" + state
         self._lease = 0 if lost else self._lease
-        value = self.value_of(state)
         before = self._lease
         try:
-            found = self._attempt(value, token)
+            found, written = self._attempt(value, token)
         except EtcdLeaseGone:  # nobody has led for long
             self._lease = before = 0
-            found = self._attempt(value, token)
-        if not found[2] and self._lease != before:  # a new one, for nothing
+            found, written = self._attempt(value, token)
+        if not written and self._lease != before:  # a new one, for nothing
             self._client.revoke(self._lease)
             self._lease = before
-        return found
+        return found, written
 
-    def value_of(self, state: bytes) -> bytes:
-        """The state as this node last wrote it."""
-        return self._mark + b":" + state
-
-    @property
-    def lease(self) -> int:
-        """Of the key; 0 if it is not known."""
-        return self._lease
-
-    def _attempt(self, value: bytes, token: StateVersion) -> tuple[KeyValue | None, int, bool]:
+    def _attempt(self, value: bytes, token: StateVersion) -> tuple[KeyValue | None, bool]:
         put = Put(self._key, value, self._run_lease())
         fence = [Compare(self._key, Field.MODIFIED, token.revision), Compare(self._key, Field.LEASE, token.lease)]
         try:
@@ -162,8 +150,10 @@ class StateKey:
             found = self._client.read(self._key).first
             if found is None or version_of(found) == token:
                 raise
-            return found, found.mod_revision, found.value == value
-        return (None if done.succeeded else done.ranges[0].first), done.revision, done.succeeded
+            return found, found.value == value
+        if done.succeeded:
+            return KeyValue(self._key, value, 0, done.revision, 1, put.lease), True
+        return done.ranges[0].first, False
 
     def _run_lease(self) -> int:
         if not self._lease:

@@ -8,6 +8,7 @@ sent, and are safe to repeat.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
@@ -36,6 +37,7 @@ _SEARCHES: tuple[Duration, ...] = (0.1, 0.25, 0.5)
 """How long to look for a member that works after one, two, ... attempts that failed."""
 
 
+@dataclass(frozen=True)
 class Calls:
     """Makes calls. Used from several threads.
 
@@ -44,19 +46,11 @@ class Calls:
         attempt: of one attempt on one member.
     """
 
-    def __init__(
-        self,
-        members: Members,
-        tokens: Tokens,
-        timeout: Duration,
-        attempt: Duration,
-        clock: Clock | None = None,
-    ) -> None:
-        self.members = members
-        self.tokens = tokens
-        self.timeout = timeout
-        self.attempt = attempt
-        self.clock: Clock = clock or SystemClock()
+    members: Members
+    tokens: Tokens
+    timeout: Duration
+    attempt: Duration
+    clock: Clock = field(default_factory=SystemClock)
 
     def ask(self, method: Method, request: bytes, repeatable: bool = True) -> Any:
         """The answer to the request. `repeatable`: it does no harm to carry it out twice.
@@ -81,7 +75,7 @@ class _Call:
         self._deadline = later(calls.clock.now(), calls.timeout)
         self._sent = False
         self._failures = 0
-        # Of the numbers of members; made anew when one is added, as most calls end before that.
+        # Numbers of members, in sets that are replaced, because most calls end before there is one.
         self._logged_in: frozenset[int] = frozenset()
         self._mistrusted: frozenset[int] = frozenset()
 
@@ -90,13 +84,12 @@ class _Call:
             member = self._members.current()
             metadata: Metadata = ()
             try:
-                metadata = self._tokens.at_hand or self._log_in(member)
+                metadata = self._tokens.at_hand or self._tokens.metadata(
+                    member, min(max(LOGGING_IN, self._limits.attempt), self._left())
+                )
                 return self._ask(member, metadata)
             except Failure as failure:
                 self._handle(member, metadata, failure)
-
-    def _log_in(self, member: Member) -> Metadata:
-        return self._tokens.metadata(member, min(max(LOGGING_IN, self._limits.attempt), self._left()))
 
     def _ask(self, member: Member, metadata: Metadata) -> Any:
         if not (self._repeatable or member.answered):
@@ -125,29 +118,28 @@ class _Call:
             raise refusal(failure, member.endpoint) from None
         self._members.failed(member, fault(failure, self._members.over_tls))
         if sent and not self._repeatable and judgement is Judgement.ELSEWHERE:
-            raise self._unknown(member) from None
-        self._expect_trust(member, failure)
-        self._go_on(failure)
+            raise EtcdUnreachable(
+                f"expected etcd to tell what came of a write; found: {member.endpoint}: {member.fault}. "
+                "It may have been carried out: read before it is repeated",
+                landed=True,
+            ) from None
+        if is_mistrust(failure):  # not worth waiting for, if no side accepts the certificates, and never has
+            self._mistrusted |= {member.number}
+        if len(self._mistrusted) == len(self._members.all) and not self._members.known_good:
+            raise EtcdRefused(f"expected a connection over TLS to etcd; found: {self._members.faults()}") from None
+        if self._left() <= _SHORTEST:
+            raise EtcdUnreachable(
+                f"expected etcd to answer within {self._limits.timeout:g} s; found: {self._members.faults()}"
+            ) from failure
+        search = _SEARCHES[min(self._failures, len(_SEARCHES) - 1)]
+        self._failures += 1
+        self._members.find(min(search, self._left()))
 
     def _may_log_in(self, member: Member, metadata: Metadata) -> bool:
         """Once on every member: one that lags behind may not know a token that another has given."""
         again = member.number not in self._logged_in and self._tokens.refused(metadata)
         self._logged_in |= {member.number}
         return again
-
-    def _expect_trust(self, member: Member, failure: Failure) -> None:
-        """Certificates that no side accepts are not worth waiting for, unless they once were good."""
-        if is_mistrust(failure):
-            self._mistrusted |= {member.number}
-        if len(self._mistrusted) == len(self._members.all) and not self._members.known_good:
-            raise EtcdRefused(f"expected a connection over TLS to etcd; found: {self._members.faults()}") from None
-
-    def _go_on(self, failure: Failure) -> None:
-        if self._left() <= _SHORTEST:
-            raise self._unreachable() from failure
-        search = _SEARCHES[min(self._failures, len(_SEARCHES) - 1)]
-        self._failures += 1
-        self._members.find(min(search, self._left()))
 
     def _left(self) -> Duration:
         return max(_SHORTEST, self._deadline - self._limits.clock.now())
@@ -159,15 +151,3 @@ class _Call:
         if members == 1:
             return self._left()
         return min(self._limits.attempt * 2.0 ** min(self._failures // members, 10), self._left())
-
-    def _unreachable(self) -> EtcdUnreachable:
-        return EtcdUnreachable(
-            f"expected etcd to answer within {self._limits.timeout:g} s; found: {self._members.faults()}"
-        )
-
-    def _unknown(self, member: Member) -> EtcdUnreachable:
-        return EtcdUnreachable(
-            f"expected etcd to tell what came of a write; found: {member.endpoint}: {member.fault}. "
-            "It may have been carried out: read before it is repeated",
-            landed=True,
-        )

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError, Problem
 from elastic_etcd.client.errors import MOST_RECEIVED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 OPTIONS = (
     # A server that is stopped, not dead, is found out in seconds. Oftener than every 5 s, etcd hangs up.
@@ -51,8 +54,7 @@ class Security:
         """
         import grpc
 
-        problems = [*self._missing(), *_unreadable(ca_cert=self.ca_cert, cert=self.cert, key=self.key)]
-        if problems or (problems := [*self._unusable()]):
+        if problems := [*self._unreadable()] or [*self._unusable()]:
             raise ConfigurationError(*problems)
         roots = Path(self.ca_cert).read_bytes() if self.ca_cert else _trusted_here()
         return grpc.ssl_channel_credentials(roots, _content(self.key), _content(self.cert))
@@ -61,31 +63,33 @@ class Security:
         """Changes when one of the files does."""
         return tuple(map(_state_of, (self.ca_cert, self.cert, self.key)))
 
-    def _missing(self) -> list[Problem]:
-        if bool(self.cert) == bool(self.key):
-            return []
-        absent, given = ("key", "cert") if self.cert else ("cert", "key")
-        return [Problem(absent, f"expected a certificate and its private key, found {given} alone; give both or none")]
+    def _unreadable(self) -> Iterator[Problem]:
+        if bool(self.cert) != bool(self.key):
+            absent, given = ("key", "cert") if self.cert else ("cert", "key")
+            told = f"expected a certificate and its private key, found {given} alone; give both or none"
+            yield Problem(absent, told)
+        for name, path in (("ca_cert", self.ca_cert), ("cert", self.cert), ("key", self.key)):
+            try:
+                _content(path)
+            except OSError as error:
+                yield Problem(name, f"expected a file that can be read, found {path}: {error.strerror}")
 
-    def _unusable(self) -> list[Problem]:
+    def _unusable(self) -> Iterator[Problem]:
         """gRPC takes whatever it is given and fails in every handshake; Python says what is wrong."""
         import ssl
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        problems = []
         try:
             if self.ca_cert:
                 context.load_verify_locations(self.ca_cert)
         except (ssl.SSLError, ValueError) as error:
-            problems.append(Problem("ca_cert", f"expected certificates in PEM in {self.ca_cert}, found none: {error}"))
+            yield Problem("ca_cert", f"expected certificates in PEM in {self.ca_cert}, found none: {error}")
         try:
             if self.cert and self.key:
                 context.load_cert_chain(self.cert, self.key, password=_no_password)
         except (ssl.SSLError, ValueError) as error:
-            files = f"{self.cert} and {self.key}"
             wanted = "a certificate in PEM and the private key to it, not encrypted,"
-            problems.append(Problem("cert", f"expected {wanted} in {files}; found otherwise: {error}"))
-        return problems
+            yield Problem("cert", f"expected {wanted} in {self.cert} and {self.key}; found otherwise: {error}")
 
 
 def open_channel(endpoint: str, security: Security | None) -> Any:
@@ -104,16 +108,6 @@ def open_channel(endpoint: str, security: Security | None) -> Any:
 
 def _no_password() -> str:
     raise ValueError("the key is encrypted")  # the default is to ask at the terminal
-
-
-def _unreadable(**paths: str | None) -> list[Problem]:
-    problems = []
-    for name, path in paths.items():
-        try:
-            _content(path)
-        except OSError as error:
-            problems.append(Problem(name, f"expected a file that can be read, found {path}: {error.strerror}"))
-    return problems
 
 
 def _state_of(path: str | None) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import math
 import secrets
 from typing import TYPE_CHECKING
 
+from elastic_core.clock import SystemClock
 from elastic_etcd.client import convert
 from elastic_etcd.client.calls import Calls
 from elastic_etcd.client.errors import EtcdLeaseExists, EtcdLeaseGone
@@ -52,7 +53,7 @@ class EtcdClient:
     ) -> None:
         self.members = Members(endpoints, security)
         self.tokens = Tokens(login)
-        self._calls = Calls(self.members, self.tokens, timeout, attempt, clock)
+        self._calls = Calls(self.members, self.tokens, timeout, attempt, clock or SystemClock())
 
     @property
     def timeout(self) -> Duration:

@@ -10,7 +10,7 @@ from elastic_etcd.client.messages import rpc
 from elastic_etcd.client.values import Committed, Delete, Field, Get, KeyValue, Put, Range, Transaction
 
 if TYPE_CHECKING:
-    from elastic_etcd.client.values import Compare, Operation
+    from elastic_etcd.client.values import Operation
 
 OPERATIONS = 128
 """In each of the three lists of a transaction."""
@@ -40,17 +40,16 @@ def txn_request(transaction: Transaction) -> bytes:
     """
     request = rpc().TxnRequest()
     for condition in transaction.conditions:
-        _fill_compare(request.compare.add(), condition)
+        compare = request.compare.add()
+        compare.target, compare.key = _COMPARED[condition.field], condition.key
+        setattr(compare, condition.field, condition.expected)
     for operation in transaction.then:
         _fill_operation(request.success.add(), operation)
     for operation in transaction.otherwise:
         _fill_operation(request.failure.add(), operation)
     sent: bytes = request.SerializeToString()
-    if max(map(len, transaction)) > OPERATIONS:
-        _expect_few(transaction)
-    if len(sent) > REQUEST_BYTES - _ENVELOPE:
-        _expect_small_values(transaction)
-        raise ValueError(f"expected at most 1.5 MiB ({REQUEST_BYTES} bytes) in a request, found {len(sent)}; split it")
+    if max(map(len, transaction)) > OPERATIONS or len(sent) > REQUEST_BYTES - _ENVELOPE:
+        raise ValueError(_too_much(transaction, len(sent)))
     return sent
 
 
@@ -79,22 +78,11 @@ def committed(answer: Any, transaction: Transaction) -> Committed:
     if len(answer.responses) != len(done):
         told = f"expected answers to {len(done)} operations, found {len(answer.responses)}"
         raise EtcdRefused(f"{told}: what answers is not etcd; correct the endpoint")
-    return Committed(answer.succeeded, revision, tuple(_range_in(response, revision) for response in answer.responses))
-
-
-def _range_in(response: Any, revision: int) -> Range:
-    if response.HasField("response_range"):
-        return range_of(response.response_range, revision)
-    return Range(revision)
+    ranges = (range_of(it.response_range, revision) for it in answer.responses)  # of a write it is empty
+    return Committed(answer.succeeded, revision, tuple(ranges))
 
 
 # A message is filled where it stands: made by itself and put there, it takes more time than all else here.
-
-
-def _fill_compare(message: Any, condition: Compare) -> None:
-    message.target = _COMPARED[condition.field]
-    message.key = condition.key
-    setattr(message, condition.field, condition.expected)
 
 
 def _fill_operation(message: Any, operation: Operation) -> None:
@@ -115,16 +103,15 @@ def _fill_range(message: Any, get: Get) -> None:
         message.sort_order, message.sort_target, message.limit = _ASCENDING, _BY_CREATION, get.limit
 
 
-def _expect_few(transaction: Transaction) -> None:
+def _too_much(transaction: Transaction, size: int) -> str:
+    """What of the transaction is more than etcd takes."""
     for name, part in zip(Transaction._fields, transaction, strict=True):
         if len(part) > OPERATIONS:
-            raise ValueError(f"expected at most {OPERATIONS} in `{name}` of a transaction, found {len(part)}; split it")
-
-
-def _expect_small_values(transaction: Transaction) -> None:
+            return f"expected at most {OPERATIONS} in `{name}` of a transaction, found {len(part)}; split it"
     for operation in (*transaction.then, *transaction.otherwise):
         if isinstance(operation, Put) and len(operation.value) > REQUEST_BYTES - _ENVELOPE:
-            raise ValueError(
+            return (
                 f"expected a value of at most 1.5 MiB ({REQUEST_BYTES} bytes), found one of {len(operation.value)} for "
                 f"{operation.key!r}; keep large data elsewhere and its place here"
             )
+    return f"expected at most 1.5 MiB ({REQUEST_BYTES} bytes) in a request, found {size}; split it"

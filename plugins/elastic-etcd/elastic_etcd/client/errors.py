@@ -82,11 +82,9 @@ class Judgement(enum.Enum):
 
 
 _OF_THE_MEMBER = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN", "CANCELLED"})
-
 TOO_LARGE = "larger than max"
-
-_UNKNOWN_TOKEN = ("invalid auth token", "revision of auth store is old")
-
+_NO_USER = "user name is empty"
+_LOG_IN = ("invalid auth token", "revision of auth store is old", _NO_USER)
 _NOT_SENT = (
     "failed to connect to all addresses",
     "errors resolving",
@@ -98,15 +96,11 @@ _NOT_SENT = (
     "etcdserver: too many requests",
 )
 
-NO_USER = "user name is empty"
-
 
 def judge(failure: Failure) -> Judgement:
     """What the failure means for the call."""
-    if failure.code == "UNAUTHENTICATED" or any(words in failure.details for words in _UNKNOWN_TOKEN):
+    if failure.code == "UNAUTHENTICATED" or any(words in failure.details for words in _LOG_IN):
         return Judgement.LOG_IN  # by its words also where the code is PERMISSION_DENIED, as with older servers
-    if NO_USER in failure.details:
-        return Judgement.LOG_IN
     if failure.code == "UNIMPLEMENTED" or any(words in failure.details for words in _NOT_SENT):
         return Judgement.NOT_SENT  # unimplemented: whoever answers there is not etcd
     return Judgement.ELSEWHERE if failure.code in _OF_THE_MEMBER else Judgement.REFUSED
@@ -166,57 +160,43 @@ def is_mistrust(failure: Failure) -> bool:
 def refusal(failure: Failure, where: str) -> EtcdRefused:
     """The error to raise for what every member would refuse."""
     said = f"found: {failure.details or failure.code}"
-    for words, make in _REFUSALS:
+    for words, kind, told in _REFUSALS:
         if words in failure.details:
-            return make(said, where)
+            return kind(told.format(where=where, said=said))
     if failure.code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
         return EtcdDenied(f"expected etcd at {where} to let us in, {said}; check the user, the password and its roles")
     return EtcdRefused(f"expected etcd at {where} to carry out a request, {said} ({failure.code})")
 
 
-def _no_permission(said: str, where: str) -> EtcdRefused:
-    return EtcdDenied(
-        f"expected permission to read and write our keys at etcd {where}, {said}; "
-        "let a role of the user read and write the prefix: etcdctl role grant-permission ROLE readwrite --prefix PREFIX"
-    )
-
-
-def _wrong_password(said: str, where: str) -> EtcdRefused:
-    return EtcdDenied(f"expected the user's password to be that of etcd {where}, {said}; correct user or password")
-
-
-def _no_user(said: str, where: str) -> EtcdRefused:
-    return EtcdDenied(f"etcd {where} expects user and password and got none, {said}; give both")
-
-
-def _full(said: str, where: str) -> EtcdRefused:
-    return EtcdFull(
-        f"expected room for a write at etcd {where}, {said}: its quota is used up, and nothing can be written; "
-        "compact and defragment it, or raise --quota-backend-bytes; then lift the alarm (etcdctl alarm disarm)"
-    )
-
-
-def _lease_gone(said: str, where: str) -> EtcdRefused:
-    return EtcdLeaseGone(f"expected a live lease at etcd {where}, {said}: it expired or was revoked; take a new one")
-
-
-def _lease_exists(said: str, where: str) -> EtcdRefused:
-    return EtcdLeaseExists(f"expected a lease that is new to etcd {where}, {said}")
-
-
-def _too_large(said: str, where: str) -> EtcdRefused:
-    return EtcdTooLarge(
-        f"expected answers of {MOST_RECEIVED >> 20} MiB at most from etcd {where}, {said}: too much is stored under "
-        "our keys; etcdctl get --prefix --keys-only PREFIX shows what"
-    )
-
-
-_REFUSALS = (
-    (TOO_LARGE, _too_large),
-    ("permission denied", _no_permission),
-    ("authentication failed", _wrong_password),
-    (NO_USER, _no_user),
-    ("database space exceeded", _full),
-    ("requested lease not found", _lease_gone),
-    ("lease already exists", _lease_exists),
+_REFUSALS: tuple[tuple[str, type[EtcdRefused], str], ...] = (
+    (
+        TOO_LARGE,
+        EtcdTooLarge,
+        f"expected answers of {MOST_RECEIVED >> 20} MiB at most from etcd {{where}}, {{said}}: too much is stored "
+        "under our keys; etcdctl get --prefix --keys-only PREFIX shows what",
+    ),
+    (
+        "permission denied",
+        EtcdDenied,
+        "expected permission to read and write our keys at etcd {where}, {said}; let a role of the user read and write "
+        "the prefix: etcdctl role grant-permission ROLE readwrite --prefix PREFIX",
+    ),
+    (
+        "authentication failed",
+        EtcdDenied,
+        "expected the user's password to be that of etcd {where}, {said}; correct user or password",
+    ),
+    (_NO_USER, EtcdDenied, "etcd {where} expects user and password and got none, {said}; give both"),
+    (
+        "database space exceeded",
+        EtcdFull,
+        "expected room for a write at etcd {where}, {said}: its quota is used up, and nothing can be written; compact "
+        "and defragment it, or raise --quota-backend-bytes; then lift the alarm (etcdctl alarm disarm)",
+    ),
+    (
+        "requested lease not found",
+        EtcdLeaseGone,
+        "expected a live lease at etcd {where}, {said}: it expired or was revoked; take a new one",
+    ),
+    ("lease already exists", EtcdLeaseExists, "expected a lease that is new to etcd {where}, {said}"),
 )

@@ -7,6 +7,7 @@ the lease doubtful, and a doubtful lease is not handed out before the server has
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import threading
 from dataclasses import dataclass
@@ -149,7 +150,8 @@ class LeaseKeeper:
         with self._lock:
             state, self._state = self._state, None
             if state is not None:
-                self._revoke(state.lease)
+                with contextlib.suppress(EtcdError):
+                    self._client.revoke(state.lease)
 
     def _granted(self) -> LeaseState:
         asked = self._clock.now()
@@ -169,12 +171,6 @@ class LeaseKeeper:
     def _lose(self, state: LeaseState) -> None:
         self._state = None
         self._on_loss(Loss(state.lease, self._clock.now() - state.since))
-
-    def _revoke(self, lease: int) -> None:
-        try:
-            self._client.revoke(lease)
-        except EtcdError:
-            pass  # it ends by itself
 
     def _too_slow(self) -> EtcdUnreachable:
         return EtcdUnreachable(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import queue
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,6 @@ Metadata = tuple[tuple[str, str], ...]
 HAS_LEADER: Metadata = (("hasleader", "true"),)
 """A member that knows no leader then refuses at once, instead of keeping us waiting."""
 
-ALIVE = frozenset({Judgement.REFUSED, Judgement.LOG_IN})
-"""What a probe is told by a member that has found a quorum, if it does not know us or we may not read."""
-
 
 def probe() -> bytes:
     """A request that does no harm, costs little, and is answered only where there is a quorum."""
@@ -40,7 +38,8 @@ class Member:
     """An endpoint and the channel to it, which is opened when it is first needed. Used from several threads.
 
     `answered`: it has given an answer since it was last found bad, so that what is sent now will hardly be in vain.
-    `known_good`: it has ever given one. `fault`: what was wrong with it last; empty if nothing was.
+    `known_good`: it has ever given one. `fault`: what was wrong with it last; empty if nothing was. `closed`: `close`
+    was called.
     """
 
     def __init__(self, number: int, endpoint: str, security: Security | None) -> None:
@@ -49,11 +48,11 @@ class Member:
         self.answered = False
         self.known_good = False
         self.fault = ""
+        self.closed = False
         self._security = security
         self._channel: Any = None
         self._files: object = None  # what the certificates' files were when it was opened
         self._calls: dict[str, Any] = {}  # by path: each is called in one form only
-        self._closed = False
         self._lock = threading.Lock()
 
     def call(self, method: Method) -> Any:
@@ -68,22 +67,15 @@ class Member:
                 found = self._calls[method.path] = method.on(self._channel)
         return found
 
-    def ask(self, method: Method, request: bytes, timeout: Duration, metadata: Metadata) -> Any:
-        """The answer to one request, within `timeout` seconds. Raises Failure, EtcdClosed."""
+    def ask(self, method: Method, request: bytes, timeout: Duration | None, metadata: Metadata) -> Any:
+        """The answer to one request, within `timeout` seconds; if the method answers with a stream, the gRPC call that
+        brings it. Raises Failure, EtcdClosed."""
         call = self.call(method)
         try:
             return call(request, timeout=timeout, metadata=metadata)
         except _rpc_error() as error:
             self._expect_open()
             raise Failure.of(error) from None
-        except ValueError:
-            raise self._closed_meanwhile() from None
-
-    def listen(self, method: Method, request: bytes, metadata: Metadata) -> Any:
-        """The stream of answers to one request: a gRPC call. Raises Failure, EtcdClosed."""
-        call = self.call(method)
-        try:
-            return call(request, metadata=metadata)
         except ValueError:
             raise self._closed_meanwhile() from None
 
@@ -95,11 +87,6 @@ class Member:
             return call.future(request, timeout=timeout, metadata=metadata, wait_for_ready=True)
         except ValueError:
             raise self._closed_meanwhile() from None
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
 
     def found_well(self) -> None:
         """It answered."""
@@ -113,7 +100,7 @@ class Member:
     def close(self) -> None:
         """End the channel, and with it every call on it. Idempotent."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -141,7 +128,7 @@ class Member:
         return Failure("CANCELLED", "the connection was replaced, because the files of the certificates have changed")
 
     def _expect_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise EtcdClosed(f"the client of {self.endpoint} is closed")
 
 
@@ -210,7 +197,7 @@ class Members:
         """To be called between attempts when members fail: ask all at once, and use the first that answers, if it takes
         at most `patience` seconds; so long it takes if none does. Followers are told as by `failed`: a stream may have
         been opened on the one that was next in line. Whether one was found. Raises EtcdClosed."""
-        found = _Probes().winner(self.all, patience)
+        found = _first_to_serve(self.all, patience)
         self._expect_open()
         if found is None:
             return False
@@ -245,39 +232,34 @@ class Members:
             raise EtcdClosed(f"the client of {self.where} is closed")
 
 
-class _Probes:
-    """All members asked at once whether they serve; the first to say so wins. Used once, by one thread.
+def _first_to_serve(members: Sequence[Member], patience: Duration) -> Member | None:
+    """All members are asked at once whether they serve: the first to say so within `patience` seconds. None, too, when
+    they are closed. Raises EtcdClosed.
 
     It waits for connections to come about, where other calls would fail at once. That is more than politeness: some
     versions of gRPC (1.62 is one) work on a connection only while a call waits for it.
     """
+    answered: queue.SimpleQueue[Member | None] = queue.SimpleQueue()
 
-    def __init__(self) -> None:
-        self._first: Member | None = None
-        self._answered = threading.Event()
+    def note(member: Member, done: Any) -> None:
+        # A member that has found a quorum refuses if it does not know us, or if we may not read.
+        if done.code().name == "OK" or judge(Failure.of(done)) in (Judgement.REFUSED, Judgement.LOG_IN):
+            answered.put(member)
+        elif member.closed:
+            answered.put(None)
 
-    def winner(self, members: Sequence[Member], patience: Duration) -> Member | None:
-        """The first member that answers within `patience` seconds. Raises EtcdClosed."""
-        calls = [call for member in members if (call := self._ask(member, patience)) is not None]
-        self._answered.wait(patience)
+    calls = []
+    for member in members:
+        with contextlib.suppress(Failure):  # its channel was renewed at this moment; it is asked the next time
+            calls.append(member.begin(rpc().range, probe(), patience, HAS_LEADER))
+            calls[-1].add_done_callback(functools.partial(note, member))
+    try:
+        return answered.get(timeout=patience)
+    except queue.Empty:
+        return None
+    finally:
         for call in calls:
             call.cancel()
-        return self._first
-
-    def _ask(self, member: Member, patience: Duration) -> Any:
-        try:
-            call = member.begin(rpc().range, probe(), patience, HAS_LEADER)
-        except Failure:  # its channel was renewed at this moment; it is asked the next time
-            return None
-        call.add_done_callback(lambda done: self._note(member, done))
-        return call
-
-    def _note(self, member: Member, done: Any) -> None:
-        if done.code().name == "OK" or judge(Failure.of(done)) in ALIVE:
-            self._first = self._first or member
-            self._answered.set()
-        elif member.closed:
-            self._answered.set()
 
 
 def _rpc_error() -> type[Exception]:

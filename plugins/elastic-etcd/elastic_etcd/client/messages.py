@@ -1,12 +1,10 @@
 """etcd's messages and calls, for any protobuf from 3.20 on.
 
-The package etcd3 is a data file here: what describes etcd's messages is read out of the text of three of its files, and
-nothing of it is imported or executed. Those files were generated in 2020 and raise when they are imported under
-protobuf 4 or later; but what they describe is as good as ever: the bytes that they would hand to protobuf.
+The package etcd3 is a data file here, see the README: three of its files, generated in 2020, raise when they are
+imported under protobuf 4 or later, but the text of each holds the bytes that it would hand to protobuf.
 
-The classes live in a pool of their own: another library's `rpc.proto` in protobuf's default pool is not in the way, and
-nothing of the process changes (no module, no variable, no registered file). A call is a path and a function, which a
-gRPC channel takes directly, so that no stubs are needed.
+The classes live in a separate pool, so nothing of the process changes (no module, no variable, no registered file). A
+call is a path and a function, which a gRPC channel takes directly, so that no stubs are needed.
 """
 
 from __future__ import annotations
@@ -127,7 +125,11 @@ def serialized_files() -> tuple[bytes, ...]:
     Raises:
         PluginError: etcd3 is not installed, of a version that is not understood, or its files are not as they were.
     """
-    package = _installed()
+    try:
+        package = metadata.distribution("etcd3")
+    except metadata.PackageNotFoundError:
+        raise _unusable(f"expected the package etcd3 {UNDERSTOOD}, found none installed") from None
+    understood(package.version)
     return tuple(_serialized_at(Path(str(package.locate_file(name)))) for name in FILES)
 
 
@@ -143,15 +145,6 @@ def serialized_in(source: str) -> bytes | None:
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     values = (word.value for call in calls for word in call.keywords if word.arg == "serialized_pb")
     return next((found for found in map(_literal, values) if found is not None), None)
-
-
-def _installed() -> metadata.Distribution:
-    try:
-        package = metadata.distribution("etcd3")
-    except metadata.PackageNotFoundError:
-        raise _unusable(f"expected the package etcd3 {UNDERSTOOD}, found none installed") from None
-    understood(package.version)
-    return package
 
 
 def _serialized_at(path: Path) -> bytes:

@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from elastic_core.clock import SystemClock, later
+from elastic_core.support.retry import Backoff
 from elastic_etcd.client.convert import key_value
 from elastic_etcd.client.errors import (
     TOO_LARGE,
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 
 _DENIALS = ("permission denied", "auth token", "authentication failed", "user name is empty", "auth revision")
 _GREATEST = 2**63 - 1
-_FIRST_PAUSE: Duration = 0.1
-_LONGEST_PAUSE: Duration = 1.0
+_PAUSES = Backoff(first=0.1, longest=1.0)
 _PATIENCE: Duration = 2.0
 """Seconds in which a member has to set up a watch."""
 
@@ -92,8 +92,11 @@ class _Following:
 
 class Reflector:
     """Follows the keys of a range. Subclasses handle a list (`_replace`) and an event (`_apply`), with `_changed`
-    held. `wait_for` and `follow` start a thread, which ends with `forget`, with `close`, and
-    when the client is closed. Used from several threads.
+    held. `wait_for` and `follow` start a thread, which ends with `forget`, with `close`, and when the client is closed.
+    Used from several threads.
+
+    `losses`: how often etcd was found to have lost data. `interruptions`: how often the watch has ended, so that the
+    keys were listed again.
 
     Args:
         key, end: one key, or with `end` all up to it.
@@ -103,16 +106,15 @@ class Reflector:
     def __init__(
         self, client: EtcdClient, key: bytes, end: bytes = b"", clock: Clock | None = None, revision: int = 0
     ) -> None:
+        self.losses = self.interruptions = 0
         self._client = client
         self._key, self._end = key, end
         self._clock: Clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._revision = revision
-        self._losses = 0  # how often etcd was found to have lost data
         self._following = False  # a stream delivers every change after `_revision`
         self._forgotten = False  # since the last list
         self._forgets = 0
-        self._lists = 0  # by the thread: the watch had ended
         self._relisted = False  # since the last call of `wait_for` that returned
         self._stream: _Following | None = None
         self._fault: EtcdUnreachable | None = None  # why etcd cannot be reached at present
@@ -122,31 +124,25 @@ class Reflector:
 
     def read(self) -> None:
         """List the range now. Raises EtcdError."""
-        while not self._took(*self._asked()):
-            pass  # another thread found a loss while this list was under way
-
-    def _asked(self) -> tuple[Range, int, int, dict[bytes, int], int]:
-        with self._changed:
-            known, losses, memory, forgets = self._revision, self._losses, self._memory(), self._forgets
-        return self._list(), known, losses, memory, forgets
-
-    def _took(self, found: Range, known: int, losses: int, memory: dict[bytes, int], forgets: int) -> bool:
-        """Use a list; the other arguments are from before it was requested. False if it has to be requested again."""
-        with self._changed:
-            if losses != self._losses:
-                return False
-            if known <= found.revision < self._revision:
-                return True  # the watch was faster
-            if found.revision < known or self._went_back(memory, found):
-                self._losses += 1
-                self._following = False
-                if self._stream is not None:
-                    self._stream.give_up()
-            self._revision = found.revision
-            self._forgotten = self._forgotten and forgets != self._forgets
-            self._replace(found)
-            self._changed.notify_all()
-        return True
+        while True:
+            with self._changed:
+                known, losses, memory, forgets = self._revision, self.losses, self._memory(), self._forgets
+            found = self._list()
+            with self._changed:
+                if losses != self.losses:
+                    continue  # another thread found a loss while this list was under way
+                if known <= found.revision < self._revision:
+                    return  # the watch was faster
+                if found.revision < known or self._went_back(memory, found):
+                    self.losses += 1
+                    self._following = False
+                    if self._stream is not None:
+                        self._stream.give_up()
+                self._revision = found.revision
+                self._forgotten = self._forgotten and forgets != self._forgets
+                self._replace(found)
+                self._changed.notify_all()
+                return
 
     def wait_for(self, has_news: Callable[[], bool], timeout: Duration) -> bool:
         """Block until `has_news()` (called with the lock held), until the range was listed again, or for `timeout`
@@ -158,7 +154,7 @@ class Reflector:
         """
         deadline = later(self._clock.now(), timeout)
         with self._changed:
-            self._start()
+            self.follow()
             stream = self._stream
             while not self._closed and self._stream is stream:
                 if self._error is not None:
@@ -179,7 +175,9 @@ class Reflector:
     def follow(self) -> None:
         """Follow the keys from now on, without waiting for anything."""
         with self._changed:
-            self._start()
+            if self._stream is None and not self._closed:
+                self._stream = _Following(self._revision > 0 and not self._forgotten)
+                threading.Thread(target=self._run, args=(self._stream,), name="etcd watch", daemon=True).start()
 
     def forget(self) -> None:
         """Stop following the keys until the next `wait_for` or `follow`."""
@@ -226,12 +224,6 @@ class Reflector:
         self._following, self._forgotten = False, True
         self._forgets += 1
 
-    def _start(self) -> None:
-        """With the lock held."""
-        if self._stream is None and not self._closed:
-            self._stream = _Following(self._revision > 0 and not self._forgotten)
-            threading.Thread(target=self._run, args=(self._stream,), name="etcd watch", daemon=True).start()
-
     def _run(self, stream: _Following) -> None:
         try:
             unfollow = self._client.members.follow(lambda member: self._left(stream, member))
@@ -240,12 +232,19 @@ class Reflector:
             finally:
                 unfollow()
         except Exception as error:  # noqa: BLE001 - raised by `wait_for`
-            with self._changed:
-                if self._stream is stream:
-                    self._error = error
+            self._report(stream, error)
+
+    def _report(self, stream: _Following, error: Exception) -> None:
+        """Pass the error on to waiters. The thread continues after EtcdUnreachable and ends after any other error."""
+        with self._changed:
+            if self._stream is stream:
+                if isinstance(error, EtcdUnreachable):
+                    self._fault, self._untold = error, True
+                else:
+                    self._error = self._error or error
                     self._lose_track()
-                    self._cut_off()
-                    self._changed.notify_all()
+                self._cut_off()
+                self._changed.notify_all()
 
     def _late(self, stream: _Following) -> None:
         """The member has not set up the watch in time."""
@@ -259,11 +258,7 @@ class Reflector:
         with self._changed:
             if member is None:
                 stream.end()
-                if self._stream is stream:
-                    self._lose_track()
-                    self._error = self._error or EtcdClosed(f"the client of {self._client.where} is closed")
-                    self._cut_off()
-                    self._changed.notify_all()
+                self._report(stream, EtcdClosed(f"the client of {self._client.where} is closed"))
             elif member is stream.on:
                 stream.give_up()
 
@@ -274,7 +269,7 @@ class Reflector:
                 if not stream.listed:
                     self.read()
                     with self._changed:
-                        self._lists += 1
+                        self.interruptions += 1
                         self._relisted = self._relisted or self._stream is stream
                         self._changed.notify_all()
                 stream.listed = False
@@ -286,12 +281,9 @@ class Reflector:
                     )
             except EtcdUnreachable as error:
                 since = self._clock.now()
-                with self._changed:
-                    if self._stream is stream:
-                        self._fault, self._untold = error, True
-                        self._cut_off()
-                        self._changed.notify_all()
-            self._rest(stream)
+                self._report(stream, error)
+            stream.failures += 1  # do not spin while servers are down, or refuse only streams
+            stream.over.wait(pause_after(stream.failures, len(self._client.members.all)))
 
     def _listen(self, stream: _Following) -> bool:
         """Read one stream to its end. Whether the watch was ever established. Raises EtcdRefused, EtcdClosed."""
@@ -330,12 +322,12 @@ class Reflector:
     def _open(self, stream: _Following, member: Member, metadata: Metadata) -> tuple[Any, int, int]:
         """The stream, the revision that it begins after, and how often data had been lost by then."""
         with self._changed:
-            after, losses = self._revision, self._losses
+            after, losses = self._revision, self.losses
             create = rpc().WatchCreateRequest(
                 key=self._key, range_end=self._end, start_revision=start_after(after), progress_notify=True
             )
             request = rpc().WatchRequest(create_request=create).SerializeToString()
-            call = stream.call = member.listen(rpc().watch, request, metadata)
+            call = stream.call = member.ask(rpc().watch, request, None, metadata)
             stream.on, stream.given_up, stream.late = member, False, False
             if stream.over.is_set() or self._client.members.current() is not member:
                 stream.give_up()  # the member was left, or the thread is to end, and there was no call to cancel yet
@@ -344,7 +336,7 @@ class Reflector:
     def _take(self, stream: _Following, message: Message, losses: int) -> bool:
         """Whether to keep reading the stream."""
         with self._changed:
-            if self._stream is not stream or losses != self._losses:
+            if self._stream is not stream or losses != self.losses:
                 return False
             if message.created:
                 stream.failures, stream.renewed = 0, False
@@ -373,13 +365,6 @@ class Reflector:
         elif members.current() is member:  # else another call has found out
             members.failed(member, fault(failure, members.over_tls))
 
-    def _rest(self, stream: _Following) -> None:
-        """Do not spin while servers are down, or refuse only streams."""
-        stream.failures += 1
-        pause = pause_after(stream.failures, len(self._client.members.all))
-        if pause:
-            stream.over.wait(pause)
-
 
 def start_after(revision: int) -> int:
     """The first revision to request: always one that can be encoded, whatever a server sent."""
@@ -393,8 +378,7 @@ def is_denial(reason: str) -> bool:
 
 def pause_after(failures: int, members: int) -> Duration:
     """Seconds to wait after so many failures in a row: none until each member was tried, then 0.1, doubled up to 1."""
-    rounds = failures - members
-    return 0.0 if rounds < 0 else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(rounds, 10))
+    return _PAUSES.pause(failures - members + 1)
 
 
 def read_message(message: Any) -> Message:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import queue
-import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
+from elastic_core.support.bounded import Call
 from elastic_core.support.sockets import REFUSED, connected, resolve
 from elastic_etcd.server.cluster import Answer, members_of
 
@@ -74,28 +74,19 @@ class Gateway:
     """
 
     def __init__(self, security: Callable[[], ssl.SSLContext] | None = None) -> None:
-        self._made = security
-
-    @property
-    def _security(self) -> ssl.SSLContext | None:
-        return self._made() if self._made else None
+        self._security: Callable[[], ssl.SSLContext | None] = security or (lambda: None)
 
     def at(self, place: Place, path: str, **words: Any) -> Any:
         """The answer of the member there."""
-        return ask(f"{place.url}/v3/{path}", words, _PATIENCE, self._security)
+        return ask(f"{place.url}/v3/{path}", words, _PATIENCE, self._security())
 
     def look(self, places: Sequence[Place]) -> list[Answer]:
         """The answers of these places, which are asked in parallel. Takes 2.5 s at most, and raises nothing."""
-        answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        for place in places:  # a thread that hangs in a name look-up is left behind
-            threading.Thread(target=self._put_answer, args=(place, answers), name="etcd look", daemon=True).start()
-        found, clock = {place: Answer(place) for place in places}, SystemClock()
+        calls = [(place, Call(partial(self._answer, place), "etcd look")) for place in places]
+        clock = SystemClock()
         until = later(clock.now(), _LOOK)
-        with contextlib.suppress(queue.Empty):
-            for _ in places:
-                answer = answers.get(timeout=max(0.0, until - clock.now()))
-                found[answer.place] = answer
-        return list(found.values())
+        # A call that hangs in a name look-up is left behind.
+        return [call.result() if call.wait(max(0.0, until - clock.now())) else Answer(place) for place, call in calls]
 
     def leader(self, answers: Sequence[Answer]) -> str:
         """The id of the member that leads, as one of those that find a majority knows it; empty if none tells. Raises
@@ -106,17 +97,14 @@ class Gateway:
                     return str(self.at(answer.place, "maintenance/status")["leader"])
         return ""
 
-    def _put_answer(self, place: Place, answers: queue.SimpleQueue[Answer]) -> None:
-        answers.put(self._answer(place))
-
     def _answer(self, place: Place) -> Answer:
         """The peer port answers before there is a quorum."""
         try:  # before the member list, so that a healthy member's list is up to date
-            healthy = is_healthy(place.url, _PATIENCE, self._security)
+            healthy = is_healthy(place.url, _PATIENCE, self._security())
         except UNUSABLE:
             healthy = False
         try:
-            members = members_of(ask(f"{place.peer_url}/members", None, _PATIENCE, self._security))
+            members = members_of(ask(f"{place.peer_url}/members", None, _PATIENCE, self._security()))
         except UNUSABLE as error:
             refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
             return Answer(place, refused and _refuses_everywhere(place))

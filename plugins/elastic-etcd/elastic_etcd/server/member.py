@@ -36,20 +36,19 @@ from elastic_etcd.server.cluster import (
     shown,
 )
 from elastic_etcd.server.gateway import UNUSABLE, Gateway, Refused
-from elastic_etcd.server.process import Urls, find_binary, launch
+from elastic_etcd.server.process import ServerProcess, Urls, find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock, Duration
     from elastic_core.support.sockets import Address
-    from elastic_etcd.server.process import Binary, ServerLog, ServerProcess
+    from elastic_etcd.server.process import Binary
 
 _PAUSES = Backoff(first=0.1, longest=1.0)  # etcd pushes nothing about its members; it has to be asked
 _ANSWER: Duration = 1.0
 _LEAVING: Duration = 5.0
 _NAMED: Duration = 60.0  # for the names of machines that were started just now to lead to them; half of it is usual
-_TAIL = 3
 _BEAT, _ELECTION = "100", "500"  # ms; the loss of a leader costs two to three such times, and then that of a lease
 _NO_FSYNC = (3, 5)  # since this version
 
@@ -242,29 +241,26 @@ class ServedCluster:
                 return Wait(f"the port {port} of {address.host}: {why}; ss -ltnp shows who listens there")
         return decide(self._cluster, own, self._gateway.look(self._others()))
 
-    def _add(self, own: Place, step: Join) -> tuple[str, str]:
-        """Our new id, and the members as `--initial-cluster` has them."""
-        if step.removed:
-            self._gateway.at(step.through, "cluster/member/remove", ID=step.removed)
-        answer = self._gateway.at(step.through, "cluster/member/add", peerURLs=[own.peer_url], isLearner=True)
-        return str(answer["member"]["ID"]), self._cluster.initial_with(own, members_of(answer["members"]))
-
     def _run(self, own: Place, step: Begin | Join) -> None:
         """Run the member until it ends."""
-        member, others = self._add(own, step) if isinstance(step, Join) else ("", "")
+        member = others = ""  # our new id, and the members as `--initial-cluster` has them
+        if isinstance(step, Join):
+            if step.removed:
+                self._gateway.at(step.through, "cluster/member/remove", ID=step.removed)
+            answer = self._gateway.at(step.through, "cluster/member/add", peerURLs=[own.peer_url], isLearner=True)
+            member, others = str(answer["member"]["ID"]), self._cluster.initial_with(own, members_of(answer["members"]))
         with self._changing:
             if self._over.is_set() or self._left or self._leaving:
                 if isinstance(step, Join):  # otherwise it would count as a failed member
                     self._gateway.at(step.through, "cluster/member/remove", ID=member)
                 return
-            process, log = self._launched(own, others)
-            self._process = process
+            process = self._process = self._launched(own, others)
         try:
             if isinstance(step, Join):
                 self._promote(process, own, member)
             process.ended(threading.TIMEOUT_MAX)
             if not (self._over.is_set() or self._left or self._leaving):
-                get_logger().error("etcd server lost", how=process.end, log=log.tail(_TAIL))
+                get_logger().error("etcd server lost", how=process.end, log=process.log.tail())
         finally:
             process.close()
 
@@ -282,7 +278,7 @@ class ServedCluster:
                 with contextlib.suppress(*UNUSABLE):  # it has not caught up, or this one cannot pass it on now
                     self._gateway.at(answer.place, "cluster/member/promote", ID=member)
 
-    def _launched(self, own: Place, others: str) -> tuple[ServerProcess, ServerLog]:
+    def _launched(self, own: Place, others: str) -> ServerProcess:
         assert self._binary is not None
         folder = self._folder(own)
         address = self._listens_at(own)
@@ -295,7 +291,7 @@ class ServedCluster:
             *(["--unsafe-no-fsync"] if self._binary.numbers >= _NO_FSYNC else ()),  # the data ends with us anyway
         ]
         urls, name = Urls(listens[0], own.url, listens[1], own.peer_url), self._cluster.name(own)
-        launched = launch(self._binary, name, folder, urls, others or self._cluster.initial, more)
+        launched = ServerProcess(self._binary, name, folder, urls, others or self._cluster.initial, more)
         where = {"endpoint": own.address, "path": self._binary.path, "version": self._binary.version}
         get_logger().info("etcd server started", **where)
         return launched

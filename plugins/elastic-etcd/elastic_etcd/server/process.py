@@ -134,25 +134,31 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
 def _expect_program(path: str) -> str:
     if not Path(path).is_file():
         found = "a folder" if Path(path).is_dir() else "nothing"
-        raise ConfigurationError(
-            Problem(VARIABLE, f"expected the path of an etcd binary, found {found} at {path}; {_WAYS}")
-        )
-    if not os.access(path, os.X_OK):
-        advice = f"run `chmod +x {path}`, or {_WAYS}"
-        raise ConfigurationError(
-            Problem(VARIABLE, f"expected a program, found that {path} is not executable; {advice}")
-        )
-    return str(Path(path).absolute())
+        told = f"expected the path of an etcd binary, found {found} at {path}; {_WAYS}"
+    elif not os.access(path, os.X_OK):
+        told = f"expected a program, found that {path} is not executable; run `chmod +x {path}`, or {_WAYS}"
+    else:
+        return str(Path(path).absolute())
+    raise ConfigurationError(Problem(VARIABLE, told))
+
+
+class Urls(NamedTuple):
+    """The URLs at which a server listens, and those that it advertises: client port and peer port."""
+
+    client: str
+    advertised: str
+    peer: str
+    advertised_peer: str
 
 
 class ServerProcess:
-    """Runs `command` until `close`, or until this process ends.
+    """An etcd with its data and its log in `folder`. It runs until `close`, or until this process ends.
 
     Args:
-        command: the program and its arguments.
-        folder: it runs there.
-        scratch: a folder to remove at the end; empty for none.
-        stderr: where its output goes.
+        cluster: as `--initial-cluster`.
+        more: flags.
+        temporary: the folder is removed at the end.
+        stderr: receives the output as well as the log; None: only the log does.
         on_exit: called from another thread, once, when it has ended by itself, with how.
 
     Raises:
@@ -161,23 +167,42 @@ class ServerProcess:
 
     def __init__(
         self,
-        command: Sequence[str],
-        folder: str,
-        scratch: str,
-        stderr: int | IO[bytes] | IO[str],
-        on_exit: Callable[[str], None],
+        binary: Binary,
+        name: str,
+        folder: Path,
+        urls: Urls,
+        cluster: str,
+        more: Sequence[str] = (),
+        temporary: bool = True,
+        stderr: int | IO[bytes] | IO[str] | None = None,
+        on_exit: Callable[[str], None] = lambda end: None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
+        path = folder / "etcd.log"
         self.pid = 0
         self.end = ""
-        self._scratch = scratch
+        self.log = ServerLog(path)
+        self._scratch = str(folder) if temporary else ""
         self._orphaned = False
         self._on_exit = on_exit
         self._closing = False
         self._ended = threading.Event()
         self._known = threading.Event()
-        variables = inherited(environment)
-        self._keeper = HelperProcess(keeper.__file__, [scratch, *command], variables, folder, subprocess.PIPE, stderr)
+        command = [
+            binary.path,
+            *("--name", name, "--data-dir", str(folder / "data"), "--initial-cluster", cluster),
+            *("--listen-client-urls", urls.client, "--advertise-client-urls", urls.advertised),
+            *("--listen-peer-urls", urls.peer, "--initial-advertise-peer-urls", urls.advertised_peer),
+            *("--logger", "zap", "--log-outputs", "stderr" if stderr is None else f"stderr,{path}"),
+            # Every 5 minutes etcd compacts all but the last 1000 revisions. Without that, repeated writes of the state
+            # fill the quota, and etcd rejects all writes.
+            *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"),
+            *more,
+        ]
+        with open(path, "wb", opener=open_regular) as log:
+            output = log if stderr is None else stderr
+            words, variables = [self._scratch, *command], inherited(environment)
+            self._keeper = HelperProcess(keeper.__file__, words, variables, str(folder), subprocess.PIPE, output)
         self._listener = threading.Thread(target=self._listen, name="etcd server", daemon=True)
         self._listener.start()
 
@@ -236,53 +261,6 @@ def _decoded(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-class Urls(NamedTuple):
-    """The URLs at which a server listens, and those that it advertises: client port and peer port."""
-
-    client: str
-    advertised: str
-    peer: str
-    advertised_peer: str
-
-
-def launch(
-    binary: Binary,
-    name: str,
-    folder: Path,
-    urls: Urls,
-    cluster: str,
-    more: Sequence[str] = (),
-    temporary: bool = True,
-    stderr: int | IO[bytes] | IO[str] | None = None,
-    on_exit: Callable[[str], None] = lambda end: None,
-    environment: Mapping[str, str] = os.environ,
-) -> tuple[ServerProcess, ServerLog]:
-    """Start an etcd with its data and its log in `folder`, which is removed at the end if it is `temporary`.
-
-    Args:
-        cluster: as `--initial-cluster`.
-        more: flags.
-        stderr: receives the output as well as the log; None: only the log does.
-        on_exit: as of `ServerProcess`.
-    """
-    path = folder / "etcd.log"
-    command = [
-        binary.path,
-        *("--name", name, "--data-dir", str(folder / "data"), "--initial-cluster", cluster),
-        *("--listen-client-urls", urls.client, "--advertise-client-urls", urls.advertised),
-        *("--listen-peer-urls", urls.peer, "--initial-advertise-peer-urls", urls.advertised_peer),
-        *("--logger", "zap", "--log-outputs", "stderr" if stderr is None else f"stderr,{path}"),
-        # Every 5 minutes etcd compacts all but the last 1000 revisions. Without that, repeated writes of the state fill
-        # the quota, and etcd rejects all writes.
-        *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"),
-        *more,
-    ]
-    with open(path, "wb", opener=open_regular) as log:
-        output = log if stderr is None else stderr
-        scratch = str(folder) if temporary else ""
-        return ServerProcess(command, str(folder), scratch, output, on_exit, environment), ServerLog(path)
-
-
 class ServerLog:
     """The log of a server that was started, in a file. etcd writes an object of JSON per line, and says in plain
     text how it fails."""
@@ -299,7 +277,7 @@ class ServerLog:
         except OSError:
             return ""
 
-    def tail(self, lines: int) -> list[str]:
+    def tail(self, lines: int = 3) -> list[str]:
         """The last lines, without what is of use to machines only. If it has failed, they begin with why: it goes on
         with where in its code that was."""
         found = self.text().splitlines()

@@ -16,7 +16,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -25,17 +24,16 @@ from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectio
 from elastic_core.log import get_logger
 from elastic_core.support.addresses import ip_address, joined_host_port
 from elastic_core.support.sockets import PortReservation
-from elastic_etcd.server.gateway import Refused, ask, is_healthy
-from elastic_etcd.server.process import ServerLog, Urls, find_binary, launch
+from elastic_etcd.server.gateway import UNUSABLE, ask, is_healthy
+from elastic_etcd.server.process import ServerProcess, Urls, find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_etcd.client.client import EtcdClient
-    from elastic_etcd.server.process import Binary, ServerProcess
+    from elastic_etcd.server.process import Binary
 
-_TAIL = 3  # lines of its log that go into ours
 _PROBE_EVERY = 0.05  # seconds, while it starts
 _PEER = "unix://peer:0"  # a socket file in its folder: a cluster of one needs no port for peers
 _TAKEN = "address already in use"
@@ -73,7 +71,6 @@ class EtcdServer:
         self._reservation: PortReservation | None = None
         self._process: ServerProcess | None = None
         self._serving = False
-        self._log = ServerLog(Path(os.devnull))
 
     def start(
         self, timeout: Duration = 60, num_retries: int = 3, stderr: int | IO[bytes] | IO[str] | None = None
@@ -98,7 +95,7 @@ class EtcdServer:
         binary, address = find_binary(self._environment), self._address()
         deadline = later(self._clock.now(), timeout)
         try:
-            while not self._serves(self._launch(binary, address, stderr), deadline, timeout):
+            while not self._serves(binary, address, stderr, deadline, timeout):
                 if num_retries <= 0 or self._wanted:
                     raise self._port_taken()
                 num_retries -= 1
@@ -125,7 +122,8 @@ class EtcdServer:
 
     def get_host(self) -> str:
         """The host that clients find it at. A server that listens on all addresses is told by this machine's name."""
-        return socket.gethostname() if self._is_everywhere() else self._host
+        address = ip_address(self._host)
+        return socket.gethostname() if address is not None and address.is_unspecified else self._host
 
     def get_port(self) -> int:
         """The port. Raises RuntimeError when it does not run."""
@@ -152,7 +150,7 @@ class EtcdServer:
         """How it ended by itself, with the end of its log; None while it runs, or when it was not started."""
         if self._process is None or not self._process.end:
             return None
-        return f"etcd has ended: {self._process.end}{self._log.shown()}"
+        return f"etcd has ended: {self._process.end}{self._process.log.shown()}"
 
     def __enter__(self) -> EtcdServer:
         if self._process is None:
@@ -162,65 +160,59 @@ class EtcdServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _launch(self, binary: Binary, address: str, stderr: int | IO[bytes] | IO[str] | None) -> _Identity:
-        """Start it at a port that is held for it."""
-        self._reservation = self._reserve()
+    def _serves(
+        self,
+        binary: Binary,
+        address: str,
+        stderr: int | IO[bytes] | IO[str] | None,
+        deadline: Instant,
+        timeout: Duration,
+    ) -> bool:
+        """Start it at a port that is held for it, and wait until it serves. False when it could not have the port.
+        Raises EtcdServerError."""
+        try:
+            self._reservation = PortReservation(self._wanted)
+        except ConfigurationError:
+            raise self._port_taken() from None
         self._folder = self._prepare_folder()
-        identity = _Identity(f"elastic-{secrets.token_hex(8)}", f"http://{address}:{self._reservation.port}")
-        urls, cluster = Urls(identity.url, identity.url, _PEER, _PEER), f"{identity.name}={_PEER}"
-        self._process, self._log = launch(
+        name = f"elastic-{secrets.token_hex(8)}"  # by which it is told from others
+        url = f"http://{address}:{self._reservation.port}"
+        probed_at = url.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
+        process = self._process = ServerProcess(
             binary,
-            identity.name,
+            name,
             self._folder,
-            urls,
-            cluster,
+            Urls(url, url, _PEER, _PEER),
+            f"{name}={_PEER}",
             temporary=self._data_dir is None,
             stderr=stderr,
             on_exit=self._lost,
             environment=self._environment,
         )
-        return identity
-
-    def _serves(self, identity: _Identity, deadline: Instant, timeout: Duration) -> bool:
-        """Wait until it does. False when it could not have the port. Raises EtcdServerError."""
-        while not (answers_as(identity.name, identity.probed_at) and self._knows_pid()):
-            if self._process is None or self._process.ended(_PROBE_EVERY):
-                if _TAKEN in self._log.text():
+        while not (answers_as(name, probed_at) and process.known(_PROBE_EVERY)):
+            if process.ended(_PROBE_EVERY):
+                if _TAKEN in process.log.text():
                     return False
-                raise EtcdServerError(f"expected to start an etcd at {identity.url}, found that {self._how_it_ended()}")
+                raise EtcdServerError(
+                    f"expected to start an etcd at {url}, found that it ended at once: {process.end}; the binary may "
+                    f"not be an etcd, or its log says why{process.log.shown()}"
+                )
             if self._clock.now() >= deadline:
                 raise EtcdServerError(
-                    f"expected an etcd to serve at {identity.url} within {timeout:g} s, found one that does not "
-                    "answer, or is not known to run; give it more time (timeout), or see why it hangs"
-                    + self._log.shown()
+                    f"expected an etcd to serve at {url} within {timeout:g} s, found one that does not answer, or is "
+                    f"not known to run; give it more time (timeout), or see why it hangs{process.log.shown()}"
                 )
         return True
 
-    def _knows_pid(self) -> bool:
-        return self._process is not None and self._process.known(_PROBE_EVERY)
-
-    def _how_it_ended(self) -> str:
-        how = self._process.end if self._process is not None else "it was stopped"
-        return f"it ended at once: {how}; the binary may not be an etcd, or its log says why{self._log.shown()}"
-
     def _lost(self, end: str) -> None:
         """It has ended by itself. While it starts, whoever waits for it tells."""
-        if self._serving:
-            get_logger().error("etcd server lost", how=end, log=self._log.tail(_TAIL))
-
-    def _reserve(self) -> PortReservation:
-        try:
-            return PortReservation(self._wanted)
-        except ConfigurationError:
-            raise self._port_taken() from None
+        if self._serving and (process := self._process) is not None:
+            get_logger().error("etcd server lost", how=end, log=process.log.tail())
 
     def _port_taken(self) -> ConfigurationError:
         port = self._wanted or "any of several ports"
-        return ConfigurationError(
-            Problem(
-                "port", f"expected a free port for etcd, found {port} taken; ss -ltnp shows by whom; choose another"
-            )
-        )
+        told = f"expected a free port for etcd, found {port} taken; ss -ltnp shows by whom; choose another"
+        return ConfigurationError(Problem("port", told))
 
     def _prepare_folder(self) -> Path:
         if self._data_dir is None:
@@ -241,22 +233,6 @@ class EtcdServer:
             raise ConfigurationError(Problem("host", problem)) from error
         return f"[{number}]" if ":" in str(number) else str(number)
 
-    def _is_everywhere(self) -> bool:
-        address = ip_address(self._host)
-        return address is not None and address.is_unspecified
-
-
-@dataclass(frozen=True)
-class _Identity:
-    """How the server just started is told from others: by a name that nobody else has."""
-
-    name: str
-    url: str
-
-    @property
-    def probed_at(self) -> str:
-        return self.url.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
-
 
 def answers_as(name: str, url: str, timeout: float = 1.0) -> bool:
     """Whether a healthy etcd, whose only member has this name, answers at `url`. False when anything is otherwise. It
@@ -264,5 +240,5 @@ def answers_as(name: str, url: str, timeout: float = 1.0) -> bool:
     try:
         members = ask(f"{url}/v3/cluster/member/list", {}, timeout)["members"]
         return [member.get("name") for member in members] == [name] and is_healthy(url, timeout)
-    except (OSError, Refused, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except UNUSABLE:
         return False

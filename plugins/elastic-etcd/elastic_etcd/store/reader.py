@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from elastic_core.clock import SystemClock
 from elastic_etcd.client.errors import EtcdClosed, EtcdTooLarge, EtcdUnreachable
 from elastic_etcd.client.reflector import Reflector
 from elastic_etcd.client.values import Event, Get, Range, Transaction
 from elastic_etcd.store.writer import MOST_OPERATIONS, PAUSE, Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from elastic_core.clock import Clock
     from elastic_etcd.client.client import EtcdClient
@@ -24,20 +24,21 @@ Found = dict[bytes, "KeyValue"]
 
 
 class KeysMissing(Exception):
-    """The time is up, and these keys were not set. `reason`: why nothing could be learnt lately; empty: all is well."""
+    """After `patience` these keys were not set. `reason`: why nothing could be learnt lately; empty: all is well."""
 
-    def __init__(self, keys: Sequence[bytes], reason: str = "") -> None:
+    def __init__(self, keys: Sequence[bytes], patience: timedelta, reason: str) -> None:
         super().__init__(*keys)
         self.keys = keys
+        self.patience = patience
         self.reason = reason
 
 
 class Reader:
     """Reads for one store, from any number of threads. While no member answers, it tries again until the deadline."""
 
-    def __init__(self, client: EtcdClient, clock: Clock | None = None) -> None:
+    def __init__(self, client: EtcdClient, clock: Clock) -> None:
         self._client = client
-        self._clock: Clock = clock or SystemClock()
+        self._clock = clock
         self._watches: set[_Missing] = set()
         self._changing = threading.Lock()
         self._closed = threading.Event()
@@ -46,14 +47,11 @@ class Reader:
         """A key; None if it does not exist. Raises EtcdError."""
         return self.patiently(lambda: self._client.read(key), deadline).first
 
-    def every(self, key: bytes, end: bytes, deadline: Deadline) -> tuple[KeyValue, ...]:
-        """All keys from `key` up to before `end`, without their values. Raises EtcdError."""
-        return self.patiently(lambda: self._client.read(key, end, keys_only=True), deadline).values
-
     def those(self, keys: Sequence[bytes], deadline: Deadline, keys_only: bool = False) -> tuple[int, Found]:
         """Those of the keys that exist, and a revision not after the one at which they were read. Up to 120 keys are
         read at one moment, more of them, or of more than 64 MiB, in several. Raises EtcdError."""
-        revision, found, batches = 0, Found(), list(_batches(keys))
+        batches = [keys[start : start + MOST_OPERATIONS] for start in range(0, len(keys), MOST_OPERATIONS)]
+        revision, found = 0, Found()
         while batches:
             batch = batches.pop(0)
             gets = [Get(key, keys_only=keys_only) for key in batch]
@@ -102,7 +100,7 @@ class Reader:
 
     def _watched(self, missing: set[bytes], revision: int, deadline: Deadline) -> Found:
         """One watch for all of them: several would need a stream each. It is told of what is between them too."""
-        over = Deadline(self._clock.now(), lambda: 0.0)  # one attempt: `wait_for` raises why it failed
+        over = Deadline(self._clock.now(), timedelta)  # one attempt: `wait_for` raises why it failed
         watch = _Missing(self._client, missing, lambda keys: self.those(keys, over), revision, self._clock)
         with self._changing:
             self._watches.add(watch)
@@ -126,7 +124,7 @@ class Reader:
                     return
         if self._closed.is_set():
             raise EtcdClosed("the store was closed while keys of it were waited for")
-        raise KeysMissing(sorted(watch.missing), reason)
+        raise KeysMissing(sorted(watch.missing), deadline.patience, reason)
 
 
 class _Missing(Reflector):
@@ -163,8 +161,3 @@ class _Missing(Reflector):
         if not event.deleted and event.pair.key in self.missing:
             self.missing.discard(event.pair.key)
             self.found[event.pair.key] = event.pair
-
-
-def _batches(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for start in range(0, len(keys), MOST_OPERATIONS):
-        yield keys[start : start + MOST_OPERATIONS]

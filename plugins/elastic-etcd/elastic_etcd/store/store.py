@@ -21,13 +21,12 @@ from elastic_core.quiet_import import import_with
 from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
 from elastic_etcd.client.values import Compare, Delete, Field, Get, Put, absent, end_of
 from elastic_etcd.store.reader import KeysMissing, Reader
-from elastic_etcd.store.writer import MOST_OPERATIONS, Deadline, Refusal, Writer
+from elastic_etcd.store.writer import MOST_OPERATIONS, Deadline, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from elastic_etcd.client.client import EtcdClient
-    from elastic_etcd.client.values import KeyValue
 
 _dist: Any = import_with("torch.distributed", "TORCH_CPP_LOG_LEVEL", "FATAL")  # it prints no C++ traces then
 _TIMEOUT = timedelta(seconds=300)
@@ -85,7 +84,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         self._data = base + b"k/"
         self._reader = Reader(etcd_client, self._clock)
         self._writer = Writer(etcd_client, base + b"w/", self._found_lease if lease else None, self._clock)
-        self._errors = _ErrorsOfTorch()
+        self._errors = _ErrorsOfTorch(self._name)
         # What our last `add` to a key left there is the best guess at what the next one finds: a guess that is right
         # saves the reading, one that is wrong costs no more than that.
         self._counters: dict[bytes, _Counter] = {}
@@ -94,9 +93,8 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
 
     def get(self, key: str) -> bytes:
         """The value; waits for the key to appear."""
-        at, patience = self._at(key), self.timeout
-        with _ErrorsOfWaiting(self._name, patience):
-            deadline = self._until(patience)
+        at, deadline = self._at(key), self._deadline()
+        with self._errors:
             found = self._reader.one(at, deadline) or self._reader.wait([at], deadline)[at]
             return found.value
 
@@ -130,9 +128,9 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         with self._errors:
             while True:
                 outcome = self._writer.write([condition], [put], [Get(at)], deadline)
-                if not isinstance(outcome, Refusal):
+                if outcome.succeeded:
                     return desired
-                found = outcome.first
+                found = outcome.ranges[0].first
                 if found is None and expected:
                     return expected
                 if found is not None and found.value != expected:
@@ -141,9 +139,9 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
 
     def wait(self, keys: Sequence[str], override_timeout: timedelta | None = None) -> None:
         """Block until all keys exist."""
-        patience = self.timeout if override_timeout is None else override_timeout
-        with _ErrorsOfWaiting(self._name, patience):
-            self._reader.wait([self._at(key) for key in keys], self._until(patience), keys_only=True)
+        deadline = self._deadline(override_timeout)
+        with self._errors:
+            self._reader.wait([self._at(key) for key in keys], deadline, keys_only=True)
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all keys exist."""
@@ -159,9 +157,9 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
             while found is not None:
                 condition = Compare(at, Field.MODIFIED, found.mod_revision)
                 outcome = self._writer.write([condition], [Delete(at)], [Get(at, keys_only=True)], deadline)
-                if not isinstance(outcome, Refusal):
+                if outcome.succeeded:
                     return True
-                found = outcome.first
+                found = outcome.ranges[0].first
             return False
 
     def num_keys(self) -> int:
@@ -170,9 +168,10 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
 
     def list_keys(self) -> list[str]:
         """All keys, oldest first."""
+        begin, end, deadline = self._data, end_of(self._data), self._deadline()
         with self._errors:
-            found = self._reader.every(self._data, end_of(self._data), self._deadline())
-        return [self._name(pair.key) for pair in found]
+            found = self._reader.patiently(lambda: self._client.read(begin, end, keys_only=True), deadline)
+        return [self._name(pair.key) for pair in found.values]
 
     def append(self, key: str, value: str | bytes) -> None:
         """Append to the value; a key that does not exist has an empty one."""
@@ -183,10 +182,9 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values; waits for all keys to appear. Up to 120 keys are read at one moment, if their values are no more
         than 64 MiB."""
-        patience, wanted = self.timeout, [self._at(key) for key in keys]
+        wanted, deadline = [self._at(key) for key in keys], self._deadline()
         distinct = list(dict.fromkeys(wanted))
-        with _ErrorsOfWaiting(self._name, patience):
-            deadline = self._until(patience)
+        with self._errors:
             while len(found := self._reader.those(distinct, deadline)[1]) < len(distinct):
                 self._reader.wait(distinct, deadline, keys_only=True)
         return [found[key].value for key in wanted]
@@ -233,11 +231,8 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         """The user's key; the inverse of `_at`."""
         return at[len(self._data) :].decode(errors="replace")
 
-    def _deadline(self) -> Deadline:
-        return Deadline(self._clock.now(), lambda: self.timeout.total_seconds())
-
-    def _until(self, patience: timedelta) -> Deadline:
-        return Deadline(self._clock.now(), patience.total_seconds)
+    def _deadline(self, patience: timedelta | None = None) -> Deadline:
+        return Deadline(self._clock.now(), lambda: self.timeout if patience is None else patience)
 
     def _found_lease(self, deadline: Deadline) -> int:
         if not isinstance(self._lease, int):
@@ -250,7 +245,7 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
         return put
 
     def _write_all(self, puts: Sequence[Put], deadline: Deadline) -> None:
-        while isinstance(self._writer.write((), puts, (), deadline), Refusal):
+        while not self._writer.write((), puts, (), deadline).succeeded:
             pass  # our marker was deleted by somebody who cleaned up; the next one is new
 
     def _change(self, at: bytes, known: _Counter, change: Callable[[bytes], bytes], deadline: Deadline) -> _Counter:
@@ -260,9 +255,10 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
             _expect_small(at, at, value)
             condition, put = Compare(at, Field.MODIFIED, known.revision), Put(at, value)
             outcome = self._writer.write([condition], [put], [Get(at)], deadline)
-            if not isinstance(outcome, Refusal):
+            if outcome.succeeded:
                 return _Counter(outcome.revision, value)
-            known = _counter(outcome.first)
+            found = outcome.ranges[0].first
+            known = _Counter(found.mod_revision, found.value) if found else _Counter()
             if losses:  # the first one was a guess
                 self._writer.pause(random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(losses, 9))))
         raise AssertionError("counting has no end")
@@ -270,40 +266,28 @@ class EtcdStore(_dist.Store):  # type: ignore[misc]
 
 class _ErrorsOfTorch:
     """Entered around every operation, whose errors leave it as torch's. A class, and made once: in a generator every
-    operation would wait longer for this than for any other part of ours."""
+    operation would wait longer for this than for any other part of ours.
+
+    Args:
+        name: of a key, for users.
+    """
+
+    def __init__(self, name: Callable[[bytes], str]) -> None:
+        self._name = name
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KeysMissing):
+            waited = error.patience // timedelta(milliseconds=1)
+            names = ", ".join(map(self._name, error.keys))
+            outage = f" (etcd could not be reached: {error.reason})" if error.reason else ""
+            raise _dist.DistStoreError(f"wait timeout after {waited}ms, keys: {names}{outage}") from error
         if isinstance(error, EtcdUnreachable):
             raise _dist.DistNetworkError(str(error)) from error
         if isinstance(error, EtcdError):
             raise _dist.DistStoreError(str(error)) from error
-
-
-class _ErrorsOfWaiting(_ErrorsOfTorch):
-    """The same around an operation that waits for keys.
-
-    Args:
-        name: of a key, for users.
-        patience: how long it waits.
-    """
-
-    def __init__(self, name: Callable[[bytes], str], patience: timedelta) -> None:
-        self._name = name
-        self._patience = patience
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, KeysMissing):
-            raise _dist.DistStoreError(self._missing(error)) from error
-        super().__exit__(kind, error, trace)
-
-    def _missing(self, error: KeysMissing) -> str:
-        waited = self._patience // timedelta(milliseconds=1)
-        names = ", ".join(map(self._name, error.keys))
-        outage = f" (etcd could not be reached: {error.reason})" if error.reason else ""
-        return f"wait timeout after {waited}ms, keys: {names}{outage}"
 
 
 class _Counter(NamedTuple):
@@ -312,10 +296,6 @@ class _Counter(NamedTuple):
 
     revision: int = 0
     value: bytes = b""
-
-
-def _counter(found: KeyValue | None) -> _Counter:
-    return _Counter(found.mod_revision, found.value) if found else _Counter()
 
 
 def _as_bytes(value: str | bytes) -> bytes:

@@ -18,23 +18,26 @@ rejects a late copy, because its lease no longer exists.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import uuid
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import SystemClock, later
+from elastic_core.clock import later
 from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
 from elastic_etcd.client.lease_keeper import LeaseKeeper
 from elastic_etcd.client.values import Committed, Compare, Field, Get, Put, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import timedelta
 
     from elastic_core.clock import Clock, Duration, Instant
     from elastic_etcd.client.client import EtcdClient
-    from elastic_etcd.client.values import KeyValue, Operation, Range
+    from elastic_etcd.client.values import KeyValue, Operation
 
 MOST_OPERATIONS = 120
 """In one transaction. etcd's limit is 128, and what makes a write count once needs a few."""
@@ -45,13 +48,13 @@ _WRITTEN = b"written"
 _FENCED = b"fenced"
 
 
+@dataclass
 class Marker:
     """The key of a write marker, its lease, and the revision of its last write; 0 before the first."""
 
-    def __init__(self, key: bytes, lease: int) -> None:
-        self.key = key
-        self.lease = lease
-        self.revision = 0
+    key: bytes
+    lease: int
+    revision: int = 0
 
     def unchanged(self) -> Compare:
         return Compare(self.key, Field.MODIFIED, self.revision)
@@ -68,31 +71,19 @@ class Deadline:
 
     Args:
         begun: when the operation began.
-        patience: how long it may take from then on; asked once, when the deadline is needed first.
+        patience: how long it may take from then on; asked once, when it is needed first.
     """
 
-    def __init__(self, begun: Instant, patience: Callable[[], Duration]) -> None:
+    def __init__(self, begun: Instant, patience: Callable[[], timedelta]) -> None:
         self._begun = begun
-        self._patience = patience
-        self._at: Instant | None = None
+        self._asked = patience
+
+    @functools.cached_property
+    def patience(self) -> timedelta:
+        return self._asked()
 
     def __call__(self) -> Instant:
-        if self._at is None:
-            self._at = later(self._begun, self._patience())
-        return self._at
-
-
-class Refusal:
-    """The conditions of a write did not hold: nothing was written, nor will be. `found` are the answers to what was
-    asked for that case."""
-
-    def __init__(self, found: tuple[Range, ...]) -> None:
-        self.found = found
-
-    @property
-    def first(self) -> KeyValue | None:
-        """The only key of the first answer; None if it does not exist."""
-        return self.found[0].first
+        return later(self._begun, self.patience.total_seconds())
 
 
 class Writer:
@@ -105,16 +96,12 @@ class Writer:
     """
 
     def __init__(
-        self,
-        client: EtcdClient,
-        prefix: bytes,
-        lease: Callable[[Deadline], int] | None = None,
-        clock: Clock | None = None,
+        self, client: EtcdClient, prefix: bytes, lease: Callable[[Deadline], int] | None, clock: Clock
     ) -> None:
         self._client = client
         self._prefix = prefix + uuid.uuid4().hex.encode() + b"/"
         self._lease = lease
-        self._clock: Clock = clock or SystemClock()
+        self._clock = clock
         self._own = LeaseKeeper(client, _MARKERS_LIVE, clock=self._clock)
         self._numbers = itertools.count()
         self._idle: deque[Marker] = deque()
@@ -122,11 +109,12 @@ class Writer:
 
     def write(
         self, conditions: Sequence[Compare], writes: Sequence[Operation], instead: Sequence[Get], deadline: Deadline
-    ) -> Committed | Refusal:
-        """Carry the writes out, if the conditions hold, exactly once. What is returned has the write's revision.
+    ) -> Committed:
+        """Carry the writes out, if the conditions hold, exactly once. What is returned has the write's revision; if the
+        conditions did not hold, nothing was written, nor will be.
 
         Args:
-            instead: what to read if the conditions do not hold; nothing without any.
+            instead: what to read if the conditions do not hold, the only answers returned; nothing without any.
             deadline: until when it is tried again while no member answers.
 
         Raises:
@@ -182,7 +170,7 @@ class Writer:
         writes: Sequence[Operation],
         instead: Sequence[Get],
         deadline: Deadline,
-    ) -> Committed | Refusal:
+    ) -> Committed:
         otherwise = (Get(marker.key), *instead) if conditions else ()
         transaction = Transaction((marker.unchanged(), *conditions), (*writes, marker.put(_WRITTEN)), otherwise)
         done, outstanding = self._answered(transaction, deadline)
@@ -190,13 +178,13 @@ class Writer:
             marker.revision = done.revision
             return done
         if not conditions:  # then it failed for its marker, which the fence finds changed; to ask every time costs more
-            return self._fenced_off(marker, deadline, outstanding) or Refusal(())
+            return self._fenced_off(marker, deadline, outstanding) or done
         if outstanding and marker.revision and done.ranges[0].first is None:
             raise _unknown()
         landed = _landed(marker, done.ranges[0].first)
         if landed is None and outstanding:
             landed = self._fenced_off(marker, deadline, outstanding)
-        return landed or Refusal(done.ranges[1:])
+        return landed or done._replace(ranges=done.ranges[1:])
 
     def _answered(
         self, transaction: Transaction, deadline: Deadline, outstanding: bool = False
