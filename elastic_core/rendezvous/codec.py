@@ -9,7 +9,17 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from elastic_core.errors import ProcessFailure, RendezvousStateError
-from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, RoundId, State
+from elastic_core.rendezvous.model import (
+    MOST_REPORTS,
+    Cause,
+    Closed,
+    End,
+    Entry,
+    Failed,
+    Report,
+    RoundId,
+    State,
+)
 from elastic_core.rendezvous.seal import MARK
 from elastic_core.rendezvous.seats import NOBODY, Seats
 
@@ -23,11 +33,12 @@ _LONGEST_NAME = 255
 _MOST_UNREACHABLE = 64
 _LONGEST_TEXT = 4096
 _LONGEST_STACK = 8192  # characters; every node of the job reads it
-_MOST_REPORTS = 8
 _MOST_FAILURES = 8
 _TAIL_LINES = 20
 _LONGEST_LINE = 400
 _ALL_FAILURES = 64 * 1024  # characters of all of them together, but for names
+_IN_ENTRY = 4 * 1024  # of those in an entry, which has fewer
+_FAILURES_IN_ENTRY = 4
 _MOST_ITEMS = 2**16
 _GREATEST = 2**63
 _UNFIT = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
@@ -63,6 +74,7 @@ _ENTRY_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "after": (list, tuple),
     "waits": bool,
     "done": (list, tuple),
+    "failed": (list, tuple, type(None)),
     "unreachable": (list, tuple),
     "lifeline": int,
 }
@@ -138,7 +150,10 @@ def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
 
 def encoded_entry(entry: Entry) -> bytes:
     """The entry as bytes."""
-    return _dumped({"version": VERSION, **{name: _plain(getattr(entry, name)) for name in _ENTRY_TYPES}})
+    values = {name: _plain(getattr(entry, name)) for name in _ENTRY_TYPES}
+    if entry.failed is not None:
+        values["failed"] = entry.failed.round, _report(entry.failed.report, _FAILURES_IN_ENTRY, _IN_ENTRY)
+    return _dumped({"version": VERSION, **values})
 
 
 def decoded_entry(data: bytes) -> Entry:
@@ -154,6 +169,7 @@ def decoded_entry(data: bytes) -> Entry:
         labels = {_text(name): _text(value) for name, value in values.pop("labels").items()}
         values["unreachable"] = _names(values["unreachable"])[:_MOST_UNREACHABLE]
         values["after"], values["done"] = _round_of(values["after"]), _round_of(values["done"])
+        values["failed"] = None if values["failed"] is None else _failed_of(values["failed"])
         entry = Entry(**values, labels=labels)
         check_entry(entry)
         return entry
@@ -276,19 +292,14 @@ def _texts(values: Any) -> tuple[str, ...]:
 
 
 def _end(end: End) -> dict[str, Any]:
+    reports = end.reports[:MOST_REPORTS]
     return {
         "cause": end.cause.value,
         "by": end.by[:_LONGEST_TEXT],
         "reason": end.reason[:_LONGEST_TEXT],
         "counted": end.counted,
-        "reports": _reports(_told(end.reports)),
+        "reports": [_report(report, _MOST_FAILURES, _ALL_FAILURES // len(reports)) for report in reports],
     }
-
-
-def _told(reports: tuple[Report, ...]) -> list[Report]:
-    """As many as a state may hold, in their order; what is certain is kept before what is not."""
-    kept = sorted(reports, key=lambda report: not report.certain)[:_MOST_REPORTS]
-    return [report for report in reports if report in kept]
 
 
 def _end_of(item: Any) -> End:
@@ -302,19 +313,22 @@ def _closed_of(item: Any) -> Closed:
     return Closed(_text(by), _text(reason), _typed(succeeded, bool))
 
 
-def _reports(reports: list[Report]) -> list[Any]:
-    count = sum(len(report.failures[:_MOST_FAILURES]) for report in reports)
-    longest = _ALL_FAILURES // max(count, 1)
-    return [
-        [r.key, r.node, r.certain, [_fields(failure, longest) for failure in r.failures[:_MOST_FAILURES]]]
-        for r in reports
-    ]
+def _report(report: Report, most: int, longest: int) -> list[Any]:
+    """With so many failures at most, and so many characters of all their texts."""
+    failures = report.failures[:most]
+    shown = [_fields(failure, longest // len(failures)) for failure in failures]
+    return [report.key, report.node, shown, report.certain, report.number]
 
 
 def _report_of(item: Any) -> Report:
-    key, node, certain, failures = item
+    key, node, failures, certain, number = item
     found = tuple(_failure_of(failure) for failure in _items(failures))
-    return Report(_name(key), _text(node), found, _typed(certain, bool))
+    return Report(_name(key), _text(node), found, _typed(certain, bool), _natural(number))
+
+
+def _failed_of(item: Any) -> Failed:
+    round_id, report = item
+    return Failed(_round_of(round_id), _report_of(report))
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Instant
     from elastic_core.interfaces.backend import Token
     from elastic_core.log import EventName
-    from elastic_core.rendezvous.model import Entry, State
+    from elastic_core.rendezvous.model import Entry, Failed, State
 
 
 class Registration(NamedTuple):
@@ -108,10 +108,16 @@ class Rest:
 @dataclass(frozen=True)
 class Amend:
     """Change the state by `change(state, *arguments)`: a pure function that gives back the same object when there is
-    nothing (more) to change. It is called again for as long as others write at the same time."""
+    nothing (more) to change. It is called again for as long as others write at the same time.
+
+    Args:
+        later: what the entry of the node says instead, once the round is over. Many nodes fail at one time, and each
+            would wait for all others to write.
+    """
 
     change: Callable[..., State]
     arguments: tuple[Any, ...] = ()
+    later: Failed | None = None
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,31 @@ class RoundId(NamedTuple):
 
 
 NO_ROUND = RoundId()
+MOST_REPORTS = 8
+"""In a state: more would not help people, and all nodes read them."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one node reports of its failed workers.
+
+    Args:
+        certain: the failures did not just follow from the loss of a peer.
+        number: counts the reports of the node. A later one replaces an earlier one.
+    """
+
+    key: str
+    node: str
+    failures: tuple[ProcessFailure, ...]
+    certain: bool
+    number: int = 0
+
+
+class Failed(NamedTuple):
+    """A failure that a node reports in its entry, because others have ended the round already."""
+
+    round: RoundId
+    report: Report
 
 
 @dataclass(frozen=True)
@@ -57,6 +82,7 @@ class Entry:
         after: the last round that it knows of.
         waits: whether it waits for the next round; False while it is in that one.
         done: the round in which all its workers succeeded.
+        failed: the failure of its workers in a round that others have ended; the leader puts it into the state.
         unreachable: keys of members of the last round that this node could not reach.
         lifeline: the port at `address` where the others see whether its agent lives; 0 if they cannot.
     """
@@ -75,6 +101,7 @@ class Entry:
     after: RoundId = NO_ROUND
     waits: bool = True
     done: RoundId = NO_ROUND
+    failed: Failed | None = None
     unreachable: tuple[str, ...] = ()
     lifeline: int = 0
 
@@ -122,17 +149,6 @@ class Cause(str, enum.Enum):
     LEFT = "node left"
     JOINED = "node joined"
     DRAINED = "node drained"
-
-
-@dataclass(frozen=True)
-class Report:
-    """What one node reports of its failed workers. `certain`: the failures did not just follow from the loss of a
-    peer."""
-
-    key: str
-    node: str
-    failures: tuple[ProcessFailure, ...]
-    certain: bool
 
 
 @dataclass(frozen=True)
@@ -288,16 +304,22 @@ def failed(state: State, round_id: RoundId, report: Report) -> State:
 
 def _is_new(report: Report, end: End) -> bool:
     """Whether it says more of the end. One that followed from a loss may turn out not to have, once all is known about
-    the workers that failed."""
-    reported = any(other.key == report.key for other in end.reports)
-    return report not in end.reports and (end.cause is Cause.FAILURE or (reported and report.certain))
+    the workers that failed. Of many reports the certain ones are kept."""
+    known = next((other for other in end.reports if other.key == report.key), None)
+    if known is None:
+        full = len(end.reports) >= MOST_REPORTS
+        return end.cause is Cause.FAILURE and (not full or (report.certain and not all(r.certain for r in end.reports)))
+    newer = (report.number, report.certain) > (known.number, known.certain)
+    return newer and (end.cause is Cause.FAILURE or report.certain)
 
 
 def _with_report(end: End, report: Report) -> End:
     """The first report that is certain gives the reason."""
-    first = all(r.key != report.key for r in end.reports)
-    reports = (*end.reports, report) if first else tuple(report if r.key == report.key else r for r in end.reports)
-    if report.certain and not any(r.certain for r in end.reports if r.key != report.key):
+    others = [r for r in end.reports if r.key != report.key]
+    if len(others) >= MOST_REPORTS:
+        others.remove([r for r in others if not r.certain][-1])
+    reports = (*others, report)
+    if report.certain and not any(r.certain for r in others):
         return replace(end, cause=Cause.FAILURE, by=report.node, reason=why(report), reports=reports)
     return replace(end, reports=reports)
 
@@ -380,14 +402,15 @@ def closed(state: State, by: str, reason: str, succeeded: bool) -> State:
     return replace(state, open=False, closed=Closed(by, reason, succeeded))
 
 
-def recovered(known: State, found: State) -> State:
+def recovered(known: State, found: State, runs: bool = True) -> State:
     """What should stand in a store in which `found` stands, for a node that has seen `known` there before: `found`
     itself, unless the store has lost its memory. Then it is the later of the two, and keeps what must never be taken
     back: that the job is over, and the restarts that were used. The end of another job, of an earlier one with the same
-    id, is none."""
+    id, is none. Where another round runs, only a node that `runs` the known one says that this is the later one."""
     if found.closed:
         return found if known.closed or not known.round or known.origin == found.origin else known
-    further = known if known.progress > found.progress else found
+    overrules = runs or not found.open or found.round == known.round
+    further = known if overrules and known.progress > found.progress else found
     if known.closed and not further.closed:
         further = replace(further, open=False, closed=known.closed)
     restarts = max(known.restarts, found.restarts)

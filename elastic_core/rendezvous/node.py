@@ -49,7 +49,7 @@ from elastic_core.rendezvous.effects import (
 )
 from elastic_core.rendezvous.election import Election, goes_by_age, position
 from elastic_core.rendezvous.membership import JoinStatus, Membership, join_status, missed, verdict
-from elastic_core.rendezvous.model import NO_ROUND, Cause, Report, State
+from elastic_core.rendezvous.model import NO_ROUND, Cause, Failed, Report, State
 from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.policy import Wait, Write, decide, enough
 from elastic_core.rendezvous.repair import Remedy, Repair
@@ -111,6 +111,7 @@ class Node:
         self._stood: Entry | None = None
         self._may_stand = False
         self._rounds_formed = 0
+        self._reports = 0
         self._beat_at = LONG_AGO
         self._beats = 0
         # The others, and what follows from what is seen of them.
@@ -155,17 +156,22 @@ class Node:
         self._give_up_round()
         self.membership = self.membership.wants(self.state)
         self._registers = True
+        told = self.entry.failed
         self.entry = replace(
             self.entry,
             after=self.membership.round,
             waits=True,
             done=NO_ROUND,
+            failed=told if told is not None and told.round == self.membership.round else None,
             address=where.master_addr,
             port=where.master_port,
             unreachable=tuple(unreachable),
             lifeline=lifeline,
         )
-        self._follow()
+        if self._state_stale or self.connection.outage is not None:
+            self._catch_up()  # it is looked at again before the node comes to its round
+        else:
+            self._follow()
         self._hurry()
 
     def _give_up_round(self) -> None:
@@ -190,7 +196,10 @@ class Node:
     def fail(self, failures: Mapping[int, ProcessFailure]) -> None:
         """Its workers failed."""
         told = tuple(bounded(failure) for failure in failures.values())
-        self.request(Amend(model.failed, (self.membership.round, self._report(told, is_certain(failures)))))
+        self._reports += 1
+        report = Report(self.key, self.entry.node, told, is_certain(failures), self._reports)
+        failed = Failed(self.membership.round, report)
+        self.request(Amend(model.failed, failed, later=failed))
 
     def succeed(self) -> None:
         """Its workers are done."""
@@ -256,9 +265,6 @@ class Node:
             self._requests = (*self._requests, request)
         self._hurry()
         return request
-
-    def _report(self, failures: tuple[ProcessFailure, ...], certain: bool) -> Report:
-        return Report(self.key, self.entry.node, failures, certain)
 
     def _retire(self) -> Request:
         self._registers = False
@@ -361,7 +367,8 @@ class Node:
             return
         was_spoilt, self.repair = self.repair.since is not None, self.repair.over()
         state = found or State()
-        due = state if self.state is None else model.recovered(self.state, state)
+        runs = self.membership.running and not self.membership.cut_off
+        due = state if self.state is None else model.recovered(self.state, state, runs)
         if due is not state:
             self._note("warning", "store lost its state", round=due.round.number)
             self._has_lost_data(now)
@@ -516,11 +523,15 @@ class Node:
         self._unregister()
 
     def _unregister(self) -> None:
-        """The entry has to be written again. It was written when the node waited for the round that it is in now: in a
-        store that has lost that round, the node would be seated in another one while its workers run."""
+        """The entry has to be written again. The one that stood was written when the node waited for a round that it is
+        in now: a store that has lost that round would seat the node in another one while its workers run."""
         self.registered = None
-        if self._stood is not None and self.membership.round and not self.membership.joins:
-            self._stood = self.entry = replace(self.entry, after=self.membership.round, waits=False)
+        if self._stood is None or not self.membership.round:
+            return
+        if not self.membership.joins:
+            self.entry = replace(self.entry, after=self.membership.round, waits=False)
+        if self._stood.after != self.entry.after or not self.membership.joins:
+            self._stood = replace(self.entry, after=self.membership.round, waits=False)
 
     def _has_lost_data(self, now: Instant) -> None:
         """A beat finds out whether the entry of this node is lost, too."""
@@ -634,10 +645,13 @@ class Node:
         except Exception as error:  # noqa: BLE001 - one request that cannot be carried out must not end the beats
             self._settle(error)
             return None
-        if changed is state:
-            self._settle()
-            return None
-        return self._counted(changed)
+        goes = not self._registers or any(isinstance(other, Retire) for other in self._requests)
+        if changed is not state and (state.open or request.later is None or goes):
+            return self._counted(changed)
+        if changed is not state:
+            self.entry = replace(self.entry, failed=request.later)
+        self._settle()
+        return None
 
     def _counted(self, changed: State) -> State:
         """As it is written. A round that it forms gets an id that no other write has."""

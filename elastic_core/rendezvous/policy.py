@@ -28,6 +28,7 @@ from elastic_core.rendezvous.model import (
     closed,
     counted_failure,
     ended,
+    failed,
     followed,
     formed,
     refused,
@@ -90,9 +91,20 @@ def decide(
     unwelcome = refused(state, _impostors(roster, state, settings, now))
     if unwelcome is not state:
         return Write(unwelcome, "two agents have one name")
+    reported = _with_reports(roster, state)
+    if reported is not state and reported.end is not None:
+        return Write(reported, (reported.closed or reported.end).reason)
     if state.open:
         return _while_running(roster, state, settings, settled if now < settled else None)
     return _while_gathering(roster, state, settings, now, enough_since, settled)
+
+
+def _with_reports(roster: Roster, state: State) -> State:
+    """The state with the failures that nodes report in their entries."""
+    for told in (seen.entry.failed for seen in roster):
+        if told is not None and told.round == state.round:
+            state = failed(state, *told)
+    return state
 
 
 def enough(roster: Roster, state: State, settings: RendezvousSettings) -> bool:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_KEPT = 100_000
 _FAR = 99
 _OUT = (
-    *("key", "settings", "gathering", "_settled", "_notes", "_beats", "told", "formed", "registrations"),
+    *("key", "settings", "gathering", "_settled", "_notes", "_beats", "_reports", "told", "formed", "registrations"),
     *("window", "interval", "attempts", "patience"),
 )
 _DUE = (
@@ -231,7 +231,8 @@ def _due(instant: float | None, view: View) -> Any:
 
 
 def _of_entry(entry: Entry) -> Any:
-    return entry.key, entry.after, entry.done, entry.unreachable
+    failed = entry.failed and (entry.failed.round, entry.failed.report.certain)
+    return entry.key, entry.after, entry.waits, entry.done, failed, entry.unreachable
 
 
 def _of_state(state: State) -> Any:

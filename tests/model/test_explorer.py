@@ -75,6 +75,7 @@ ANSWERS = ("loses an answer", "is late")
 FAILED = ("b/1 fails, uncertain",)
 SLOW_NODE = ("is interrupted", "fails")
 HOST_RESTARTED = ("b/1 crashes", "the store forgets")
+FAILED_BEFORE = ("a/1 fails", *HOST_RESTARTED)
 
 ALWAYS = [
     Case("1:2, nobody there yet, nothing bad happens", (1, 2), "ab", 0, 3_500, events=0),
@@ -88,6 +89,7 @@ ALWAYS = [
     Case("2:2, the host was restarted", (2, 2), "ab", 2, 2_500, 1, SLOW_NODE, {}, HOST_RESTARTED),
     Case("1:2, the host was restarted", (1, 2), "ab", 2, 2_500, 1, SLOW_NODE, {}, HOST_RESTARTED),
     Case("2:2, the host was restarted, leases", (2, 2), "ab", 2, 1_000, 1, SLOW_NODE, LEASES, HOST_RESTARTED),
+    Case("2:2, one failed, the host was restarted", (2, 2), "ab", 2, 2_000, 1, SLOW_NODE, {}, FAILED_BEFORE),
     Case("1:2, the store forgot, one may come", (1, 2), "ab", 1, 8_000, 1, SLOW_NODE, {}, ("the store forgets",)),
 ]
 

@@ -19,7 +19,7 @@ from small_world import Rules
 
 from elastic_core.agent import RunResult, WorkerState, supervise
 from elastic_core.agent.supervise import Order, RestartBudget
-from elastic_core.clock import Instant, SystemClock
+from elastic_core.clock import LONG_AGO, Instant, SystemClock
 from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo
@@ -152,6 +152,7 @@ def test_a_state_that_is_decided_about_by_an_older_roster_is_found(found):
     class Hasty(Node):
         def _took(self, state, token, now):
             super()._took(state, token, now)
+            self.seen = replace(self.seen, settled=LONG_AGO)
             self._roster_stale = not self.seen.looked
             self._judge(now)
 

@@ -12,7 +12,7 @@ from elastic_core.errors import ProcessFailure, RendezvousStateError
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous import codec
 from elastic_core.rendezvous.codec import bounded, decoded_entry, decoded_state, encoded_entry, encoded_state
-from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, RoundId, State, ended
+from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Failed, Report, RoundId, State, ended, failed
 from elastic_core.rendezvous.seats import Seat, Seats
 
 numbers = st.integers(0, 2**31)
@@ -43,7 +43,7 @@ failures = st.builds(
     st.booleans(),
     text,
 )
-reports = st.builds(Report, names, text, st.lists(failures, max_size=2).map(tuple), st.booleans())
+reports = st.builds(Report, names, text, st.lists(failures, max_size=2).map(tuple), st.booleans(), numbers)
 ends = st.builds(End, st.sampled_from(Cause), text, text, st.lists(reports, max_size=3).map(tuple), st.booleans())
 
 
@@ -89,6 +89,7 @@ entries = st.builds(
     round_ids,
     st.booleans(),
     round_ids,
+    st.none() | st.builds(Failed, round_ids, reports),
     several_names,
     ports,
 )
@@ -325,8 +326,12 @@ def test_of_a_stack_the_beginning_is_told_and_only_of_what_came_first():
 
 def test_of_many_reports_the_certain_ones_are_kept(say):
     reports = tuple(say.report(f"n{i}", certain=i in (20, 30)) for i in range(40))
-    state = decoded_state(encoded_state(State(end=End(Cause.FAILURE, "a", "why", reports))))
-    assert [report.key for report in state.end.reports] == ["n0", "n1", "n2", "n3", "n4", "n5", "n20", "n30"]
+    state = say.state([f"n{i}" for i in range(40)])
+    for report in reports:
+        state = failed(state, state.round, report)
+    assert {report.key for report in state.end.reports} == {"n0", "n1", "n2", "n3", "n4", "n5", "n20", "n30"}
+    assert decoded_state(encoded_state(state)).end.reports == state.end.reports
+    assert all(failed(state, state.round, report) is state for report in reports)
 
 
 def test_the_state_of_a_large_job_with_the_longest_failures_can_be_read_again(say):

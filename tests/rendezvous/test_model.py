@@ -81,6 +81,14 @@ def test_before_the_first_round_nothing_ends():
 # -- failures and their price
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_node_that_no_longer_runs_overrules_no_round_that_does(say, runs):
+    known = say.state("ab", round=RoundId(2, "a.2"), restarts=1)
+    found = say.state("cd", round=RoundId(1, "c.1"))
+    merged = recovered(known, found, runs)
+    assert (merged.round, merged.restarts) == ((known if runs else found).round, 1)
+
+
 def test_a_certain_failure_uses_a_restart(say, running):
     state = failed(running, RoundId(1), say.report("a"))
     assert (state.open, state.restarts, state.end.counted, state.end.by) == (False, 1, True, "a")

@@ -270,6 +270,19 @@ def test_pauses_between_the_tries_of_a_request_grow_though_all_else_is_answered(
     assert alone.node.connection.outage is OUTAGE
 
 
+def test_a_failure_in_a_round_that_others_have_ended_is_reported_in_the_entry(pair):
+    """Each node would otherwise wait for the writes of all others when a thousand fail at one time."""
+    leader, other = pair
+    leader.node.fail(failure())
+    leader.settle()
+    other.node.fail(failure())
+    assert kinds(other.settle())[:2] == [WriteState, Announce]  # it had not heard, and its write is refused
+    report = other.entries["b/1"].failed
+    assert (report.round, report.report.key) == (leader.state.round, "b/1")
+    leader.hear()
+    assert [it.key for it in leader.state.end.reports] == ["a/1", "b/1"]
+
+
 def test_a_failure_is_told_before_the_node_is_ready_for_the_next_round(pair):
     """Who sees it ready must find the report: else the round could end for another cause, and cost nothing."""
     _, other = pair
