@@ -77,8 +77,9 @@ class OverStore(RosterBackend):
 
     It uses up to three connections, made when they are first needed: one for operations and one for each of the two
     waits. A store that was restarted empty is noticed when a connection to it is made or, since some clients reconnect
-    by themselves, by counters that fell; everything known of the old one is forgotten then, and what this node has
-    announced is announced again, or its next beat says that the entry was dropped. The same holds for a store that came
+    by themselves, by counters that fell; everything known of the old one is forgotten then, and the next beat says that
+    the entry was dropped. Only where another node has taken the store over, with its data, what this node has announced
+    is announced again. The same holds for a store that came
     back with data of an earlier time, without the newest version of the state; and for one in which something else has
     written, so that what stands there cannot be: the nodes leave that behind and begin a new epoch beside it.
 
@@ -118,6 +119,7 @@ class OverStore(RosterBackend):
         self._pointer: Pointer | None = None
         self._unanswered: tuple[str, bytes | None, Instant] | None = None
         self._epoch: _Epoch | None = None
+        self._is_handed_over = False
         self._pushed: _Pushed | None = None
         self._state_line = Line(connector, aside=True, greet=self._greet_aside)
         self._roster_line = Line(connector, aside=True, greet=self._greet_aside)
@@ -358,6 +360,7 @@ class OverStore(RosterBackend):
         """Everything goes on there."""
         assert self._mover is not None
         self._mover.moved(where)
+        self._is_handed_over = True
         self._main.renew()
 
     def _successor(
@@ -451,12 +454,13 @@ class OverStore(RosterBackend):
         before = self._epoch
         if before is None or before.name != name:
             epoch = self._known_as(name)
-            if before is not None:
+            if before is not None and self._is_handed_over:
                 try:
                     before.announcer.move_to(epoch.announcer, store)
                 except Foreign:
                     self._begin_epoch(store, epoch)
                     raise
+            self._is_handed_over = False
             self._epoch = epoch
             if before is not None:
                 before.versions.leave(store)

@@ -143,10 +143,14 @@ class Announcer:
             self._own.pop(key, None)  # only now: one that breaks off is made again
 
     def beat(self, store: Store, key: str) -> None:
-        """Count one beat of an announced key. Raises EntryDroppedError: another node has withdrawn it."""
+        """Count one beat of an announced key. Raises EntryDroppedError: it was not announced in this epoch, or another
+        node has withdrawn it."""
         own = self._own.get(key)
         if own is None:
-            return
+            raise EntryDroppedError(
+                "expected the entry of this node in the store, found that the store has lost its data; the node "
+                "announces itself again"
+            )
         before, own.beats = own.beats, self._counted(store, own)
         if own.beats <= before:
             del self._own[key]

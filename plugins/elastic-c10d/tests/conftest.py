@@ -19,6 +19,7 @@ from elastic_c10d.torch_store import distributed
 
 from elastic_core import testing
 from elastic_core.errors import RendezvousConnectionError
+from elastic_core.interfaces.backend import EntryDroppedError
 from elastic_core.support.sockets import PortReservation
 from elastic_core.testing import Background
 
@@ -185,3 +186,16 @@ def backends(request, tmp_path):
     yield make
     for backend in made:
         backend.close()
+
+
+@pytest.fixture
+def beats():
+    """A beat of a node, which announces itself again if the store has lost its entry."""
+
+    def beat(backend, key, entry):
+        try:
+            backend.beat(key, leading=False, look=False)
+        except EntryDroppedError:
+            backend.announce(key, entry)
+
+    return beat

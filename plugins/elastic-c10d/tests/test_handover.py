@@ -150,7 +150,7 @@ def test_the_next_heir_takes_over_if_the_first_one_does_not(meet, go):
     assert heir.hosts_store
 
 
-def test_where_nobody_may_host_it_stays(meet, node, seal):
+def test_where_nobody_may_host_it_stays(meet, node, seal, beats):
     endpoint, (host,) = meet(1)
     other = node(endpoint, seal(), is_host=False)
     other.announce("b", b"b")
@@ -160,6 +160,7 @@ def test_where_nobody_may_host_it_stays(meet, node, seal):
     other.announce("b", b"again")
     assert other.set_state(b"again")[2]  # the nodes give back what they know
     assert host.get_state()[0] == b"again"
+    beats(other, "b", b"again")
     assert b"again" in [seen.entry for seen in host.roster()]
 
 

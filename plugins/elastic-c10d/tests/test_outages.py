@@ -32,7 +32,9 @@ def test_a_dead_store_is_an_error_with_its_cause_and_no_trace(over, server_proce
         backend.get_state()
 
 
-def test_a_backend_goes_on_with_a_store_that_was_restarted_empty(over, server_process, background, eventually, fails):
+def test_a_backend_goes_on_with_a_store_that_was_restarted_empty(
+    over, server_process, background, eventually, fails, beats
+):
     server = server_process()
     one, two = over(server.port), over(server.port)
     _, token, _ = one.set_state(b"1")
@@ -51,9 +53,11 @@ def test_a_backend_goes_on_with_a_store_that_was_restarted_empty(over, server_pr
     eventually(lambda: not fails(one.get_state))
     assert one.get_state() is None
     assert one.set_state(b"stale", old) is None
+    beats(one, "a", b"1")
     assert [seen.key for seen in one.roster()] == ["a"]
     assert two.wait_for_state(old, 20) is True
     eventually(lambda: not fails(two.roster))
+    beats(two, "b", b"2")
     assert [seen.key for seen in one.roster()] == ["a", "b"]
     _, token, written = two.set_state(b"new")
     assert written

@@ -57,7 +57,7 @@ def node():
         backend.close()
 
 
-def test_of_those_who_survive_the_host_exactly_one_hosts(host, node, free_port, background, eventually, fails):
+def test_of_those_who_survive_the_host_exactly_one_hosts(host, node, free_port, background, eventually, fails, beats):
     endpoint = f"127.0.0.1:{free_port()}"
     process = host(endpoint)
     nodes = [node(endpoint) for _ in range(3)]
@@ -71,6 +71,8 @@ def test_of_those_who_survive_the_host_exactly_one_hosts(host, node, free_port, 
     for reading in [background(backend.roster) for backend in nodes]:
         reading.result()
     assert sorted(backend.hosts_store for backend in nodes) == [False, False, True]
+    for name, backend in zip("abc", nodes, strict=True):
+        beats(backend, name, name.encode())
     for backend in nodes:
         assert sorted(seen.key for seen in backend.roster()) == ["a", "b", "c"]
         assert backend.get_state() is None
