@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous import model as changes
-from elastic_core.rendezvous.model import Cause, Report, State
+from elastic_core.rendezvous.model import Cause, Report, RoundId, State
 from elastic_core.rendezvous.seats import Seat
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def explored() -> dict[tuple[str, str], list[str]]:
         state = left.pop(0)
         for label, change in _changes(state):
             after = change(state)
-            if (after == state and label != _MEMORY) or after.round > _ROUNDS:
+            if (after == state and label != _MEMORY) or after.round.number > _ROUNDS:
                 continue
             labels = arrows.setdefault((_id(kind(state)), _id(kind(after))), [])
             if label not in labels:
@@ -159,5 +159,5 @@ def _changes(state: State) -> Iterator[tuple[str, Change]]:
     yield "node refused", lambda it: changes.refused(it, (("c", "why"),))
     yield _MEMORY, lambda it: changes.recovered(it, State())
     for succeeded in (True, False):
-        known = changes.closed(State(round=1), "a", "", succeeded=succeeded)
+        known = changes.closed(State(round=RoundId(1)), "a", "", succeeded=succeeded)
         yield _KNOWS, lambda it, known=known: changes.recovered(known, it)
