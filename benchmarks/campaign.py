@@ -1,6 +1,6 @@
 """A storm of faults on jobs of elastic-core, and a checker that reads afterwards what happened.
 
-Jobs of three to five nodes, each on a machine of its own (a network name space with a link, an address, a name and a
+Jobs of two to five nodes, each on a machine of its own (a network name space with a link, an address, a name and a
 disk), live through faults drawn by seed, alone and overlapping; `elastic_core.testing.campaign` says which there are
 and what may never be. Several jobs run at once, in all worlds in turn, for so many minutes. What a seed draws is always
 the same; what the machine makes of it is not. A job that violates a rule is kept, with its storm, its history and its
@@ -110,7 +110,7 @@ class Shape:
         lot = random.Random(f"shape {world} {seed}")
         bare = world == "torchrun"
         nodes, secret, warm, names = (
-            lot.choice((3, 3, 4, 5)),
+            lot.choice((3, 3, 4, 5) if world == "etcd served" else (2, 2, 3, 3, 4, 5)),
             lot.random() < 0.5,
             lot.random() < 0.25,
             lot.random() < 0.5,
