@@ -406,10 +406,11 @@ def recovered(known: State, found: State, runs: bool = True) -> State:
     """What should stand in a store in which `found` stands, for a node that has seen `known` there before: `found`
     itself, unless the store has lost its memory. Then it is the later of the two, and keeps what must never be taken
     back: that the job is over, and the restarts that were used. The end of another job, of an earlier one with the same
-    id, is none. Where another round runs, only a node that `runs` the known one says that this is the later one."""
+    id, is none. Where a round of a job that another node has begun since runs, only a node that `runs` the known one
+    overrules it."""
     if found.closed:
         return found if known.closed or not known.round or known.origin == found.origin else known
-    overrules = runs or not found.open or found.round == known.round
+    overrules = runs or not found.open or found.origin == known.origin
     further = known if overrules and known.progress > found.progress else found
     if known.closed and not further.closed:
         further = replace(further, open=False, closed=known.closed)

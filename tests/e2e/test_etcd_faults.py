@@ -379,22 +379,34 @@ def test_a_thousand_joins_and_leaves_leave_nothing_behind(servers):
 TIMES = int(os.environ.get("ELASTIC_TEST_TIMES", "1"))
 
 
+def saving(member, which):
+    if which == "snapshot":
+        member.save_snapshot()
+    elif which == "restored":
+        member.save()
+
+
 def losing(member, which):
     if which == "wiped":
         member.lose_data()
     elif which == "replaced":
         member.lose_data(another=True)
+    elif which == "snapshot":
+        member.restore_snapshot()
     else:
         member.restore()
 
 
+LOSSES = ["wiped", "replaced", "restored", "snapshot"]
+
+
 @pytest.mark.parametrize("time_", range(TIMES))
-@pytest.mark.parametrize("which", ["wiped", "replaced", "restored"])
+@pytest.mark.parametrize("which", LOSSES)
 @pytest.mark.parametrize("nodes", ["a", "a b"])
 def test_a_server_that_lost_data_and_a_worker_that_fails_afterwards(on, servers, which, nodes, time_):
     """The nodes write back what they know, and the failure is healed as always."""
     member = servers.single()
-    member.save()
+    saving(member, which)
     count = len(nodes.split())
     job = on(member.endpoint)
     agents = job.agents(nodes, f"--nnodes={count}", "--max-restarts=3")
@@ -411,14 +423,14 @@ def test_a_server_that_lost_data_and_a_worker_that_fails_afterwards(on, servers,
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("time_", range(TIMES))
-@pytest.mark.parametrize("which", ["wiped", "replaced", "restored"])
+@pytest.mark.parametrize("which", LOSSES)
 def test_a_server_that_lost_data_after_a_restart_of_the_workers(on, servers, which, time_):
     """The backup has the state of an earlier round."""
     member = servers.single()
     job = on(member.endpoint)
     agents = job.agents("a b", "--nnodes=2", "--max-restarts=5")
     first = job.round(2)
-    member.save()
+    saving(member, which)
     kill(first.pid("a"))
     second = job.round(2, after=first)
     losing(member, which)

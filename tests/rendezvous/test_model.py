@@ -83,10 +83,17 @@ def test_before_the_first_round_nothing_ends():
 
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_node_that_no_longer_runs_overrules_no_round_that_does(say, runs):
-    known = say.state("ab", round=RoundId(2, "a.2"), restarts=1)
-    found = say.state("cd", round=RoundId(1, "c.1"))
+    known = say.state("ab", round=RoundId(2, "a.2"), restarts=1, origin="a")
+    found = say.state("cd", round=RoundId(1, "c.1"), origin="c")
     merged = recovered(known, found, runs)
     assert (merged.round, merged.restarts) == ((known if runs else found).round, 1)
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_older_data_of_the_same_job_is_overruled(say, runs):
+    known = ended(say.state("ab", round=RoundId(2, "a.2"), restarts=1, origin="a"), Cause.FAILURE, "a", "why")
+    found = say.state("ab", round=RoundId(1, "a.1"), origin="a")
+    assert recovered(known, found, runs) is known
 
 
 def test_a_certain_failure_uses_a_restart(say, running):

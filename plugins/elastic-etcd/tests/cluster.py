@@ -128,6 +128,11 @@ class Options:
         return found
 
 
+def _etcdctl(*arguments):
+    command = [Path(binary()).with_name("etcdctl"), *arguments]
+    subprocess.run(command, env={**os.environ, "ETCDCTL_API": "3"}, check=True, capture_output=True, timeout=LONG)
+
+
 class Member:
     """One server; it keeps its ports and its data over restarts. `endpoint` is `host:port`, `url` has the scheme."""
 
@@ -233,6 +238,25 @@ class Member:
         self.kill()
         shutil.rmtree(self._folder / "data")
         shutil.copytree(self._folder / "saved", self._folder / "data")
+
+    def save_snapshot(self):
+        """A snapshot as an administrator takes one, for `restore_snapshot`."""
+        _etcdctl(f"--endpoints={self.url}", "snapshot", "save", self._folder / "snapshot")
+
+    def restore_snapshot(self):
+        """SIGKILL, and with `start` it has the data of the snapshot, as a new cluster."""
+        self.kill()
+        shutil.rmtree(self._folder / "data")
+        where = (
+            "--data-dir",
+            self._folder / "data",
+            "--name",
+            self.name,
+            "--initial-cluster",
+            f"{self.name}={self.peer}",
+        )
+        peer = ("--initial-advertise-peer-urls", self.peer)
+        _etcdctl("snapshot", "restore", self._folder / "snapshot", *where, *peer)
 
     def _end(self, signum):
         if self._process is None:
