@@ -1,6 +1,6 @@
 """A storm of faults on jobs of elastic-core, and a checker that reads afterwards what happened.
 
-Jobs of two to five nodes, each on a machine of its own (a network name space with a link, an address, a name and a
+Jobs of two to five nodes, each on a separate machine (a network name space with a link, an address, a name and a
 disk), live through faults drawn by seed, alone and overlapping; `elastic_core.testing.campaign` says which there are
 and what may never be. Several jobs run at once, in all worlds in turn, for so many minutes. What a seed draws is always
 the same; what the machine makes of it is not. A job that violates a rule is kept, with its storm, its history and its

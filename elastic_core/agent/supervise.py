@@ -236,7 +236,7 @@ def how_ended(number: int, restart_count: int, formed: Round) -> Verdict | None:
         return formed.ended
     if formed.number <= number or formed.restart_count != restart_count:
         return None
-    gone = f"round {number + 1} formed without this node, which counted as gone"
+    gone = f"round {number + 1} formed without this node, which other nodes considered gone"
     return Verdict(Outcome.RESTART, gone, lost=True)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 VERSION = 5
 LONGEST_STATE = 16 * 1024 * 1024
-LONGEST_ENTRY = 64 * 1024
+LONGEST_ENTRY = 128 * 1024
 _LONGEST_NAME = 255
 _MOST_UNREACHABLE = 64
 _LONGEST_TEXT = 4096
@@ -37,8 +37,8 @@ _MOST_FAILURES = 8
 _TAIL_LINES = 20
 _LONGEST_LINE = 400
 _ALL_FAILURES = 64 * 1024  # characters of all of them together, but for names
-_IN_ENTRY = 4 * 1024  # of those in an entry, which has fewer
-_FAILURES_IN_ENTRY = 4
+_IN_ENTRY = 4 * 1024  # the same in an entry, where a character may take 12 bytes
+_FAILURES_IN_ENTRY = 2
 _MOST_ITEMS = 2**16
 _GREATEST = 2**63
 _UNFIT = (LookupError, TypeError, ValueError, AttributeError, RecursionError)

@@ -111,8 +111,8 @@ class Amend:
     nothing (more) to change. It is called again for as long as others write at the same time.
 
     Args:
-        later: what the entry of the node says instead, once the round is over. Many nodes fail at one time, and each
-            would wait for all others to write.
+        later: the node reports this in its entry instead, once the round is over. Otherwise, if many nodes failed at
+            one time, each would wait for the writes of all others.
     """
 
     change: Callable[..., State]

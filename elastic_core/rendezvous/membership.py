@@ -66,7 +66,7 @@ def missed(state: State, key: str, after: RoundId) -> RoundId | None:
 
 
 def verdict(state: State, key: str, round_id: RoundId) -> Verdict | None:
-    """What has become of this round, of which the node is a member; None while it runs."""
+    """Why the node has to leave this round, of which it is a member; None while the round runs."""
     if state.closed:
         return Verdict(
             Outcome.CLOSED,
@@ -80,7 +80,9 @@ def verdict(state: State, key: str, round_id: RoundId) -> Verdict | None:
     if state.round == round_id and state.open:
         return None
     if state.round != round_id or state.end is None:
-        return Verdict(Outcome.RESTART, f"round {state.round} formed without this node, which counted as gone")
+        again = state.round.number <= round_id.number
+        why = "because the store lost its data" if again else "without this node, which other nodes considered gone"
+        return Verdict(Outcome.RESTART, f"round {state.round} formed {'again ' if again else ''}{why}")
     return of_end(state)
 
 

@@ -406,8 +406,8 @@ def recovered(known: State, found: State, runs: bool = True) -> State:
     """What should stand in a store in which `found` stands, for a node that has seen `known` there before: `found`
     itself, unless the store has lost its memory. Then it is the later of the two, and keeps what must never be taken
     back: that the job is over, and the restarts that were used. The end of another job, of an earlier one with the same
-    id, is none. Where a round of a job that another node has begun since runs, only a node that `runs` the known one
-    overrules it."""
+    id, is none. If another node has begun the job again since, and a round of it runs, only a node that `runs` the
+    known round overrules that one."""
     if found.closed:
         return found if known.closed or not known.round or known.origin == found.origin else known
     overrules = runs or not found.open or found.origin == known.origin

@@ -415,7 +415,7 @@ class Node:
         self._follow()
 
     def _follow(self) -> None:
-        """What the state means for a node that wants a round. A round that formed from an older entry of the node has
+        """Take a node that wants a round to the one that runs. A round that formed from an older entry of the node has
         another address for it, so it cannot run."""
         state = self.state
         if not self.membership.joins or state is None:
@@ -528,10 +528,11 @@ class Node:
         self.registered = None
         if self._stood is None or not self.membership.round:
             return
+        in_its_round = replace(self.entry, after=self.membership.round, waits=False)
         if not self.membership.joins:
-            self.entry = replace(self.entry, after=self.membership.round, waits=False)
-        if self._stood.after != self.entry.after or not self.membership.joins:
-            self._stood = replace(self.entry, after=self.membership.round, waits=False)
+            self.entry = self._stood = in_its_round
+        elif self._stood.after != self.entry.after:
+            self._stood = in_its_round
 
     def _has_lost_data(self, now: Instant) -> None:
         """A beat finds out whether the entry of this node is lost, too."""
@@ -645,8 +646,8 @@ class Node:
         except Exception as error:  # noqa: BLE001 - one request that cannot be carried out must not end the beats
             self._settle(error)
             return None
-        goes = not self._registers or any(isinstance(other, Retire) for other in self._requests)
-        if changed is not state and (state.open or request.later is None or goes):
+        leaves = not self._registers or any(isinstance(other, Retire) for other in self._requests)
+        if changed is not state and (state.open or request.later is None or leaves):
             return self._counted(changed)
         if changed is not state:
             self.entry = replace(self.entry, failed=request.later)

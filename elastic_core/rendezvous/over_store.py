@@ -77,9 +77,9 @@ class OverStore(RosterBackend):
 
     It uses up to three connections, made when they are first needed: one for operations and one for each of the two
     waits. A store that was restarted empty is noticed when a connection to it is made or, since some clients reconnect
-    by themselves, by counters that fell; everything known of the old one is forgotten then, and the next beat says that
-    the entry was dropped. Only where another node has taken the store over, with its data, what this node has announced
-    is announced again. The same holds for a store that came
+    by themselves, by counters that fell; everything known of the old one is forgotten then, and the next beat raises
+    EntryDroppedError. Only if another node has taken the store over, with its data, the entries of this node are
+    announced there. The same holds for a store that came
     back with data of an earlier time, without the newest version of the state; and for one in which something else has
     written, so that what stands there cannot be: the nodes leave that behind and begin a new epoch beside it.
 

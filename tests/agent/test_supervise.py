@@ -169,7 +169,7 @@ def test_a_failure_that_may_have_followed_from_a_loss_is_judged_when_the_next_ro
 def test_who_slept_while_others_formed_rounds_was_gone_and_did_not_fail():
     assert how_ended(7, 5, Round(8, (), restart_count=5, ended=GONE)) is GONE
     missed = how_ended(7, 5, Round(9, (), restart_count=5, ended=COME))
-    assert (missed.lost, missed.reason) == (True, "round 8 formed without this node, which counted as gone")
+    assert (missed.lost, missed.reason) == (True, "round 8 formed without this node, which other nodes considered gone")
     assert how_ended(7, 5, Round(9, (), restart_count=6, ended=COME)) is None
     assert how_ended(7, 5, Round(2, (), restart_count=5, ended=COME)) is None  # a store that has forgotten
 

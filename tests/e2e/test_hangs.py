@@ -128,6 +128,34 @@ def test_a_script_that_knows_nothing_of_it(run, hang, flags, missing):
     check_found(max(told, seconds_to_kill(done, events, TIMEOUT)), first["stack"])
 
 
+@pytest.mark.parametrize("ends", ["atexit", "__del__"])
+def test_a_worker_that_hangs_at_its_end_is_found(elastic, ends):
+    """The other rank has ended well, and this one has done its work: torch's gloo threads can stop it there."""
+    script = elastic.script(
+        "train.py",
+        """
+        import atexit, ctypes, os, time
+
+        def hangs(*_):
+            ctypes.PyDLL(None).pause()
+
+        for _ in range(5):
+            print("step", flush=True)
+            time.sleep(0.1)
+        if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            if ENDS == "atexit":
+                atexit.register(hangs)
+            else:
+                group = type("Group", (), {"__del__": hangs})()
+        """.replace("ENDS", repr(ends)),
+    )
+    done = elastic.run(*FLAGS, *BY_PROGRESS, script)
+    assert done.code == 0, done.err
+    result = json.loads((elastic.cwd / "result.json").read_text())
+    assert [restart["cause"] for restart in result["restarts"]] == ["hang"]
+    assert result["failures"][0]["global_rank"] == 1
+
+
 def test_a_budget_that_is_used_up_ends_the_job_with_the_stack_in_the_report(elastic):
     script = elastic.script("train.py", "import time\ndef train_step():\n    time.sleep(600)\ntrain_step()\n")
 

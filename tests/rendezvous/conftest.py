@@ -19,8 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests t
 
 
 class Say:
-    """Nodes are letters; each is its own key, name and host unless told otherwise. A number means the round with that
-    number."""
+    """Nodes are letters; each is its own key, name and host unless given others. Rounds are given by their numbers."""
 
     @staticmethod
     def settings(min_nodes=1, max_nodes=4, **changes):

@@ -334,6 +334,16 @@ def test_of_many_reports_the_certain_ones_are_kept(say):
     assert all(failed(state, state.round, report) is state for report in reports)
 
 
+@pytest.mark.parametrize("character", ["x", "é", "\U0001f600"])
+def test_the_longest_entry_with_a_failure_can_be_read_again(character):
+    """Otherwise the node would be invisible because its workers print in another script."""
+    long, name = character * 10_000, "n" * 255
+    failure = bounded(ProcessFailure(0, 1, 2, long, long, 0.0, 0, long, long, 0, long, (long,) * 50, stack=long))
+    failed = Failed(RoundId(1, name), Report(name, name, (failure,) * 9, certain=True, number=1))
+    entry = Entry(name, name, name, name, 1, name, unreachable=(name,) * 64, failed=failed)
+    assert decoded_entry(encoded_entry(entry)).failed.round == failed.round
+
+
 def test_the_state_of_a_large_job_with_the_longest_failures_can_be_read_again(say):
     long = "é" * 10_000
     failure = bounded(ProcessFailure(0, 1, 2, long, long, 0.0, 0, long, long, 0, long, (long,) * 50, stack=long))

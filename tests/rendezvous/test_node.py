@@ -140,7 +140,7 @@ def test_too_few_wait_until_the_deadline_and_say_who_is_there():
     assert isinstance(one.node.obstacle(one.clock.now()), RendezvousTimeoutError)
 
 
-def test_a_member_of_a_round_that_has_just_formed_meets_no_deadline():
+def test_a_member_of_a_new_round_meets_no_deadline():
     one = OneNode(join=10.0)
     one.clock.advance(9.9)
     one.node.begin(Instant(0.0))
@@ -151,7 +151,7 @@ def test_a_member_of_a_round_that_has_just_formed_meets_no_deadline():
     assert one.node.obstacle(one.clock.now()) is None
 
 
-def test_a_round_that_formed_from_an_older_entry_of_a_node_is_ended(pair):
+def test_a_round_that_formed_from_an_older_entry_is_ended(pair):
     """Its members would look for rank 0 at an address that the node has given up."""
     leader, other = pair
     leader.write(lambda state: model.ended(state, Cause.LEFT, "b", "b left"))
@@ -270,7 +270,7 @@ def test_pauses_between_the_tries_of_a_request_grow_though_all_else_is_answered(
     assert alone.node.connection.outage is OUTAGE
 
 
-def test_a_failure_in_a_round_that_others_have_ended_is_reported_in_the_entry(pair):
+def test_a_failure_after_that_of_another_node_is_in_the_entry(pair):
     """Each node would otherwise wait for the writes of all others when a thousand fail at one time."""
     leader, other = pair
     leader.node.fail(failure())
@@ -889,7 +889,7 @@ def test_a_round_that_was_over_before_its_member_looked_is_behind_it(pair):
     assert late.entries["b/1"].after == leader.state.round
 
 
-def test_a_node_that_slept_is_not_ready_before_it_knows_of_the_newer_round(pair):
+def test_a_node_that_slept_is_not_ready(pair):
     leader, other = pair
     leader.write(lambda state: model.ended(state, Cause.LOST, "b", "lost b", ("b/1",)))
     leader.write(lambda state: model.formed(state, [state.seats[0]], 3, "", {"a/1", "b/1"}))

@@ -409,7 +409,7 @@ def test_keys_that_contradict_each_other_are_left_behind_by_all(place, act):
     nodes, everybody = (node, leader, newcomer), {("a/1", b"1"), ("b/1", b"2"), ("c/1", b"3")}
     of = ((node, "a/1", b"1"), (leader, "b/1", b"2"), (newcomer, "c/1", b"3"))
 
-    def all_have_announced_themselves():  # some learn of it by a look of their own at what they have announced
+    def all_have_announced_themselves():  # some nodes notice it only when they check their entry
         for one in of:
             beats(*one)
         return [set(shown(one)) for one in nodes] == [everybody] * 3

@@ -67,7 +67,7 @@ def handler_for(params: RendezvousParameters) -> RoundHandler:
                 served = served_cluster(params, parameters)
                 served.start()
                 undo.callback(served.stop)
-        # An error that comes later than a first answer may come is not told: who gives up says only that none came.
+        # An error must arrive before the join gives up on a first answer; later, its reason would not be reported.
         backend = _backend(params, parameters, 0.5, server, served)
         keys = Keys(parameters.prefix, params.run_id)
         address = partial(advertised_address, params, parameters.places)

@@ -87,7 +87,7 @@ class KeyCache(Reflector):
             self._pairs[key] = pair
 
     def _is_newer(self, pair: KeyValue) -> bool:
-        known = self._pairs.get(pair.key)  # perhaps a write of our own, of which the watch has not told yet
+        known = self._pairs.get(pair.key)  # perhaps this node's write, which the watch has not reported yet
         return pair.mod_revision > max(self._revision, known.mod_revision if known else 0)
 
 

@@ -164,7 +164,7 @@ class Leave(NamedTuple):
 
 
 def leaving(own: Place, answers: Sequence[Answer]) -> Leave | bool:
-    """How the member at `own` leaves the cluster. True: it is not a member; False: the others have no quorum without it
+    """How the member at `own` leaves the cluster. True: it is not a member; False: the rest has no quorum without it
     at present. `answers`: of the other places."""
     for answer in answers:
         if not answer.healthy:

@@ -175,7 +175,7 @@ class EtcdServer:
         except ConfigurationError:
             raise self._port_taken() from None
         self._folder = self._prepare_folder()
-        name = f"elastic-{secrets.token_hex(8)}"  # by which it is told from others
+        name = f"elastic-{secrets.token_hex(8)}"  # unique, to recognize this server by
         url = f"http://{address}:{self._reservation.port}"
         probed_at = url.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
         process = self._process = ServerProcess(
@@ -194,8 +194,8 @@ class EtcdServer:
                 if _TAKEN in process.log.text():
                     return False
                 raise EtcdServerError(
-                    f"expected to start an etcd at {url}, found that it ended at once: {process.end}; the binary may "
-                    f"not be an etcd, or its log says why{process.log.shown()}"
+                    f"expected to start an etcd at {url}, found that it exited immediately: {process.end}; the binary "
+                    f"may not be an etcd, or its log has the reason{process.log.shown()}"
                 )
             if self._clock.now() >= deadline:
                 raise EtcdServerError(
