@@ -15,8 +15,8 @@ from elastic_core.rendezvous.model import (
     Closed,
     End,
     Entry,
-    Failed,
     Report,
+    Reported,
     RoundId,
     State,
 )
@@ -74,7 +74,7 @@ _ENTRY_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "after": (list, tuple),
     "waits": bool,
     "done": (list, tuple),
-    "failed": (list, tuple, type(None)),
+    "reported": (list, tuple, type(None)),
     "unreachable": (list, tuple),
     "lifeline": int,
 }
@@ -151,8 +151,9 @@ def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
 def encoded_entry(entry: Entry) -> bytes:
     """The entry as bytes."""
     values = {name: _plain(getattr(entry, name)) for name in _ENTRY_TYPES}
-    if entry.failed is not None:
-        values["failed"] = entry.failed.round, _report(entry.failed.report, _FAILURES_IN_ENTRY, _IN_ENTRY)
+    if (told := entry.reported) is not None:
+        failure = told.failure and _report(told.failure, _FAILURES_IN_ENTRY, _IN_ENTRY)
+        values["reported"] = told.round, failure, told.leaves[:_LONGEST_TEXT], told.ended[:_MOST_UNREACHABLE]
     return _dumped({"version": VERSION, **values})
 
 
@@ -169,7 +170,7 @@ def decoded_entry(data: bytes) -> Entry:
         labels = {_text(name): _text(value) for name, value in values.pop("labels").items()}
         values["unreachable"] = _names(values["unreachable"])[:_MOST_UNREACHABLE]
         values["after"], values["done"] = _round_of(values["after"]), _round_of(values["done"])
-        values["failed"] = None if values["failed"] is None else _failed_of(values["failed"])
+        values["reported"] = None if values["reported"] is None else _reported_of(values["reported"])
         entry = Entry(**values, labels=labels)
         check_entry(entry)
         return entry
@@ -326,9 +327,10 @@ def _report_of(item: Any) -> Report:
     return Report(_name(key), _text(node), found, _typed(certain, bool), _natural(number))
 
 
-def _failed_of(item: Any) -> Failed:
-    round_id, report = item
-    return Failed(_round_of(round_id), _report_of(report))
+def _reported_of(item: Any) -> Reported:
+    round_id, failure, leaves, ended = item
+    report = None if failure is None else _report_of(failure)
+    return Reported(_round_of(round_id), report, _text(leaves), _names(ended)[:_MOST_UNREACHABLE])
 
 
 def bounded(failure: ProcessFailure) -> ProcessFailure:

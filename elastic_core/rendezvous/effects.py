@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from elastic_core.clock import Instant
     from elastic_core.interfaces.backend import Token
     from elastic_core.log import EventName
-    from elastic_core.rendezvous.model import Entry, Failed, State
+    from elastic_core.rendezvous.model import Entry, State
 
 
 class Registration(NamedTuple):
@@ -111,13 +111,12 @@ class Amend:
     nothing (more) to change. It is called again for as long as others write at the same time.
 
     Args:
-        later: the node reports this in its entry instead, once the round is over. Otherwise, if many nodes failed at
-            one time, each would wait for the writes of all others.
+        later: once the round is over, the node reports this in its entry instead; see `Reported`.
     """
 
     change: Callable[..., State]
     arguments: tuple[Any, ...] = ()
-    later: Failed | None = None
+    later: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

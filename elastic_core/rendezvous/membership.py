@@ -110,7 +110,7 @@ class Membership:
         contact_by: until when it waits for the first answer of the store.
         was_closed: whether the job was over when it first looked.
         cut_off: whether it has fenced itself off.
-        left: whether it has said that it takes part no longer.
+        left: why it takes part no longer; empty if it does.
         shut: whether it will never take part again.
     """
 
@@ -123,7 +123,7 @@ class Membership:
     contact_by: Instant = LONG_AGO
     was_closed: bool = False
     cut_off: bool = False
-    left: bool = False
+    left: str = ""
     shut: bool = False
 
     def begins(self, now: Instant, patience: Duration, first_contact: Duration) -> Membership:

@@ -63,11 +63,21 @@ class Report:
     number: int = 0
 
 
-class Failed(NamedTuple):
-    """A failure that a node reports in its entry, because others have ended the round already."""
+@dataclass(frozen=True)
+class Reported:
+    """What a node reports of a round in its entry, because another node has ended that round already. The leader puts
+    it into the state: if many nodes fail or leave at one time, each would otherwise wait for the writes of all others.
+
+    Args:
+        failure: of its workers.
+        leaves: why it takes part no longer; empty if it does.
+        ended: keys of members whose agents have ended, as it knows by its lifeline.
+    """
 
     round: RoundId
-    report: Report
+    failure: Report | None = None
+    leaves: str = ""
+    ended: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ class Entry:
         after: the last round that it knows of.
         waits: whether it waits for the next round; False while it is in that one.
         done: the round in which all its workers succeeded.
-        failed: the failure of its workers in a round that others have ended; the leader puts it into the state.
+        reported: of the last round that it was in.
         unreachable: keys of members of the last round that this node could not reach.
         lifeline: the port at `address` where the others see whether its agent lives; 0 if they cannot.
     """
@@ -101,7 +111,7 @@ class Entry:
     after: RoundId = NO_ROUND
     waits: bool = True
     done: RoundId = NO_ROUND
-    failed: Failed | None = None
+    reported: Reported | None = None
     unreachable: tuple[str, ...] = ()
     lifeline: int = 0
 

@@ -49,7 +49,7 @@ from elastic_core.rendezvous.effects import (
 )
 from elastic_core.rendezvous.election import Election, goes_by_age, position
 from elastic_core.rendezvous.membership import JoinStatus, Membership, join_status, missed, verdict
-from elastic_core.rendezvous.model import NO_ROUND, Cause, Failed, Report, State
+from elastic_core.rendezvous.model import NO_ROUND, Cause, Report, Reported, State
 from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.policy import Wait, Write, decide, enough
 from elastic_core.rendezvous.repair import Remedy, Repair
@@ -71,6 +71,9 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _IDLE: Duration = 5.0  # between two looks at what there is to do, of a node that wants nothing and hears no news
+_HEARD: Duration = 0.5  # for each place in the line, for the leader to put into the state what a node reports
+_LINE = 4
+_ATTEMPTS = 3  # of a node that leaves to do that by itself
 _AFTER: Duration = 0.01  # requests are tried again a little later than everything else, which they must not hold up
 
 
@@ -131,6 +134,8 @@ class Node:
         self._looking: tuple[Look, ...] = ()
         self._requests_at = LONG_AGO
         self._request_fails_since: Instant | None = None
+        self._refusals = 0
+        self._told_at = LONG_AGO
         self._settled: tuple[tuple[Request, Exception | None], ...] = ()
         # Operations and what goes wrong with them.
         self._asked: Operation | None = None
@@ -156,13 +161,13 @@ class Node:
         self._give_up_round()
         self.membership = self.membership.wants(self.state)
         self._registers = True
-        told = self.entry.failed
+        told = self.entry.reported
         self.entry = replace(
             self.entry,
             after=self.membership.round,
             waits=True,
             done=NO_ROUND,
-            failed=told if told is not None and told.round == self.membership.round else None,
+            reported=told if told is not None and told.round == self.membership.round else None,
             address=where.master_addr,
             port=where.master_port,
             unreachable=tuple(unreachable),
@@ -198,8 +203,7 @@ class Node:
         told = tuple(bounded(failure) for failure in failures.values())
         self._reports += 1
         report = Report(self.key, self.entry.node, told, is_certain(failures), self._reports)
-        failed = Failed(self.membership.round, report)
-        self.request(Amend(model.failed, failed, later=failed))
+        self.request(Amend(model.failed, (self.membership.round, report), {"failure": report}))
 
     def succeed(self) -> None:
         """Its workers are done."""
@@ -220,11 +224,10 @@ class Node:
         return self._retire()
 
     def _go(self, reason: str) -> Request:
-        if self.membership.left:
-            return self.request(Amend(_as_it_is))
-        self.membership = replace(self.membership, left=True)
+        self.membership = replace(self.membership, left=self.membership.left or reason or "no reason given")
         done = Amend(model.succeeded, ((self.key,), self.membership.round))
-        return self.request(done if self.membership.done else Amend(model.left, (self.key, reason)))
+        left = Amend(model.left, (self.key, self.membership.left), {"leaves": self.membership.left})
+        return self.request(done if self.membership.done else left)
 
     def close(self, reason: str, succeeded: bool) -> Request:
         """The job is over for all nodes."""
@@ -405,6 +408,7 @@ class Node:
         self._extend_join(now)
         before, self.state, self.token = self.state, state, token
         self._to_give_back, self.repair = None, self.repair.over()
+        self._requests_at = LONG_AGO
         self._decision = self._decide_at = None
         self._roster_stale = True
         if before is not None and before.round != state.round:
@@ -443,6 +447,7 @@ class Node:
         state, token, written = answer
         if not written:
             self._to_give_back = None
+            self._refusals += self._asked_for == "request"
             self._take(state, token, now)
             return
         if self.repair.challenges:
@@ -626,9 +631,9 @@ class Node:
             request = self._requests[0]
             self._asked_for = "request"
             if isinstance(request, Amend):
-                changed = self._amended(request)
-                if changed is not None:
-                    return WriteState(changed, self.token)
+                operation = self._amended(request, now)
+                if operation is not None:
+                    return operation
             elif isinstance(request, HandOver):
                 return request
             elif self._registers or not self._may_stand:
@@ -638,20 +643,32 @@ class Node:
         self._asked_for = ""
         return None
 
-    def _amended(self, request: Amend) -> State | None:
-        """The state to write; None if there is nothing to change, and the request is settled."""
+    def _amended(self, request: Amend, now: Instant) -> Operation | None:
+        """What changes the state, or reports to the leader what should change in it. None: the request is settled, or
+        waits until `_requests_at`."""
         state = self.state or State()
         try:
             changed = request.change(state, *request.arguments)
         except Exception as error:  # noqa: BLE001 - one request that cannot be carried out must not end the beats
             self._settle(error)
             return None
+        if changed is state:
+            self._settle()
+            return None
+        if state.open or not request.later or self.registered is None:
+            return WriteState(self._counted(changed), self.token)
+        self._report(**request.later)
+        if self.registered != self.entry:
+            self._told_at = now
+            return self._announce(self.entry)
         leaves = not self._registers or any(isinstance(other, Retire) for other in self._requests)
-        if changed is not state and (state.open or request.later is None or leaves):
-            return self._counted(changed)
-        if changed is not state:
-            self.entry = replace(self.entry, failed=request.later)
-        self._settle()
+        due = later(self._told_at, _HEARD * (1 + min(self._place, _LINE)))
+        if leaves and now < due:  # until the leader has seen the entry
+            self._requests_at = due
+        elif leaves and self._refusals < _ATTEMPTS:
+            return WriteState(self._counted(changed), self.token)
+        else:
+            self._settle()
         return None
 
     def _counted(self, changed: State) -> State:
@@ -661,16 +678,26 @@ class Node:
             changed = replace(changed, round=changed.round._replace(by=f"{self.key}.{self._rounds_formed}"))
         return replace(changed, serial=changed.serial + 1, origin=changed.origin or self.key)
 
+    def _report(self, **facts: Any) -> None:
+        """In the entry; see `Reported`."""
+        told, round_id = self.entry.reported, self.membership.round
+        before = told if told is not None and told.round == round_id else Reported(round_id)
+        self.entry = replace(self.entry, reported=replace(before, **facts))
+
     def _settle(self, fault: Exception | None = None) -> None:
         request, *others = self._requests
-        self._requests, self._request_fails_since = tuple(others), None
+        self._requests, self._request_fails_since, self._refusals = tuple(others), None, 0
         self._settled = (*self._settled, (request, fault))
 
     def _register(self) -> Operation | None:
         waits = any(isinstance(request, Amend) for request in self._requests)
-        if waits or not self._registers or self.registered == self.entry:
+        if waits or not self._registers:
             return None
-        return self._announce(self.entry)
+        state, told = self.state or State(), self.entry.reported
+        ended = sorted(self.seen.ended.intersection(state.busy)) if self._leaves_to_leader(state) else []
+        if ended != list(told.ended if told else ()):
+            self._report(ended=tuple(ended))
+        return None if self.registered == self.entry else self._announce(self.entry)
 
     def _announce(self, entry: Entry) -> Operation:
         self._may_stand = True
@@ -699,7 +726,7 @@ class Node:
             self._roster_stale = True
         self._asked_for = "work"
         state = self.state or State()
-        tells = self.seen.to_tell(state)
+        tells = self.seen.to_tell(state) and not self._leaves_to_leader(state)
         if self._looks or (self._roster_stale and (tells or self.wants_roster)):
             return self._look()
         if not (self.election.leading or tells):
@@ -710,6 +737,12 @@ class Node:
         if isinstance(self._decision, Write) and dead not in self.seen.ended:
             return WriteState(self._counted(self._decision.state), self.token)
         return None if dead is None else Withdraw(dead)
+
+    def _leaves_to_leader(self, state: State) -> bool:
+        """Whether the leader puts into the state which agents have ended, as this node reports: the round is over
+        already, and the leader has not ended itself."""
+        first = next((key for key in state.busy if key not in state.draining), None)
+        return not (state.open or self.election.leading or first is None or first in self.seen.ended)
 
     def _may_lead(self, now: Instant) -> bool:
         waits = self.election.leading or self.registered is None or self.election.barred(now)

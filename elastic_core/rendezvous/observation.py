@@ -103,9 +103,11 @@ class Observation:
             if i.beats is not None
         }
         since = {seen.entry.key: seen.since for seen in self.roster}
-        seen = replace(self, counters=counters, registrations=found, leased=leased, looked=True)
+        reports = (item.entry.reported for item in found if item.entry is not None)
+        ended = self.ended.union(*(told.ended for told in reports if told is not None and told.round == state.round))
+        seen = replace(self, counters=counters, registrations=found, leased=leased, looked=True, ended=ended)
         roster = tuple(
-            Seen(item.entry, seen.late(item.key, now), since.get(item.key, now), item.key in self.ended)
+            Seen(item.entry, seen.late(item.key, now), since.get(item.key, now), item.key in ended)
             for item in found
             if item.entry is not None
         )

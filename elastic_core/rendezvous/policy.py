@@ -31,6 +31,7 @@ from elastic_core.rendezvous.model import (
     failed,
     followed,
     formed,
+    left,
     refused,
     succeeded,
 )
@@ -100,10 +101,11 @@ def decide(
 
 
 def _with_reports(roster: Roster, state: State) -> State:
-    """The state with the failures that nodes report in their entries."""
-    for told in (seen.entry.failed for seen in roster):
+    """The state with the failures that nodes report in their entries, and without those that leave."""
+    for key, told in ((seen.entry.key, seen.entry.reported) for seen in roster):
         if told is not None and told.round == state.round:
-            state = failed(state, *told)
+            state = state if told.failure is None else failed(state, told.round, told.failure)
+            state = left(state, key, told.leaves) if told.leaves else state
     return state
 
 

@@ -231,7 +231,8 @@ def _due(instant: float | None, view: View) -> Any:
 
 
 def _of_entry(entry: Entry) -> Any:
-    failed = entry.failed and (entry.failed.round, entry.failed.report.certain)
+    told = entry.reported
+    failed = told and (told.round, told.failure and told.failure.certain, told.leaves, told.ended)
     return entry.key, entry.after, entry.waits, entry.done, failed, entry.unreachable
 
 

@@ -12,7 +12,7 @@ from elastic_core.errors import ProcessFailure, RendezvousStateError
 from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous import codec
 from elastic_core.rendezvous.codec import bounded, decoded_entry, decoded_state, encoded_entry, encoded_state
-from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Failed, Report, RoundId, State, ended, failed
+from elastic_core.rendezvous.model import Cause, Closed, End, Entry, Report, Reported, RoundId, State, ended, failed
 from elastic_core.rendezvous.seats import Seat, Seats
 
 numbers = st.integers(0, 2**31)
@@ -89,7 +89,7 @@ entries = st.builds(
     round_ids,
     st.booleans(),
     round_ids,
-    st.none() | st.builds(Failed, round_ids, reports),
+    st.none() | st.builds(Reported, round_ids, st.none() | reports, text, st.lists(names, max_size=3).map(tuple)),
     several_names,
     ports,
 )
@@ -339,9 +339,9 @@ def test_the_longest_entry_with_a_failure_can_be_read_again(character):
     """Otherwise the node would be invisible because its workers print in another script."""
     long, name = character * 10_000, "n" * 255
     failure = bounded(ProcessFailure(0, 1, 2, long, long, 0.0, 0, long, long, 0, long, (long,) * 50, stack=long))
-    failed = Failed(RoundId(1, name), Report(name, name, (failure,) * 9, certain=True, number=1))
-    entry = Entry(name, name, name, name, 1, name, unreachable=(name,) * 64, failed=failed)
-    assert decoded_entry(encoded_entry(entry)).failed.round == failed.round
+    reported = Reported(RoundId(1, name), Report(name, name, (failure,) * 9, certain=True, number=1), "x" * 9999)
+    entry = Entry(name, name, name, name, 1, name, unreachable=(name,) * 64, reported=reported)
+    assert decoded_entry(encoded_entry(entry)).reported.round == reported.round
 
 
 def test_the_state_of_a_large_job_with_the_longest_failures_can_be_read_again(say):

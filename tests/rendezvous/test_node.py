@@ -277,8 +277,8 @@ def test_a_failure_after_that_of_another_node_is_in_the_entry(pair):
     leader.settle()
     other.node.fail(failure())
     assert kinds(other.settle())[:2] == [WriteState, Announce]  # it had not heard, and its write is refused
-    report = other.entries["b/1"].failed
-    assert (report.round, report.report.key) == (leader.state.round, "b/1")
+    report = other.entries["b/1"].reported
+    assert (report.round, report.failure.key) == (leader.state.round, "b/1")
     leader.hear()
     assert [it.key for it in leader.state.end.reports] == ["a/1", "b/1"]
 

@@ -12,7 +12,7 @@ from elastic_core.rendezvous.model import (
     Cause,
     End,
     Entry,
-    Failed,
+    Reported,
     RoundId,
     State,
     closed,
@@ -327,7 +327,9 @@ def test_a_member_that_lives_but_is_slow_was_not_the_cause(say, choose, uncertai
 
 def test_failures_that_entries_report_become_one_write(say, choose):
     first = failed(say.state("abc"), RoundId(1), say.report("a", certain=False))
-    entries = [say.seen(key, failed=Failed(RoundId(1), say.report(key, rank=rank))) for rank, key in enumerate("abc")]
+    entries = [
+        say.seen(key, reported=Reported(RoundId(1), say.report(key, rank=rank))) for rank, key in enumerate("abc")
+    ]
     decision = choose(tuple(entries), first)
     assert [report.key for report in decision.state.end.reports] == ["a", "b", "c"]
     assert (decision.state.round, decision.state.open, decision.state.restarts) == (RoundId(1), False, 1)
@@ -335,9 +337,9 @@ def test_failures_that_entries_report_become_one_write(say, choose):
 
 
 def test_a_failure_of_a_round_that_the_store_lost_is_not_counted(say, choose):
-    lost = Failed(RoundId(1, "h.1"), say.report("a"))
+    lost = Reported(RoundId(1, "h.1"), say.report("a"))
     running = say.state("ab", round=RoundId(1, "b.1"))
-    assert isinstance(choose((say.seen("a", failed=lost), say.seen("b")), running), Wait)
+    assert isinstance(choose((say.seen("a", reported=lost), say.seen("b")), running), Wait)
 
 
 def test_a_failure_that_was_counted_is_not_counted_again(say, choose):

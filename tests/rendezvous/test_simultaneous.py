@@ -1,0 +1,114 @@
+"""Many nodes fail, leave or are lost at one moment. The store operations until the next round grow with their number,
+not with its square."""
+
+import pytest
+from one_node import WHERE, OneNode
+
+from elastic_core.errors import ProcessFailure
+from elastic_core.rendezvous.effects import Rest, WriteState
+from elastic_core.rendezvous.model import Cause
+
+FEW, MANY = 8, 32
+FAILURE = {0: ProcessFailure(local_rank=0, pid=1, exitcode=1, global_rank=0)}
+
+
+def job(size):
+    first = OneNode(name="00", min_nodes=size, max_nodes=size)
+    others = [OneNode(first.memory, first.clock, f"{i:02}", size, size) for i in range(1, size)]
+    nodes = [first, *others]
+    for one in nodes:
+        one.node.settings = first.settings
+        one.join()
+    for one in nodes:
+        one.hear()
+    for one in nodes:
+        one.node.settings = one.settings = OneNode(min_nodes=size // 2, max_nodes=size).settings
+        one.asked.clear()
+    assert all(one.node.membership.running for one in nodes)
+    return nodes
+
+
+def interleaved(nodes):
+    """One operation each, in turn; then each hears what has changed, and time passes where all rest."""
+    memory, heard = nodes[0].memory, {one.key: (nodes[0].memory.writes, nodes[0].memory.rosters) for one in nodes}
+    for _ in range(100 * len(nodes)):
+        rests = [isinstance(one.step(), Rest) for one in nodes]
+        for one in nodes:
+            writes, rosters = heard[one.key]
+            if memory.writes != writes:
+                one.node.state_changed()
+            if memory.rosters != rosters and one.node.wants_roster:
+                one.node.roster_changed()
+            heard[one.key] = (memory.writes, memory.rosters)
+        if nodes[0].state.round.number == 2:
+            return
+        if all(rests):
+            nodes[0].clock.advance(0.05)
+    raise AssertionError(f"no second round: {nodes[0].node.progress()}")
+
+
+def all_fail(nodes):
+    for one in nodes:
+        one.node.fail(FAILURE)
+        one.node.want(WHERE)
+    interleaved(nodes)
+
+
+def half_leave(nodes):
+    for one in nodes[1::2]:
+        one.node.leave("received SIGTERM")
+        one.node.retire("it was shut down")
+    for one in nodes[::2]:
+        one.node.want(WHERE)
+    interleaved(nodes)
+
+
+def half_are_lost(nodes):
+    living = nodes[::2]
+    for one, ended in zip(living, nodes[1::2], strict=True):
+        one.node.lost(ended.key)
+        one.node.want(WHERE)
+    interleaved(living)
+
+
+@pytest.mark.parametrize("event", [all_fail, half_leave, half_are_lost])
+def test_operations_grow_with_the_number_of_nodes(event):
+    counts = []
+    for size in (FEW, MANY):
+        nodes = job(size)
+        event(nodes)
+        counts.append(sum(len(one.asked) for one in nodes))
+        counts.append(sum(one.asked.count(WriteState) for one in nodes))
+    grown = MANY / FEW
+    assert counts[2] <= 1.5 * grown * counts[0]
+    assert counts[3] <= 1.5 * grown * counts[1]
+
+
+def test_all_who_leave_together_have_left():
+    nodes = job(MANY)
+    half_leave(nodes)
+    assert nodes[0].state.end.cause is Cause.LEFT
+    assert nodes[0].members == [one.key for one in nodes[::2]]
+    assert sorted(nodes[0].entries) == sorted(nodes[0].members)
+
+
+def test_all_who_are_lost_together_are_named():
+    nodes = job(FEW)
+    half_are_lost(nodes)
+    assert nodes[0].state.end.cause in (Cause.LOST, Cause.LEFT)
+    assert sorted(nodes[0].entries) == sorted(nodes[0].members) == [one.key for one in nodes[::2]]
+
+
+def test_a_node_leaves_though_the_leader_does_not_look():
+    """After some time it writes that by itself."""
+    nodes = job(4)
+    leader, others = nodes[0], nodes[1:]
+    for one in others:
+        one.node.retire("received SIGTERM")
+        one.settle()
+    for _ in range(20):
+        leader.clock.advance(0.25)
+        for one in others:
+            one.hear()
+    assert list(leader.entries) == [leader.key]
+    assert sorted(leader.state.gone) == sorted(one.key for one in others)
