@@ -412,7 +412,7 @@ class Node:
         self._decision = self._decide_at = None
         self._roster_stale = True
         if before is not None and before.round != state.round:
-            self.seen = replace(self.seen, ended=frozenset())
+            self.seen = replace(self.seen, ended=frozenset(), heard=frozenset())
         nobody_leads = bool(state.round) and not state.open and not state.closed and not state.busy
         if nobody_leads != self.election.recount:
             self.election = replace(self.election, recount=nobody_leads)
@@ -694,7 +694,7 @@ class Node:
         if waits or not self._registers:
             return None
         state, told = self.state or State(), self.entry.reported
-        ended = sorted(self.seen.ended.intersection(state.busy)) if self._leaves_to_leader(state) else []
+        ended = sorted(filter(state.seated, self.seen.ended)) if self._leaves_to_leader(state) else []
         if ended != list(told.ended if told else ()):
             self._report(ended=tuple(ended))
         return None if self.registered == self.entry else self._announce(self.entry)
@@ -742,7 +742,7 @@ class Node:
         """Whether the leader puts into the state which agents have ended, as this node reports: the round is over
         already, and the leader has not ended itself."""
         first = next((key for key in state.busy if key not in state.draining), None)
-        return not (state.open or self.election.leading or first is None or first in self.seen.ended)
+        return not (state.open or self.election.leading or first in (None, self.key) or first in self.seen.ended)
 
     def _may_lead(self, now: Instant) -> bool:
         waits = self.election.leading or self.registered is None or self.election.barred(now)

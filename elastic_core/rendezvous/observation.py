@@ -73,6 +73,7 @@ class Observation:
         absent: members that had no entry.
         looked: whether there was a look.
         ended: keys whose agents are known to have ended in this round.
+        heard: those of which a node reported so. If such an agent comes back, the report does not count again.
     """
 
     interval: Duration
@@ -85,6 +86,7 @@ class Observation:
     absent: frozenset[str] = frozenset()
     looked: bool = False
     ended: frozenset[str] = frozenset()
+    heard: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, settings: RendezvousSettings) -> Observation:
@@ -104,8 +106,10 @@ class Observation:
         }
         since = {seen.entry.key: seen.since for seen in self.roster}
         reports = (item.entry.reported for item in found if item.entry is not None)
-        ended = self.ended.union(*(told.ended for told in reports if told is not None and told.round == state.round))
-        seen = replace(self, counters=counters, registrations=found, leased=leased, looked=True, ended=ended)
+        heard = self.heard.union(*(told.ended for told in reports if told is not None and told.round == state.round))
+        ended = self.ended | (heard - self.heard)
+        seen = replace(self, registrations=found, counters=counters, leased=leased, looked=True)
+        seen = replace(seen, ended=ended, heard=heard)
         roster = tuple(
             Seen(item.entry, seen.late(item.key, now), since.get(item.key, now), item.key in ended)
             for item in found

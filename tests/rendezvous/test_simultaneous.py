@@ -112,3 +112,15 @@ def test_a_node_leaves_though_the_leader_does_not_look():
             one.hear()
     assert list(leader.entries) == [leader.key]
     assert sorted(leader.state.gone) == sorted(one.key for one in others)
+
+
+@pytest.mark.parametrize("watcher", [1, 2])
+def test_the_entry_of_a_lost_leader_does_not_hold_up_the_next_round(watcher):
+    nodes = job(3)
+    living, begun = nodes[1:], nodes[0].clock.now()
+    nodes[watcher].node.lost(nodes[0].key)
+    for one in living:
+        one.node.want(WHERE)
+    interleaved(living)
+    assert living[0].members == [one.key for one in living]
+    assert nodes[0].clock.now() - begun < 1.0
