@@ -119,7 +119,7 @@ class Announcer:
         if own is None or own.entry is None:  # a withdrawal that broke off may have landed, and its counter be deleted
             own = _Own(first=0)
         elif own.latest is None:
-            own.beats = add(store, self._keys.beats(own.first), 1)
+            own.beats = add(store, self._keys.beats(own.first, key), 1)
         own.entry = entry
         base = self._append(store, key, own)
         return max(0, own.first - base)
@@ -135,7 +135,7 @@ class Announcer:
         `first` (None: it has no entry)."""
         own = self._own.get(key)
         if own is None and first is not None:
-            store.set(self._keys.beats(first), b"0")
+            store.set(self._keys.beats(first, key), b"0")
         if own is not None or first is not None:
             own = own or _Own(first or 0)
             own.entry = None
@@ -151,11 +151,11 @@ class Announcer:
                 "expected the entry of this node in the store, found that the store has lost its data; the node "
                 "announces itself again"
             )
-        before, own.beats = own.beats, self._counted(store, own)
+        before, own.beats = own.beats, self._counted(store, self._keys.beats(own.first, key))
         if own.beats <= before:
             del self._own[key]
             if own.beats == 1:  # it was deleted, too, and is of no use to anybody
-                delete(store, self._keys.beats(own.first))
+                delete(store, self._keys.beats(own.first, key))
             raise EntryDroppedError(
                 "expected the entry of this node to stand, found that another node has withdrawn it because it gave no "
                 "beat for long; the node announces itself again"
@@ -170,10 +170,10 @@ class Announcer:
         due = own.beats % _BEATS_PER_LOOK == _BEATS_PER_LOOK // 2
         return not due or standing(store, self._keys.slot(slot)) == own.written
 
-    def _counted(self, store: Store, own: _Own) -> int:
+    def _counted(self, store: Store, counter: str) -> int:
         """One more beat. 0 where something else has written to the counter: the node gets another one then."""
         try:
-            return add(store, self._keys.beats(own.first), 1)
+            return add(store, counter, 1)
         except RendezvousStateError:
             return 0
 
@@ -186,7 +186,7 @@ class Announcer:
             slot = add(store, self._keys.slots, 1)
             if begins:  # the counter is there before the entry: a reader that sees an entry reads its beats too
                 self._own[key], own.first = own, slot
-                own.beats = add(store, self._keys.beats(slot), 1)
+                own.beats = add(store, self._keys.beats(slot, key), 1)
             value = self._seal.sealed(self._keys.slot(slot), LogRecord(key, own.first, own.entry).encode())
             if create(store, self._keys.slot(slot), value) == value:
                 base = as_number(self._keys.base, create(store, self._keys.base, b"1"))
@@ -202,6 +202,7 @@ class Announcer:
 class _Live:
     first: int
     slot: int
+    counter: str
     entry: bytes
 
 
@@ -230,7 +231,7 @@ class RosterLog:
         self._observes = observes
         self._base = 0
         self._live: dict[str, _Live] = {}
-        self._withdrawn: dict[int, int] = {}  # the slots of withdrawals, with the first slot of the key
+        self._withdrawn: dict[int, str] = {}  # the slots of withdrawals, with the counter of the key
         self._others: int | None = None  # the first slot that nodes with another secret may have filled
         self._sighted: list[tuple[int, Instant]] = []
         self.cursor = 0
@@ -247,8 +248,9 @@ class RosterLog:
         if not self._observes:
             self._tidy(store)
         live = sorted(self._live.items(), key=lambda item: item[1].first)
-        beats |= self._beats(store, [entry.first for _, entry in live if entry.first not in beats])
-        return tuple(Announced(key, entry.entry, beats[entry.first]) for key, entry in live)
+        new = [entry.counter for _, entry in live if entry.counter not in beats]
+        beats |= self._counted(store, new, values_there(store, new))
+        return tuple(Announced(key, entry.entry, beats[entry.counter]) for key, entry in live)
 
     def first_slot(self, key: str) -> int | None:
         """The first slot of a key that was live at the last reading."""
@@ -265,15 +267,15 @@ class RosterLog:
         self._live, self._withdrawn, self._others = {}, {}, None
         self.cursor = self._base - 1
 
-    def _look(self, store: Store) -> tuple[int, dict[int, int]]:
-        """What changes all the time, in one go: how many slots were taken, and the beats of what is live, by first
-        slot. And whether this is still the epoch of the nodes."""
-        firsts = [live.first for live in self._live.values()]
-        values = values_there(store, [self._keys.id, self._keys.slots, *map(self._keys.beats, firsts)])
+    def _look(self, store: Store) -> tuple[int, dict[str, int]]:
+        """What changes all the time, in one go: how many slots were taken, and the beats of what is live, by counter.
+        And whether this is still the epoch of the nodes."""
+        counters = [live.counter for live in self._live.values()]
+        values = values_there(store, [self._keys.id, self._keys.slots, *counters])
         if epoch_named(values.get(self._keys.id, b"")) != self._keys.epoch:
             raise EpochLeft
         taken = as_number(self._keys.slots, values.get(self._keys.slots) or b"0")
-        return self._sighted_slots(store, taken), self._counted(store, firsts, values)
+        return self._sighted_slots(store, taken), self._counted(store, counters, values)
 
     def _sighted_slots(self, store: Store, taken: int) -> int:
         """So many slots are known to be taken from now on. Where that does not go with what was read, the log is read
@@ -341,12 +343,13 @@ class RosterLog:
             return
         if record is None:
             return
+        counter = self._keys.beats(record.first, record.key)
         if record.entry is None:
             if (live := self._live.get(record.key)) and live.first == record.first:  # else it came back meanwhile
                 del self._live[record.key]
-            self._withdrawn[slot] = record.first
+            self._withdrawn[slot] = counter
         else:
-            self._live[record.key] = _Live(record.first, slot, record.entry)
+            self._live[record.key] = _Live(record.first, slot, counter, record.entry)
 
     def _record(self, slot: int, value: bytes) -> LogRecord | None:
         """What is written there; None for a void slot, and for a record that is not signed. Raises ValueError."""
@@ -364,46 +367,45 @@ class RosterLog:
             return
         moved = compare_set(store, self._keys.base, b"%d" % self._base, b"%d" % begin)
         if moved == b"%d" % begin:
-            counted = {live.first for live in self._live.values()}
+            counted = {live.counter for live in self._live.values()}
             self._delete_left(store, self._base - 1, counted)
             for slot in range(self._base, begin):
                 self._delete(store, slot, self._withdrawn.get(slot), counted)
         self._base = as_number(self._keys.base, moved) if moved else self.base(store)
-        self._withdrawn = {slot: first for slot, first in self._withdrawn.items() if slot >= begin}
+        self._withdrawn = {slot: counter for slot, counter in self._withdrawn.items() if slot >= begin}
 
-    def _delete_left(self, store: Store, slot: int, counted: set[int]) -> None:
+    def _delete_left(self, store: Store, slot: int, counted: set[str]) -> None:
         """This slot and those before it, as long as there is one: a reader that moved `base` and died has left them."""
         while slot > 0 and (value := peek(store, self._keys.slot(slot))) is not None:
             if not self._delete(store, slot, self._withdrawn_in(slot, value), counted):
                 return  # the store cannot
             slot -= 1
 
-    def _delete(self, store: Store, slot: int, withdrawn: int | None, counted: set[int]) -> bool:
+    def _delete(self, store: Store, slot: int, withdrawn: str | None, counted: set[str]) -> bool:
         """The slot, and before it, since nothing else names it, the counter of a key that was withdrawn there."""
         if withdrawn is not None and withdrawn not in counted:
-            delete(store, self._keys.beats(withdrawn))
+            delete(store, withdrawn)
         return delete(store, self._keys.slot(slot))
 
-    def _withdrawn_in(self, slot: int, value: bytes) -> int | None:
-        """The first slot of the key that is withdrawn there, if one is."""
+    def _withdrawn_in(self, slot: int, value: bytes) -> str | None:
+        """The counter of the key that is withdrawn there, if one is."""
         try:
             record = self._record(slot, value)
         except ValueError:
             return None
-        return record.first if record is not None and record.entry is None else None
+        if record is None or record.entry is not None:
+            return None
+        return self._keys.beats(record.first, record.key)
 
-    def _beats(self, store: Store, firsts: list[int]) -> dict[int, int]:
-        return self._counted(store, firsts, values_there(store, [self._keys.beats(first) for first in firsts]))
-
-    def _counted(self, store: Store, firsts: list[int], values: Mapping[str, bytes]) -> dict[int, int]:
-        """The beats by first slot. A counter that something else has written to, or taken away, is 0; its node is told,
+    def _counted(self, store: Store, counters: list[str], values: Mapping[str, bytes]) -> dict[str, int]:
+        """The beats by counter. A counter that something else has written to, or taken away, is 0; its node is told,
         and takes another one."""
         beats = {}
-        for first in firsts:
-            value = values.get(self._keys.beats(first), b"")
-            beats[first] = int(value) if value.isdigit() and len(value) <= _MOST_DIGITS else 0
-            if value and not beats[first] and value != b"0" and not self._observes:
-                store.set(self._keys.beats(first), b"0")
+        for counter in counters:
+            value = values.get(counter, b"")
+            beats[counter] = int(value) if value.isdigit() and len(value) <= _MOST_DIGITS else 0
+            if value and not beats[counter] and value != b"0" and not self._observes:
+                store.set(counter, b"0")
         return beats
 
 

@@ -66,7 +66,7 @@ class Keys:
     head      the newest version as a hint: it may lag
     slots     how many slots of the log of announcements were taken
     e/<n>     slot n of that log
-    b/<n>     the beats of the node whose first slot was n
+    b/<n>/<k> the beats of the node with key k, whose first slot was n; after a loss of data slots are given out again
     base      no live announcement is in a slot before this one
     lead      the leaders' beats
     moved     where the store has moved to; empty if it stays after all
@@ -91,8 +91,8 @@ class Keys:
     def slot(self, number: int) -> str:
         return f"{self._prefix}e/{number}"
 
-    def beats(self, first_slot: int) -> str:
-        return f"{self._prefix}b/{first_slot}"
+    def beats(self, first_slot: int, key: str) -> str:
+        return f"{self._prefix}b/{first_slot}/{quote(key, safe='/:')}"
 
 
 def is_wait_timeout(error: BaseException) -> bool:

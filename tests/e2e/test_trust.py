@@ -4,10 +4,12 @@ of torch and all the time in the world; with a secret they take no part in the j
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from dataclasses import replace
 from datetime import timedelta
+from urllib.parse import unquote
 
 import pytest
 from job_of_nodes import eventually, kill
@@ -59,6 +61,12 @@ class Stranger:
     def slots(self):
         return self.number(self.keys.slots)
 
+    def counter(self, slot):
+        """The counter of the node whose first slot this is."""
+        key = self.keys.slot(slot)
+        found = re.search(rb"(\d+) (\S+) \{", self.store.get(key)) if self.store.check([key]) else None
+        return self.keys.beats(int(found[1]), unquote(found[2].decode())) if found else self.keys.beats(slot, "evil/1")
+
 
 EVERY_KEY = [
     lambda stranger: "elastic/host",
@@ -75,9 +83,9 @@ EVERY_KEY = [
     lambda stranger: stranger.keys.slot(1),
     lambda stranger: stranger.keys.slot(max(1, stranger.slots)),
     lambda stranger: stranger.keys.slot(stranger.slots + 1),
-    lambda stranger: stranger.keys.beats(1),
-    lambda stranger: stranger.keys.beats(max(1, stranger.slots)),
-    lambda stranger: stranger.keys.beats(stranger.slots + 1),
+    lambda stranger: stranger.counter(1),
+    lambda stranger: stranger.counter(max(1, stranger.slots)),
+    lambda stranger: stranger.keys.beats(stranger.slots + 1, "evil/1"),
 ]
 """One after the other, in the epoch that the job is in by then."""
 
@@ -146,7 +154,7 @@ def test_an_entry_that_no_node_would_write_costs_nobody_anything(job, address):
     stranger = Stranger(job)
     keys, slot = stranger.keys, stranger.store.add(stranger.keys.slots, 1)
     entry = encoded_entry(Entry("evil/1", "evil", "evil", address, 4711))
-    stranger.store.set(keys.beats(slot), "1")
+    stranger.store.set(keys.beats(slot, "evil/1"), "1")
     stranger.store.set(keys.slot(slot), b"%d evil/1 " % slot + entry)
     eventually(lambda: any("entry not readable" in agent.err for agent in agents), "one to say so")
     assert [found.port for found in job.rounds()] == [first.port]
@@ -208,7 +216,7 @@ def test_a_strangers_node_gets_no_rank(job, secret):
     stranger = Stranger(job)
     keys, slot = stranger.keys, stranger.store.add(stranger.keys.slots, 1)
     entry = Entry("evil/1", "evil", "evil", "127.0.0.1", 4711, rank_hint=0)
-    stranger.store.set(keys.beats(slot), "1")
+    stranger.store.set(keys.beats(slot, "evil/1"), "1")
     stranger.store.set(keys.slot(slot), b"%d evil/1 " % slot + encoded_entry(entry))
     eventually(lambda: any("not signed" in agent.err for agent in agents), "one to say that it is not signed")
     other = secret_in(job._folder / "other", b"fedcba9876543210")

@@ -450,7 +450,7 @@ def test_a_counter_of_beats_that_something_else_has_written_to_is_that_nodes_aff
     one, two = place.backend(), place.backend()
     one.announce("a/1", b"1")
     two.announce("b/1", b"2")
-    place.store.set(KEYS.beats(1), value)
+    place.store.set(KEYS.beats(1, "a/1"), value)
     assert {seen.key: seen.beats for seen in two.roster()} == {"a/1": 0, "b/1": 1}
     with pytest.raises(EntryDroppedError):
         one.beat("a/1", leading=False, look=False)
@@ -563,7 +563,8 @@ def written(backend, state, token):
 def as_it_is(store):
     """What a backup of it has."""
     names = [KEYS.id, KEYS.head, KEYS.slots, KEYS.base, KEYS.lead]
-    names += [key for number in range(1, 9) for key in (KEYS.state(number), KEYS.slot(number), KEYS.beats(number))]
+    for number in range(1, 9):
+        names += [KEYS.state(number), KEYS.slot(number), *(KEYS.beats(number, key) for key in ("a/1", "b/1"))]
     return {name: store.get(name) for name in names if store.check([name])}
 
 

@@ -222,7 +222,7 @@ def test_what_who_tidies_and_dies_leaves_is_deleted_by_the_next_one(place, died_
     node.announce("old/1", b"last")
     assert shown(place.backend()) == [("old/1", b"last")]
     assert not any(place.store.check([KEYS.slot(number)]) for number in range(1, 13))
-    assert not place.store.check([KEYS.beats(2)])
+    assert not place.store.check([KEYS.beats(2, "gone/1")])
 
 
 def test_where_nothing_can_be_deleted_nobody_tries_for_long(place):
