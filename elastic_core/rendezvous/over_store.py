@@ -464,6 +464,7 @@ class OverStore(RosterBackend):
             self._epoch = epoch
             if before is not None:
                 before.versions.leave(store)
+                self._roster_line.renew()  # it may wait for a slot of the epoch before, which no node fills
         assert self._epoch is not None
         return self._epoch
 

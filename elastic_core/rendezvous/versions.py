@@ -254,10 +254,10 @@ class Versions:
         return self._known is not None and peek(store, self._keys.state(self._known[0])) is None
 
     def leave(self, store: Store) -> None:
-        """Wake who waits for the next version, in an epoch that the nodes have left without losing what stands
-        there."""
-        if self._known is not None and not self._observes and not self.lost(store):
-            create(store, self._keys.state(self._known[0] + 1), _LEFT)
+        """Wake the thread that waits for the next version, in an epoch that the nodes have left. Nothing else would, if
+        a client has deleted the keys: the connection still works, and no node writes that version any more."""
+        if not self._observes:
+            create(store, self._keys.state(self._number() + 1), _LEFT)
 
     def adopt(self, number: int, value: bytes) -> bool:
         """Take over a version that another thread has read already. Returns whether it is the next one."""

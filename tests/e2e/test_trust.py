@@ -147,6 +147,19 @@ def test_one_act_on_every_key_of_a_job(job, secret, act, signed):
     assert server.code() == 0
 
 
+def test_a_job_whose_keys_are_all_deleted_succeeds(job, secret):
+    """The host of the store leaves a few seconds after the job is over. By then the other agent must know."""
+    agents = job.agents("a b", "--nnodes=2", "--max-restarts=0", secret)
+    job.round(2)
+    stranger = Stranger(job)
+    for key in [key(stranger) for key in EVERY_KEY]:
+        stranger.store.delete_key(key)
+    for agent in agents:
+        agent.says("entry dropped")
+    job.end()
+    assert [agent.code(20) for agent in agents] == [0, 0]
+
+
 @pytest.mark.parametrize("address", ["10.0.0.1\0", "\ud800", "\x1b[2J", "x" * 5000])
 def test_an_entry_that_no_node_would_write_costs_nobody_anything(job, address):
     agents = job.agents("a b", "--nnodes=2:3")

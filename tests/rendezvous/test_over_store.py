@@ -3,6 +3,8 @@ others write under its keys."""
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from store_place import KEYS, Place
 
@@ -254,6 +256,21 @@ def test_who_waits_for_the_roster_is_told_that_the_store_began_anew(place):
     place.restart()
     assert fails(lambda: one.wait_for_roster(LONG))
     assert one.wait_for_roster(LONG) is True
+
+
+def test_deleted_keys_end_a_wait_for_the_state(place):
+    """No connection broke, and no node writes the version that was waited for."""
+    one, begun = place.backend(), threading.Event()
+    one.announce("a/1", b"")
+    token = written(one, b"1", None)
+    place.before("wait", [KEYS.state(2)], begun.set)
+    waiting = Background(lambda: one.wait_for_state(token, 5.0))
+    assert begun.wait(LONG)
+    for key in as_it_is(place.store):
+        place.store.delete_key(key)
+    with pytest.raises(EntryDroppedError):
+        one.beat("a/1", leading=False, look=False)
+    assert waiting.result() is True
 
 
 def test_an_observer_begins_nothing_and_sees_the_store_that_began_anew(place):

@@ -14,8 +14,10 @@ from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
+from elastic_core.interfaces.backend import EntryDroppedError
 from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
 from elastic_core.rendezvous.roster_log import values_of
+from elastic_core.rendezvous.versions import Keys
 from elastic_core.support.addresses import ip_address
 
 
@@ -275,6 +277,25 @@ def test_a_key_that_was_deleted_between_two_operations_is_not_waited_for_long(po
     assert values_of(connection.store, ["there"]) == [b"1"]
     assert connection.fetch("deleted", 0.01, threading.Event()) is None
     assert values_of(connection.store, ["there"]) == [b"1"]
+
+
+def test_deleted_keys_end_all_waits(over, port, client, background):
+    backend, store = over(port), client()
+    _, token, _ = backend.set_state(b"1")
+    backend.announce("a", b"1")
+    backend.roster()
+    assert not backend.wait_for_state(token, 0.01) and not backend.wait_for_roster(0.01)
+    waits = [
+        background(lambda: backend.wait_for_state(token, 60)),
+        background(lambda: backend.wait_for_roster(60)),
+    ]
+    assert not any(waiting.over(0.2) for waiting in waits)
+    keys = Keys("job", store.get(Keys("job").id).decode())
+    for key in (keys.id, keys.head, keys.slots, keys.base, keys.state(1), keys.slot(1), keys.beats(1)):
+        store.delete_key(key)
+    with pytest.raises(EntryDroppedError):
+        backend.beat("a", leading=False, look=False)
+    assert [waiting.result(30) for waiting in waits] == [True, False]
 
 
 def test_serving_where_somebody_serves_already_is_told(port):

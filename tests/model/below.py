@@ -1,0 +1,618 @@
+"""A small world below the node: nodes as in production over `OverStore` as in production, where every operation of a
+store is a step of its own. Between any two of them another node may act, the connection may break, the store may lose
+its data or move, and its host may die. Which of these happens is drawn from a seed.
+
+What blocks runs in a thread, and only while the world lets it. Time is that of the world.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from must_hold import Violation, must
+
+from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.errors import ProcessFailure, RendezvousConnectionError
+from elastic_core.interfaces import node as described
+from elastic_core.interfaces.handler import RendezvousStoreInfo
+from elastic_core.rendezvous.driver import Operations
+from elastic_core.rendezvous.effects import Rest, WriteState
+from elastic_core.rendezvous.model import Entry
+from elastic_core.rendezvous.node import Node
+from elastic_core.rendezvous.over_store import OverStore
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+from elastic_core.rendezvous.store_connection import StoreConnection
+from elastic_core.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from elastic_core.rendezvous.effects import Operation
+
+ENDPOINT = "127.0.0.1:1"
+FAILURE = {0: ProcessFailure(0, 1, 1, global_rank=0)}
+OPERATIONS = ("set", "add", "compare_set", "check", "delete_key", "multi_get")
+EVENTS = ("crash", "restart", "fail", "leave", "answer lost", "never done", "done late", "forget", "older", "freeze")
+MOST_STEPS = 60_000
+
+
+class Thread:
+    """One thread that runs only while the world lets it."""
+
+    def __init__(self, owner: Machine | None) -> None:
+        self.owner = owner
+        self.go = threading.Semaphore(0)
+        self.thread = threading.current_thread()
+        self.waits_for: Wait | None = None
+        self.fault = ""
+
+
+class Wait(NamedTuple):
+    """For a key at a place, or for the time."""
+
+    connection: Connection
+    key: str
+    until: float
+    closed: threading.Event
+
+
+class Place:
+    """A store: where it is, and who serves it (None: nobody any more)."""
+
+    def __init__(self, where: str, host: Machine) -> None:
+        self.where, self.host = where, host
+        self.store = MemoryStore(timedelta(seconds=1))
+        self.alive = True
+        self.lives = 0
+        self.before: dict[str, bytes] = {}
+
+
+class Connection(StoreConnection):
+    """A connection of one machine to a place. `place`: None for a place where nobody answers."""
+
+    def __init__(self, world: Below, machine: Machine, place: Place | None) -> None:
+        super().__init__(Client(world, self), "" if place is None else place.where)
+        self.machine, self.place, self.broken = machine, place, False
+        self._world = world
+
+    def check(self) -> MemoryStore:
+        if self.broken or self.place is None or not self.place.alive or self.machine.dead:
+            self.broken = self.place is not None
+            raise BrokenPipeError("the connection broke")
+        return self.place.store
+
+    def fetch(self, key: str, timeout: float, closed: threading.Event) -> bytes | None:
+        until = self._world.clock.now() + timeout
+        while True:
+            self._world.pause(self.machine, Wait(self, key, until, closed))
+            if closed.is_set():
+                return None
+            if self.place is not None:
+                store = self.check()
+                if store.check([key]):
+                    return store.get(key)
+            if self._world.clock.now() >= until:
+                return None
+
+    def hasten(self, seconds: float) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.broken = True
+
+    def release(self) -> None:
+        self.broken = True
+
+
+class Client:
+    """The operations of a store, each of which is a step of the world."""
+
+    def __init__(self, world: Below, connection: Connection) -> None:
+        self._world, self._connection = world, connection
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in OPERATIONS:
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> Any:
+            fault = self._world.pause(self._connection.machine)
+            store = self._connection.check()
+            if not fault:
+                return operate(store, name, arguments)
+            self._connection.broken = True
+            if fault == "answer lost":
+                operate(store, name, arguments)
+            elif fault == "done late":
+                self._world.late.append((self._connection.place, name, arguments))
+            raise BrokenPipeError(fault)
+
+        return call
+
+
+def operate(store: MemoryStore, name: str, arguments: tuple[Any, ...]) -> Any:
+    if name != "multi_get":
+        return getattr(store, name)(*arguments)
+    if not store.check(arguments[0]):
+        raise TimeoutError("timeout")
+    return [store.get(key) for key in arguments[0]]
+
+
+class Machine:
+    """A machine on which one agent runs at a time: the connector and mover of its backend, its node and the little that
+    an agent does. The endpoint is at the first one."""
+
+    grace = 0.0
+
+    def __init__(self, world: Below, number: int, life: int = 1) -> None:
+        self._world, self.number, self.life = world, number, life
+        self.where, self.dead, self.closed = ENDPOINT, False, False
+        self.serves: Place | None = None
+        self.key = f"n{number}/{life}"
+        node = described.Node(f"n{number}", f"n{number}", max_restarts=99)
+        self.node = Node(Entry.of(node, self.key), world.settings)
+        self.backend = OverStore(self, "job", clock=world.clock, mover=self if world.moves else None)
+        self.operations = Operations(self.backend)
+        self.threads: dict[str, Thread] = {}
+        self.answers: list[tuple[str, Any, Exception | None]] = []
+        self.watches_at, self.useless, self.known = 0.0, 0, object()
+        self.rests_until = 0.0
+        self.running = self.leaving = False
+        self.stops_at: float | None = None
+        self.frozen_until = 0.0
+        self.told: Any = None
+        self.node.begin(world.clock.now())
+
+    # -- the connector, and the mover
+
+    @property
+    def hosts(self) -> bool:
+        place = self._world.places.get(self.where)
+        return place is not None and place.alive and place.host is self
+
+    @property
+    def listed(self) -> bool:
+        return self.number == 0
+
+    def connect(self, aside: bool = False) -> Connection:
+        self._world.pause(self)
+        if self.closed or self.dead:
+            raise RendezvousConnectionError("closed")
+        for where in (self.where, ENDPOINT):
+            place = self._world.places.get(where)
+            if place is None or not place.alive:
+                if where != ENDPOINT or not self.listed:
+                    continue
+                place = self._world.served(ENDPOINT, self)
+            self.where = where
+            return Connection(self._world, self, place)
+        raise RendezvousConnectionError("connection refused")
+
+    def close(self) -> None:
+        self.closed = True
+        self._world.ends(self)
+
+    def serve(self) -> tuple[str, Connection] | None:
+        if self.closed or self.dead:
+            return None
+        if self.serves is None:
+            free = self.listed and not (ENDPOINT in self._world.places and self._world.places[ENDPOINT].alive)
+            where = ENDPOINT if free else f"127.0.0.{self.number + 2}:{len(self._world.places) + 2}"
+            self.serves = self._world.served(where, self)
+        return self.serves.where, Connection(self._world, self, self.serves)
+
+    def serve_no_more(self) -> None:
+        if self.serves is not None:
+            self.serves.alive, self.serves = False, None
+
+    def moved(self, where: str) -> None:
+        self.where = where
+        if self.serves is not None and self.serves.where != where:
+            self.serves = None
+
+    def leads_to(self, where: str) -> bool:
+        return self.where == where
+
+    def at_the_endpoint(self) -> Iterator[Connection]:
+        self._world.pause(self)
+        place = self._world.places.get(ENDPOINT)
+        if self.where != ENDPOINT and not self.closed and not self.dead:
+            if self.listed and (place is None or not place.alive):
+                place = self._world.served(ENDPOINT, self)
+            if place is not None and place.alive:
+                yield Connection(self._world, self, place)
+                return
+        yield Connection(self._world, self, None)
+
+    # -- the agent
+
+    @property
+    def acts(self) -> bool:
+        return not self.dead and not self.closed
+
+    def looks(self) -> None:
+        """What an agent does once it has heard what its node says."""
+        now = self._world.clock.now()
+        node = self.node
+        if self.leaving:
+            self._leaves()
+            return
+        if node.membership.running and not self.running:
+            self.running = True
+        if self.running and self.stops_at is None and node.verdict(now) is not None:
+            self.stops_at = now + self._world.random.choice([0.0, 0.3, 1.5])
+        if self.stops_at is not None and now >= self.stops_at:
+            self.running, self.stops_at = False, None
+            node.begin(now)
+            self.wants()
+        elif not self.running and not node.membership.joins and node.state is not None:
+            self.wants()
+
+    def wants(self) -> None:
+        self.node.want(RendezvousStoreInfo(f"127.0.0.{self.number + 2}", 7000 + self.life))
+
+    def _leaves(self) -> None:
+        """One after the other, as at the end of a handler: it retires, hands over, and closes."""
+        for fault in self.node.take_settled():
+            if self.told is not None and fault[0] is self.told:
+                if self._world.moves and self.hosts and not getattr(self, "handed", False):
+                    self.handed = True
+                    self.told = self.node.hand_over(3.0)
+                else:
+                    self.told = None
+        if self.told is None and "node" not in self.threads:
+            self.running = False
+            self.backend.close()
+
+
+class Below:
+    """The world. `run` draws what happens, and checks what must hold.
+
+    Args:
+        events: what may happen, and how many of them do.
+        moves: whether the store can be handed over.
+        least: `min_nodes`.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        machines: int = 3,
+        events: Collection[str] = EVENTS,
+        most: int = 6,
+        moves: bool = True,
+        least: int = 1,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.clock = FakeClock()
+        timeout = RendezvousTimeout(join=1e9, last_call=1.0, close=2.0)
+        self.settings = RendezvousSettings("job", least, machines, timeout, 1.0, 5)
+        self.moves = moves
+        self.places: dict[str, Place] = {}
+        self.late: list[tuple[Place | None, str, tuple[Any, ...]]] = []
+        self.threads: list[Thread] = []
+        self._back = threading.Semaphore(0)
+        self._known: dict[threading.Thread, Thread] = {}
+        self._ended = False
+        self.lost_data = False
+        self.story: list[str] = []
+        self._events = list(events)
+        self._left = most
+        self._serial = 0
+        self.machines = [Machine(self, number) for number in range(machines)]
+
+    # -- threads
+
+    def pause(self, machine: Machine, wait: Wait | None = None) -> str:
+        """A thread waits until it is let go on. Returns which fault the operation has; empty for none."""
+        mine = threading.current_thread()
+        known = self._known.get(mine)
+        if known is None:  # the keeper of a pointer
+            known = self._known[mine] = Thread(machine)
+            known.waits_for = wait
+            self.threads.append(known)
+        else:
+            known.waits_for = wait
+            self._back.release()
+        known.go.acquire()
+        if self._ended or machine.dead:
+            raise SystemExit
+        fault, known.fault = known.fault, ""
+        return fault
+
+    def _let(self, thread: Thread) -> None:
+        thread.go.release()
+        while not self._back.acquire(timeout=0.2):
+            if not thread.thread.is_alive():
+                self._drop(thread)
+                return
+        if not thread.thread.is_alive():
+            self._drop(thread)
+
+    def _drop(self, thread: Thread) -> None:
+        if thread in self.threads:
+            self.threads.remove(thread)
+
+    def _begin(self, machine: Machine, kind: str, call: Callable[[], Any]) -> None:
+        def run() -> None:
+            thread.go.acquire()
+            answer, fault = None, None
+            try:
+                if self._ended or machine.dead:
+                    raise SystemExit
+                answer = call()
+            except SystemExit:
+                self._drop(thread)
+                self._back.release()
+                return
+            except Exception as error:  # noqa: BLE001 - as the driver does
+                fault = error
+            machine.answers.append((kind, answer, fault))
+            del machine.threads[kind]
+            self._drop(thread)
+            self._back.release()
+
+        made = threading.Thread(target=run, daemon=True)
+        thread = Thread(machine)
+        thread.thread = made
+        self._known[made] = thread
+        machine.threads[kind] = thread
+        self.threads.append(thread)
+        made.start()
+
+    def end(self) -> None:
+        self._ended = True
+        for machine in self.machines:
+            machine.closed = True
+        for thread in [*self.threads]:
+            thread.go.release()
+
+    def _may_go(self, thread: Thread) -> bool:
+        wait, now = thread.waits_for, self.clock.now()
+        owner = thread.owner
+        if owner is not None and (owner.dead or owner.frozen_until > now):
+            return owner.dead
+        if wait is None or wait.closed.is_set() or wait.connection.broken or now >= wait.until:
+            return True
+        place = wait.connection.place
+        return place is not None and (not place.alive or place.store.check([wait.key]))
+
+    # -- the world
+
+    def served(self, where: str, host: Machine) -> Place:
+        self.lost_data = self.lost_data or (where == ENDPOINT and any(place.alive for place in self.places.values()))
+        self.places[where] = Place(where, host)
+        self.story.append(f"{self.clock.now():.2f} {host.key} serves {where}")
+        return self.places[where]
+
+    def run(self, quiet: float = 60.0, calm: float = 0.0) -> None:
+        """Until nothing more is to happen, and for `quiet` seconds after that. Then all who live are in one round.
+        Nothing happens in the first `calm` seconds."""
+        try:
+            steps, quiet_since = 0, None
+            while quiet_since is None or self.clock.now() < quiet_since + quiet:
+                steps += 1
+                must(steps < MOST_STEPS, f"no end: {self._shown()}")
+                if self.clock.now() >= calm and self._left and self.random.random() < 0.02:
+                    self._happens()
+                if not self._left and quiet_since is None and not self.late:
+                    quiet_since = self.clock.now()
+                if self.late and self.random.random() < 0.02:
+                    place, name, arguments = self.late.pop(self.random.randrange(len(self.late)))
+                    if place is not None and place.alive and name != "multi_get":
+                        self.story.append(f"{self.clock.now():.2f} {name} {arguments} is done late")
+                        operate(place.store, name, arguments)
+                self._step()
+            self._check_settled()
+        finally:
+            self.end()
+
+    def _step(self) -> None:
+        able = [thread for thread in self.threads if self._may_go(thread)]
+        idle = [m for m in self.machines if m.acts and self._has_work(m)]
+        choice = self.random.randrange(len(able) + len(idle)) if able or idle else -1
+        if choice < 0:
+            self._time_passes()
+        elif choice < len(able):
+            self._let(able[choice])
+        else:
+            self._goes_on(idle[choice - len(able)])
+
+    def _time_passes(self) -> None:
+        now = self.clock.now()
+        times = [m.rests_until for m in self.machines if m.acts]
+        times += [t.waits_for.until for t in self.threads if t.waits_for is not None]
+        due = min((time for time in times if time > now), default=now + 0.25)
+        self.clock.advance(min(max(due - now, 0.01), 0.25))
+
+    def _has_work(self, machine: Machine) -> bool:
+        now = self.clock.now()
+        if machine.frozen_until > now:
+            return False
+        if machine.answers:
+            return True
+        stops = machine.stops_at is not None and now >= machine.stops_at
+        return "node" not in machine.threads and (stops or now >= machine.rests_until)
+
+    def _goes_on(self, machine: Machine) -> None:
+        while machine.answers:
+            self._hears(machine, *machine.answers.pop(0))
+        machine.looks()
+        self._check_groups()
+        if not machine.acts or "node" in machine.threads:
+            return
+        now, node = self.clock.now(), machine.node
+        step = node.next(now)
+        machine.looks()
+        if not machine.acts:
+            return
+        if isinstance(step, Rest):
+            machine.rests_until = max(step.until, now + 0.01)
+            self._watches(machine, now)
+            return
+        if isinstance(step, WriteState):
+            what = f"round {step.state.round.number} {'open' if step.state.open else 'over'} {[*step.state.seats.keys]}"
+            self.story.append(f"{now:.2f} {machine.key} writes {what}")
+        self._begin(machine, "node", partial(self._performed, machine, step))
+
+    def _performed(self, machine: Machine, operation: Operation) -> Any:
+        known = self._serial
+        answer = machine.operations.perform(operation)
+        if isinstance(operation, WriteState) and answer and answer[2] and not self.lost_data:
+            serial = answer[0].serial
+            must(serial > known, f"{machine.key} has written {serial} after {known}: {self._shown()}")
+            self._serial = max(self._serial, serial)
+        return answer
+
+    def _hears(self, machine: Machine, kind: str, answer: Any, fault: Exception | None) -> None:
+        now, node = self.clock.now(), machine.node
+        if kind == "node" and fault is None:
+            node.answered(answer, now)
+        elif kind == "node":
+            must(not isinstance(fault, Violation), str(fault))
+            assert fault is not None
+            node.broke(fault, now)
+        elif fault is not None:
+            machine.watches_at = now + 1.0
+        elif answer:
+            machine.useless = machine.useless + 1 if node.token == machine.known else 0  # since the news before
+            machine.known = node.token
+            machine.watches_at = now + min(0.01 * machine.useless, 1.0)
+            if kind == "state":
+                node.state_changed()
+            node.roster_changed()
+
+    def _watches(self, machine: Machine, now: float) -> None:
+        """As the threads of the driver do, once a node rests."""
+        node, backend = machine.node, machine.backend
+        if node.registered is None or now < machine.watches_at:
+            return
+        if "state" not in machine.threads:
+            self._begin(machine, "state", partial(backend.wait_for_state, node.token, 30.0))
+        if node.wants_roster and "roster" not in machine.threads:
+            self._begin(machine, "roster", partial(backend.wait_for_roster, 30.0, node.lacking))
+
+    def ends(self, machine: Machine) -> None:
+        """Its stores end with it."""
+        self.lost_data = self.lost_data or machine.hosts
+        for place in self.places.values():
+            place.alive = place.alive and place.host is not machine
+
+    # -- what happens
+
+    def _happens(self) -> None:
+        event = self.random.choice(self._events)
+        machine = self.random.choice(self.machines)
+        if getattr(self, "_" + event.replace(" ", "_"))(machine):
+            self._left -= 1
+            self.story.append(f"{self.clock.now():.2f} {event}: {machine.key}")
+
+    def _crash(self, machine: Machine) -> bool:
+        if not machine.acts:
+            return False
+        machine.dead, machine.running = True, False
+        self.ends(machine)
+        return True
+
+    def _restart(self, machine: Machine) -> bool:
+        if machine.acts:
+            return False
+        self.machines[machine.number] = Machine(self, machine.number, machine.life + 1)
+        return True
+
+    def _fail(self, machine: Machine) -> bool:
+        if machine.acts and machine.running and machine.stops_at is None and not machine.leaving:
+            machine.node.fail(FAILURE)
+            return True
+        return False
+
+    def _leave(self, machine: Machine) -> bool:
+        if not machine.acts or machine.leaving or machine.node.state is None:
+            return False
+        machine.leaving, machine.running, machine.stops_at = True, False, None
+        machine.told = machine.node.retire("SIGTERM")
+        return True
+
+    def _fault(self, machine: Machine, fault: str) -> bool:
+        thread = machine.threads.get(self.random.choice(["node", "node", "state", "roster"]))
+        if thread is None or thread.waits_for is not None or not machine.acts:
+            return False
+        thread.fault = fault
+        return True
+
+    def _answer_lost(self, machine: Machine) -> bool:
+        return self._fault(machine, "answer lost")
+
+    def _never_done(self, machine: Machine) -> bool:
+        return self._fault(machine, "never done")
+
+    def _done_late(self, machine: Machine) -> bool:
+        return self._fault(machine, "done late")
+
+    def _freeze(self, machine: Machine) -> bool:
+        machine.frozen_until = self.clock.now() + self.random.choice([0.5, 3.0, 8.0])
+        return machine.acts
+
+    def _forget_data(self, before: dict[str, bytes]) -> bool:
+        place = self.random.choice([*self.places.values()] or [None])
+        if place is None or not place.alive:
+            return False
+        store = MemoryStore(timedelta(seconds=1))
+        for key, value in before.items():
+            store.set(key, value)
+        place.store, place.lives, self.lost_data = store, place.lives + 1, True
+        for thread in self.threads:
+            if thread.waits_for is not None and thread.waits_for.connection.place is place:
+                thread.waits_for.connection.broken = True
+        return True
+
+    def _forget(self, machine: Machine) -> bool:
+        return self._forget_data({})
+
+    def _older(self, machine: Machine) -> bool:
+        """It has the data of an earlier time."""
+        place = self.random.choice([*self.places.values()] or [None])
+        if place is None:
+            return False
+        if not place.before:
+            place.before = dict(place.store._values)
+            return False
+        return self._forget_data(place.before)
+
+    # -- what must hold
+
+    def _check_groups(self) -> None:
+        groups: dict[object, tuple[str, ...]] = {}
+        for machine in self.machines:
+            formed = machine.node.membership.formed
+            if machine.acts and machine.running and formed is not None:
+                members = tuple(formed.seats.keys)
+                known = groups.setdefault(formed.round, members)
+                must(known == members, f"two groups run round {formed.round}: {known}, {members}\n{self._shown()}")
+
+    def _check_settled(self) -> None:
+        here = [m for m in self.machines if m.acts and not m.leaving]
+        rounds = {m.node.membership.round if m.running and m.stops_at is None else None for m in here}
+        if not here or len(here) < self.settings.min_nodes or not self.machines[0].acts:
+            return
+        must(len(rounds) == 1 and None not in rounds, f"not in one round after all: {self._shown()}")
+        formed = here[0].node.membership.formed
+        assert formed is not None
+        must(len(formed.seats) == len(here), f"{len(here)} live: {self._shown()}")
+        state = here[0].node.state
+        assert state is not None
+        must(self.lost_data or state.serial >= self._serial, f"{self._serial} was lost: {self._shown()}")
+
+    def _shown(self) -> str:
+        lines = [
+            f"{m.key}: {'acts' if m.acts else 'gone'} at {m.where}, round {m.node.membership.round} "
+            f"running={m.running} joins={m.node.membership.joins} leaving={m.leaving} leads={m.node.election.leading} "
+            f"state={m.node.state and (m.node.state.round, m.node.state.open, m.node.state.seats.keys)} "
+            f"outage={m.node.connection.outage} fault={m.node.fault} asked={m.node._asked} hosts={m.hosts}"
+            for m in self.machines
+        ]
+        places = [f"{p.where}: {'alive' if p.alive else 'dead'}, of {p.host.key}" for p in self.places.values()]
+        return "\n".join([*self.story[-60:], *lines, *places])
