@@ -46,14 +46,14 @@ def export_recoveries(board: StatusBoard, environ: Mapping[str, str]) -> Callabl
 
 def span_recoveries(board: StatusBoard, tracer: Tracer) -> None:
     """Make a span of each recovery that appears on the board from now on."""
-    last = 0
+    last: Recovery | None = None
 
     def look() -> None:
         nonlocal last
         status = board.status()
-        for recovery in status.recoveries:
-            if recovery.round > last:
-                last = recovery.round
+        for recovery in status.recoveries[-1:]:
+            if recovery != last:  # the number of its round may be lower: a store that lost its data counts again
+                last = recovery
                 _make_span(tracer, status, recovery)
 
     board.subscribe(look)

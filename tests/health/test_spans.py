@@ -44,7 +44,9 @@ def board(clock):
     return made
 
 
-def test_each_recovery_is_a_span_with_a_child_for_each_part(board, clock):
+@pytest.fixture
+def memory(board):
+    """An exporter that keeps the spans of the board."""
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -53,6 +55,10 @@ def test_each_recovery_is_a_span_with_a_child_for_each_part(board, clock):
     provider, memory = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(memory))
     span_recoveries(board, provider.get_tracer("test"))
+    return memory
+
+
+def test_each_recovery_is_a_span_with_a_child_for_each_part(board, clock, memory):
     recover(board, clock, 2)
     recover(board, clock, 3)
     spans = memory.get_finished_spans()
@@ -70,6 +76,13 @@ def test_each_recovery_is_a_span_with_a_child_for_each_part(board, clock):
     assert whole.context.trace_id != spans[4].context.trace_id
     seconds = [((span.start_time / 1e9) - EPOCH, (span.end_time / 1e9) - EPOCH) for span in [*parts, whole]]
     assert seconds == [(6.5, 7.0), (7.0, 8.0), (8.0, 10.0), (10.0, 13.0), (6.5, 13.0)]
+
+
+def test_recovery_is_a_span_if_a_store_counts_rounds_again(board, clock, memory):
+    for number in (3, 3, 2):
+        recover(board, clock, number)
+    found = [span.attributes["elastic.round"] for span in memory.get_finished_spans() if span.name == "recovery"]
+    assert found == [3, 3, 2]
 
 
 @pytest.mark.parametrize("environ", [{}, {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from elastic_core.interfaces.health import AgentStatus
+    from elastic_core.interfaces.health import AgentStatus, Recovery
     from elastic_http_health.document import Observation
 
     _Kind = type[Gauges] | type[Counters]
@@ -69,25 +69,26 @@ class Histogram:
 
 
 class Totals:
-    """Sums over the whole life of the agent, which keeps only its last rounds. Told of every status, in order."""
+    """Sums over the whole life of the agent, which keeps only its last rounds. Told of every status, in order. Numbers
+    of rounds do not tell what is new: a store that lost its data begins to count again."""
 
     def __init__(self) -> None:
         self.recoveries: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
         self.rendezvous = Histogram()
-        self._recovery = 0
-        self._round = 0
+        self._recoveries: set[Recovery] = set()
+        self._rounds: set[tuple[int, float]] = set()
 
     def note(self, status: AgentStatus) -> None:
         """The agent's status is this now."""
         for formed in status.rounds:
-            if formed.number > self._round:
-                self._round = formed.number
+            if (formed.number, formed.formed_at) not in self._rounds:
                 self.rendezvous.observe(formed.rendezvous)
         for recovery in status.recoveries:
-            if recovery.round > self._recovery:
-                self._recovery = recovery.round
+            if recovery not in self._recoveries:
                 for part in _PARTS:
                     self.recoveries[recovery.cause, part].observe(getattr(recovery, part))
+        self._rounds = {(formed.number, formed.formed_at) for formed in status.rounds}
+        self._recoveries = set(status.recoveries)
 
 
 def exposition(seen: Observation, totals: Totals, counts: Counts) -> bytes:

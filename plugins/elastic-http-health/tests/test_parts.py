@@ -125,6 +125,17 @@ def status(**fields):
     return AgentStatus(1, "job", "node", "role", AgentPhase.RUNNING, 0.0, **fields)
 
 
+@pytest.mark.parametrize("number", [1, 3])
+def test_totals_count_rounds_of_a_store_that_lost_its_data(number):
+    rounds = [RoundStatus(3, 1, 0, 1, 1.0, rendezvous=0.5), RoundStatus(number, 1, 0, 1, 2.0, rendezvous=0.25)]
+    recoveries = [Recovery(3, "failure", "", 1.0, 0, 0, 0, 0), Recovery(number, "failure", "", 2.0, 0, 0, 0, 0)]
+    totals = Totals()
+    for known in (1, 2, 2):
+        totals.note(status(rounds=tuple(rounds[:known]), recoveries=tuple(recoveries[:known])))
+    assert totals.rendezvous.total == 0.75
+    assert totals.recoveries["failure", "start"].buckets()[-1] == ("+Inf", 2)
+
+
 def test_totals_count_each_round_and_each_recovery_once():
     totals, rounds, recoveries = Totals(), [], []
     for number in range(1, 6):
