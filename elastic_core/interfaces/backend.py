@@ -224,9 +224,11 @@ class RoundStores(abc.ABC):
         return host
 
     @abc.abstractmethod
-    def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
-        """The store of round `number`; its workers find their store at `host`. `is_host`: this node is rank 0, and
-        `host` is its reservation. Raises ConfigurationError: this process may not open the files that takes."""
+    def open(self, name: str, host: RendezvousStoreInfo, is_host: bool) -> Store:
+        """The store of the round with this name; its workers find their store at `host`. `is_host`: this node is rank
+        0, and `host` is its reservation. A name is the round's number, a hyphen, and an id, quoted as in URLs. It is
+        unique, even if the rendezvous store lost its data and numbers are used again. Raises ConfigurationError: this
+        process may not open the files that takes."""
 
     @abc.abstractmethod
     def release(self) -> None:

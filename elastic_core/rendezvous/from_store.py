@@ -72,8 +72,8 @@ def _store(record: StoreRecord, params: RendezvousParameters) -> Store:
     return record.factory(_options(record, params))
 
 
-def _of_round(record: StoreRecord, params: RendezvousParameters, number: int) -> Store:
-    return cast("Store", LateStore(partial(_store, record, params), f"elastic/{params.run_id}/{number}"))
+def _of_round(record: StoreRecord, params: RendezvousParameters, name: str) -> Store:
+    return cast("Store", LateStore(partial(_store, record, params), f"elastic/{params.run_id}/{name}"))
 
 
 def _options(record: StoreRecord, params: RendezvousParameters) -> dict[str, Any]:

@@ -221,7 +221,7 @@ class DynamicRendezvousHandler(RoundHandler):
         assert rank is not None
         host = state.seats[0]
         where = self._stores.seen_from_here(RendezvousStoreInfo(host.member.address, host.port))
-        store = self._stores.open(state.round.number, where, rank == 0)
+        store = self._stores.open(state.round.name, where, rank == 0)
         obstacle = self._driver.ask(lambda node, now: node.obstacle(now))
         if obstacle is not None:  # it left while the store was made
             self._stores.release()

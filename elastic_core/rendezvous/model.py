@@ -11,6 +11,7 @@ import enum
 import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
 from elastic_core.interfaces.handler import no_restart_left
 from elastic_core.interfaces.node import Member, Node
@@ -40,6 +41,11 @@ class RoundId(NamedTuple):
 
     def __str__(self) -> str:
         return str(self.number)
+
+    @property
+    def name(self) -> str:
+        """For keys in a store: see `RoundStores.open`."""
+        return f"{self.number}-{quote(self.by, safe='')}"
 
 
 NO_ROUND = RoundId()

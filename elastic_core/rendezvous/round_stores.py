@@ -104,7 +104,7 @@ class MadeStores(RoundStores):
     """A store for the members of every round, and the workers' store in rank 0's agent.
 
     Args:
-        make: makes what the members of a round share, given the round's number. It is closed before the next round, if
+        make: makes what the members of a round share, given the round's name. It is closed before the next round, if
             it can be.
         address: the address that this node advertises; a function is asked when it is needed, since names may have to
             be looked up.
@@ -114,7 +114,7 @@ class MadeStores(RoundStores):
 
     def __init__(
         self,
-        make: Callable[[int], Store],
+        make: Callable[[str], Store],
         address: str | Callable[[], str],
         workers: WorkersStore | None = None,
         host: str = "",
@@ -138,12 +138,12 @@ class MadeStores(RoundStores):
     def seen_from_here(self, host: RendezvousStoreInfo) -> RendezvousStoreInfo:
         return RendezvousStoreInfo(self._host or host.master_addr, host.master_port)
 
-    def open(self, number: int, host: RendezvousStoreInfo, is_host: bool) -> Store:
+    def open(self, name: str, host: RendezvousStoreInfo, is_host: bool) -> Store:
         if is_host:
             self._workers.serve()
         else:
             self._workers.release()
-        self._made = self._make(number)
+        self._made = self._make(name)
         return self._made
 
     def release(self) -> None:
@@ -159,4 +159,4 @@ class PrefixedStores(MadeStores):
     """The same over one store for all rounds: each has its keys under a prefix of its own."""
 
     def __init__(self, store: Store, run_id: str, address: str | Callable[[], str]) -> None:
-        super().__init__(lambda number: prefixed(f"elastic/{run_id}/{number}", store), address)
+        super().__init__(lambda name: prefixed(f"elastic/{run_id}/{name}", store), address)

@@ -135,7 +135,7 @@ class FailingStores(RoundStores):
         self.reserved += 1
         return RendezvousStoreInfo("127.0.0.1", 1000 + self.reserved)
 
-    def open(self, number, host, is_host):
+    def open(self, name, host, is_host):
         if self.reserved == 1:
             raise OSError("no store today")
         return MemoryStore()

@@ -31,6 +31,18 @@ def test_a_lost_leader_ends_the_round(job):
     assert eventually(one.handlers[second].verdict).reason.startswith(f"lost {first}:")
 
 
+def test_rounds_of_one_number_share_no_store(job):
+    """Agents that know of no round begin the job again, and the rounds' stores have kept their keys."""
+    before, again = job(2, 2), job(2, 2)
+    again.store = before.store
+    before.form("ab")["a"].store.set("key", "of the lost round")
+    found = again.form("ab")
+    assert found["a"].formed.number == 1
+    found["b"].store.set("other", "of this round")
+    assert found["a"].store.check(["other"])
+    assert not found["a"].store.check(["key"])
+
+
 def test_a_failure_is_everybodys_and_counts_once(job):
     one = job(2, 2)
     one.form("ab")

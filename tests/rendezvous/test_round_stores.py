@@ -47,15 +47,15 @@ def test_a_new_reservation_replaces_the_one_before(stores):
 
 def test_rank_0_keeps_the_port_and_the_others_let_go(stores):
     where = stores.reserve()
-    stores.open(1, where, is_host=True)
+    stores.open("1-a", where, is_host=True)
     assert not free(where.master_port)
-    stores.open(2, where, is_host=False)
+    stores.open("2-a", where, is_host=False)
     assert free(where.master_port)
 
 
 def test_rounds_do_not_see_each_other(stores):
     where = stores.reserve()
-    one, two = stores.open(1, where, True), stores.open(2, where, True)
+    one, two = stores.open("1-a", where, True), stores.open("2-a", where, True)
     one.set("key", "1")
     assert not two.check(["key"])
     two.set("key", "2")
@@ -88,7 +88,7 @@ def test_of_a_torch_store_every_round_has_a_torch_store():
 
     stores = PrefixedStores(HashStore(), "job", "10.0.0.1")
     where = stores.reserve()
-    one, two = stores.open(1, where, True), stores.open(2, where, True)
+    one, two = stores.open("1-a", where, True), stores.open("2-a", where, True)
     assert isinstance(one, PrefixStore)
     one.multi_set(["key"], ["1"])
     assert not two.check(["key"])
@@ -109,12 +109,12 @@ def test_what_was_made_for_a_round_is_closed_with_it_and_made_only_if_it_was_use
         made.append(Closable())
         return made[-1]
 
-    stores = MadeStores(lambda number: LateStore(make, f"round/{number}"), "10.0.0.1")
-    stores.open(1, stores.reserve(), True)
-    used = stores.open(2, stores.reserve(), True)
+    stores = MadeStores(lambda name: LateStore(make, f"round/{name}"), "10.0.0.1")
+    stores.open("1-a", stores.reserve(), True)
+    used = stores.open("2-a", stores.reserve(), True)
     assert (made, Closable.closed) == ([], 0)
     used.set("key", "value")
-    assert made[0].get("round/2/key") == b"value"
+    assert made[0].get("round/2-a/key") == b"value"
     stores.reserve()
     assert (len(made), Closable.closed) == (1, 1)
     stores.release()

@@ -30,12 +30,12 @@ def round_stores(
         host: see `MadeStores`.
     """
 
-    def members_store(number: int) -> Store:
+    def members_store(name: str) -> Store:
         torchs = distributed()
         shared = connector.connect(aside=True).store
         if isinstance(shared, torchs.FileStore):
             shared = torchs.FileStore(shared.path, -1)  # whose timeout is the members' to set
-        store: Store = torchs.PrefixStore(f"elastic/{run_id}/round/{number}", shared)
+        store: Store = torchs.PrefixStore(f"elastic/{run_id}/round/{name}", shared)
         return store
 
-    return MadeStores(lambda number: lazy_store(lambda: members_store(number)), address, workers, host)
+    return MadeStores(lambda name: lazy_store(lambda: members_store(name)), address, workers, host)

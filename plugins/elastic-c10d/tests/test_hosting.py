@@ -92,7 +92,7 @@ def test_the_workers_store_is_served_where_it_is_advertised(parts, free_port, lo
     made = parts(f"localhost:{free_port()}", local_addr=local_addr)
     made.backend.connect()
     where = made.stores.reserve()
-    made.stores.open(1, where, is_host=True)
+    made.stores.open("1-a", where, is_host=True)
     only = local_addr in ("127.0.0.1", "localhost")
     assert listening(where.master_port) == (["127.0.0.1"] if only else ["127.0.0.1", "127.0.0.2"])
     made.stores.release()
@@ -104,7 +104,7 @@ def test_a_job_on_loopback_has_nothing_that_listens_elsewhere(parts, free_port, 
     made = parts(f"{name}:{free_port()}", nodes)
     made.backend.connect()
     where = made.stores.reserve()
-    made.stores.open(1, where, is_host=True)
+    made.stores.open("1-a", where, is_host=True)
     assert listening(where.master_port) == ["127.0.0.1"]
 
 
@@ -253,7 +253,7 @@ def test_every_round_has_a_server_of_its_own_on_the_reserved_port(parts, free_po
         where = host.stores.reserve()
         other.stores.reserve()
         assert not listening(where.master_port)
-        mine, theirs = host.stores.open(number, where, True), other.stores.open(number, where, False)
+        mine, theirs = host.stores.open(f"{number}-a", where, True), other.stores.open(f"{number}-a", where, False)
         worker = distributed().TCPStore(where.master_addr, where.master_port, None, False, wait_for_workers=False)
         assert worker.add("keys of workers", 1) == 1
         assert mine.add("keys of members", 1) == 1
@@ -266,7 +266,7 @@ def test_every_round_has_a_server_of_its_own_on_the_reserved_port(parts, free_po
 def test_the_store_of_a_round_is_a_torch_store(parts, free_port):
     part = parts(f"127.0.0.1:{free_port()}")
     part.backend.connect()
-    store = part.stores.open(1, part.stores.reserve(), True)
+    store = part.stores.open("1-a", part.stores.reserve(), True)
     prefixed = distributed().PrefixStore("deeper", store)
     prefixed.set("key", b"value")
     assert prefixed.get("key") == b"value"
@@ -285,7 +285,7 @@ def test_without_sharing_the_port_is_only_reserved(parts, free_port):
     stores = round_stores(shared, "job", lambda: "127.0.0.1", workers)
     assert not stores.hosted_by_agent
     where = stores.reserve()
-    stores.open(1, where, True)
+    stores.open("1-a", where, True)
     assert not listening(where.master_port)
     server = distributed().TCPStore("127.0.0.1", where.master_port, None, True, wait_for_workers=False)
     assert server.port == where.master_port

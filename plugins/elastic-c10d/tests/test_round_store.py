@@ -117,7 +117,7 @@ def test_the_nodes_meet_in_the_file_with_a_timeout_of_their_own(tmp_path):
     connector = file_connector(str(tmp_path / "store"))
     before = connector.connect().store.timeout
     stores = round_stores(connector, "job", lambda: "127.0.0.1", WorkersStore())
-    store = stores.open(1, stores.reserve(), is_host=False)
+    store = stores.open("1-a", stores.reserve(), is_host=False)
     store.set_timeout(timedelta(milliseconds=1))
     store.set("key", "value")
     assert connector.connect().store.timeout == before
@@ -165,10 +165,10 @@ def test_without_files_no_server_is_begun(tmp_path, left):
         for _ in range(left):
             os.close(used.pop())
         with pytest.raises(ConfigurationError, match="ulimit -n: expected to open 12 files"):
-            stores.open(1, where, is_host=True)
+            stores.open("1-a", where, is_host=True)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for descriptor in used:
             os.close(descriptor)
-    stores.open(1, where, is_host=True)
+    stores.open("1-a", where, is_host=True)
     stores.release()

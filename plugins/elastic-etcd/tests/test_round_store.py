@@ -83,7 +83,7 @@ def test_the_store_of_the_next_round_is_empty(stores_of, stored):
     assert second.num_keys() == other.num_keys() == 0
     assert second.list_keys() == []
     other.set("key", "of the second round")
-    assert {key.partition("/")[0] for key in stored()} == {f"{2:020}"}, "what is left of the first is gone"
+    assert {key.partition("-")[0] for key in stored()} == {f"{2:020}"}, "what is left of the first is gone"
 
 
 @pytest.mark.torch

@@ -71,7 +71,7 @@ def handler_for(params: RendezvousParameters) -> RoundHandler:
         backend = _backend(params, parameters, 0.5, server, served)
         keys = Keys(parameters.prefix, params.run_id)
         address = partial(advertised_address, params, parameters.places)
-        stores = MadeStores(lambda number: round_store(lambda: client_for(parameters), keys, number), address)
+        stores = MadeStores(lambda name: round_store(lambda: client_for(parameters), keys, name), address)
         handler = create_handler(None, backend, params, stores, params.backend)
         undo.pop_all()
     return handler

@@ -55,9 +55,13 @@ class Keys:
         self.nodes = _below(f"{self.base}nodes/")
         self.store = f"{self.base}store/"
 
-    def round_store(self, number: int) -> str:
+    def round_store(self, name: str) -> str:
         """What the keys of this round's store begin with. Later rounds come after it in the order of keys."""
-        return f"{self.store}{number:020}/"
+        return f"{self.earlier_rounds(name)}{name.lstrip('0123456789')}/"
+
+    def earlier_rounds(self, name: str) -> str:
+        """Where the keys of rounds with lower numbers end."""
+        return f"{self.store}{name.partition('-')[0]:0>20}"
 
     def node(self, key: str) -> bytes:
         """Of the node with this key."""

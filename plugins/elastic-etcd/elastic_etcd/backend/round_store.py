@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
 
 
-def round_store(connect: Callable[[], EtcdClient], keys: Keys, number: int) -> Store:
-    """The store of round `number`. Its keys go with the state of the job, or when one of a later round is written to.
+def round_store(connect: Callable[[], EtcdClient], keys: Keys, name: str) -> Store:
+    """The store of the round with this name. Its keys go with the state of the job, or when one of a later round is
+    written to.
 
     Args:
         connect: makes a client, which is closed with the store.
@@ -34,17 +35,17 @@ def round_store(connect: Callable[[], EtcdClient], keys: Keys, number: int) -> S
 
         client = connect()
         made: Store = EtcdStore(
-            client, keys.round_store(number), lease=lambda: _lease(client, keys, number), owns_client=True
+            client, keys.round_store(name), lease=lambda: _lease(client, keys, name), owns_client=True
         )
         return made
 
     return make() if sys.modules.get("torch") else cast("Store", LateStore(make))
 
 
-def _lease(client: EtcdClient, keys: Keys, number: int) -> int:
+def _lease(client: EtcdClient, keys: Keys, name: str) -> int:
     """That of the job's state, which lives as long as the job. On the way, what earlier rounds left goes. Raises
     EtcdError."""
-    earlier = Delete(keys.store.encode(), keys.round_store(number).encode())
+    earlier = Delete(keys.store.encode(), keys.earlier_rounds(name).encode())
     found = client.transact(Transaction((), (Get(keys.state), earlier))).ranges[0].first
     if found is None or not found.lease:
         raise EtcdUnreachable(f"expected the state of a job under the key {keys.state.decode()!r}, found none")
