@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 from elastic_core.clock import later
@@ -9,6 +11,7 @@ from elastic_core.errors import NotFoundError, RendezvousConnectionError, Rendez
 from elastic_core.operate.commands import ANSWER
 from elastic_core.operate.observation import observed
 from elastic_core.rendezvous.codec import decoded_state, encoded_state
+from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.model import State, drained
 from elastic_core.rendezvous.roster import alive
 from elastic_core.support.bounded import within
@@ -49,11 +52,15 @@ def drain(
         RendezvousConnectionError, RendezvousStateError, ConfigurationError.
     """
     with observed(target, manager, ANSWER, clock, pause) as (watcher, job):
-        node = node_called(word, job)
-        state = within(ANSWER, lambda: ask(watcher.backend, node), target.endpoint)
-        tell(in_one_line(_asked(node, state, timeout)))
-        if timeout:
-            tell(in_one_line(within(timeout + ANSWER, lambda: _gone(watcher, job, node, timeout), target.endpoint)))
+        node, ended = node_called(word, job), threading.Event()
+        lifeline = Lifeline(lambda: node.seat if node.lifeline else None, lambda key: ended.set())
+        with contextlib.closing(lifeline):
+            lifeline.look()  # before the node can leave
+            state = within(ANSWER, lambda: ask(watcher.backend, node), target.endpoint)
+            tell(in_one_line(_asked(node, state, timeout)))
+            if timeout:
+                gone = within(timeout + ANSWER, lambda: _gone(watcher, job, node, ended, timeout), target.endpoint)
+                tell(in_one_line(gone))
 
 
 def node_called(word: str, job: JobObservation) -> Entry:
@@ -114,8 +121,9 @@ def departure(node: Entry, job: JobObservation) -> str | None:
     return f"{node.node} is gone: it gave no beat for {beat.age or 0.0:.1f} s" if beat.late else None
 
 
-def _gone(watcher: Watcher, job: JobObservation, node: Entry, timeout: Duration) -> str:
-    """How the node left. Returns when it has. Raises RendezvousTimeoutError."""
+def _gone(watcher: Watcher, job: JobObservation, node: Entry, ended: threading.Event, timeout: Duration) -> str:
+    """How the node left. Returns when it has. A host of the store may take the store along; `ended` is set once its
+    agent has ended. Raises RendezvousTimeoutError, and RendezvousConnectionError if the store fails before that."""
     until = later(watcher.clock.now(), timeout)
     while (how := departure(node, job)) is None:
         if watcher.clock.now() >= until:
@@ -124,5 +132,10 @@ def _gone(watcher: Watcher, job: JobObservation, node: Entry, timeout: Duration)
                 "may still be stopping its workers (--shutdown-timeout)"
             )
         watcher.pause(job.pause)
-        job = watcher.look(job)
+        try:
+            job = watcher.look(job)
+        except RendezvousConnectionError:
+            if ended.wait(ANSWER):
+                return f"{node.node} has left"
+            job = watcher.look(job)  # at the endpoint, if the store has moved
     return how

@@ -176,7 +176,7 @@ class DynamicRendezvousHandler(RoundHandler):
         try:
             self._come_to(lambda node: node.state)
             where, unreachable = self._stores.reserve(), self._unreachable()
-            lifeline = self._lifeline.listen(where.master_addr) if self._settings.max_nodes > 1 else 0
+            lifeline = self._lifeline.listen(where.master_addr)
             self._driver.tell(lambda node: node.want(where, unreachable, lifeline))
             return self._info(self._formed(where, unreachable))
         except BaseException:

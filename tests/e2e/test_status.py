@@ -109,6 +109,21 @@ def test_a_job_from_its_first_round_to_its_last_node(cluster, elastic, read_fifo
     assert f"elastic status: the rendezvous store at {cluster.endpoint} cannot be reached" in gone.err
 
 
+@pytest.mark.parametrize("names", ["a", "a b"])
+def test_drained_host_of_the_store_has_left(job, names):
+    """Its store ends with it, or moves to the other node."""
+    host = job.agent("a", "--nnodes=1:2")
+    host.says("store hosted")
+    others = [job.agent(name, "--nnodes=1:2") for name in names.split()[1:]]
+    job.round(len(names.split()))
+    drain = job.command("drain", "drain", "a", f"--rdzv-endpoint={job.endpoint}", "--rdzv-id=job")
+    assert drain.code() == 0, drain.err
+    assert drain.out.splitlines()[-1] == "a has left"
+    assert host.code() == 9
+    job.end()
+    assert [other.code() for other in others] == [0] * len(others)
+
+
 def test_a_job_that_has_failed_tells_why(cluster, elastic):
     fails = elastic.script(
         "fail.py",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.hooks.records import RendezvousBackendRecord
+from elastic_core.operate import drain as draining
 from elastic_core.operate.drain import ask, departure, drain, node_called
 from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_state
+from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.model import Cause, closed, ended, refused
 from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.testing import FakeClock
@@ -180,6 +184,61 @@ def test_a_node_that_dies_instead(job, store, drained):
     backend, inner = store(job.state("ab"))
     world = Beating(backend, beats := ["a/1", "b/1"], lambda looks: beats and looks > 5 and beats.pop())
     assert drained(world, inner)[1].startswith("b is gone: it gave no beat for 5.")
+
+
+class Host:
+    """The agent of `b`, which hosts the store of two nodes. Of the next reads of the store `failing` fail."""
+
+    def __init__(self, job, store):
+        self.agent = Lifeline(lambda: None, print)
+        self.backend, self.store = store(job.state("ab"), "a")
+        entry = replace(job.entry("b"), address="127.0.0.1", lifeline=self.agent.listen("127.0.0.1"))
+        self.backend.announce(entry.key, encoded_entry(entry))
+        self.failing = 0
+        self._read, self.store.get_state = self.store.get_state, self._answer
+
+    def _answer(self):
+        if self.failing > 0:
+            self.failing -= 1
+            raise RendezvousConnectionError("Failed to recv, got 0 bytes")
+        return self._read()
+
+
+@pytest.fixture
+def host(job, store, monkeypatch):
+    monkeypatch.setattr(draining, "ANSWER", 2.0)
+    made = Host(job, store)
+    yield made
+    made.agent.close()
+
+
+@pytest.mark.integration
+def test_drained_host_has_left_though_its_store_is_gone(host, drained):
+    def end(looks):
+        if looks == 9:
+            host.failing = 99
+            host.agent.close()
+
+    assert drained(Beating(host.backend, ["a/1", "b/1"], end), host.store)[-1] == "b has left"
+
+
+@pytest.mark.integration
+def test_store_that_fails_before_the_node_leaves_is_an_error(host, drained):
+    def fail(looks):
+        host.failing = 99 if looks == 9 else 0
+
+    with pytest.raises(RendezvousConnectionError, match="Failed to recv"):
+        drained(Beating(host.backend, ["a/1", "b/1"], fail), host.store)
+
+
+@pytest.mark.integration
+def test_moved_store_shows_that_the_node_has_left(host, drained):
+    def move(looks):
+        if looks == 9:
+            host.backend.withdraw("b/1")
+            host.failing = 1
+
+    assert drained(Beating(host.backend, ["a/1", "b/1"], move), host.store)[-1] == "b has left"
 
 
 def test_a_job_that_is_over_is_told(job, store, drained):
