@@ -10,7 +10,8 @@ from __future__ import annotations
 import abc
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from elastic_core.agent.event_queue import EventQueue
 from elastic_core.agent.interface import DEFAULT_ROLE, ElasticAgent, RunResult, Worker, WorkerGroup, WorkerState
@@ -42,6 +43,7 @@ from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.node import Round
 from elastic_core.log import get_logger
 from elastic_core.metrics import prof
+from elastic_core.support.bounded import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from elastic_core.interfaces.store import Store
     from elastic_core.interfaces.watchdog import Expiry
 
+T = TypeVar("T")
 Ended = tuple[RunResult, str]
 """The outcome of the run, and the reason."""
 
@@ -163,7 +166,7 @@ class SimpleElasticAgent(ElasticAgent):
         except BaseException as error:
             # Before the workers are stopped: those of others fail when these go, and that must not count.
             if not isinstance(error, RendezvousConnectionError):  # else nobody would hear of it
-                self._link.leave(f"its agent ends: {in_words(error)}")
+                self._announce_leave(f"its agent ends: {in_words(error)}")
             if WorkerState.is_running(self._worker_group.state):
                 self._reporter.phase(AgentPhase.STOPPING, in_words(error))
             raise
@@ -241,7 +244,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._link.report_failure(self._result.failures)
 
     def _depart(self, seen: Observation, decision: Decision) -> None:
-        self._link.leave(decision.reason)
+        self._announce_leave(decision.reason)
 
     def _stop_group(self, *_: object) -> None:
         """Stop the workers. An error of the stop carries the failures, so that it does not hide the first of them."""
@@ -344,7 +347,7 @@ class SimpleElasticAgent(ElasticAgent):
         because their own workers fail then, and that is not a failure of the job."""
         signum = self._events.request or signal.SIGTERM
         self._reporter.phase(AgentPhase.DRAINING, f"received {signum.name}")
-        self._link.leave(f"received {signum.name}")
+        self._announce_leave(f"received {signum.name}")
         self._shutdown(signum, self._shutdown_timeout)
         if self._worker_group.state is WorkerState.FAILED:
             self._complete()
@@ -361,6 +364,25 @@ class SimpleElasticAgent(ElasticAgent):
     def _wait(self, fds: Collection[int], *until: Instant | None) -> None:
         """Wait for an event, for one of `fds`, or until the first of these instants."""
         self._events.wait(fds, *until)
+
+    def _announce_leave(self, reason: str) -> None:
+        self._unless_signaled(partial(self._link.leave, reason))
+
+    def _unless_signaled(self, action: Callable[[], T]) -> T | None:
+        """Return what the action returns; None if a signal comes before that, and the action continues in its thread.
+        Signals within half a second of the first are one. After a later one the handler waits for no other node."""
+        before = len(self._events.signals)
+        try:
+            call = Call(action, "rendezvous", self._events.wake)
+        except RuntimeError:  # no thread can be started
+            return action()
+        while not call.wait(0):
+            self._events.wait(())
+            if len(self._events.signals) > before and (self._events.urged or not before):
+                if self._events.urged:
+                    self._link.hurry()
+                return None
+        return call.result()
 
     # -- rounds
 
@@ -465,9 +487,9 @@ class SimpleElasticAgent(ElasticAgent):
         progress = self._progress(AgentPhase.FINISHING, "the workers of other nodes to succeed", now)
         while not (decision := self._look_at_others(now)[1]).orders:
             if now >= self._barrier_ends and not prolonged:
-                if self._link.hand_over():
+                prolonged = self._unless_signaled(self._link.hand_over) is False
+                if not prolonged:
                     continue
-                prolonged = True
                 get_logger().info("exit barrier prolonged", reason=decision.reason)
             ends = None if prolonged else self._barrier_ends
             self._wait((), progress.look(now), ends, self._link.ask_again())

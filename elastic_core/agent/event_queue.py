@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from elastic_core.clock import Clock
-    from elastic_core.interfaces.handler import RendezvousInfo
     from elastic_core.interfaces.watchdog import Expiry
 
 _LONGEST_WAIT: Duration = 3600.0  # a bound, so that a lost wake-up costs an hour and not for ever
@@ -30,8 +29,8 @@ _SAME_REQUEST: Duration = 0.5
 
 
 class EventQueue:
-    """`wake`, `signalled`, `expired`, `joined` and `alive_at` from any thread or signal handler; the rest from the
-    agent's. After `close`, events are dropped.
+    """`wake`, `signalled`, `expired` and `alive_at` from any thread or signal handler; the rest from the agent's. After
+    `close`, events are dropped.
 
     Attributes:
         signals: all that asked the agent to leave, in order.
@@ -52,7 +51,6 @@ class EventQueue:
         self._waiting = False
         self._waited_at = clock.timestamp()
         self._asked_at = Instant(0.0)
-        self._joined: list[RendezvousInfo | BaseException] = []
         self._expired: list[Expiry] = []
         self.signals: list[signal.Signals] = []
         self.request: signal.Signals | None = None
@@ -69,10 +67,6 @@ class EventQueue:
     def expired(self, expiry: Expiry) -> None:
         """A watchdog found a worker that hangs."""
         self._put(partial(self._expired.append, expiry))
-
-    def joined(self, outcome: RendezvousInfo | BaseException) -> None:
-        """`next_rendezvous` has come back, with a round or an error."""
-        self._put(partial(self._joined.append, outcome))
 
     def wait(self, fds: Collection[int], *until: Instant | None) -> Collection[int]:
         """Block until an event comes, one of `fds` becomes readable, or the first of the instants `until` (an hour at
@@ -96,10 +90,6 @@ class EventQueue:
             self._waiting = False
         self._take_all()
         return [fd for fd, _ in readable if fd in fds]
-
-    def take_joined(self) -> RendezvousInfo | BaseException | None:
-        """How the join that the agent waits for has ended; None while it has not. Each result is returned once."""
-        return self._joined.pop(0) if self._joined else None
 
     def take_expired(self) -> list[Expiry]:
         """Timers that expired since the last call."""

@@ -9,7 +9,6 @@ program that reaches the store must not be able to run code here.
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from elastic_core.agent.interface import Worker
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
 from elastic_core.interfaces.handler import RendezvousInfo
 from elastic_core.interfaces.node import Member, Round
+from elastic_core.support.bounded import Call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,23 +55,15 @@ def next_round(
 ) -> RendezvousInfo | None:
     """Wait for the next round, and return it with what its members agree on; None when a signal asks the agent to
     leave. Raises what the handler raises."""
-
-    def join() -> None:
-        try:
-            events.joined(_with_members(handler.next_rendezvous(), own))
-        except BaseException as error:  # noqa: BLE001 - carried over to the agent's thread and raised there
-            events.joined(error)
-
     if events.signals:
         return None
-    threading.Thread(target=join, name="rendezvous", daemon=True).start()
-    while (outcome := events.take_joined()) is None:
+    joining = Call(lambda: _with_members(handler.next_rendezvous(), own), "rendezvous", events.wake)
+    while True:
         events.wait((), progress.look(clock.now()))
         if events.signals:
             return None
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
+        if joining.wait(0):
+            return joining.result()
 
 
 def _with_members(info: RendezvousInfo, own: Introduction) -> RendezvousInfo:

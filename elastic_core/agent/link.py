@@ -67,6 +67,11 @@ class Link:
         """Let another node serve the store. Returns whether the others do without this node now."""
         return self._rounds is None or self._rounds.hand_over()
 
+    def hurry(self) -> None:
+        """Let the handler's `shutdown` wait for no other node."""
+        if self._rounds:
+            self._rounds.hurry()
+
     def joined(self) -> None:
         """A new round has formed."""
         self._polling.begin()

@@ -289,6 +289,10 @@ class RoundHandler(RendezvousHandler):
         this process hosts none now. `shutdown` does it too, while the job goes on without this node."""
         return not self.hosts_store
 
+    def hurry(self) -> None:
+        """The user has asked twice for the agent to end: `shutdown` waits for no other node, and hands no store over.
+        Here it does what it always does."""
+
     @property
     def lifeline(self) -> int:
         """The descriptor of a socket by whose end the other nodes see that this agent has ended; -1: there is none. Who

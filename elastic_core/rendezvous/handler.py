@@ -96,7 +96,7 @@ class DynamicRendezvousHandler(RoundHandler):
         self._driver = Driver(Node(entry, self._settings), self._backend, self._clock, patience)
         self._lifeline = Lifeline(self._neighbour, lambda key: self._driver.tell(lambda node: node.lost(key)))
         self._driver.subscribe(self._lifeline.look)
-        self._shut = self._left = self._stopped = False
+        self._shut = self._left = self._stopped = self._hurried = False
         self._turns = 1 + settings.max_nodes // _SEEING_NODES
         self._turn = secrets.randbelow(self._turns)  # nodes that begin to wait at once do not look at once
 
@@ -279,6 +279,8 @@ class DynamicRendezvousHandler(RoundHandler):
         """Whether the other nodes can know of it."""
         if not self._driver.ask(lambda node, now: node.shut_down()) or not self._driver.started:
             return True
+        if self._hurried:
+            return False
         away = self._driver.ask(lambda node, now: node.connection.outage is not None)
         patience = self._patience.outage if away else self._patience.answer
         left = self._driver.carry_out(lambda node: node.retire("it was shut down"), patience)
@@ -298,6 +300,9 @@ class DynamicRendezvousHandler(RoundHandler):
         except RendezvousError as error:  # the others do what they do when the host of the store is lost
             get_logger().warning("rendezvous fault", reason=f"the store was not handed over: {error}")
         return not self._backend.hosts_store
+
+    def hurry(self) -> None:
+        self._hurried = True
 
     def _linger(self) -> None:
         """The host of the store leaves last, so that all nodes learn how the job ended. The wait is bounded, because a

@@ -20,10 +20,13 @@ class Late(Exception):
 
 
 class Call(Generic[T]):
-    """A call of `action`, which begins at once. It need not be waited for, and does not keep the process alive."""
+    """A call of `action`, which begins immediately. It need not be waited for, and does not keep the process alive. Its
+    thread calls `then` once the call has ended."""
 
-    def __init__(self, action: Callable[[], T], name: str = "elastic-call") -> None:
-        self._action = action
+    def __init__(
+        self, action: Callable[[], T], name: str = "elastic-call", then: Callable[[], object] = lambda: None
+    ) -> None:
+        self._action, self._then = action, then
         self._changed = threading.Condition()
         self._over = self._cut = False
         self._values: list[T] = []
@@ -59,6 +62,7 @@ class Call(Generic[T]):
         with self._changed:
             self._over = True
             self._changed.notify_all()
+        self._then()
 
 
 def within(limit: Duration, action: Callable[[], T], where: str) -> T:

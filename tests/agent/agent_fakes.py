@@ -332,6 +332,9 @@ class FakeRounds(RoundHandler):
         self.calls.append(("leave", reason, timeout))
         return self._can_tell
 
+    def hurry(self) -> None:
+        self.calls.append(("hurry",))
+
     def progress(self) -> str:
         return self.missing
 

@@ -15,7 +15,6 @@ from elastic_core.interfaces.watchdog import Expiry
 from elastic_core.testing import Background, FakeClock, eventually
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
-ENDED = ValueError("no round")
 
 
 @pytest.fixture
@@ -55,14 +54,13 @@ def numbers(expired):
 
 def test_each_event_comes_out_once_and_in_order(queue):
     queue.expired(Expiry(7, "step"))
-    queue.joined(ENDED)
-    queue.expired(Expiry(8, "load"))
     queue.signalled(TERM)
-    assert (queue.take_expired(), queue.take_joined(), queue.signals) == ([], None, [])
+    queue.expired(Expiry(8, "load"))
+    assert (queue.take_expired(), queue.signals) == ([], [])
     queue.wait((), None)
-    assert (numbers(queue.take_expired()), queue.take_joined(), queue.signals) == ([7, 8], ENDED, [TERM])
+    assert (numbers(queue.take_expired()), queue.signals) == ([7, 8], [TERM])
     queue.wait((), SystemClock().now())
-    assert (queue.take_expired(), queue.take_joined(), queue.signals) == ([], None, [TERM])
+    assert (queue.take_expired(), queue.signals) == ([], [TERM])
 
 
 def test_an_event_from_another_thread_wakes(queue):
@@ -94,9 +92,9 @@ def test_more_events_than_the_pipe_holds_lose_nothing(queue):
         queue.expired(Expiry(number, ""))
     queue.wait((), None)
     assert numbers(queue.take_expired()) == list(range(count))
-    queue.joined(ENDED)
+    queue.signalled(TERM)
     queue.wait((), in_a_minute())
-    assert queue.take_joined() is ENDED
+    assert queue.signals == [TERM]
 
 
 def test_events_of_many_threads_all_arrive(queue):

@@ -179,3 +179,37 @@ def test_who_hosts_the_store_goes_with_a_signal(host):
     with pytest.raises(SignalException):
         node.run()
     assert node.order == ["leave"]
+
+
+def test_signal_ends_the_wait_for_a_handover(host):
+    node = host()
+    go_on, returned = threading.Event(), []
+
+    def hand_over():
+        node.agent.receive_signal(TERM)
+        returned.append(go_on.wait(20))
+        node.handler.hosts_store = False
+        return True
+
+    node.handler.hand_over = hand_over
+    with pytest.raises(SignalException):
+        node.run()
+    assert (node.order, node.handler.named("hurry"), returned) == (["leave"], [], [])
+    go_on.set()
+
+
+def test_second_signal_ends_the_wait_for_an_announcement(make):
+    """Then the handler does not wait for other nodes either."""
+    clock, go_on = FakeClock(), threading.Event()
+    node = make(succeed, on_success=lambda rounds: node.agent.receive_signal(TERM), clock=clock)
+
+    def leave(reason, timeout):
+        clock.advance(1.0)
+        node.agent.receive_signal(TERM)
+        return go_on.wait(20)
+
+    node.handler.leave = leave
+    with pytest.raises(SignalException):
+        node.run()
+    assert node.handler.named("hurry") == [()]
+    go_on.set()

@@ -4,9 +4,10 @@ another one of its machine."""
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
-from job_of_nodes import SOON, eventually, kill, lives
+from job_of_nodes import SOON, eventually, kill, kill_node, lives
 
 pytestmark = pytest.mark.torch
 
@@ -26,6 +27,50 @@ def formed_and_restarted(job):
     second = job.round(2, after=first)
     assert second.restarts == {"1"}
     return guest, host, second
+
+
+# `elastic`, with an agent that prints when it hands the store over, and then waits for a minute.
+PATIENT = """
+import dataclasses
+import sys
+
+from elastic_core.cli import entry_point
+from elastic_core.rendezvous.handler import DynamicRendezvousHandler
+
+hand_over = DynamicRendezvousHandler.hand_over
+
+
+def hand_over_patiently(handler):
+    print("handing over", file=sys.stderr, flush=True)
+    handler._patience = dataclasses.replace(handler._patience, handover=60.0)
+    return hand_over(handler)
+
+
+DynamicRendezvousHandler.hand_over = hand_over_patiently
+entry_point(sys.argv[1:])
+"""
+
+
+def test_second_signal_ends_a_handover(job, elastic):
+    """The heir is stopped, so it does not take the store over."""
+    where = (f"--rdzv-endpoint={job.endpoint}", "--rdzv-backend=c10d", "--rdzv-id=job", "--node-id=a", "--nnodes=1:2")
+    flags = ("--exit-barrier-timeout=0", "--rdzv-conf=last_call_timeout=0.2")
+    host = job.command("a", elastic.script("patient.py", PATIENT), "run", *where, *flags, job.sleeper, "a")
+    host.says("store hosted")
+    guest = job.agent("b", "--nnodes=1:2")
+    both = job.round(2)
+    guest.signal(signal.SIGSTOP)
+    job.end("a")
+    host.says("handing over")
+    host.signal(signal.SIGTERM)
+    host.says("signal received")
+    time.sleep(0.6)  # signals within half a second are one request
+    begun = time.monotonic()
+    host.signal(signal.SIGTERM)
+    assert host.code() == 128 + signal.SIGTERM
+    assert time.monotonic() - begun < 30
+    assert host.err.count("handing over") == 1
+    kill_node(guest, both.pid("b"))
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

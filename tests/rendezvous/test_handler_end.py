@@ -83,6 +83,21 @@ def test_shutdown_is_bounded_when_the_store_hangs(job, joined):
             call.result(LONG)
 
 
+def test_hurried_shutdown_waits_for_no_store(job):
+    before = rendezvous_threads()
+    one = job(1, 1, patience=Patience(answer=LONG))
+    handler = one.node("a")
+    handler.next_rendezvous()
+    one.backends["a"].hosting = True
+    one.backends["a"].hold.clear()
+    handler.hurry()
+    begun = time.monotonic()
+    assert not handler.shutdown()
+    assert time.monotonic() - begun < LONG
+    one.backends["a"].hold.set()
+    eventually(lambda: rendezvous_threads() <= before)
+
+
 def test_shutdown_while_a_round_runs_closes_nothing(job):
     one = job(1, 2, last_call=LONG)
     one.form("ab")
