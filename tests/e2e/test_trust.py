@@ -242,26 +242,6 @@ def test_a_strangers_node_gets_no_rank(job, secret):
     assert [agent.code() for agent in agents] == [0, 0]
 
 
-def test_a_flood_ends_the_store_and_not_the_job(job, secret):
-    """One of the agents hosts it. The stranger writes more than a host may grow by."""
-    agents = job.agents("a b", "--nnodes=2:3", secret)
-    first = job.round(2)
-    stranger = Stranger(job)
-    with pytest.raises(RuntimeError):  # cut off
-        for number in range(400):
-            stranger.store.set(f"flood/{number}", "x" * (8 << 20))
-            time.sleep(0.01)
-    eventually(lambda: any("store flooded" in agent.err for agent in agents), "the host to say so")
-    told = next(line for agent in agents for line in agent.err.splitlines() if "store flooded" in line)
-    assert "127.0.0.1" in told
-    assert "sent" in told
-    agents.append(job.agent("c", "--nnodes=2:3", secret))
-    last = job.round(3, after=first)
-    assert last.restarts == {"0"}
-    job.end()
-    assert [agent.code() for agent in agents] == [0, 0, 0]
-
-
 def test_another_secret_while_the_job_runs(job, tmp_path):
     """The new one above the old one in every file: agents that run sign with the old one until they meet the new."""
     path = secret_in(tmp_path / "secret", b"0123456789abcdef")

@@ -62,8 +62,9 @@ class TestPlanted:
         monkeypatch.setattr(
             Versions,
             "_put",
-            lambda self, store, number, value: store.set(self._keys.state(number), value)
-            or self._raised_head(store, number) > 0,
+            lambda self, store, number, value: (
+                store.set(self._keys.state(number), value) or self._raised_head(store, number) > 0
+            ),
             raising=False,
         )
         found(range(100), machines=3, events=BREAKS)

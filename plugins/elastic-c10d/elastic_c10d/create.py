@@ -203,7 +203,7 @@ def tcp_store(endpoint: Endpoint, is_host: bool | None, timeout: Duration) -> St
     Raises:
         RendezvousConnectionError: none could be made within `timeout` seconds.
     """
-    hosting = Hosting(endpoint, is_host, _SERVED, watched=False)
+    hosting = Hosting(endpoint, is_host, _SERVED)
     connector = TcpConnector(endpoint, hosting, patience=timeout)
     try:
         store = connector.connect().store

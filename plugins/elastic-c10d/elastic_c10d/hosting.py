@@ -17,7 +17,6 @@ at any address, and pointers to it at the endpoint.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import socket
 import sys
@@ -27,7 +26,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from elastic_c10d.endpoint import Endpoint
-from elastic_c10d.server import FloodWatch, allow_connections, bind_again, bind_for, start_server
+from elastic_c10d.server import allow_connections, bind_for, start_server
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.log import get_logger
 from elastic_core.rendezvous.versions import peek
@@ -72,8 +71,6 @@ class Hosting:
         max_nodes: the nodes to have room for.
         probe: whether a program listens at an address of another machine.
         reservation: of the endpoint's port, if it was chosen here.
-        watched: whether the servers are ended, and that of the job started anew, when they are flooded; not if it is
-            handed out.
     """
 
     def __init__(
@@ -83,10 +80,7 @@ class Hosting:
         max_nodes: int,
         probe: Callable[[Address], bool] = answers,
         reservation: PortReservation | None = None,
-        watched: bool = True,
     ) -> None:
-        self._watched = watched
-        self._watch: FloodWatch | None = None
         self._lock = threading.Lock()
         self._reservation = reservation
         self._endpoint = endpoint
@@ -254,37 +248,13 @@ class Hosting:
             self._reservation.release()
 
     def _end(self) -> None:
-        if self._watch is not None and not self._kept and not self._pointers:
-            self._watch.stop()
-            self._watch = None
         with self._lock:
             self._server = self._taken_at = None
 
-    def _ports(self) -> set[int]:
-        with self._lock:
-            own = () if self._place is None else (self._place,)
-            return {place.port for place in (*own, *self._kept, *self._pointers)}
-
-    def _end_others(self) -> bool:
-        """End the servers that the job can do without: all of them before `point` looks which have ended."""
-        with self._lock:
-            self._kept.clear()
-            self._pointers.clear()
-        return True
-
     def _start(self, at: Endpoint, addresses: Sequence[Address]) -> None:
-        with self._lock:  # the watch and the keeper of pointers start servers, too
+        with self._lock:  # the keeper of pointers starts servers, too
             if self._server is None and not self._stopped:
                 self._serve(at, addresses)
-
-    def _renewed(self) -> bool:
-        """In place of a server that was flooded."""
-        with self._lock:
-            if self._server is not None and self._place is not None:
-                self._server = None
-                with contextlib.suppress(OSError):  # then it is as if it was lost
-                    self._begin(bind_again(self._place))
-        return True
 
     def _serve(self, at: Endpoint, addresses: Sequence[Address]) -> None:
         try:
@@ -296,14 +266,9 @@ class Hosting:
                     f"{plain(error)}; ss -ltnp shows who listens there"
                 ) from error
             return  # somebody else's, on this machine; or not ours to take
-        connections = allow_connections(self._max_nodes)
+        allow_connections(self._max_nodes)
         if "torch" not in sys.modules:  # its import takes seconds
             get_logger(endpoint=str(self._endpoint)).info("starting the store")
-        self._begin(bound)
-        if self._watched and self._watch is None:
-            self._watch = FloodWatch(self._end_others, self._renewed, ports=self._ports, connections=connections)
-
-    def _begin(self, bound: socket.socket) -> None:
         place = Address(bound.family, bound.getsockname())
         server = start_server(bound)
         server.set(_NONCE_KEY, self._nonce.decode())

@@ -1,7 +1,7 @@
 """Servers of TCPStores: the socket is bound and listens before torch gets it, so that no port is guessed.
 
-torch's server keeps all that is written to it, whoever wrote it, and neither bounds it nor tells how much it is; nor
-does it bound its connections. So one that has made its host too large, or left it few files, is ended: `FloodWatch`.
+torch's server keeps everything that any client writes, and bounds neither that nor the number of its connections. So
+`elastic serve` watches its server and replaces it if the process grows too much or runs short of files: `FloodWatch`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from elastic_core.support.sockets import bound, bound_everywhere, is_local, plai
 from elastic_core.support.workers_store import BACKLOG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from elastic_c10d.torch_store import Store
     from elastic_core.clock import Duration
@@ -54,11 +54,6 @@ def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
     else:
         sock = bound_everywhere(endpoint.port)
     return _listening(sock)
-
-
-def bind_again(place: Address) -> socket.socket:
-    """A socket that listens where an earlier one did, whose name this was. Raises OSError."""
-    return _listening(bound(place.family, place.sockaddr))
 
 
 def _listening(sock: socket.socket) -> socket.socket:
@@ -108,16 +103,14 @@ def own_files() -> int:
 
 
 class FloodWatch:
-    """Looks once in a second, in a thread, whether the process has grown by too much, or its servers have accepted too
-    many connections. Then they are ended, until neither is so; a new one that is empty takes the place of the job's
-    store, which nodes take for an outage. If the process is as large when all were ended, something else in it has
-    grown, and from then on counts as its size.
+    """Checks once per second, in a thread, whether the process has grown too much, or its server has accepted too many
+    connections. If so, an empty server replaces it, which nodes treat as an outage. If the process is still as large,
+    something else in it has grown; the watch then measures growth from that size.
 
     Args:
-        ends: in this order. Each ends servers of this process, and may start others. Returns whether it could; it is
-            called again if not.
-        ports: those of the servers.
-        connections: the most that they may have.
+        renew: replaces the server. Returns whether it could; it is called again if not.
+        port: that of the server.
+        connections: the most that it may have.
         most: bytes.
         size: how large the process is.
         every: seconds between looks.
@@ -125,15 +118,15 @@ class FloodWatch:
 
     def __init__(
         self,
-        *ends: Callable[[], bool],
-        ports: Callable[[], Collection[int]],
+        renew: Callable[[], bool],
+        port: int,
         connections: int,
         most: int = MOST_BYTES,
         size: Callable[[], int] = own_memory,
         every: Duration = _LOOK_EVERY,
     ) -> None:
-        self._ends = ends
-        self._ports = ports
+        self._renew = renew
+        self._port = port
         self._connections = connections
         self._most = most
         self._size = size
@@ -158,7 +151,7 @@ class FloodWatch:
         self._keep_spare()
         while not self._ended.wait(self._every):
             if self._is_flooded():
-                self._end_servers()
+                self._replace()
             self._keep_spare()
         for file in self._spare:
             os.close(file)
@@ -195,10 +188,9 @@ class FloodWatch:
         return now - self._least
 
     def _accepted(self) -> list[Accepted]:
-        ports = self._ports()
-        return [peer for peer in accepted() if peer.port in ports]
+        return [peer for peer in accepted() if peer.port == self._port]
 
-    def _end_servers(self) -> None:
+    def _replace(self) -> None:
         peers = self._accepted()
         heaviest = ", ".join(
             f"{joined_host_port(peer.host, peer.its_port)} sent {peer.received // _MIB} MiB to port {peer.port}"
@@ -208,14 +200,11 @@ class FloodWatch:
         with contextlib.suppress(OSError):  # no file is left to read it
             log = log.bind(grown_mib=self._grown() // _MIB, connections=len(peers), heaviest=heaviest)
         log.error("store flooded")
-        for end in self._ends:
-            while not end():
-                if self._ended.wait(self._every):
-                    return
-            with contextlib.suppress(AttributeError, OSError):  # another libc than GNU's gives it back in its own way
-                ctypes.CDLL(None).malloc_trim(0)
-            if not self._is_flooded():
+        while not self._renew():
+            if self._ended.wait(self._every):
                 return
+        with contextlib.suppress(AttributeError, OSError):  # only GNU's libc has it
+            ctypes.CDLL(None).malloc_trim(0)
         with contextlib.suppress(OSError):
             if (grown := self._grown()) > self._most:
                 self._least += grown
@@ -265,7 +254,7 @@ class StoreServer:
         sock = self._bound()
         self._port = int(sock.getsockname()[1])
         self._store = start_server(sock)
-        self._watch = FloodWatch(self._renewed, ports=lambda: (self._port,), connections=connections)
+        self._watch = FloodWatch(self._renewed, self._port, connections)
         return self._port
 
     def stop(self) -> None:

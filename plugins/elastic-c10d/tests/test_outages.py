@@ -291,7 +291,7 @@ def test_deleted_keys_end_all_waits(over, port, client, background):
     ]
     assert not any(waiting.over(0.2) for waiting in waits)
     keys = Keys("job", store.get(Keys("job").id).decode())
-    for key in (keys.id, keys.head, keys.slots, keys.base, keys.state(1), keys.slot(1), keys.beats(1)):
+    for key in (keys.id, keys.head, keys.slots, keys.base, keys.state(1), keys.slot(1), keys.beats(1, "a")):
         store.delete_key(key)
     with pytest.raises(EntryDroppedError):
         backend.beat("a", leading=False, look=False)
