@@ -154,9 +154,7 @@ class OverStore(RosterBackend):
         def read(store: Store, epoch: _Epoch) -> tuple[bytes, Version] | None:
             if pushed is not None and pushed.epoch is epoch and epoch.versions.adopt(pushed.number, pushed.value):
                 return epoch.versions.standing()
-            found = epoch.versions.newest(store)
-            current = self._doubted(store, epoch) if epoch.versions.doubtful else epoch
-            return found if current is epoch else current.versions.newest(store)
+            return epoch.versions.newest(store)
 
         return self._use("reading the state", read)
 
@@ -301,9 +299,9 @@ class OverStore(RosterBackend):
             for _ in range(_MOST_EPOCHS):
                 try:
                     return self._followed(store, epoch, operation, trail)
-                except EpochLeft:
+                except EpochLeft as error:
                     if self._greet(store) is epoch:
-                        self._leave(store, epoch, "a marker of another epoch")
+                        self._leave(store, epoch, str(error) or "a marker of another epoch")
                 except Foreign as error:
                     if self._observes and self._greet(store) is epoch:
                         raise
@@ -484,13 +482,6 @@ class OverStore(RosterBackend):
         standing = peek(store, after.keys.id)
         if standing is not None and epoch_named(standing) == after.name:
             compare_set(store, after.keys.id, standing, new_epoch())
-
-    def _doubted(self, store: Store, epoch: _Epoch) -> _Epoch:
-        """The epoch of a store that knows less than this node does. One that came back with older data, and so with its
-        old name, begins anew here: otherwise versions would be missing between what it knows and what nodes know."""
-        if not self._observes and epoch.versions.lost(store):
-            self._begin_epoch(store, epoch)
-        return self._greet(store)
 
     def _name_of_epoch(self, store: Store) -> str:
         key = Keys(self._run_id).id

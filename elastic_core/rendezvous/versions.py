@@ -208,9 +208,6 @@ class Versions:
         seal: signs the states.
         observes: it changes nothing.
 
-    Attributes:
-        doubtful: whether the head lagged behind the newest version known at the last look: its writer has died early,
-            or the store began anew.
     """
 
     def __init__(self, keys: Keys, seal: Seal, observes: bool = False) -> None:
@@ -219,11 +216,11 @@ class Versions:
         self._observes = observes
         self._known: tuple[int, bytes] | None = None
         self._opened: tuple[int, bytes] | None = None
-        self.doubtful = False
         self._writer = secrets.token_hex(_WRITER // 2).encode()
 
     def newest(self, store: Store) -> tuple[bytes, Version] | None:
-        """Two store operations when nothing has changed."""
+        """Three store operations if nothing has changed. Raises EpochLeft if the newest version known is not stored any
+        more, or another one is in its place: the store came back with older data."""
         number, head = self._number(), 0
         if not number:
             head = self._head(store)
@@ -239,19 +236,17 @@ class Versions:
                 self._known = (number, value)
                 continue
             told, head = head, self._head(store) if number or head else 0
-            if head <= number:
-                self.doubtful = head < number
+            if head <= number and self._is_stored(store):
                 return self.standing()
-            if head - KEPT > number:
+            if head <= number and not self._observes:
+                raise EpochLeft("that it has lost the newest state, as a store that came back with older data")
+            if head <= number:
+                self._known, number = None, max(0, head - 1)
+            elif head - KEPT > number:
                 number = head - 1  # the next ones were deleted
             elif told > number:  # before it was looked for; and so late a version is not deleted yet
                 raise foreign(f"the state under the key {self._keys.state(number + 1)!r}", f"none, but the head {head}")
         raise foreign(f"a head that keeps up with the states under {self._keys.state(number)!r}", f"{head}")
-
-    def lost(self, store: Store) -> bool:
-        """Whether the store has lost the newest version known, as one that came back with older data: asked when the
-        head is behind it."""
-        return self._known is not None and peek(store, self._keys.state(self._known[0])) is None
 
     def leave(self, store: Store) -> None:
         """Wake the thread that waits for the next version, in an epoch that the nodes have left. Nothing else would, if
@@ -359,6 +354,10 @@ class Versions:
         if number > self._number():
             self.newest(store)
         return number <= self._number()
+
+    def _is_stored(self, store: Store) -> bool:
+        """Whether the newest version known is."""
+        return self._known is None or standing(store, self._keys.state(self._known[0])) == self._known[1]
 
     def _number(self) -> int:
         return self._known[0] if self._known else 0

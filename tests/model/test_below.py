@@ -71,5 +71,4 @@ class TestPlanted:
 
     def test_an_epoch_that_is_left_in_silence(self, monkeypatch):
         monkeypatch.setattr(OverStore, "_leave", lambda self, store, epoch, found: None)
-        monkeypatch.setattr(Versions, "lost", lambda self, store: False)
         found(range(200), events=LOSSES, moves=False)

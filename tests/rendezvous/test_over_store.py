@@ -649,3 +649,18 @@ def test_a_wait_that_connects_while_the_store_begins_anew_is_over(place):
     _, token, _ = node.set_state(b"state")
     assert node.wait_for_state(token, LONG)
     node.close()
+
+
+def test_another_version_in_the_place_of_the_newest_known_is_noticed(place):
+    """A store that came back with older data was written to before this node looked."""
+    one, other = place.backend(), place.backend()
+    _, token, _ = one.set_state(b"first")
+    backup = as_it_is(place.store)
+    one.set_state(b"second", token)
+    place.empty()
+    for key, value in backup.items():
+        place.store.set(key, value)
+    found, token = other.get_state()
+    assert other.set_state(b"another", token)[2]
+    assert (found, one.get_state()) == (b"first", None)
+    assert other.get_state() is None  # all have left that epoch, and give back what they know
