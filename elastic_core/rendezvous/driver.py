@@ -1,10 +1,9 @@
 """The driver performs what a node asks for and gives it the answers. It is the only part of the rendezvous with threads
 and I/O, and it decides nothing.
 
-It has three threads at most, each started when it is first needed. One operates: it asks the node what comes next,
-performs that, and rests. One waits for the state. If the node leads, one waits for the roster. While nodes gather, the
-operating thread itself waits in the store, so that a join costs one thread and no handing over. If something is asked
-of the node meanwhile, another thread takes over operating at once, and the first goes on waiting.
+It has three threads at most, and starts each when it is first needed. One operates: it asks the node what comes next,
+performs that, and rests. The other two watch the store: one for changes of the state, one for changes of the roster
+while the node wants to know of them.
 
 The node is used under one lock, which is never held while the store is asked. So a caller that asks the node gets an
 answer at once, even while the store hangs.
@@ -14,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import partial
 from operator import is_not
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,10 +51,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _LONGEST_WAIT: Duration = 30.0  # a bound for waits for news, so that a lost connection is noticed
 _AFTER_ERROR: Duration = 1.0  # a watcher whose connection fails leaves it to the operations to find out why
-_NOTHING = object()
 _MANY = 20
 _BREATH: Duration = 0.1  # for each that ends, also when time has run out: this process may have slept, and they with it
-_SETTLING: Duration = 0.001  # for each node of a round that has just formed: their agents all have to do at once
 _STATE, _ROSTER = "state", "roster"
 
 
@@ -92,20 +90,14 @@ class Driver:
         self._clock = clock
         self._patience = patience
         self._operations = Operations(backend)
-        self._changed, self._rested = _conditions()
+        self._changed, self._due, self._rested = _conditions()
         self._listeners: list[Callable[[], None]] = []
         self._pending: dict[int, _Pending] = {}
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[str, threading.Thread] = {}
         self._stopping = False
-        self._operator = object()  # the thread that holds it operates; made anew when another thread takes over
-        self._in_store = False  # whether it waits there, and not for `wake`
         self._woken = False
         self._rests = 0
-        self._watched: set[str] = set()
-        self._settled_at: Instant | None = None
-        self._useless = 0
-        self._known_before: object = _NOTHING
-        self._told: set[type[Exception]] = set()
+        self._logged: set[type[Exception]] = set()
         self._dropped = False
         drop_in_forks(self)
 
@@ -121,8 +113,7 @@ class Driver:
 
     def start(self) -> None:
         with self._changed:
-            if not self._threads and not self._stopping:
-                self._take_over()
+            self._start_thread("node", self._operate)
 
     def ask(self, question: Callable[[Node, Instant], T]) -> T:
         """What the node answers now. Returns at once, even if the store hangs."""
@@ -137,7 +128,7 @@ class Driver:
         with self._changed:
             order(self._node)
             self._changed.notify_all()
-        self.wake()
+            self.wake()
 
     def carry_out(self, order: Callable[[Node], Request], timeout: Duration) -> bool:
         """The same, and wait until it is done. Returns whether it was in time. Raises what prevents it for good."""
@@ -145,8 +136,7 @@ class Driver:
             request, pending = order(self._node), _Pending()
             self._pending[id(request)] = pending
             self._changed.notify_all()
-        self.wake()
-        with self._changed:
+            self.wake()
             self._changed.wait_for(lambda: pending.done or pending.fault or self._stopping, timeout)
             del self._pending[id(request)]
         if pending.fault is not None:
@@ -165,24 +155,19 @@ class Driver:
                 self._changed.wait(min(left, _LONGEST_WAIT))
 
     def wake(self) -> None:
-        """There is something to do: wake the operating thread, wherever it sleeps, or let another one work now."""
+        """Something was asked of the node: end the rest of the operating thread."""
         with self._changed:
             self._woken = True
-            self._changed.notify_all()
-            if self._in_store and not self._stopping:
-                try:
-                    self._take_over()
-                except RuntimeError as error:  # no thread can be started: the present one wakes when it is due
-                    self._tell(error)
+            self._due.notify()
 
     def stop(self) -> bool:
         """Close the backend, and end the threads. A store call that hangs is left behind. Returns whether there was
         none. Raises what closing raises."""
         with self._changed:
             self._stopping = True
-            threads = list(self._threads)
-            self._changed.notify_all()
-            self._rested.notify_all()
+            threads = list(self._threads.values())
+            for condition in (self._changed, self._due, self._rested):
+                condition.notify_all()
         closed = self._dropped or self._closed()
         until = later(self._clock.now(), self._patience.ending)
         for thread in threads:
@@ -193,7 +178,7 @@ class Driver:
     def drop(self) -> None:
         """This is a forked child. The threads, the connections and the lock belong to its parent: a thread that does
         not exist here may hold the lock."""
-        (self._changed, self._rested), self._threads = _conditions(), []
+        (self._changed, self._due, self._rested), self._threads = _conditions(), {}
         self._stopping = self._dropped = True
 
     def _closed(self) -> bool:
@@ -213,91 +198,66 @@ class Driver:
 
     # -- threads
 
-    def _take_over(self) -> None:
-        """A new thread operates, and the one that did so goes on waiting."""
-        before, operator = self._operator, object()
-        self._operator = operator
-        try:
-            self._begin("node", lambda: self._operate(operator))
-        except RuntimeError:  # no thread can be started
-            self._operator = before
-            raise
-        self._in_store = False
-
-    def _begin(self, name: str, target: Callable[[], None]) -> None:
-        thread = threading.Thread(target=target, name=f"rendezvous-{name}", daemon=True)
-        thread.start()
-        self._threads.append(thread)
-
-    def _operate(self, operator: object) -> None:
-        while not self._stopping and self._operator is operator:
-            try:
-                self._reconcile(operator)
-            except Exception as error:  # noqa: BLE001 - no thread may start; without beats the node is gone
-                self._tell(error)
-                self._nap(_MANY)
-
-    def _watch(self, kind: str) -> None:
-        """Make sure that a thread waits for changes of that kind."""
-        if kind not in self._watched and not self._stopping:
-            self._begin(kind, lambda: self._follow(kind))
-            self._watched.add(kind)
+    def _start_thread(self, name: str, target: Callable[[], None]) -> None:
+        """Start the thread, unless it was started before. Raises RuntimeError: no thread can be started."""
+        if name not in self._threads and not self._stopping:
+            thread = threading.Thread(target=target, name=f"rendezvous-{name}", daemon=True)
+            thread.start()
+            self._threads[name] = thread
 
     # -- operating
 
-    def _reconcile(self, operator: object) -> None:
-        """Do all that there is to do now, then rest."""
-        step = self._advance(self._next)
-        while not isinstance(step, Rest):
-            if self._stopping:
-                return
-            step = self._performed(step)
-        self._rest(step, operator)
+    def _operate(self) -> None:
+        outcome: Callable[[Instant], object] | None = None
+        while not self._stopping:
+            try:
+                known, outcome = outcome, None
+                step = self._advance(known)
+                if isinstance(step, Rest):
+                    self._rest(step)
+                else:
+                    outcome = self._performed(step)
+            except Exception as error:  # noqa: BLE001 - without heartbeats the other nodes would call this one gone
+                self._log_once(error)
+                for kind in (_STATE, _ROSTER):  # perhaps no thread can be started to watch
+                    self._note_news(kind)
+                self._sleep(self._patience.pauses.pause(_MANY))
 
-    def _performed(self, operation: Operation) -> Operation | Rest:
-        """Tell the node whether the operation was carried out."""
-        fault: Exception | None = None
-        answer = None
+    def _performed(self, operation: Operation) -> Callable[[Instant], object]:
+        """Perform it outside of the lock. Returns what gives the outcome to the node."""
         try:
-            answer = self._operations.perform(operation)
-        except Exception as error:  # noqa: BLE001 - what a fault of one operation means is the node's to say
-            fault = error
+            return partial(self._node.answered, self._operations.perform(operation))
+        except Exception as error:  # noqa: BLE001 - the node decides what a fault of one operation means
+            return partial(self._node.broke, error)
 
-        def heard(node: Node, now: Instant) -> Operation | Rest:
-            if fault is None:
-                node.answered(answer, now)
-            else:
-                node.broke(fault, now)
-            return self._next(node, now)
-
-        return self._advance(heard)
-
-    def _next(self, node: Node, now: Instant) -> Operation | Rest:
-        step = node.next(now, self._backend.vacant)
-        if isinstance(step, Rest):
-            self._rests += 1
-            self._rested.notify_all()
-        return step
-
-    def _advance(self, event: Callable[[Node, Instant], T]) -> T:
-        """Let the node go on, and tell those who wait what has become of it."""
+    def _advance(self, outcome: Callable[[Instant], object] | None) -> Operation | Rest:
+        """Give the node the outcome of the last operation, if there is one, and ask it for the next step. Wake the
+        threads that wait for what this has changed."""
         node = self._node
         with self._changed:
-            before = (node.state, node.connection.outage, node.fault, node.lingers)
-            found = event(node, self._clock.now())
+            before, now = self._shown(), self._clock.now()
+            if outcome is not None:
+                outcome(now)
+            step = node.next(now, self._backend.vacant)
+            if isinstance(step, Rest):
+                self._rests += 1
+                self._rested.notify_all()
             notes, settled = node.take_notes(), node.take_settled()
             for request, fault in settled:
                 if id(request) in self._pending:
                     pending = self._pending[id(request)]
                     pending.done, pending.fault = fault is None, fault
-            after = (node.state, node.connection.outage, node.fault, node.lingers)
-            changed = any(map(is_not, after, before))
+            changed = any(map(is_not, self._shown(), before))
             if changed or settled:
                 self._changed.notify_all()
         _log(notes)
         if changed:
             self._notify()
-        return found
+        return step
+
+    def _shown(self) -> tuple[object, ...]:
+        """What callers and listeners look at."""
+        return self._node.state, self._node.connection.outage, self._node.fault, self._node.lingers
 
     def _notify(self) -> None:
         for listener in self._listeners:
@@ -307,126 +267,71 @@ class Driver:
                 reason = f"a listener raised {type(error).__name__}: {error}"
                 get_logger().warning("rendezvous fault", reason=reason, exc_info=error)
 
-    # -- resting, and waiting for news
+    # -- resting, and watching for news
 
-    def _rest(self, rest: Rest, operator: object) -> None:
-        kind = _ROSTER if rest.roster else _STATE
+    def _rest(self, rest: Rest) -> None:
         with self._changed:
-            if self._woken or self._stopping:
-                self._woken = False
-                return
-            self._in_store = self._gathers() and kind not in self._watched
-            if self._in_store:
-                self._watched.add(kind)
-            else:
-                self._rest_here(rest)
-                return
-        self._rest_in_store(kind, rest, operator)
+            if rest.roster:
+                self._start_thread(_ROSTER, lambda: self._watch(_ROSTER))
+            if self._node.registered is not None:
+                self._start_thread(_STATE, lambda: self._watch(_STATE))
+            self._sleep(rest.until - self._clock.now())
 
-    def _rest_here(self, rest: Rest) -> None:
-        if self._node.registered is not None:
-            self._watch(_STATE)
-        if rest.roster:
-            self._watch(_ROSTER)
-        left = min(max(rest.until - self._clock.now(), 0.0), _LONGEST_WAIT)
-        self._changed.wait_for(lambda: self._woken or self._stopping, left)
-        self._woken = False
-
-    def _gathers(self) -> bool:
-        """Whether this node waits for the first round that it sees, or one has formed a moment ago."""
-        node = self._node
-        if node.registered is None or node.state is None or node.state.closed:
-            return False
-        if node.state.open and self._settled_at is None:
-            self._settled_at = later(self._clock.now(), _SETTLING * len(node.state.seats))
-        return self._settled_at is None or self._clock.now() < self._settled_at
-
-    def _rest_in_store(self, kind: str, rest: Rest, operator: object) -> None:
-        until = rest.until if self._settled_at is None else min(rest.until, self._settled_at)
-        limit = min(max(until - self._clock.now(), 0.0), _LONGEST_WAIT)
-        before = self._known(kind)
-        news = limit > 0 and self._waited(kind, limit)
-        self._take_news(kind, news)
+    def _sleep(self, seconds: Duration) -> None:
         with self._changed:
-            if self._operator is operator:
-                self._in_store = False
-                self._watched.discard(kind)
-        if self._operator is operator:
-            # What cannot be taken up now is news again at once; the next news shows whether it was taken up.
-            self._useless = self._useless + 1 if news and before == self._known_before else 0
-            self._known_before = before if news else _NOTHING
-            self._nap(self._useless)
-        else:
-            self._follow(kind)
+            self._due.wait_for(lambda: self._woken or self._stopping, min(max(seconds, 0.0), _LONGEST_WAIT))
+            self._woken = False
 
-    def _follow(self, kind: str) -> None:
+    def _watch(self, kind: str) -> None:
         useless = 0
         while not self._stopping:
-            if kind == _ROSTER and not self._node.wants_roster:
-                with self._changed:
-                    self._rested.wait_for(lambda: self._node.wants_roster or self._stopping, _LONGEST_WAIT)
-                continue
-            before = self._known(kind)
-            if self._waited(kind, _LONGEST_WAIT):
-                self._take_news(kind, news=True)
-                self._pass_on()
-                useless = useless + 1 if self._known(kind) == before else 0
+            try:
+                useless = useless + 1 if self._wait_for_news(kind) else 0
                 self._pause(useless)
+            except Exception as error:  # noqa: BLE001 - without its watchers a node hears nothing
+                if not isinstance(error, RendezvousError) and not self._stopping:
+                    self._log_once(error)
+                self._pause(_MANY)
+
+    def _wait_for_news(self, kind: str) -> bool:
+        """Wait in the store for news, then until the operating thread rests again: the same news would return until
+        the node has taken it up. Returns whether there was news that it could not take up."""
+        with self._changed:
+            self._rested.wait_for(lambda: kind == _STATE or self._node.wants_roster or self._stopping)
+            before, token, lacking = self._known(kind), self._node.token, self._node.lacking
+        if kind == _STATE:
+            news = self._backend.wait_for_state(token, _LONGEST_WAIT)
+        else:
+            news = self._backend.wait_for_roster(_LONGEST_WAIT, lacking)
+        if not news:
+            return False
+        with self._changed:
+            self._note_news(kind)
+            self._woken = True
+            self._due.notify()
+            rest = self._rests + 1
+            self._rested.wait_for(lambda: self._rests >= rest or self._stopping, _AFTER_ERROR)
+            return self._known(kind) == before
+
+    def _note_news(self, kind: str) -> None:
+        with self._changed:
+            (self._node.state_changed if kind == _STATE else self._node.roster_changed)()
 
     def _known(self, kind: str) -> object:
-        """Changes when news was taken up."""
-        with self._changed:
-            return self._node.token if kind == _STATE else self._node.seen.roster
-
-    def _waited(self, kind: str, timeout: Duration) -> bool:
-        """Whether there is news of that kind."""
-        with self._changed:
-            token, lacking = self._node.token, self._node.lacking
-        try:
-            if kind == _STATE:
-                return self._backend.wait_for_state(token, timeout)
-            return self._backend.wait_for_roster(timeout, lacking)
-        except Exception as error:  # noqa: BLE001 - a node without its watchers is deaf, and nobody would see why
-            if not isinstance(error, RendezvousError) and not self._stopping:
-                self._tell(error)
-            self._pause(_MANY)
-            return False
-
-    def _take_news(self, kind: str, news: bool) -> None:
-        """A thread that waited for the roster has not seen whether the state changed, unless another thread watches
-        it."""
-        with self._changed:
-            if kind == _ROSTER:
-                self._node.roster_changed()
-            if (news and kind == _STATE) or (kind == _ROSTER and _STATE not in self._watched):
-                self._node.state_changed()
-
-    def _pass_on(self) -> None:
-        """Let the news be taken up, and wait for that: otherwise the same news would come again and again."""
-        with self._changed:
-            target = self._rests + 1
-            self._woken = True
-            self._changed.notify_all()
-            self._rested.wait_for(lambda: self._rests >= target or self._stopping, _AFTER_ERROR)
+        """Changes when the node takes up news."""
+        return self._node.token if kind == _STATE else self._node.seen.roster
 
     def _pause(self, useless: int) -> None:
-        """What cannot be taken up now (the store is out of reach, or what is there cannot be read) is news again at
-        once: without a pause the threads would keep each other busy."""
+        """News that the node cannot take up (the store is out of reach, or its data cannot be read) returns
+        immediately: without a pause the threads would keep each other busy."""
         if useless > 0:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, self._patience.pauses.pause(useless))
 
-    def _nap(self, useless: int) -> None:
-        """The same for the operating thread; a wake ends the pause."""
-        if useless > 0:
-            with self._changed:
-                self._changed.wait_for(lambda: self._woken or self._stopping, self._patience.pauses.pause(useless))
-                self._woken = False
-
-    def _tell(self, error: Exception) -> None:
+    def _log_once(self, error: Exception) -> None:
         with self._changed:
-            known = type(error) in self._told
-            self._told.add(type(error))
+            known = type(error) in self._logged
+            self._logged.add(type(error))
         if not known:
             get_logger().warning("rendezvous fault", reason=f"{type(error).__name__}: {error}", exc_info=error)
 
@@ -497,11 +402,11 @@ class Operations:
         return None
 
 
-def _conditions() -> tuple[threading.Condition, threading.Condition]:
-    """Two conditions of one lock: something has changed; the node rests. So beats do not wake threads that wait for a
-    change."""
+def _conditions() -> tuple[threading.Condition, threading.Condition, threading.Condition]:
+    """Three conditions of one lock: something has changed; there is something to do; the node rests. Each has its own
+    waiters, so that a heartbeat wakes no caller."""
     lock = threading.RLock()
-    return threading.Condition(lock), threading.Condition(lock)
+    return threading.Condition(lock), threading.Condition(lock), threading.Condition(lock)
 
 
 def _log(notes: tuple[Note, ...]) -> None:

@@ -83,7 +83,7 @@ def start(memory):
 
 @pytest.fixture
 def gathering(start):
-    """A node that leads and waits for others. The thread that operates waits in the store for news of the roster."""
+    """A node that leads and waits for others."""
     one = start(nodes=(3, 3))
     one.join()
     eventually(lambda: one.leads)
@@ -92,7 +92,7 @@ def gathering(start):
 
 @pytest.fixture
 def following(gathering, start):
-    """A node that waits for others, too, and does not lead. It waits in the store for news of the state."""
+    """Another node that waits for others, and does not lead."""
     return followed(start)
 
 
@@ -388,12 +388,16 @@ def test_where_no_thread_is_to_be_had_it_says_so_and_may_be_started_later(start,
     one.member()
 
 
-def test_who_tells_it_something_then_need_not_care(gathering, no_threads, capsys):
+def test_node_that_cannot_start_watchers_polls_the_store(start, memory, no_threads, capsys):
+    one = start(patience=Patience(pauses=Backoff(first=0.01, longest=0.01)))
+    one.driver.start()
     no_threads()
-    gathering.driver.tell(lambda node: node.succeed())
-    gathering.driver.wake()
+    one.join()
+    one.member()
+    write(memory, closed)
+    eventually(lambda: one.driver.ask(lambda node, now: node.state.closed))
     assert capsys.readouterr().err.count("rendezvous fault") == 1
-    assert gathering.driver.stop()
+    assert one.driver.stop()
 
 
 # -- the end
