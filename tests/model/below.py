@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import random
 import threading
+import time
+import weakref
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,13 +40,14 @@ FAILURE = {0: ProcessFailure(0, 1, 1, global_rank=0)}
 OPERATIONS = ("set", "add", "compare_set", "check", "delete_key", "multi_get")
 EVENTS = ("crash", "restart", "fail", "leave", "answer lost", "never done", "done late", "forget", "older", "freeze")
 MOST_STEPS = 60_000
+KEEPERS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 class Thread:
     """One thread that runs only while the world lets it."""
 
-    def __init__(self, owner: Machine | None) -> None:
-        self.owner = owner
+    def __init__(self, owner: Machine, what: str) -> None:
+        self.owner, self.name = owner, f"{owner.key} {what}"
         self.go = threading.Semaphore(0)
         self.thread = threading.current_thread()
         self.waits_for: Wait | None = None
@@ -311,7 +314,8 @@ class Below:
         mine = threading.current_thread()
         known = self._known.get(mine)
         if known is None:  # the keeper of a pointer
-            known = self._known[mine] = Thread(machine)
+            KEEPERS.add(mine)
+            known = self._known[mine] = Thread(machine, "keeper")
             known.waits_for = wait
             self.threads.append(known)
         else:
@@ -331,6 +335,8 @@ class Below:
                 return
         if not thread.thread.is_alive():
             self._drop(thread)
+        while any(it.name == "rendezvous-pointer" and it not in KEEPERS for it in threading.enumerate()):
+            time.sleep(0.0002)  # one that was just started comes to its first step
 
     def _drop(self, thread: Thread) -> None:
         if thread in self.threads:
@@ -356,7 +362,7 @@ class Below:
             self._back.release()
 
         made = threading.Thread(target=run, daemon=True)
-        thread = Thread(machine)
+        thread = Thread(machine, kind)
         thread.thread = made
         self._known[made] = thread
         machine.threads[kind] = thread
@@ -373,7 +379,7 @@ class Below:
     def _may_go(self, thread: Thread) -> bool:
         wait, now = thread.waits_for, self.clock.now()
         owner = thread.owner
-        if owner is not None and (owner.dead or owner.frozen_until > now):
+        if owner.dead or owner.frozen_until > now:
             return owner.dead
         if wait is None or wait.closed.is_set() or wait.connection.broken or now >= wait.until:
             return True
@@ -411,7 +417,7 @@ class Below:
             self.end()
 
     def _step(self) -> None:
-        able = [thread for thread in self.threads if self._may_go(thread)]
+        able = sorted(filter(self._may_go, self.threads), key=lambda thread: thread.name)
         idle = [m for m in self.machines if m.acts and self._has_work(m)]
         choice = self.random.randrange(len(able) + len(idle)) if able or idle else -1
         if choice < 0:
@@ -463,7 +469,7 @@ class Below:
         answer = machine.operations.perform(operation)
         if isinstance(operation, WriteState) and answer and answer[2] and not self.lost_data:
             serial = answer[0].serial
-            must(serial > known, f"{machine.key} has written {serial} after {known}: {self._shown()}")
+            must(serial >= known, f"{machine.key} has written {serial} after {known}: {self._shown()}")
             self._serial = max(self._serial, serial)
         return answer
 

@@ -55,7 +55,7 @@ class TestPlanted:
             return (store.set(key, value) or value) if key.endswith("/moved") else versions.create(store, key, value)
 
         monkeypatch.setattr(over_store, "create", create)
-        found(range(400), events=MOVES)
+        found(range(30, 60), events=MOVES)
 
     def test_versions_without_a_fence(self, monkeypatch):
         monkeypatch.setattr(Versions, "_created", lambda self, store, number, value: self._put(store, number, value))
