@@ -262,7 +262,7 @@ def lease_unknown() -> None:
 
     reword(r"^(--node-id=\w+)\.\d+$", r"\1")
     beats = property(lambda self: self.keep_alive_interval * self.keep_alive_max_attempt)
-    put(RendezvousSettings, "window", lambda _: beats)
+    put(RendezvousSettings, "failure_timeout", lambda _: beats)
 
 
 def leader_wedged() -> None:
@@ -362,7 +362,7 @@ def host_told_to_go() -> None:
 
     def around(obstacle: Any) -> Any:
         def gives_up(self: Any, now: Any) -> Any:
-            since, window = self.connection.silent_since(self._asked_at), self.settings.window
+            since, window = self.connection.silent_since(self._asked_at), self.settings.failure_timeout
             if self.membership.joins and self.membership.round and since is not None and now - since > window:
                 return messages.no_answer(self.connection.outage, self.fault, window)
             return obstacle(self, now)
@@ -697,7 +697,7 @@ _ANY = ("sqlite", "c10d", "etcd", "etcd served", "static")
 _ETCD = ("etcd", "etcd served")
 
 DEFECTS: dict[str, Defect] = {
-    # A1. SIGSTOP of the agent that hosts the store, for longer than a window.
+    # A1. SIGSTOP of the agent that hosts the store, for longer than a failure timeout.
     "host_pauses": Defect(
         "a pause of some seconds of the agent that hosts the store ends healthy workers, and the agents of the others",
         host_pauses, ("c10d", "static"), ("agent_stop",)),

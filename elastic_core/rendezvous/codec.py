@@ -151,9 +151,14 @@ def decoded_state(data: bytes, known: Seats = NOBODY) -> State:
 def encoded_entry(entry: Entry) -> bytes:
     """The entry as bytes."""
     values = {name: _plain(getattr(entry, name)) for name in _ENTRY_TYPES}
-    if (told := entry.reported) is not None:
-        failure = told.failure and _report(told.failure, _FAILURES_IN_ENTRY, _IN_ENTRY)
-        values["reported"] = told.round, failure, told.leaves[:_LONGEST_TEXT], told.ended[:_MOST_UNREACHABLE]
+    if (reported := entry.reported) is not None:
+        failure = reported.failure and _report(reported.failure, _FAILURES_IN_ENTRY, _IN_ENTRY)
+        values["reported"] = (
+            reported.round,
+            failure,
+            reported.leaves[:_LONGEST_TEXT],
+            reported.ended[:_MOST_UNREACHABLE],
+        )
     return _dumped({"version": VERSION, **values})
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _PAUSES = Backoff(first=0.05, longest=1.0)
-_SLOW = 0.2  # windows that an answer may take; in longer ones the store was away
+_SLOW = 0.2  # failure timeouts that an answer may take; in longer ones the store was away
 _LATE = 0.5  # of an interval: a node that looks later than this after it should have has slept
 
 
@@ -22,42 +22,42 @@ class Connection:
     """See above. `asked` is always when the operation began that is not answered yet; None if there is none.
 
     Args:
-        window: seconds without a beat after which a node is called gone.
+        failure_timeout: seconds without a beat after which a node is called gone.
         interval: seconds between two beats.
         patience: seconds for an answer before an outage is reported.
         since: when the first of the attempts began that failed since the last answer; None if the last was answered.
         outage: how the store could last not be reached; None once nothing was left to do, and all was answered.
         failures: attempts that failed since all was well.
         retry_at: when the next attempt is due; None while attempts succeed.
-        told: whether the outage was reported.
+        logged: whether the outage was reported.
         away_at: when the store was last seen to be back by how long an answer took.
         extended: until when a node that slept waits for an answer before it fences itself off.
     """
 
-    window: Duration
+    failure_timeout: Duration
     interval: Duration
     patience: Duration
     since: Instant | None = None
     outage: Exception | None = None
     failures: int = 0
     retry_at: Instant | None = None
-    told: bool = False
+    logged: bool = False
     away_at: Instant | None = None
     extended: Instant | None = None
 
     @classmethod
     def of(cls, settings: RendezvousSettings) -> Connection:
         """Before the first attempt."""
-        return cls(settings.window, settings.keep_alive_interval, settings.timeout.heartbeat.total_seconds())
+        return cls(settings.failure_timeout, settings.keep_alive_interval, settings.timeout.heartbeat.total_seconds())
 
     def was_away(self, asked: Instant, now: Instant) -> bool:
         """Whether an answer that comes now shows that the store was away, or slept, or this node did. A store whose
-        answers are slow again and again is there: that counts once in a window."""
+        answers are slow again and again is there: that counts once in a failure timeout."""
         return self.outage is not None or self._slept(asked, now)
 
     def _slept(self, asked: Instant, now: Instant) -> bool:
-        lately = self.away_at is not None and now - self.away_at < self.window
-        return now - asked > _SLOW * self.window and not lately
+        lately = self.away_at is not None and now - self.away_at < self.failure_timeout
+        return now - asked > _SLOW * self.failure_timeout and not lately
 
     def answered(self, asked: Instant, now: Instant) -> Connection:
         """The operation has been answered. That counts at once, though other operations may still fail."""
@@ -81,9 +81,9 @@ class Connection:
 
     def rests(self) -> Connection:
         """Everything is done, so what went wrong before is past."""
-        if self.outage is None and not self.failures and not self.told:
+        if self.outage is None and not self.failures and not self.logged:
             return self
-        return replace(self, outage=None, failures=0, told=False)
+        return replace(self, outage=None, failures=0, logged=False)
 
     def may_try(self, now: Instant) -> bool:
         """Whether it is time for an attempt."""
@@ -100,7 +100,7 @@ class Connection:
     def is_news(self, asked: Instant | None, now: Instant) -> bool:
         """Whether to report an outage: once, when it has lasted for as long as a beat may take."""
         since = self.silent_since(asked)
-        return since is not None and now - since >= self.patience and not self.told
+        return since is not None and now - since >= self.patience and not self.logged
 
     def next_look(self, asked: Instant | None, now: Instant) -> Instant:
         """When to look next whether there is an outage to report: the thread that asks the store may hang."""
@@ -109,16 +109,16 @@ class Connection:
 
     def fence_at(self, asked: Instant | None, grace: Duration, now: Instant) -> Instant:
         """When this node will have fenced itself off unless the store answers. The last beat that was answered may be
-        an interval older than the first attempt that was not. `grace`: seconds beyond the window."""
+        an interval older than the first attempt that was not. `grace`: seconds beyond the failure timeout."""
         since = self.silent_since(asked)
-        due = later(now if since is None else since, self.window + grace - self.interval)
+        due = later(now if since is None else since, self.failure_timeout + grace - self.interval)
         return due if self.extended is None else max(due, self.extended)
 
     def fenced(self, asked: Instant | None, grace: Duration, now: Instant) -> tuple[Connection, bool]:
         """Whether the store was out of reach for too long. A process that was suspended finds that time has passed,
         though it could not have heard an answer: it has one more interval to hear one."""
         since = self.silent_since(asked)
-        due = None if since is None else later(since, self.window + grace - self.interval)
+        due = None if since is None else later(since, self.failure_timeout + grace - self.interval)
         if due is None or now < due:
             return self if self.extended is None else replace(self, extended=None), False
         if self.extended is not None:

@@ -44,7 +44,7 @@ class ReadState:
 @dataclass(frozen=True)
 class WriteState:
     """Write it in the place of the one that `token` names. [a triple: what stands, its token, and whether this was
-    written; None if that cannot be told]"""
+    written; None if that is unknown]"""
 
     state: State
     token: Token | None

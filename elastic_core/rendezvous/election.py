@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.settings import RendezvousSettings
 
-_DOUBTFUL = 0.5  # windows of silence of the leader, after which the line behind it is counted anew
+_DOUBTFUL = 0.5  # failure timeouts of silence of the leader, after which the line behind it is counted anew
 _ENOUGH = 2  # looks at a counter that stands still
 _MOST_FAULTS = 3  # of a leader's work in a row
-_BARRED = 10  # windows for which a leader that could not work leaves it to others
+_BARRED = 10  # failure timeouts for which a leader that could not work leaves it to others
 
 
 def position(state: State, key: str, older: int) -> int:
@@ -48,7 +48,7 @@ class Election:
     """What one node knows of the election.
 
     Args:
-        window: seconds of silence after which a node is taken for gone.
+        failure_timeout: seconds of silence after which a node is taken for gone.
         interval: seconds between two beats.
         leading: whether this node leads, as far as it knows.
         older: how many entries of nodes that wait are older than this node's, about.
@@ -57,12 +57,12 @@ class Election:
         line_seen: whether it has looked which nodes are before it, and is not leading.
         counter: the leaders' counter as last seen.
         doubted: whether the line was counted anew in this silence.
-        vacant_since: when the backend first told that the leader is gone.
+        vacant_since: when the backend first reported that the leader is gone.
         faults: how often in a row this node's work as a leader has failed.
         barred_until: until then this node does not lead, because it could not do the work.
     """
 
-    window: Duration
+    failure_timeout: Duration
     interval: Duration
     leading: bool = False
     older: int = 0
@@ -78,11 +78,11 @@ class Election:
     @classmethod
     def of(cls, settings: RendezvousSettings) -> Election:
         """Before this node has announced itself."""
-        return cls(settings.window, settings.keep_alive_interval)
+        return cls(settings.failure_timeout, settings.keep_alive_interval)
 
     def patience(self, place: int) -> Duration:
         """Seconds of silence until the node at this place steps in."""
-        return (1.0 + 0.25 * min(place - 1, 12)) * self.window
+        return (1.0 + 0.25 * min(place - 1, 12)) * self.failure_timeout
 
     def looks(self, place: int, beats: int) -> bool:
         """Whether to look at the leaders' counter with the next beat: those near the head of the line always do."""
@@ -123,7 +123,7 @@ class Election:
         moved = counter.value != before.value
         if moved or counter.unchanged < _ENOUGH:
             return replace(self, counter=counter, doubted=self.doubted and not moved)
-        doubtful = silence >= _DOUBTFUL * self.window and not self.doubted
+        doubtful = silence >= _DOUBTFUL * self.failure_timeout and not self.doubted
         seen = replace(self, counter=counter, doubted=self.doubted or doubtful, recount=self.recount or doubtful)
         silent = silence >= self.patience(place) and not self.barred(now)
         return seen.steps_in("the node that led is silent") if silent else seen
@@ -132,14 +132,14 @@ class Election:
         """The leader could not count either."""
         return self if self.counter is None else replace(self, counter=self.counter.after_outage(0, now))
 
-    def told_vacant(self, vacant: bool, now: Instant, place: int) -> Election:
+    def reported_vacant(self, vacant: bool, now: Instant, place: int) -> Election:
         """Take in whether the backend saw the leader go. The next in line need not wait for silence; the others wait
         for the next."""
         if self.leading or not vacant:
             return self if self.vacant_since is None else replace(self, vacant_since=None)
         since = now if self.vacant_since is None else self.vacant_since
         seen = self if since == self.vacant_since else replace(self, vacant_since=since)
-        due = now - since >= self.patience(place) - self.window and not self.barred(now)
+        due = now - since >= self.patience(place) - self.failure_timeout and not self.barred(now)
         return seen.steps_in("the node that led is gone") if due and not seen.stepping_in else seen
 
     def worked(self) -> Election:
@@ -153,4 +153,4 @@ class Election:
             return self
         if self.faults + 1 < _MOST_FAULTS:
             return replace(self, faults=self.faults + 1)
-        return replace(self.steps_back(), barred_until=later(now, _BARRED * self.window))
+        return replace(self.steps_back(), barred_until=later(now, _BARRED * self.failure_timeout))

@@ -90,9 +90,9 @@ def _endpoint(endpoint: str, place: tuple[str, ...] | None) -> dict[str, Any]:
         return {place[0]: endpoint}
     try:
         if place is None:
-            raise ValueError(f"found {endpoint!r}, and a store that is told no place")
+            raise ValueError(f"found {endpoint!r}, and a store that takes no place")
         host, port = split_host_port(endpoint, _NO_PORT)
     except ValueError as error:
-        told = f"expected a place of the store, {error}"
-        raise ConfigurationError(Problem("--rdzv-endpoint", told)) from error
+        found = f"expected a place of the store, {error}"
+        raise ConfigurationError(Problem("--rdzv-endpoint", found)) from error
     return {"host": host, "port": port} if port else {"host": host}

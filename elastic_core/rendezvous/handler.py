@@ -316,7 +316,7 @@ class DynamicRendezvousHandler(RoundHandler):
     # -- following a round
 
     def introduce(self, role: str, local_world_size: int, max_restarts: int, stop_timeout: Duration) -> None:
-        def told(node: Node, now: Instant) -> None:
+        def describe(node: Node, now: Instant) -> None:
             node.entry = _checked(
                 replace(
                     node.entry,
@@ -327,13 +327,13 @@ class DynamicRendezvousHandler(RoundHandler):
                 )
             )
 
-        self._driver.ask(told)
+        self._driver.ask(describe)
 
     def rank_by(self, policy: RankPolicy) -> None:
-        def told(node: Node, now: Instant) -> None:
+        def set_policy(node: Node, now: Instant) -> None:
             node.settings = replace(node.settings, rank_policy=partial(_in_order, policy))
 
-        self._driver.ask(told)
+        self._driver.ask(set_policy)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         self._driver.subscribe(listener)

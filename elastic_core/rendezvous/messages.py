@@ -34,9 +34,9 @@ def no_answer(outage: Exception | None, fault: Exception | None, seconds: Durati
     """The store did not answer within so many seconds. `outage` and `fault` say why, as far as that is known."""
     if isinstance(outage, RendezvousConnectionError):
         return outage
-    told = f": {type(fault).__name__}: {fault}" if fault else ""
+    reason = f": {type(fault).__name__}: {fault}" if fault else ""
     return RendezvousConnectionError(
-        f"expected the rendezvous store to answer within {seconds:g} s, found that it did not{told}"
+        f"expected the rendezvous store to answer within {seconds:g} s, found that it did not{reason}"
     )
 
 
@@ -45,12 +45,12 @@ def no_contact(
 ) -> RendezvousConnectionError:
     """The store has never answered. `outage` and `fault`: as of `no_answer`."""
     seconds, option = settings.first_contact
-    told = str(outage or (f"{type(fault).__name__}: {fault}" if fault else "it does not answer at all"))
-    where = f" at {settings.endpoint}" if settings.endpoint not in told else ""
-    advice = "" if "endpoint" in told else "; check --rdzv-endpoint, and that the store runs"
+    reason = str(outage or (f"{type(fault).__name__}: {fault}" if fault else "it does not answer at all"))
+    where = f" at {settings.endpoint}" if settings.endpoint not in reason else ""
+    advice = "" if "endpoint" in reason else "; check --rdzv-endpoint, and that the store runs"
     return RendezvousConnectionError(
         f"expected a first answer of the rendezvous store{where} within {seconds:g} s (--rdzv-conf={option}), found: "
-        f"{told}{advice}"
+        f"{reason}{advice}"
     )
 
 
@@ -71,13 +71,13 @@ def no_place(
 
 def _closed(state: State, run_id: str, was_closed: bool, has_run: bool) -> RendezvousError:
     assert state.closed is not None
-    told = f"the job {run_id!r} was closed by {state.closed.by}: {state.closed.reason}"
+    reason = f"the job {run_id!r} was closed by {state.closed.by}: {state.closed.reason}"
     if state.closed.succeeded and not was_closed and not has_run:
-        return RendezvousGracefulExitError(f"{told}; this node was not needed")
+        return RendezvousGracefulExitError(f"{reason}; this node was not needed")
     advice = "; for a new job choose another --rdzv-id" if was_closed else ""
     if has_run and state.closed.succeeded:
         advice = "; the workers of this node, which ran before, are not among those that succeeded"
-    error = RendezvousClosedError(told + advice)
+    error = RendezvousClosedError(reason + advice)
     error.succeeded = state.closed.succeeded
     error.failures = {} if state.closed.succeeded else first_failures(state)
     return error
@@ -98,13 +98,13 @@ def _bounds(settings: RendezvousSettings) -> str:
     return f"{settings.min_nodes} to {settings.max_nodes} nodes to join"
 
 
-def fenced(seconds: Duration, window: Duration, outage: Exception | None) -> Verdict:
+def fenced(seconds: Duration, failure_timeout: Duration, outage: Exception | None) -> Verdict:
     """The node is fenced: the store was out of reach for so many seconds."""
     answer = f"the last answer was: {outage}" if outage else "it does not answer at all"
     return Verdict(
         Outcome.FENCED,
-        f"the rendezvous store was out of reach for {seconds:.1f} s; after {window:g} s without a beat other nodes "
-        f"call this node gone, if they reach the store; {answer}",
+        f"the rendezvous store was out of reach for {seconds:.1f} s; after {failure_timeout:g} s without a beat other "
+        f"nodes call this node gone, if they reach the store; {answer}",
     )
 
 

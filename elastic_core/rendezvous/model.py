@@ -209,7 +209,7 @@ class State:
         max_restarts: how many failures are forgiven: the most that a member of the last round allows.
         reason: why the round formed just then.
         refused: keys that may not take part, and why.
-        min_nodes, max_nodes: bounds of the job, as the node that formed the round was told; 0 before the first.
+        min_nodes, max_nodes: bounds of the job, as configured on the node that formed the round; 0 before the first.
         serial: counted up with every change: of two states of one store, the later one has the greater.
         origin: the key of the node that wrote the first state of the job, which tells it from an earlier job of its id.
     """
@@ -256,7 +256,7 @@ class State:
 
     def neighbour(self, key: str) -> Seat | None:
         """The seat of whom this member watches: the next one, in rank order, that is not known to be gone or done. So a
-        lost agent is told by one other. None: there is no other, or the node is no member."""
+        lost agent is reported by one other. None: there is no other, or the node is no member."""
         rank, size, out = self.rank(key), len(self.seats), {*self.gone, *self.done}
         if rank is None or self.closed:
             return None
@@ -308,14 +308,14 @@ def failed(state: State, round_id: RoundId, report: Report) -> State:
     if state.closed or state.round != round_id or not state.seated(report.key):
         return state
     if state.open:
-        told = replace(state, open=False, end=End(Cause.FAILURE, report.node, why(report), (report,)))
+        amended = replace(state, open=False, end=End(Cause.FAILURE, report.node, why(report), (report,)))
     elif state.end and _is_new(report, state.end):
-        told = replace(state, end=_with_report(state.end, report))
+        amended = replace(state, end=_with_report(state.end, report))
     else:
         return state
     incurable = not all(failure.curable for failure in report.failures)
     alone = len(state.seats) == 1  # no peer whose loss could be the cause
-    return counted_failure(told, incurable) if report.certain or incurable or alone else told
+    return counted_failure(amended, incurable) if report.certain or incurable or alone else amended
 
 
 def _is_new(report: Report, end: End) -> bool:

@@ -135,7 +135,7 @@ class Node:
         self._requests_at = LONG_AGO
         self._request_fails_since: Instant | None = None
         self._refusals = 0
-        self._told_at = LONG_AGO
+        self._reported_at = LONG_AGO
         self._settled: tuple[tuple[Request, Exception | None], ...] = ()
         # Operations and what goes wrong with them.
         self._asked: Operation | None = None
@@ -161,13 +161,13 @@ class Node:
         self._give_up_round()
         self.membership = self.membership.wants(self.state)
         self._registers = True
-        told = self.entry.reported
+        reported = self.entry.reported
         self.entry = replace(
             self.entry,
             after=self.membership.round,
             waits=True,
             done=NO_ROUND,
-            reported=told if told is not None and told.round == self.membership.round else None,
+            reported=reported if reported is not None and reported.round == self.membership.round else None,
             address=where.master_addr,
             port=where.master_port,
             unreachable=tuple(unreachable),
@@ -200,9 +200,9 @@ class Node:
 
     def fail(self, failures: Mapping[int, ProcessFailure]) -> None:
         """Its workers failed."""
-        told = tuple(bounded(failure) for failure in failures.values())
+        shown = tuple(bounded(failure) for failure in failures.values())
         self._reports += 1
-        report = Report(self.key, self.entry.node, told, is_certain(failures), self._reports)
+        report = Report(self.key, self.entry.node, shown, is_certain(failures), self._reports)
         self.request(Amend(model.failed, (self.membership.round, report), {"failure": report}))
 
     def succeed(self) -> None:
@@ -215,8 +215,8 @@ class Node:
     def leave(self, reason: str) -> Request:
         """It takes part no longer, for good; a join ends. Its entry stays for as long as its workers may run, because
         the others wait for them to stop. Returns the request that is settled once the others can know."""
-        told = self._go(reason)
-        return told if self.membership.running else self._retire()
+        request = self._go(reason)
+        return request if self.membership.running else self._retire()
 
     def retire(self, reason: str) -> Request:
         """As `leave`, and no worker runs here any more."""
@@ -290,7 +290,7 @@ class Node:
 
     def answered(self, answer: Any, now: Instant) -> None:
         """The operation that `next` asked for was carried out; `effects` says what the answer is."""
-        operation, asked = self._take_asked(now)
+        operation, asked = self._end_operation(now)
         away, silent = self.connection.was_away(asked, now), self.connection.silent_since(asked)
         self.connection = self.connection.answered(asked, now)
         if away:
@@ -299,7 +299,7 @@ class Node:
         if self._asked_for != "work":
             self._answers = True
         if isinstance(operation, ReadState):
-            self._take(answer[0], answer[1], now)
+            self._on_state_read(answer[0], answer[1], now)
         elif isinstance(operation, WriteState):
             self._written(operation, answer, now)
         elif isinstance(operation, ReadRoster):
@@ -315,7 +315,7 @@ class Node:
 
     def broke(self, error: Exception, now: Instant) -> None:
         """The operation that `next` asked for failed. What was read before it may no longer stand."""
-        _, asked = self._take_asked(now)
+        _, asked = self._end_operation(now)
         purpose = self._asked_for
         self._state_stale = self._roster_stale = True
         self._looks, self._looking = (*self._looking, *self._looks), ()
@@ -336,13 +336,13 @@ class Node:
             self._work_failed(error, now)
 
     def _request_failed(self, error: Exception, outage: bool, now: Instant) -> None:
-        """An outage passes. A request that fails for another reason for a whole window fails for good: it must not hold
-        up the rest."""
+        """An outage passes. A request that fails for another reason for a whole failure timeout fails for good: it must
+        not hold up the rest."""
         self._requests_at = later(self.connection.retry_at or LONG_AGO, _AFTER)
         if outage:
             return
         self._request_fails_since = now if self._request_fails_since is None else self._request_fails_since
-        if now - self._request_fails_since >= self.settings.window:
+        if now - self._request_fails_since >= self.settings.failure_timeout:
             self._settle(error)
 
     def _work_failed(self, error: Exception, now: Instant) -> None:
@@ -357,7 +357,7 @@ class Node:
             self._note("warning", "rendezvous fault", trace, reason=f"{type(error).__name__}: {error}")
         self.fault = error
 
-    def _take(self, found: State | Unreadable | None, token: Token | None, now: Instant) -> None:
+    def _on_state_read(self, found: State | Unreadable | None, token: Token | None, now: Instant) -> None:
         """A store that knows less than this node does has lost its memory (its host was started anew): the first node
         that notices writes back what the nodes know."""
         if self.state is not None and token == self.token:
@@ -380,15 +380,15 @@ class Node:
         if state == self.state and state.round and not was_spoilt:  # another node gave it back
             self._has_lost_data(now)
         elif self.state is not None and state.round != self.state.round:  # perhaps given back to a store that was empty
-            self.seen = self.seen.all_back_by(later(now, self.settings.window))
-        self._took(state, token, now)
+            self.seen = self.seen.all_back_by(later(now, self.settings.failure_timeout))
+        self._adopt_state(state, token, now)
 
     def _pass_over(self, found: Unreadable, token: Token | None, now: Instant) -> None:
         """Something else has written in the place of the state; see `repair`."""
         first = self.repair.since is None
         self.repair, remedy = self.repair.sees(found, self.state, now)
         if remedy is Remedy.PASS_OVER:
-            self._took(State(), token, now)
+            self._adopt_state(State(), token, now)
         elif remedy in (Remedy.PUT_BACK, Remedy.CHALLENGE):
             if first and remedy is Remedy.PUT_BACK:
                 self._note("warning", "state spoilt", reason=found.reason)
@@ -402,7 +402,7 @@ class Node:
         self._state_stale = True
         self.connection = self.connection.failed(now, None, now)
 
-    def _took(self, state: State, token: Token | None, now: Instant) -> None:
+    def _adopt_state(self, state: State, token: Token | None, now: Instant) -> None:
         """This state stands in the store. The roster has to be read again: no decision about a state uses a roster that
         was read before it, because a node that announced itself in between would be missing."""
         self._extend_join(now)
@@ -448,7 +448,7 @@ class Node:
         if not written:
             self._to_give_back = None
             self._refusals += self._asked_for == "request"
-            self._take(state, token, now)
+            self._on_state_read(state, token, now)
             return
         if self.repair.challenges:
             self._to_give_back = None
@@ -457,7 +457,7 @@ class Node:
         if self._asked_for == "work" and isinstance(self._decision, Write):
             reason = self._decision.reason
             self._note("debug", "rendezvous state written", round=operation.state.round.number, reason=reason)
-        self._took(operation.state, token, now)
+        self._adopt_state(operation.state, token, now)
 
     def _observe(self, found: tuple[Registration, ...], now: Instant) -> None:
         state = self.state or State()
@@ -550,7 +550,7 @@ class Node:
         entry. None could beat or lead meanwhile, either."""
         self.seen, self.election = self.seen.after_outage(now), self.election.after_outage(now)
         if self.state is not None and self.state.round:
-            self.seen = self.seen.all_back_by(later(now, self.settings.window))
+            self.seen = self.seen.all_back_by(later(now, self.settings.failure_timeout))
 
     def _wait_longer(self, seconds: Duration) -> None:
         """Time in which no node could come back does not count as time that members had for it."""
@@ -568,7 +568,7 @@ class Node:
         """One operation, to be answered before `next` is asked again, or a rest. `vacant`: the backend says that the
         leader has gone."""
         if self.registered is not None and (vacant or self.election.vacant_since is not None):
-            self.election = self.election.told_vacant(vacant, now, self._place)
+            self.election = self.election.reported_vacant(vacant, now, self._place)
         operation = self._operation(now) if self.connection.may_try(now) else None
         if operation is None:
             if self.connection.retry_at is None and not self._requests:  # else there is something left to do
@@ -577,13 +577,13 @@ class Node:
         self._asked, self._asked_at = operation, now
         return operation
 
-    def _take_asked(self, now: Instant) -> tuple[Operation | None, Instant]:
+    def _end_operation(self, now: Instant) -> tuple[Operation | None, Instant]:
         taken = self._asked, now if self._asked_at is None else self._asked_at
         self._asked = self._asked_at = None
         return taken
 
     def _all_is_well(self) -> None:
-        if self.connection.told:
+        if self.connection.logged:
             self._note("info", "store is back")
         self.connection, self.fault, self.election = self.connection.rests(), None, self.election.worked()
 
@@ -659,10 +659,10 @@ class Node:
             return WriteState(self._counted(changed), self.token)
         self._report(**request.later)
         if self.registered != self.entry:
-            self._told_at = now
+            self._reported_at = now
             return self._announce(self.entry)
         leaves = not self._registers or any(isinstance(other, Retire) for other in self._requests)
-        due = later(self._told_at, _HEARD * (1 + min(self._place, _LINE)))
+        due = later(self._reported_at, _HEARD * (1 + min(self._place, _LINE)))
         if leaves and now < due:  # until the leader has seen the entry
             self._requests_at = due
         elif leaves and self._refusals < _ATTEMPTS:
@@ -680,8 +680,8 @@ class Node:
 
     def _report(self, **facts: Any) -> None:
         """In the entry; see `Reported`."""
-        told, round_id = self.entry.reported, self.membership.round
-        before = told if told is not None and told.round == round_id else Reported(round_id)
+        reported, round_id = self.entry.reported, self.membership.round
+        before = reported if reported is not None and reported.round == round_id else Reported(round_id)
         self.entry = replace(self.entry, reported=replace(before, **facts))
 
     def _settle(self, fault: Exception | None = None) -> None:
@@ -693,9 +693,9 @@ class Node:
         waits = any(isinstance(request, Amend) for request in self._requests)
         if waits or not self._registers:
             return None
-        state, told = self.state or State(), self.entry.reported
+        state, reported = self.state or State(), self.entry.reported
         ended = sorted(filter(state.seated, self.seen.ended)) if self._leaves_to_leader(state) else []
-        if ended != list(told.ended if told else ()):
+        if ended != list(reported.ended if reported else ()):
             self._report(ended=tuple(ended))
         return None if self.registered == self.entry else self._announce(self.entry)
 
@@ -782,7 +782,7 @@ class Node:
 
     @property
     def wants_roster(self) -> bool:
-        """Whether it wants to be told of changes of the roster."""
+        """Whether it wants to hear of changes of the roster."""
         return self.election.leading or self.lingers
 
     @property
@@ -849,7 +849,7 @@ class Node:
             since = self.connection.silent_since(self._asked_at)
             self.connection, cut_off = self.connection.fenced(self._asked_at, grace, now)
             if cut_off and since is not None:
-                found = messages.fenced(now - since, self.settings.window, self.connection.outage)
+                found = messages.fenced(now - since, self.settings.failure_timeout, self.connection.outage)
                 self.membership = replace(self.membership, cut_off=True)
         return found
 
@@ -893,7 +893,7 @@ class Node:
         if since is not None and self.connection.is_news(since, now):
             reason = str(self.connection.outage or "it does not answer")
             self._note("warning", "store out of reach", seconds=round(now - since, 1), reason=reason)
-            self.connection = replace(self.connection, told=True)
+            self.connection = replace(self.connection, logged=True)
         return self.connection.next_look(since, now)
 
     def fence_at(self, now: Instant, grace: Duration) -> Instant:
@@ -904,7 +904,7 @@ class Node:
         """By when workers of its last round have to be gone; None: they may take as long as they need. Others may go on
         without this node once it is fenced: its workers have half a beat then. If it was called gone, or a round has
         formed without it, they have no time. For a node that has left the others wait until it says that it is done;
-        the store may go meanwhile, because the whole job was told to end."""
+        the store may go meanwhile, because the whole job was asked to end."""
         state, member = self.state or State(), self.membership
         if state.closed:
             return None

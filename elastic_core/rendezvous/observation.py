@@ -106,7 +106,7 @@ class Observation:
         }
         since = {seen.entry.key: seen.since for seen in self.roster}
         reports = (item.entry.reported for item in found if item.entry is not None)
-        heard = self.heard.union(*(told.ended for told in reports if told is not None and told.round == state.round))
+        heard = self.heard.union(*(said.ended for said in reports if said is not None and said.round == state.round))
         ended = self.ended | (heard - self.heard)
         seen = replace(self, registrations=found, counters=counters, leased=leased, looked=True)
         seen = replace(seen, ended=ended, heard=heard)
@@ -200,8 +200,8 @@ class Observation:
         return any(key in state.busy or any(item.key == key for item in self.registrations) for key in self.ended)
 
     def dead(self, state: State, now: Instant) -> str | None:
-        """A key whose entry is useless: it has been late for another window, or its agent has ended, and no running
-        round has it."""
+        """A key whose entry is useless: it has been late for another failure timeout, or its agent has ended, and no
+        running round has it."""
         patience = 2 * self.interval * self.attempts
         idle = [item.key for item in self.registrations if not (state.open and state.seated(item.key))]
         for key in idle:  # also one whose entry cannot be read

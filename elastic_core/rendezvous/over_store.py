@@ -400,25 +400,25 @@ class OverStore(RosterBackend):
         if served is None:
             return None
         where, connection = served
-        told = self._seal.sealed(epoch.keys.moved, where.encode())
+        forward = self._seal.sealed(epoch.keys.moved, where.encode())
         try:
             begun = self._known_as(epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch())))
             with contextlib.suppress(SpoiltStateError):  # then the nodes give back what they know
                 standing = epoch.versions.standing()
                 if standing is not None:
                     begun.versions.write(connection.store, standing[0], 0)
-            found = create(store, epoch.keys.moved, told)
+            found = create(store, epoch.keys.moved, forward)
         except Moving:  # somebody has pointed it elsewhere, before anything stood in it
             self._mover.serve_no_more()
             return None
         finally:
             connection.release()
-        if found != told:
+        if found != forward:
             self._mover.serve_no_more()
             return found
         get_logger().info("store taken over", endpoint=where)
         self._pointer = Pointer(self._mover, self._run_id, self._seal, where)
-        return told
+        return forward
 
     def _give_way(self, store: Store, epoch: _Epoch) -> None:
         """Raises Moving where nodes have gone on at the endpoint, while this store was cut off from it: all that are

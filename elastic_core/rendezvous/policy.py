@@ -102,10 +102,10 @@ def decide(
 
 def _with_reports(roster: Roster, state: State) -> State:
     """The state with the failures that nodes report in their entries, and without those that leave."""
-    for key, told in ((seen.entry.key, seen.entry.reported) for seen in roster):
-        if told is not None and told.round == state.round:
-            state = state if told.failure is None else failed(state, told.round, told.failure)
-            state = left(state, key, told.leaves) if told.leaves else state
+    for key, reported in ((seen.entry.key, seen.entry.reported) for seen in roster):
+        if reported is not None and reported.round == state.round:
+            state = state if reported.failure is None else failed(state, reported.round, reported.failure)
+            state = left(state, key, reported.leaves) if reported.leaves else state
     return state
 
 
@@ -147,7 +147,7 @@ def _why_lost(state: State, lost: list[str], roster: Roster, settings: Rendezvou
     late = {seen.entry.key: seen.ended for seen in roster if seen.late}
     kinds = {
         "its agent has ended": [key for key in lost if late.get(key)],
-        f"no beat for {settings.window:g} s": [key for key in lost if late.get(key) is False],
+        f"no beat for {settings.failure_timeout:g} s": [key for key in lost if late.get(key) is False],
         "left without a word": [key for key in lost if key not in late],
     }
     return "; ".join(f"lost {', '.join(state.names(keys))}: {why}" for why, keys in kinds.items() if keys)
@@ -176,7 +176,7 @@ def _while_gathering(
         return Wait(reason, None, len(ready), settings.min_nodes, names)
     since = now if enough_since is None else enough_since
     ahead = any(entry.after.number > state.round.number for entry in alive(roster, state))
-    if ahead and now < (given_back := later(since, settings.window)):
+    if ahead and now < (given_back := later(since, settings.failure_timeout)):
         reason = f"{len(ready)} nodes joined, waiting for the state that the store has lost"
         return Wait(reason, given_back, len(ready), settings.max_nodes, names)
     until = _until(ready, missing, state, settings, since)
@@ -200,10 +200,10 @@ def _until(
 ) -> Instant | None:
     """When to form a round with those that are ready, at the latest; None for at once. Spares are always ready first:
     without this they would take the places of members that only stop their workers. Such members live, so they learn of
-    the end of the round within a window."""
+    the end of the round within a failure timeout."""
     full = len(ready) >= settings.max_nodes
     if missing:
-        stopping: Duration = settings.window + max(entry.stop_timeout for entry in missing)
+        stopping: Duration = settings.failure_timeout + max(entry.stop_timeout for entry in missing)
         return later(since, stopping if full else max(stopping, settings.timeout.close.total_seconds()))
     known = any(state.seated(entry.key) for entry in ready)  # else no member of the last round is left: a new gathering
     return None if (full and not missing) or known else later(since, settings.timeout.last_call.total_seconds())
@@ -222,7 +222,7 @@ def _impostors(roster: Roster, state: State, settings: RendezvousSettings, now: 
     found = []
     for seen in roster:
         holder = seen.entry if seen.late else names[seen.entry.node]
-        if holder is not seen.entry and now - seen.since > 2 * settings.window:
+        if holder is not seen.entry and now - seen.since > 2 * settings.failure_timeout:
             where = holder.address or holder.host
             found.append((seen.entry.key, f"the name {holder.node} is taken by a live agent at {where}"))
     return found
@@ -316,8 +316,8 @@ def _blamed(
     out = [key for key in state.seats.keys if key not in here]
     if not out:
         return None
-    told = set(state.gone)
-    lost = [key for key in out if key not in told]
+    known = set(state.gone)
+    lost = [key for key in out if key not in known]
     if not lost:
         names = ", ".join(state.names(out))
         return followed(state, Cause.LEFT, names, f"{names} left")

@@ -50,7 +50,7 @@ class Repair:
     @classmethod
     def of(cls, settings: RendezvousSettings) -> Repair:
         """While all is well."""
-        return cls(min(settings.window, _INTERVALS * settings.keep_alive_interval))
+        return cls(min(settings.failure_timeout, _INTERVALS * settings.keep_alive_interval))
 
     def sees(self, found: Unreadable, known: State | None, now: Instant) -> tuple[Repair, Remedy]:
         """This stands in the place of the state, of which the node knows that."""

@@ -72,7 +72,7 @@ class HmacSeal:
 
     def opened(self, place: str, value: bytes) -> bytes | None:
         """The bytes without the signature; None for what nobody has signed for this place who knows a secret. That is
-        counted, and told once."""
+        counted, and logged once."""
         if not self._keys:
             return value
         head, data = value[:_LENGTH], value[_LENGTH:]

@@ -118,7 +118,7 @@ class RendezvousSettings:
         return self.connect_timeout, "connect_timeout"
 
     @property
-    def window(self) -> Duration:
+    def failure_timeout(self) -> Duration:
         """Seconds without a beat after which a node counts as gone. After as many seconds without the store a node is
         fenced."""
         if self.lease_ttl is not None:

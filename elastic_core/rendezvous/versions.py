@@ -172,13 +172,13 @@ def delete(store: Store, key: str) -> bool:
 def point(store: Store, keys: Keys, seal: Seal, where: str) -> bool:
     """Let whoever finds this epoch of a store, which holds no state yet, go on elsewhere. Returns false where nodes
     have agreed on a state in it."""
-    told, first = seal.sealed(keys.moved, where.encode()), keys.state(1)
+    pointer, first = seal.sealed(keys.moved, where.encode()), keys.state(1)
     before = peek(store, keys.moved)
     if before is not None:  # it is pointed at already, or where the store was
-        return before == told or compare_set(store, keys.moved, before, told) == told
+        return before == pointer or compare_set(store, keys.moved, before, pointer) == pointer
     if peek(store, first) is not None or as_number(keys.head, peek(store, keys.head) or b"0"):
         return False
-    create(store, keys.moved, told)
+    create(store, keys.moved, pointer)
     if create(store, first, _MOVING + seal.sealed(_marker_at(first), b"[]")).startswith(_MOVING):
         return True
     delete(store, keys.moved)  # or nobody could take this store over
@@ -235,7 +235,7 @@ class Versions:
                 number += 1
                 self._known = (number, value)
                 continue
-            told, head = head, self._head(store) if number or head else 0
+            before, head = head, self._head(store) if number or head else 0
             if head <= number and self._is_stored(store):
                 return self.standing()
             if head <= number and not self._observes:
@@ -244,7 +244,7 @@ class Versions:
                 self._known, number = None, max(0, head - 1)
             elif head - KEPT > number:
                 number = head - 1  # the next ones were deleted
-            elif told > number:  # before it was looked for; and so late a version is not deleted yet
+            elif before > number:  # before it was looked for; and so late a version is not deleted yet
                 raise foreign(f"the state under the key {self._keys.state(number + 1)!r}", f"none, but the head {head}")
         raise foreign(f"a head that keeps up with the states under {self._keys.state(number)!r}", f"{head}")
 
@@ -289,11 +289,11 @@ class Versions:
 
     def freeze(self, store: Store, heirs: Sequence[str]) -> None:
         """No version is written in this epoch any more: what stands is what one of these nodes takes along."""
-        told = json.dumps(heirs[:_MOST_HEIRS]).encode()
+        heirs_listed = json.dumps(heirs[:_MOST_HEIRS]).encode()
         for _ in range(_MOST_READ):
             self.newest(store)
             key = self._keys.state(self._number() + 1)
-            value = _MOVING + self._seal.sealed(_marker_at(key), told)
+            value = _MOVING + self._seal.sealed(_marker_at(key), heirs_listed)
             if create(store, key, value) == value:
                 return
         raise foreign(f"a place for a version after {self._number()}", "that others write there all the time")

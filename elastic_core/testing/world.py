@@ -147,7 +147,8 @@ class World:
     """See above. Nodes are called by name; all that happens follows from `seed`.
 
     Args:
-        leases: whether the store itself drops the entries of those that have not beaten for `lease_ttl`, or a window.
+        leases: whether the store itself drops the entries of those that have not beaten for `lease_ttl`, or a failure
+            timeout.
         grace: what `RosterBackend.grace` says.
 
     Attributes:
@@ -276,10 +277,10 @@ class World:
         self.clock.advance(until - self.clock.now())
 
     def _end_leases(self) -> None:
-        """Of those that have stood still for a window."""
+        """Of those that have stood still for a failure timeout."""
         if not self.store.leases:
             return
-        now, ttl = self.clock.now(), self.settings.lease_ttl or self.settings.window
+        now, ttl = self.clock.now(), self.settings.lease_ttl or self.settings.failure_timeout
         before, self._leases = self._leases, {}
         for key, row in self.store.rows:
             known = before.get(key)

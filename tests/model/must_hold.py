@@ -84,7 +84,10 @@ def _check_end(rules: Rules, world: World, old: State, new: State, actors: dict[
         must(not (healthy and blamed and blamed <= done), "healthy workers were stopped for a node that is done")
         if new.end.cause is Cause.LOST:
             for key in new.gone:
-                must(rightly_gone(rules, world, actors[key]), f"{key} was called lost, and was heard within the window")
+                must(
+                    rightly_gone(rules, world, actors[key]),
+                    f"{key} was called lost, and was heard within the failure timeout",
+                )
     if new.closed and new.closed.succeeded:
         for key in old.seats.keys:
             must(key in done or key in old.done, f"closed with success, but {key} is not done")
@@ -100,9 +103,9 @@ def _check_round(
         actor = actors[key]
         announced = world.store.beats(key) is not None
         must(not announced or not actor.works_in, f"{key} was seated while its old workers run")
-        dead = actor.machine is None and world.now - actor.heard > 3 * rules.window
-        known = writer is not None and world.now - writer.since >= 3 * rules.window
-        must(not (dead and known), f"{key} was seated, which has been dead for three windows")
+        dead = actor.machine is None and world.now - actor.heard > 3 * rules.failure_timeout
+        known = writer is not None and world.now - writer.since >= 3 * rules.failure_timeout
+        must(not (dead and known), f"{key} was seated, which has been dead for three failure timeouts")
         must(actor.phase != GONE, f"{key} was seated, which has left")
     for key in old.seats.keys:
         works = key in actors and 0 < actors[key].works_in.number <= old.round.number
@@ -110,9 +113,9 @@ def _check_round(
 
 
 def rightly_gone(rules: Rules, world: World, actor: Actor) -> bool:
-    """Whether the others could not have heard of it for a window: then it may be called lost, though it may live. Or
-    it is dead, or the store has denied it."""
-    return actor.machine is None or world.now - actor.heard >= rules.window
+    """Whether the others could not have heard of it for a failure timeout: then it may be called lost, though it may
+    live. Or it is dead, or the store has denied it."""
+    return actor.machine is None or world.now - actor.heard >= rules.failure_timeout
 
 
 def check_rest(rules: Rules, world: World) -> None:

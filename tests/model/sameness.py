@@ -29,7 +29,7 @@ _MOST_KEPT = 100_000
 _FAR = 99
 _OUT = (
     *("key", "settings", "gathering", "_settled", "_notes", "_beats", "_reports", "told", "formed", "registrations"),
-    *("window", "interval", "attempts", "patience"),
+    *("failure_timeout", "interval", "attempts", "patience"),
 )
 _DUE = (
     *("_beat_at", "_decide_at", "_requests_at", "retry_at", "extended", "barred_until", "join_by", "contact_by"),
@@ -49,8 +49,8 @@ class Sameness:
     """Tells worlds by numbers. Values that many worlds share are numbered once."""
 
     def __init__(self, rules: Rules) -> None:
-        self._window = rules.window
-        self._far = 2 * rules.window + 1
+        self._window = rules.failure_timeout
+        self._far = 2 * rules.failure_timeout + 1
         self._twins = len(set(rules.nodes)) < len(rules.nodes) or "crashes" in rules.events
         self._serials = "the store forgets" in rules.events
         self._attempts = rules.settings.keep_alive_max_attempt

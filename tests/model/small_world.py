@@ -182,7 +182,7 @@ class Rules:
         timeout = RendezvousTimeout(join=1e9, last_call=1.0, close=2.0)
         lease = float(attempts) if leases else None
         self.settings = RendezvousSettings("job", min_nodes, max_nodes, timeout, 1.0, attempts, lease)
-        self.window = int(self.settings.window)
+        self.failure_timeout = int(self.settings.failure_timeout)
         self.nodes = nodes
         self.events = frozenset(events)
         self.stops = stops or {}
@@ -204,7 +204,7 @@ class Rules:
         world = self.empty()
         for _ in range(first):
             world = self._come(world, world.to_come[0])
-        for _ in range(4 * self.window):
+        for _ in range(4 * self.failure_timeout):
             world = self.quiet(world)
         must(len(world.state.busy) == first and world.state.open, "a job whose nodes just come does not form a round")
         return world
@@ -292,7 +292,7 @@ class Rules:
     def later(self, world: World) -> World:
         """The world one tick later. Nobody has anything to do before it."""
         check_rest(self, world)
-        now, store, window = world.now + 1, world.store, self.window
+        now, store, window = world.now + 1, world.store, self.failure_timeout
         if store.leases and not world.asleep:
             for actor in world.actors:
                 if now - actor.heard >= window:

@@ -46,16 +46,21 @@ class TestPlanted:
 
     def test_counters_of_slots_that_are_given_out_again(self, monkeypatch):
         monkeypatch.setattr(Keys, "beats", lambda self, first, key: self.state(0) + f"/b/{first}")
-        assert "live" in found([5237, 5337], events=LOSSES, most=7, moves=False)
+        found(range(5270, 5300), events=LOSSES, most=7, moves=False)
+
+    def test_versions_of_one_number(self, monkeypatch):
+        monkeypatch.setattr(Versions, "_is_stored", lambda self, store: True)
+        found(range(10000, 10200), events=LOSSES, most=7, machines=2)
 
     def test_two_heirs(self, monkeypatch):
-        """The later one takes the place of the first."""
+        """Both take their turn at once, and the later one takes the place of the first."""
 
         def create(store, key, value):
             return (store.set(key, value) or value) if key.endswith("/moved") else versions.create(store, key, value)
 
         monkeypatch.setattr(over_store, "create", create)
-        found(range(30, 60), events=MOVES)
+        monkeypatch.setattr(over_store, "turn", lambda heirs, own, listed: 0 if set(heirs) & set(own) else None)
+        found(range(200), events=MOVES)
 
     def test_versions_without_a_fence(self, monkeypatch):
         monkeypatch.setattr(Versions, "_created", lambda self, store, number, value: self._put(store, number, value))

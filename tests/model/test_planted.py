@@ -128,14 +128,14 @@ def test_looks_before_and_after_an_outage_that_count_together_are_found(found, m
     rules = Rules(1, 2, "ab", ("the store sleeps",))
     world = rules.running(2)
     monkeypatch.setattr(Observation, "after_outage", lambda self, now: self)
-    assert "called lost, and was heard within the window" in found(rules, world, 1, settle=True)
+    assert "called lost, and was heard within the failure timeout" in found(rules, world, 1, settle=True)
 
 
 def test_a_first_in_line_that_is_held_to_be_gone_too_soon_is_found(found, monkeypatch):
     rules = Rules(1, 2, "ab", ("is cut off",))
     world = rules.running(2)
     monkeypatch.setattr(f"{HOME}.observation.SURELY", 0.5)
-    assert "called lost, and was heard within the window" in found(rules, world, 1)
+    assert "called lost, and was heard within the failure timeout" in found(rules, world, 1)
 
 
 def test_success_that_is_forgotten_when_its_entry_goes_is_found(found, monkeypatch):
@@ -150,14 +150,14 @@ def test_a_state_that_is_decided_about_by_an_older_roster_is_found(found):
     """Who announced itself in between looks as if it had no entry."""
 
     class Hasty(Node):
-        def _took(self, state, token, now):
-            super()._took(state, token, now)
+        def _adopt_state(self, state, token, now):
+            super()._adopt_state(state, token, now)
             self.seen = replace(self.seen, settled=LONG_AGO)
             self._roster_stale = not self.seen.looked
             self._judge(now)
 
     rules = Rules(1, 2, "ab", ("freezes",), leases=True, make=Hasty)
-    assert "called lost, and was heard within the window" in found(rules, rules.running(1), 1)
+    assert "called lost, and was heard within the failure timeout" in found(rules, rules.running(1), 1)
 
 
 # -- faults in changes of the state, and in the store
@@ -445,7 +445,7 @@ STORIES = [
     (the_store_is_away_for_60_seconds, joining_unless_cut_off, (Node, "want")),
     (who_hosts_the_store_is_done_first, leaving_in_time, (supervise, "await_others")),
     (a_spare_that_died_long_ago, lambda dead: lambda self, state, now: None, (Observation, "dead")),
-    (an_agent_that_is_killed_and_started_again, beats_that_may_be_missing, (RendezvousSettings, "window")),
+    (an_agent_that_is_killed_and_started_again, beats_that_may_be_missing, (RendezvousSettings, "failure_timeout")),
     (a_leader_that_cannot_write, lambda failed: lambda self, now: self, (Election, "failed")),
     (who_leaves_while_nodes_gather, lambda wake: lambda self: None, (Driver, "wake")),
     (a_node_that_left, beginning_again, (Node, "begin")),

@@ -13,7 +13,7 @@ OUTAGE = RendezvousConnectionError("refused")
 
 @pytest.fixture
 def well():
-    return Connection(window=5.0, interval=1.0, patience=2.0)
+    return Connection(failure_timeout=5.0, interval=1.0, patience=2.0)
 
 
 def failing(connection, times):

@@ -48,4 +48,4 @@ def test_bounds_are_checked(changes, what):
 
 
 def test_the_window_is_the_silence_after_which_a_node_is_gone(say):
-    assert say.settings(keep_alive_interval=0.5, keep_alive_max_attempt=4).window == 2.0
+    assert say.settings(keep_alive_interval=0.5, keep_alive_max_attempt=4).failure_timeout == 2.0

@@ -371,7 +371,7 @@ def test_when_the_first_leave_while_gathering_the_next_takes_over_within_about_a
     job.run(3)
     for number in range(leaving):
         job.leave(f"n{number}")
-    job.run(job.settings.window + 1)
+    job.run(job.settings.failure_timeout + 1)
     assert [name for name, node in job.nodes.items() if node.machine.election.leading] == [f"n{leaving}"]
 
 
@@ -383,6 +383,6 @@ def test_a_line_is_counted_anew_once_in_a_silence():
     job.run(3)
     before = {name: node.calls["ReadRoster"] for name, node in job.nodes.items()}
     job.crash("n0")
-    job.run(job.settings.window + 3)
+    job.run(job.settings.failure_timeout + 3)
     assert job.nodes["n1"].machine.election.leading
     assert all(job.nodes[f"n{i}"].calls["ReadRoster"] <= before[f"n{i}"] + 1 for i in range(2, 20))

@@ -147,7 +147,7 @@ def _lease_ttl(params: RendezvousParameters, parameters: EtcdParameters) -> Dura
     """As long as beats may be missing, unless it was chosen. Raises ConfigurationError if beats came too late."""
     settings = settings_of(params)
     if parameters.lease_ttl is None:
-        return max(SHORTEST_TTL, settings.window)
+        return max(SHORTEST_TTL, settings.failure_timeout)
     least = 2 * settings.keep_alive_interval
     if parameters.lease_ttl < least:
         told = f"expected at least two beats ({least:g} s) in the life of a lease, found {parameters.lease_ttl:g} s"
