@@ -1,8 +1,8 @@
 """Leader election: which node runs `decide` for all, as one of them sees it. Pure.
 
 It only keeps the store quiet: safety never depends on there being one leader. The leader counts up the leaders' counter
-with every beat. The order in which nodes may lead, the line, follows from the state. When the counter stands still, the
-next in line steps in; a node steps in later the further back it is, so that not all do so at once.
+with every beat. The succession order, in which nodes may lead, follows from the state. When the counter stands still,
+the next node in that order steps in; a node steps in later the further back it is, so that not all do so together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.model import State
     from elastic_core.rendezvous.settings import RendezvousSettings
 
-_DOUBTFUL = 0.5  # failure timeouts of silence of the leader, after which the line behind it is counted anew
+_DOUBTFUL = 0.5  # failure timeouts of silence of the leader, after which the nodes behind it are counted again
 _ENOUGH = 2  # looks at a counter that stands still
 _MOST_FAULTS = 3  # of a leader's work in a row
 _BARRED = 10  # failure timeouts for which a leader that could not work leaves it to others
@@ -48,7 +48,7 @@ class Election:
     """What one node knows of the election.
 
     Args:
-        failure_timeout: seconds of silence after which a node is taken for gone.
+        failure_timeout: seconds of silence after which a node is considered lost.
         interval: seconds between two beats.
         leading: whether this node leads, as far as it knows.
         older: how many entries of nodes that wait are older than this node's, about.
@@ -57,7 +57,7 @@ class Election:
         line_seen: whether it has looked which nodes are before it, and is not leading.
         counter: the leaders' counter as last seen.
         doubted: whether the line was counted anew in this silence.
-        vacant_since: when the backend first reported that the leader is gone.
+        vacant_since: when the backend first reported that the leader has left.
         faults: how often in a row this node's work as a leader has failed.
         barred_until: until then this node does not lead, because it could not do the work.
     """

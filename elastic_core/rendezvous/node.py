@@ -904,7 +904,7 @@ class Node:
         """By when workers of its last round have to be gone; None: they may take as long as they need. Others may go on
         without this node once it is fenced: its workers have half a beat then. If it was called gone, or a round has
         formed without it, they have no time. For a node that has left the others wait until it says that it is done;
-        the store may go meanwhile, because the whole job was asked to end."""
+        the store may leave before that, because the whole job was asked to end."""
         state, member = self.state or State(), self.membership
         if state.closed:
             return None

@@ -61,7 +61,7 @@ def _claim(entry: Entry, state: State) -> int:
 
 def alive(roster: Roster, state: State) -> list[Entry]:
     """The nodes that count: they are not late, and no other node holds their name. A node whose name another one holds
-    waits until that one is gone, or this node is refused."""
+    waits until that node has left, or is itself refused."""
     names = holders(roster, state)
     return [seen.entry for seen in roster if not seen.late and names[seen.entry.node] is seen.entry]
 

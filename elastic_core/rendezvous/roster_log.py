@@ -268,8 +268,8 @@ class RosterLog:
         self.cursor = self._base - 1
 
     def _look(self, store: Store) -> tuple[int, dict[str, int]]:
-        """What changes all the time, in one go: how many slots were taken, and the beats of what is live, by counter.
-        And whether this is still the epoch of the nodes."""
+        """Read in one operation how many slots were taken, the beats of live entries by counter, and whether this is
+        still the epoch of the nodes."""
         counters = [live.counter for live in self._live.values()]
         values = values_there(store, [self._keys.id, self._keys.slots, *counters])
         if epoch_named(values.get(self._keys.id, b"")) != self._keys.epoch:
@@ -398,8 +398,8 @@ class RosterLog:
         return self._keys.beats(record.first, record.key)
 
     def _counted(self, store: Store, counters: list[str], values: Mapping[str, bytes]) -> dict[str, int]:
-        """The beats by counter. A counter that something else has written to, or taken away, is 0; its node is told,
-        and takes another one."""
+        """The beats by counter. A counter that was overwritten or deleted is 0; its node notices, and takes another
+        one."""
         beats = {}
         for counter in counters:
             value = values.get(counter, b"")

@@ -1,8 +1,8 @@
-"""A small world below the node: nodes as in production over `OverStore` as in production, where every operation of a
-store is a step of its own. Between any two of them another node may act, the connection may break, the store may lose
-its data or move, and its host may die. Which of these happens is drawn from a seed.
+"""A small world below the node: production nodes over a production `OverStore`, where each store operation is one
+separate step. Between any two of them another node may act, the connection may break, the store may lose its data or move, and its
+host may die. A seed decides which of these happens.
 
-What blocks runs in a thread, and only while the world lets it. Time is that of the world.
+Code that blocks runs in a thread, one step at a time, and the world keeps the time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Wait(NamedTuple):
 
 
 class Place:
-    """A store: where it is, and who serves it (None: nobody any more)."""
+    """A store, its address, and the machine that serves it."""
 
     def __init__(self, where: str, host: Machine) -> None:
         self.where, self.host = where, host
@@ -75,7 +75,7 @@ class Place:
 
 
 class Connection(StoreConnection):
-    """A connection of one machine to a place. `place`: None for a place where nobody answers."""
+    """A machine's connection to a place. `place`: None for an address at which no store answers."""
 
     def __init__(self, world: Below, machine: Machine, place: Place | None) -> None:
         super().__init__(Client(world, self), "" if place is None else place.where)
@@ -237,7 +237,7 @@ class Machine:
         return not self.dead and not self.closed
 
     def looks(self) -> None:
-        """What an agent does once it has heard what its node says."""
+        """The agent acts on its node's state."""
         now = self._world.clock.now()
         node = self.node
         if self.leaving:
@@ -310,7 +310,7 @@ class Below:
     # -- threads
 
     def pause(self, machine: Machine, wait: Wait | None = None) -> str:
-        """A thread waits until it is let go on. Returns which fault the operation has; empty for none."""
+        """Block the thread until the world's next step for it. Returns the operation's fault; empty for none."""
         mine = threading.current_thread()
         known = self._known.get(mine)
         if known is None:  # the keeper of a pointer

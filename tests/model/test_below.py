@@ -53,7 +53,7 @@ class TestPlanted:
         found(range(10000, 10200), events=LOSSES, most=7, machines=2)
 
     def test_two_heirs(self, monkeypatch):
-        """Both take their turn at once, and the later one takes the place of the first."""
+        """Both take over in the same turn, and the later one overwrites the first."""
 
         def create(store, key, value):
             return (store.set(key, value) or value) if key.endswith("/moved") else versions.create(store, key, value)

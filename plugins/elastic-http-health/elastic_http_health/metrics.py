@@ -69,8 +69,8 @@ class Histogram:
 
 
 class Totals:
-    """Sums over the whole life of the agent, which keeps only its last rounds. Told of every status, in order. Numbers
-    of rounds do not tell what is new: a store that lost its data begins to count again."""
+    """Sums over the whole life of the agent, which keeps only its last rounds. Told of every status, in order. Round
+    numbers do not identify new rounds: a store that lost its data counts from 1 again."""
 
     def __init__(self) -> None:
         self.recoveries: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
