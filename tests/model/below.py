@@ -1,6 +1,6 @@
 """A small world below the node: production nodes over a production `OverStore`, where each store operation is one
-separate step. Between any two of them another node may act, the connection may break, the store may lose its data or move, and its
-host may die. A seed decides which of these happens.
+separate step. Between any two of them another node may act, the connection may break, the store may lose its data or
+move, and its host may die. A seed decides which of these happens.
 
 Code that blocks runs in a thread, one step at a time, and the world keeps the time.
 """
