@@ -377,11 +377,12 @@ class SimpleElasticAgent(ElasticAgent):
         except RuntimeError:  # no thread can be started
             return action()
         while not call.wait(0):
-            self._events.wait(())
-            if len(self._events.signals) > before and (self._events.urged or not before):
-                if self._events.urged:
-                    self._link.hurry()
+            if self._events.urged:
+                self._link.hurry()
                 return None
+            if self._events.signals and not before:
+                return None
+            self._events.wait(())
         return call.result()
 
     # -- rounds

@@ -51,7 +51,7 @@ from elastic_core.rendezvous.election import Election, goes_by_age, position
 from elastic_core.rendezvous.membership import JoinStatus, Membership, join_status, missed, verdict
 from elastic_core.rendezvous.model import NO_ROUND, Cause, Report, Reported, State
 from elastic_core.rendezvous.observation import Observation
-from elastic_core.rendezvous.policy import Wait, Write, decide, enough
+from elastic_core.rendezvous.policy import Wait, Write, decide, enough, with_reports
 from elastic_core.rendezvous.repair import Remedy, Repair
 from elastic_core.rendezvous.roster import waiting
 
@@ -665,7 +665,10 @@ class Node:
         due = later(self._reported_at, _HEARD * (1 + min(self._place, _LINE)))
         if leaves and now < due:  # until the leader has seen the entry
             self._requests_at = due
-        elif leaves and self._refusals < _ATTEMPTS:
+        elif leaves and self._refusals < _ATTEMPTS and self._roster_stale:
+            return self._look()
+        elif leaves and self._refusals < _ATTEMPTS:  # also for all others who wait for the leader
+            changed = request.change(with_reports(self.seen.roster, state), *request.arguments)
             return WriteState(self._counted(changed), self.token)
         else:
             self._settle()
@@ -695,6 +698,7 @@ class Node:
             return None
         state, reported = self.state or State(), self.entry.reported
         ended = sorted(filter(state.seated, self.seen.ended)) if self._leaves_to_leader(state) else []
+        ended.sort(key=lambda key: key not in state.busy)  # an entry has room for some
         if ended != list(reported.ended if reported else ()):
             self._report(ended=tuple(ended))
         return None if self.registered == self.entry else self._announce(self.entry)

@@ -92,7 +92,7 @@ def decide(
     unwelcome = refused(state, _impostors(roster, state, settings, now))
     if unwelcome is not state:
         return Write(unwelcome, "two agents have one name")
-    reported = _with_reports(roster, state)
+    reported = with_reports(roster, state)
     if reported is not state and reported.end is not None:
         return Write(reported, (reported.closed or reported.end).reason)
     if state.open:
@@ -100,7 +100,7 @@ def decide(
     return _while_gathering(roster, state, settings, now, enough_since, settled)
 
 
-def _with_reports(roster: Roster, state: State) -> State:
+def with_reports(roster: Roster, state: State) -> State:
     """The state with the failures that nodes report in their entries, and without those that leave."""
     for key, reported in ((seen.entry.key, seen.entry.reported) for seen in roster):
         if reported is not None and reported.round == state.round:

@@ -68,8 +68,11 @@ def alive(roster: Roster, state: State) -> list[Entry]:
 
 def is_ready(entry: Entry, state: State) -> bool:
     """Whether the node waits for the next round, and knows of this last one: an entry that names another round is of
-    the past, or of a history that the store has lost. A member waits only after the end of its round."""
-    return entry.waits and entry.after == state.round and not (state.open and state.seated(entry.key))
+    the past, or of a history that the store has lost. A member waits only after the end of its round, and does not
+    wait if it leaves."""
+    reported = entry.reported
+    leaves = reported is not None and reported.leaves and reported.round == state.round
+    return entry.waits and entry.after == state.round and not (leaves or (state.open and state.seated(entry.key)))
 
 
 def waiting(roster: Roster, state: State) -> list[Entry]:

@@ -213,3 +213,20 @@ def test_second_signal_ends_the_wait_for_an_announcement(make):
         node.run()
     assert node.handler.named("hurry") == [()]
     go_on.set()
+
+
+def test_two_signals_before_an_announcement_hurry_it(make):
+    """They came while the workers were stopped."""
+    clock, go_on = FakeClock(), threading.Event()
+
+    def twice(rounds):
+        node.agent.receive_signal(TERM)
+        clock.advance(1.0)
+        node.agent.receive_signal(TERM)
+
+    node = make(succeed, on_success=twice, clock=clock)
+    node.handler.leave = lambda reason, timeout: go_on.wait(20)
+    with pytest.raises(SignalException):
+        node.run()
+    assert node.handler.named("hurry") == [()]
+    go_on.set()

@@ -5,14 +5,14 @@ import pytest
 from one_node import WHERE, OneNode
 
 from elastic_core.errors import ProcessFailure
-from elastic_core.rendezvous.effects import Rest, WriteState
+from elastic_core.rendezvous.effects import Announce, Rest, WriteState
 from elastic_core.rendezvous.model import Cause
 
 FEW, MANY = 8, 32
 FAILURE = {0: ProcessFailure(local_rank=0, pid=1, exitcode=1, global_rank=0)}
 
 
-def job(size):
+def job(size, least=0):
     first = OneNode(name="00", min_nodes=size, max_nodes=size)
     others = [OneNode(first.memory, first.clock, f"{i:02}", size, size) for i in range(1, size)]
     nodes = [first, *others]
@@ -22,7 +22,7 @@ def job(size):
     for one in nodes:
         one.hear()
     for one in nodes:
-        one.node.settings = one.settings = OneNode(min_nodes=size // 2, max_nodes=size).settings
+        one.node.settings = one.settings = OneNode(min_nodes=least or size // 2, max_nodes=size).settings
         one.asked.clear()
     assert all(one.node.membership.running for one in nodes)
     return nodes
@@ -123,4 +123,73 @@ def test_the_entry_of_a_lost_leader_does_not_hold_up_the_next_round(watcher):
         one.node.want(WHERE)
     interleaved(living)
     assert living[0].members == [one.key for one in living]
+    assert nodes[0].clock.now() - begun < 1.0
+
+
+def test_a_node_that_leaves_gets_no_seat():
+    """The leader sees that the node leaves while its entry still waits for the round."""
+    nodes = job(4)
+    leader, leaver = nodes[0], nodes[3]
+    nodes[1].node.fail(FAILURE)
+    for one in (nodes[1], *nodes):
+        one.settle()
+        one.hear()
+    leaver.node.want(WHERE)
+    leaver.settle()
+    leaver.node.retire("received SIGTERM")
+    assert isinstance(leaver.settle()[-1], Announce)
+    for one in nodes[:3]:
+        one.node.want(WHERE)
+    interleaved(nodes[:3])
+    assert leader.members == [one.key for one in nodes[:3]]
+
+
+def test_a_reported_failure_is_not_lost_if_its_node_leaves():
+    """The leader does not look."""
+    nodes = job(4)
+    nodes[3].node.fail({})
+    nodes[3].settle()
+    failed = nodes[2]
+    failed.hear()
+    failed.node.fail({0: ProcessFailure(local_rank=0, pid=1, exitcode=1, global_rank=2, curable=False)})
+    failed.settle()
+    assert not failed.state.closed
+    failed.node.retire("its workers failed")
+    failed.run(5.0)
+    assert failed.state.closed
+    assert failed.key not in failed.entries
+
+
+def test_all_leave_though_the_leader_is_lost():
+    counts = []
+    for size in (FEW, MANY):
+        nodes = job(size)
+        for one in nodes[1:]:
+            one.node.retire("received SIGTERM")
+        for _ in range(40):
+            for one in nodes[1:]:
+                one.hear()
+            nodes[0].clock.advance(0.1)
+        assert list(nodes[0].entries) == [nodes[0].key]
+        counts.append(sum(len(one.asked) for one in nodes))
+    assert counts[1] <= 1.5 * MANY / FEW * counts[0]
+
+
+def test_all_agents_that_one_node_saw_end_are_known():
+    nodes = job(100, least=10)
+    watcher, dead = nodes[9], [one.key for one in nodes[10:90]]
+    living = nodes[:10] + nodes[90:]
+    nodes[0].node.fail(FAILURE)
+    for one in living:
+        one.settle()
+        one.hear()
+    begun = nodes[0].clock.now()
+    for key in dead:
+        watcher.node.lost(key)
+        watcher.hear()
+        nodes[0].hear()
+    for one in living:
+        one.node.want(WHERE)
+    interleaved(living)
+    assert sorted(nodes[0].entries) == sorted(one.key for one in living)
     assert nodes[0].clock.now() - begun < 1.0
