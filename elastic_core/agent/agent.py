@@ -369,8 +369,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._unless_signaled(partial(self._link.leave, reason))
 
     def _unless_signaled(self, action: Callable[[], T]) -> T | None:
-        """Return what the action returns; None if a signal comes before that, and the action continues in its thread.
-        Signals within half a second of the first are one. After a later one the handler waits for no other node."""
+        """Return the action's result, or None if a signal arrives first; the action then continues in its thread.
+        Signals within half a second are one request. After a second request the handler waits for no other node."""
         before = len(self._events.signals)
         try:
             call = Call(action, "rendezvous", self._events.wake)

@@ -228,7 +228,7 @@ class RoundStores(abc.ABC):
         """The store of the round with this name; its workers find their store at `host`. `is_host`: this node is rank
         0, and `host` is its reservation. A name is the round's number, a hyphen, and an id, quoted as in URLs. It is
         unique, even if the rendezvous store lost its data and numbers are used again. Raises ConfigurationError: this
-        process may not open the files that takes."""
+        process may not open as many files as the store needs."""
 
     @abc.abstractmethod
     def release(self) -> None:

@@ -122,8 +122,8 @@ def departure(node: Entry, job: JobObservation) -> str | None:
 
 
 def _gone(watcher: Watcher, job: JobObservation, node: Entry, ended: threading.Event, timeout: Duration) -> str:
-    """How the node left. Returns when it has. A host of the store may take the store along; `ended` is set once its
-    agent has ended. Raises RendezvousTimeoutError, and RendezvousConnectionError if the store fails before that."""
+    """Wait until the node has left, and return how. If it hosts the store, the store may stop too; `ended` is set once
+    its agent has ended. Raises RendezvousTimeoutError, and RendezvousConnectionError if the store fails before that."""
     until = later(watcher.clock.now(), timeout)
     while (how := departure(node, job)) is None:
         if watcher.clock.now() >= until:

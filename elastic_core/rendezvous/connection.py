@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _PAUSES = Backoff(first=0.05, longest=1.0)
-_SLOW = 0.2  # failure timeouts that an answer may take; in longer ones the store was away
+_SLOW = 0.2  # failure timeouts; if an answer takes longer, the store or this node was away
 _LATE = 0.5  # of an interval: a node that looks later than this after it should have has slept
 
 

@@ -224,7 +224,7 @@ class Driver:
                 self._sleep(self._patience.pauses.pause(_MANY))
 
     def _performed(self, operation: Operation) -> Callable[[Instant], object]:
-        """Perform it outside of the lock. Returns what gives the outcome to the node."""
+        """Perform the operation without the lock. Returns a callable that passes the outcome to the node."""
         try:
             return partial(self._node.answered, self._operations.perform(operation))
         except Exception as error:  # noqa: BLE001 - the node decides what a fault of one operation means
@@ -294,8 +294,8 @@ class Driver:
                 self._pause(_MANY)
 
     def _wait_for_news(self, kind: str) -> bool:
-        """Wait in the store for news, then until the operating thread rests again: the same news would return until
-        the node has taken it up. Returns whether there was news that it could not take up."""
+        """Wait for a change in the store, then until the operating thread rests again: until the node has processed a
+        change, the store reports it again. Returns whether there was a change that the node could not process."""
         with self._changed:
             self._rested.wait_for(lambda: kind == _STATE or self._node.wants_roster or self._stopping)
             before, token, lacking = self._known(kind), self._node.token, self._node.lacking

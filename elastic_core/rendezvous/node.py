@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 _IDLE: Duration = 5.0  # between two looks at what there is to do, of a node that wants nothing and hears no news
 _HEARD: Duration = 0.5  # for each place in the line, for the leader to put into the state what a node reports
 _LINE = 4
-_ATTEMPTS = 3  # of a node that leaves to do that by itself
+_ATTEMPTS = 3  # refused writes after which a node that leaves no longer tries to write its own departure
 _AFTER: Duration = 0.01  # requests are tried again a little later than everything else, which they must not hold up
 
 
@@ -336,8 +336,8 @@ class Node:
             self._work_failed(error, now)
 
     def _request_failed(self, error: Exception, outage: bool, now: Instant) -> None:
-        """An outage passes. A request that fails for another reason for a whole failure timeout fails for good: it must
-        not hold up the rest."""
+        """Requests are retried during an outage. One that fails for another reason is dropped after a failure timeout,
+        so that it does not block later requests."""
         self._requests_at = later(self.connection.retry_at or LONG_AGO, _AFTER)
         if outage:
             return

@@ -73,7 +73,7 @@ class Observation:
         absent: members that had no entry.
         looked: whether there was a look.
         ended: keys whose agents are known to have ended in this round.
-        heard: those of which a node reported so. If such an agent comes back, the report does not count again.
+        heard: the keys in `ended` that another node reported. If such an agent returns, the report is ignored.
     """
 
     interval: Duration

@@ -239,7 +239,7 @@ class Versions:
             if head <= number and self._is_stored(store):
                 return self.standing()
             if head <= number and not self._observes:
-                raise EpochLeft("that it has lost the newest state, as a store that came back with older data")
+                raise EpochLeft("the newest state is missing or differs: the store came back with older data")
             if head <= number:
                 self._known, number = None, max(0, head - 1)
             elif head - KEPT > number:

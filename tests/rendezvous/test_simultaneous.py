@@ -84,7 +84,7 @@ def test_operations_grow_with_the_number_of_nodes(event):
     assert counts[3] <= 1.5 * grown * counts[1]
 
 
-def test_all_who_leave_together_have_left():
+def test_nodes_leaving_together_all_leave():
     nodes = job(MANY)
     half_leave(nodes)
     assert nodes[0].state.end.cause is Cause.LEFT
@@ -92,7 +92,7 @@ def test_all_who_leave_together_have_left():
     assert sorted(nodes[0].entries) == sorted(nodes[0].members)
 
 
-def test_all_who_are_lost_together_are_named():
+def test_nodes_lost_together_are_all_removed():
     nodes = job(FEW)
     half_are_lost(nodes)
     assert nodes[0].state.end.cause in (Cause.LOST, Cause.LEFT)
@@ -115,7 +115,7 @@ def test_a_node_leaves_though_the_leader_does_not_look():
 
 
 @pytest.mark.parametrize("watcher", [1, 2])
-def test_the_entry_of_a_lost_leader_does_not_hold_up_the_next_round(watcher):
+def test_lost_leaders_entry_does_not_delay_next_round(watcher):
     nodes = job(3)
     living, begun = nodes[1:], nodes[0].clock.now()
     nodes[watcher].node.lost(nodes[0].key)

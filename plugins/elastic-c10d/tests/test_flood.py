@@ -80,7 +80,7 @@ def test_small_writes_over_a_long_time_count_as_much(served):
     eventually(lambda: resident(process.pid) < MOST_BYTES)
 
 
-def test_what_does_not_come_from_the_server_counts_once():
+def test_growth_outside_store_replaces_server_once():
     sizes, ended, looks = {"store": 0, "else": 100}, [], []
 
     def renew():

@@ -69,7 +69,7 @@ class Histogram:
 
 
 class Totals:
-    """Sums over the whole life of the agent, which keeps only its last rounds. Told of every status, in order. Round
+    """Totals over the life of the agent, whose status lists only its last rounds. Pass every status, in order. Round
     numbers do not identify new rounds: a store that lost its data counts from 1 again."""
 
     def __init__(self) -> None:
