@@ -26,7 +26,7 @@ from elastic_core.rendezvous.seats import NOBODY, Seats
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = 5
+VERSION = 6
 LONGEST_STATE = 16 * 1024 * 1024
 LONGEST_ENTRY = 128 * 1024
 _LONGEST_NAME = 255

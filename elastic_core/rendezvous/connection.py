@@ -24,12 +24,12 @@ class Connection:
     Args:
         failure_timeout: seconds without a beat after which a node is called gone.
         interval: seconds between two beats.
-        patience: seconds for an answer before an outage is reported.
+        patience: seconds for an answer before an outage is logged.
         since: when the first of the attempts began that failed since the last answer; None if the last was answered.
         outage: how the store could last not be reached; None once nothing was left to do, and all was answered.
         failures: attempts that failed since all was well.
         retry_at: when the next attempt is due; None while attempts succeed.
-        logged: whether the outage was reported.
+        logged: whether the outage was logged.
         away_at: when the store was last seen to be back by how long an answer took.
         extended: until when a node that slept waits for an answer before it fences itself off.
     """

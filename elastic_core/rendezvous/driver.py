@@ -96,6 +96,7 @@ class Driver:
         self._threads: dict[str, threading.Thread] = {}
         self._stopping = False
         self._woken = False
+        self._resting = False
         self._rests = 0
         self._logged: set[type[Exception]] = set()
         self._dropped = False
@@ -241,6 +242,7 @@ class Driver:
             step = node.next(now, self._backend.vacant)
             if isinstance(step, Rest):
                 self._rests += 1
+                self._resting = True
                 self._rested.notify_all()
             notes, settled = node.take_notes(), node.take_settled()
             for request, fault in settled:
@@ -280,7 +282,7 @@ class Driver:
     def _sleep(self, seconds: Duration) -> None:
         with self._changed:
             self._due.wait_for(lambda: self._woken or self._stopping, min(max(seconds, 0.0), _LONGEST_WAIT))
-            self._woken = False
+            self._woken = self._resting = False
 
     def _watch(self, kind: str) -> None:
         useless = 0
@@ -297,7 +299,7 @@ class Driver:
         """Wait for a change in the store, then until the operating thread rests again: until the node has processed a
         change, the store reports it again. Returns whether there was a change that the node could not process."""
         with self._changed:
-            self._rested.wait_for(lambda: kind == _STATE or self._node.wants_roster or self._stopping)
+            self._rested.wait_for(lambda: kind == _STATE or self._stopping or self._awaits_roster())
             before, token, lacking = self._known(kind), self._node.token, self._node.lacking
         if kind == _STATE:
             news = self._backend.wait_for_state(token, _LONGEST_WAIT)
@@ -312,6 +314,10 @@ class Driver:
             rest = self._rests + 1
             self._rested.wait_for(lambda: self._rests >= rest or self._stopping, _AFTER_ERROR)
             return self._known(kind) == before
+
+    def _awaits_roster(self) -> bool:
+        """Only while the node rests: as soon as the roster was read again, the store would wait for later entries."""
+        return self._resting and not self._woken and self._node.wants_roster
 
     def _note_news(self, kind: str) -> None:
         with self._changed:

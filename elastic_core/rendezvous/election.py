@@ -25,8 +25,8 @@ _BARRED = 10  # failure timeouts for which a leader that could not work leaves i
 
 
 def position(state: State, key: str, older: int) -> int:
-    """The node's place in the line, 0 for the first: members that live, stay and work first, in rank order, then all
-    others by age. `older`: how many entries are older, about."""
+    """The node's place in the succession order, 0 for the first: members that live, stay and work come first, in rank
+    order, then all others by age. `older`: how many entries are older, about."""
     out = {key: rank for key in _out(state) if (rank := state.rank(key)) is not None}
     rank = state.rank(key)
     if rank is None or key in out:
@@ -35,7 +35,7 @@ def position(state: State, key: str, older: int) -> int:
 
 
 def goes_by_age(state: State, key: str) -> bool:
-    """Whether the node's place in the line depends on how many entries are older."""
+    """Whether the node's place in the succession order depends on how many entries are older."""
     return not state.seated(key) or key in _out(state)
 
 
@@ -54,7 +54,7 @@ class Election:
         older: how many entries of nodes that wait are older than this node's, about.
         recount: whether those may have left since they were counted.
         stepping_in: why this node is about to lead; empty if it is not.
-        line_seen: whether it has looked which nodes are before it, and is not leading.
+        succession_read: whether it has looked which nodes are before it, and is not leading.
         counter: the leaders' counter as last seen.
         doubted: whether the line was counted anew in this silence.
         vacant_since: when the backend first reported that the leader has left.
@@ -68,7 +68,7 @@ class Election:
     older: int = 0
     recount: bool = False
     stepping_in: str = ""
-    line_seen: bool = False
+    succession_read: bool = False
     counter: Counter | None = None
     doubted: bool = False
     vacant_since: Instant | None = None
@@ -94,22 +94,22 @@ class Election:
 
     def leads(self) -> Election:
         """From now on."""
-        return replace(self, leading=True, stepping_in="", line_seen=False, faults=0)
+        return replace(self, leading=True, stepping_in="", succession_read=False, faults=0)
 
     def steps_back(self) -> Election:
         """Another node leads, or should."""
-        return replace(self, leading=False, stepping_in="", line_seen=False, faults=0)
+        return replace(self, leading=False, stepping_in="", succession_read=False, faults=0)
 
     def steps_in(self, reason: str) -> Election:
         """This node will lead once it has looked which nodes are there and has counted."""
         return replace(self, stepping_in=reason)
 
-    def saw_line(self) -> Election:
+    def read_succession(self) -> Election:
         """This node has looked which nodes are before it."""
-        return replace(self, line_seen=True)
+        return replace(self, succession_read=True)
 
     def counted(self, value: int | None, now: Instant, place: int) -> Election:
-        """This node leads, or is about to, and has counted up. Of two that count, the one that is not the first in line
+        """This node leads, or is about to, and has counted up. If two count, the one that is not first in succession order
         steps back."""
         others = self.leading and self.counter is not None and value is not None and value > self.counter.value + 1
         counter = None if value is None else Counter(value, now)
@@ -132,8 +132,8 @@ class Election:
         """The leader could not count either."""
         return self if self.counter is None else replace(self, counter=self.counter.after_outage(0, now))
 
-    def reported_vacant(self, vacant: bool, now: Instant, place: int) -> Election:
-        """Take in whether the backend saw the leader go. The next in line need not wait for silence; the others wait
+    def saw_vacant(self, vacant: bool, now: Instant, place: int) -> Election:
+        """Take in whether the backend saw the leader go. The next node need not wait for silence; the others wait
         for the next."""
         if self.leading or not vacant:
             return self if self.vacant_since is None else replace(self, vacant_since=None)

@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.settings import RendezvousSettings
 
 _IDLE: Duration = 5.0  # between two looks at what there is to do, of a node that wants nothing and hears no news
-_HEARD: Duration = 0.5  # for each place in the line, for the leader to put into the state what a node reports
-_LINE = 4
+_HEARD: Duration = 0.5  # for each place in the succession order, for the leader to write what a node reports
+_MOST_PLACES = 4
 _ATTEMPTS = 3  # refused writes after which a node that leaves no longer tries to write its own departure
 _AFTER: Duration = 0.01  # requests are tried again a little later than everything else, which they must not hold up
 
@@ -471,7 +471,7 @@ class Node:
             older = sum(not state.seated(key) for key in before)
             self.election = replace(self.election, recount=False, older=older)
         if self.election.stepping_in:
-            self._see_line(keys, now)
+            self._on_succession_read(keys, now)
         for look in self._looking:
             self._settled = (*self._settled, (look, None))
         self._looking = ()
@@ -479,8 +479,8 @@ class Node:
         self.lingers = self.lingers and others
         self._judge(now)
 
-    def _see_line(self, keys: list[str], now: Instant) -> None:
-        """The nodes before this one in the line have not led though they should have. The first of them is taken for
+    def _on_succession_read(self, keys: list[str], now: Instant) -> None:
+        """The nodes before this one have not led though they should have. The first of them is taken for
         gone, unless it has beaten since the look that was taken in this silence: then it lives, and cannot lead."""
         state = self.state or State()
         line = [key for key in state.busy if key not in state.draining]
@@ -489,7 +489,7 @@ class Node:
         before = line[: line.index(self.key)] if self.key in line else []
         self.seen = self.seen.presumed_late(before[:1], before[1:], now)
         self._roster_stale = True
-        self.election = self.election.saw_line()
+        self.election = self.election.read_succession()
 
     def _announced(self, entry: Entry, older: int, now: Instant) -> None:
         if self.registered is None:
@@ -568,7 +568,7 @@ class Node:
         """One operation, to be answered before `next` is asked again, or a rest. `vacant`: the backend says that the
         leader has gone."""
         if self.registered is not None and (vacant or self.election.vacant_since is not None):
-            self.election = self.election.reported_vacant(vacant, now, self._place)
+            self.election = self.election.saw_vacant(vacant, now, self._place)
         operation = self._operation(now) if self.connection.may_try(now) else None
         if operation is None:
             if self.connection.retry_at is None and not self._requests:  # else there is something left to do
@@ -662,7 +662,7 @@ class Node:
             self._reported_at = now
             return self._announce(self.entry)
         leaves = not self._registers or any(isinstance(other, Retire) for other in self._requests)
-        due = later(self._reported_at, _HEARD * (1 + min(self._place, _LINE)))
+        due = later(self._reported_at, _HEARD * (1 + min(self._place, _MOST_PLACES)))
         if leaves and now < due:  # until the leader has seen the entry
             self._requests_at = due
         elif leaves and self._refusals < _ATTEMPTS and self._roster_stale:
@@ -708,13 +708,13 @@ class Node:
         return Announce(entry)
 
     def _step_in(self) -> Operation | None:
-        """Counted before anything is written: what this node writes may move the next in line up, and it must not find
+        """Counted before anything is written: what this node writes may move the next node up, and it must not find
         that the leaders' counter stands still."""
         is_next = self._place == 1  # and must know whether the first one beats
         recounts = self.election.recount and (is_next or goes_by_age(self.state or State(), self.key))
         if self.registered is None or not (self.election.stepping_in or recounts):
             return None
-        if self.election.line_seen and self.election.stepping_in:
+        if self.election.succession_read and self.election.stepping_in:
             return Beat(self.key, leading=True, look=True)
         return self._look()
 
@@ -724,7 +724,7 @@ class Node:
         return ReadRoster()
 
     def _work(self, now: Instant) -> Operation | None:
-        """What the leader does. The first in line leads without waiting for silence."""
+        """What the leader does. The first in succession order leads without waiting for silence."""
         if self._may_lead(now):
             self.election = self.election.leads()
             self._roster_stale = True

@@ -166,7 +166,7 @@ def test_nodes_whose_clocks_are_an_hour_off(job, elastic):
 
 FOREIGN = {
     "corrupt": (b"\x80\x04\x95 a pickle, perhaps", "found what is no JSON"),
-    "newer": (json.dumps({"version": 99, "round": 7}).encode(), "of version 5, found version 99"),
+    "newer": (json.dumps({"version": 99, "round": 7}).encode(), "of version 6, found version 99"),
 }
 
 
@@ -178,7 +178,7 @@ def test_a_state_that_is_not_ours(job, kind):
     write_state(job.port, data)
     agent = job.agent("a", "--nnodes=1:2")
     assert agent.code() == ExitCode.RENDEZVOUS_FAILED
-    assert "expected a rendezvous state of version 5" in agent.report
+    assert "expected a rendezvous state of version 6" in agent.report
     assert found in agent.report
     assert "every node of a job needs the same version of elastic-core" in agent.report
     assert not job.rounds()

@@ -177,7 +177,7 @@ def test_a_missing_field_is_refused(decoded, good):
 @pytest.mark.parametrize("version", [1, 0, "2", None, True, 2.0, [2]])
 def test_another_version_is_named(decoded, good, version):
     document = {**document_of(good), "version": version}
-    with pytest.raises(RendezvousStateError, match=r"of version 5, found version .*same version of elastic-core"):
+    with pytest.raises(RendezvousStateError, match=r"of version 6, found version .*same version of elastic-core"):
         decoded(with_document(good, document))
 
 

@@ -220,6 +220,36 @@ def test_who_leads_again_waits_for_news_of_the_roster_again(start, memory):
     eventually(lambda: one.leads and one.backend.waits)
 
 
+class Busy(HangingBackend):
+    """Its reads of the roster take a while, and its waits for news end soon. Knows how many began during a read."""
+
+    reads = during_read = 0
+    reading = False
+
+    def roster(self):
+        self.reads, self.reading = self.reads + 1, True
+        time.sleep(0.05)
+        try:
+            return super().roster()
+        finally:
+            self.reading = False
+
+    def wait_for_roster(self, timeout, more=1):
+        self.during_read += self.reading
+        return super().wait_for_roster(0.001, more)
+
+
+def test_no_wait_for_the_roster_begins_while_it_is_read(start, memory):
+    """The store counts from the last read, the node from the one before: that wait would miss the next newcomers."""
+    leader, others = start(backend=Busy, nodes=(999, 999), interval=0.1, attempts=800), MemoryBackend(memory)
+    leader.join()
+    eventually(lambda: leader.leads)
+    for key in (f"n{number}/1" for number in range(20)):
+        others.announce(key, encoded_entry(Entry.of(described.Node(key[:-2]), key)))
+        time.sleep(0.05)
+    assert leader.backend.during_read < leader.backend.reads / 2
+
+
 class Pushing(HangingBackend):
     """Tells of each that comes, however many the node wants to be told of at once: so does etcd's watch."""
 

@@ -87,12 +87,12 @@ def test_of_two_that_count_the_first_in_line_goes_on(waits):
 
 
 def test_a_vacancy_need_not_be_waited_for(waits):
-    assert waits.reported_vacant(True, Instant(0.0), 1).stepping_in == "the node that led is gone"
-    second = waits.reported_vacant(True, Instant(0.0), 2)
+    assert waits.saw_vacant(True, Instant(0.0), 1).stepping_in == "the node that led is gone"
+    second = waits.saw_vacant(True, Instant(0.0), 2)
     assert not second.stepping_in
-    assert second.reported_vacant(True, Instant(1.25), 2).stepping_in
-    filled = second.reported_vacant(False, Instant(1.0), 2)
-    assert not filled.reported_vacant(True, Instant(2.0), 2).stepping_in
+    assert second.saw_vacant(True, Instant(1.25), 2).stepping_in
+    filled = second.saw_vacant(False, Instant(1.0), 2)
+    assert not filled.saw_vacant(True, Instant(2.0), 2).stepping_in
 
 
 def test_who_cannot_do_the_work_stops_leading_and_leaves_it_to_others_for_a_while(waits):
