@@ -109,8 +109,8 @@ class Election:
         return replace(self, succession_read=True)
 
     def counted(self, value: int | None, now: Instant, place: int) -> Election:
-        """This node leads, or is about to, and has counted up. If two count, the one that is not first in succession order
-        steps back."""
+        """This node leads, or is about to, and has counted up. If two count, the one that is not first in succession
+        order steps back."""
         others = self.leading and self.counter is not None and value is not None and value > self.counter.value + 1
         counter = None if value is None else Counter(value, now)
         return replace(self, counter=counter, leading=self.leading and not (others and place > 0))

@@ -1,18 +1,18 @@
 """Handing the store over: its host goes, and another node serves it from then on, with all that was accepted.
 
-1. The host ends the epoch: in the place of the next version of the state it writes a marker with the keys of its heirs,
-   the nodes that may take over. No version can follow, and whoever waits for the state wakes.
-2. The first heir serves a new store, and writes the newest state into it. Then it says in the old store where that is.
-   If it does not in time, the next heir does the same. Only one of them can say so.
+1. The host writes a version of the state that is an offer: it names the heirs, the nodes that may serve the store, and
+   wakes all that wait for the state. The job goes on meanwhile. If no heir takes the offer, nothing has to be undone.
+2. The first heir serves a new store, and copies the newest state into it. Then it writes a forward in the place of the
+   next version in the old store. If another version stands there already, it copies that one and tries again. If the
+   first heir is late, the next one does the same. Only one forward can follow a version.
 3. All nodes go there, the old host too, and announce themselves. Tokens and entries are of a new epoch, as in a store
    that begins anew, but nothing is missing. The old host waits for the others, and goes.
-4. At the endpoint the new host leaves a pointer, wherever it can: a store of its own, if the address is its machine's
-   and free; otherwise a marker in the store that somebody has begun there. Newcomers follow it.
+4. At the endpoint the new host leaves a forward, too, wherever it can: in a store of its own, if the address is its
+   machine's and free; otherwise in the store that somebody has begun there. Newcomers follow it.
 
-If no heir takes over in time the host says that the store stays, and the nodes begin a new epoch in it. So they do
-where a marker leads nowhere: back to where it stands, or to a place where nobody answers and whose host looks here no
-more. That host may only have been cut off. When it finds that nodes have gone on at the endpoint without it, it ends
-its own epoch by a marker that leads there.
+Nodes begin a new epoch in a store whose forward leads nowhere: back to where it stands, or to a place where nobody
+answers and whose host looks here no more. That host may only have been cut off. When it finds that nodes have gone on
+at the endpoint without it, it writes a forward to there into its own store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from elastic_core.interfaces.backend import SpoiltStateError
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.versions import Keys, Versions, add, create, epoch_named, new_epoch, point
+from elastic_core.rendezvous.versions import Forwarded, Keys, Versions, add, create, epoch_named, new_epoch
 from elastic_core.support.retry import Backoff
 
 if TYPE_CHECKING:
@@ -136,12 +136,23 @@ class Pointer:
         try:
             epoch = epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch()))
             keys = Keys(self._run_id, epoch)
-            pointed = point(connection.store, keys, self._seal, self._where)
+            versions = Versions(keys, self._seal, observes=True)
             add(connection.store, keys.pointed, 1)
-            if not pointed:
-                self._meets_others(connection, Versions(keys, self._seal, observes=True))
+            if not self._pointed(connection, versions):
+                self._meets_others(connection, versions)
         except Exception as error:  # noqa: BLE001 - it ended meanwhile, or is spoilt: a later look tells
             get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
+
+    def _pointed(self, connection: StoreConnection, versions: Versions) -> bool:
+        """Whether a forward to the store stands there. None is written after a state on which nodes have agreed."""
+        try:
+            if versions.newest(connection.store) is not None:
+                return False
+        except SpoiltStateError:
+            return False
+        except Forwarded:
+            pass  # to where the store was before, or to here
+        return versions.forward(connection.store, self._where, replaces=True)
 
     def _meets_others(self, connection: StoreConnection, versions: Versions) -> None:
         reason = "the nodes of this store join those"

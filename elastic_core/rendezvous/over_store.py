@@ -18,8 +18,8 @@ from elastic_core.rendezvous.store_connection import Line
 from elastic_core.rendezvous.versions import (
     EpochLeft,
     Foreign,
+    Forwarded,
     Keys,
-    Moving,
     Version,
     Versions,
     add,
@@ -31,7 +31,6 @@ from elastic_core.rendezvous.versions import (
     peek,
     standing,
 )
-from elastic_core.support.addresses import joined_host_port, split_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HOLE_PATIENCE: Duration = 2.0
-_AT_ONCE: Duration = 0.001
-_LONGEST_PLACE = 1024
 _MOST_EPOCHS = 3  # that one operation begins
 _MOST_MOVES = 3  # that one operation follows
 
@@ -152,9 +149,11 @@ class OverStore(RosterBackend):
         pushed, self._pushed = self._pushed, None
 
         def read(store: Store, epoch: _Epoch) -> tuple[bytes, Version] | None:
-            if pushed is not None and pushed.epoch is epoch and epoch.versions.adopt(pushed.number, pushed.value):
-                return epoch.versions.standing()
-            return epoch.versions.newest(store)
+            if pushed is None or pushed.epoch is not epoch or not epoch.versions.adopt(pushed.number, pushed.value):
+                epoch.versions.newest(store)
+            if heirs := epoch.versions.take_offer():
+                self._take_over(store, epoch, heirs)
+            return epoch.versions.standing()
 
         return self._use("reading the state", read)
 
@@ -222,33 +221,33 @@ class OverStore(RosterBackend):
         return self._is_filled(epoch.keys.slot(log.cursor + more), timeout, epoch)
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
-        def ended(store: Store, epoch: _Epoch) -> tuple[str, set[str]] | None:
+        present: set[str] = set()
+        until = later(self._clock.now(), timeout)
+
+        def offered(store: Store, epoch: _Epoch) -> bool:
+            if not self._connector.hosts:  # this operation has come to where the store is now
+                return True
             own = set(epoch.announcer.keys)
-            present = [item.key for item in epoch.log.read(store) if item.key not in own]
-            first = [key for key in heirs if key in present]
-            if not present:
-                return None
-            epoch.versions.freeze(store, [*first, *(key for key in present if key not in first)])
-            return self._successor(store, epoch, timeout, stays=True), set(present)
+            others = [item.key for item in epoch.log.read(store) if item.key not in own]
+            first = [key for key in heirs if key in others]
+            present.update(others)
+            if not others or not epoch.versions.offer(store, [*first, *(key for key in others if key not in first)]):
+                return False
+            self._await_forward(store, epoch, until)
+            return False
 
         if self._mover is None or not self._connector.hosts:
             return False
-        pointer, found = self._pointer, None
+        pointer, moved = self._pointer, False
         if pointer is not None:
             pointer.close()  # before an heir takes the place that it is for
         try:
-            found = self._use("handing over the store", ended)
+            moved = self._use("handing over the store", offered)
         finally:
-            if pointer is not None and (found is None or not found[0]):
-                self._pointer = pointer.anew()
-        if found is None or not found[0]:
-            return False
-        where, present = found
-        self._pointer = None
-        get_logger().info("store handed over", endpoint=where)
-        self._go(where)
-        self._await(present, later(self._clock.now(), timeout))
-        return True
+            self._pointer = pointer.anew() if pointer is not None and not moved else None
+        if moved:
+            self._await(present, later(self._clock.now(), timeout))
+        return moved
 
     def close(self) -> None:
         """Every blocked call comes back at once: waits with False, others with RendezvousConnectionError. Where the
@@ -285,6 +284,8 @@ class OverStore(RosterBackend):
                 return self._use_here(doing, operation, takes_part, trail)
             except Moved as moved:
                 trail[moved.where] = False
+                if self._connector.hosts:
+                    get_logger().info("store handed over", endpoint=moved.where)
                 self._go(moved.where)
         raise RendezvousConnectionError("expected the store where its nodes say, found that it moves on and on")
 
@@ -320,29 +321,26 @@ class OverStore(RosterBackend):
         store is another one now, and EpochLeft where it stays after all."""
         try:
             return operation(store, epoch)
-        except Moving as moving:
-            heirs = moving.heirs
-        if where := self._led_on(store, epoch, heirs, trail):
+        except Forwarded as forward:
+            where = forward.where
+        if self._leads_on(store, epoch, where, trail):
             raise Moved(where)
         self._begin_epoch(store, epoch)
         raise EpochLeft
 
-    def _led_on(self, store: Store, epoch: _Epoch, heirs: Sequence[str], trail: dict[str, bool]) -> str:
-        """Where a marker leads; empty if it counts for nothing, because it leads nowhere or the nodes have left this
-        epoch. Raises RendezvousConnectionError while that is not known, and to who only looks."""
+    def _leads_on(self, store: Store, epoch: _Epoch, where: str, trail: dict[str, bool]) -> bool:
+        """Whether a forward leads to the store; false if it counts for nothing, because it leads nowhere or the nodes
+        have left this epoch. Raises RendezvousConnectionError while that is not known, and to who only looks."""
+        if self._mover is None:
+            raise foreign("a store that never moves", "a forward to where it is")
         if self._has_ended(store, epoch):
-            return ""
-        try:
-            where = self._successor(store, epoch, HEIR_PATIENCE * (1 + len(heirs)), heirs)
-            if self._mover is None or not where or (where not in trail and not self._mover.leads_to(where)):
-                return where
-            trail.update((place, True) for place in trail if self._mover.leads_to(place))
-            found, circles = f"that nobody answers at {where}", trail.get(where, True)
-        except RendezvousConnectionError as error:
-            found, circles = str(error), self._connector.hosts  # which would know
-        if self._has_ended(store, epoch) or (not self._observes and (circles or self._is_left(store, epoch))):
-            return ""
-        raise RendezvousConnectionError(f"expected the store where its last host says, found {found}")
+            return False
+        if where not in trail and not self._mover.leads_to(where):
+            return True
+        trail.update((place, True) for place in trail if self._mover.leads_to(place))
+        if not self._observes and (trail.get(where, True) or self._is_left(store, epoch)):
+            return False
+        raise RendezvousConnectionError(f"expected the store at {where}, as its last host says; nobody answers there")
 
     def _has_ended(self, store: Store, epoch: _Epoch) -> bool:
         return epoch_named(peek(store, epoch.keys.id) or b"") != epoch.name
@@ -361,74 +359,57 @@ class OverStore(RosterBackend):
         self._is_handed_over = True
         self._main.renew()
 
-    def _successor(
-        self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
-    ) -> str:
-        """Where the store is from now on; empty: here. This node takes it over in its turn.
-
-        Args:
-            stays: it is this node's, and stays if nobody has taken it over in time.
-
-        Raises:
-            RendezvousConnectionError: nobody has taken it over yet.
-        """
-        if self._mover is None:
-            raise foreign("a store that never moves", "a marker that it has")
-        place = None if self._observes else turn(heirs, epoch.announcer.keys, self._mover.listed)
-        key = epoch.keys.moved
-        value = self._main.fetch(key, timeout if place is None else max(HEIR_PATIENCE * place, _AT_ONCE))
-        if value is None and place is not None:
-            value = self._inherit(store, epoch)
-        if value is None and stays:
-            value = create(store, key, self._seal.sealed(key, b""))
-        if value is None:
-            raise RendezvousConnectionError("that it has gone, and that no other node has taken it over yet")
-        opened = self._seal.opened(key, value)
-        where = "?" if opened is None else opened[:_LONGEST_PLACE].decode(errors="replace")
-        try:
-            host, port = split_host_port(where, 0) if where else ("", 1)
-        except ValueError as error:
-            raise foreign(f"a place under the key {key!r}", str(error)) from error
-        if not port:
-            raise foreign(f"a place with a port under the key {key!r}", repr(where))
-        return host and joined_host_port(host, port)
-
-    def _inherit(self, store: Store, epoch: _Epoch) -> bytes | None:
-        """Serve the store, and say so. Returns what stands in the old one afterwards; None if it cannot be here."""
+    def _take_over(self, store: Store, epoch: _Epoch, heirs: Sequence[str]) -> None:
+        """The host of the store goes. Serve the store from now on, unless an heir before this node does in time. Raises
+        Forwarded once one of them does."""
+        place = turn(heirs, epoch.announcer.keys, self._mover.listed) if self._mover and not self._observes else None
+        if place is None:
+            return
+        self._await_forward(store, epoch, later(self._clock.now(), HEIR_PATIENCE * place))
         assert self._mover is not None
         served = self._mover.serve()
         if served is None:
-            return None
+            return
         where, connection = served
-        forward = self._seal.sealed(epoch.keys.moved, where.encode())
         try:
             begun = self._known_as(epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch())))
-            with contextlib.suppress(SpoiltStateError):  # then the nodes give back what they know
-                standing = epoch.versions.standing()
-                if standing is not None:
-                    begun.versions.write(connection.store, standing[0], 0)
-            found = create(store, epoch.keys.moved, forward)
-        except Moving:  # somebody has pointed it elsewhere, before anything stood in it
+            self._copy(epoch, begun, connection.store)
+            while not epoch.versions.forward(store, where):
+                epoch.versions.newest(store)
+                self._copy(epoch, begun, connection.store)
+        except Forwarded:  # another one was quicker, or somebody has pointed it elsewhere before anything stood in it
             self._mover.serve_no_more()
-            return None
+            raise
         finally:
             connection.release()
-        if found != forward:
-            self._mover.serve_no_more()
-            return found
         get_logger().info("store taken over", endpoint=where)
         self._pointer = Pointer(self._mover, self._run_id, self._seal, where)
-        return forward
+        raise Forwarded(where)
+
+    def _copy(self, epoch: _Epoch, begun: _Epoch, store: Store) -> None:
+        """The state, into a store that may have newcomers already. What they wrote is replaced: their entries stay."""
+        with contextlib.suppress(SpoiltStateError):  # then the nodes give back what they know
+            found, written = epoch.versions.standing(), False
+            while found is not None and not written:
+                answer = begun.versions.write(store, found[0], begun.versions.number)
+                written = answer is not None and answer[2]
+
+    def _await_forward(self, store: Store, epoch: _Epoch, until: Instant) -> None:
+        """Raises Forwarded when there is one."""
+        next_version = epoch.keys.state(epoch.versions.number + 1)
+        while (left := until - self._clock.now()) > 0 and self._main.fetch(next_version, left) is not None:
+            epoch.versions.newest(store)
+            next_version = epoch.keys.state(epoch.versions.number + 1)
 
     def _give_way(self, store: Store, epoch: _Epoch) -> None:
-        """Raises Moving where nodes have gone on at the endpoint, while this store was cut off from it: all that are
+        """Raises Forwarded where nodes have gone on at the endpoint, while this store was cut off from it: all that are
         here join them."""
         where = "" if self._pointer is None else self._pointer.overtaken_at
         if where and self._connector.hosts:
-            create(store, epoch.keys.moved, self._seal.sealed(epoch.keys.moved, where.encode()))
-            epoch.versions.freeze(store, [])
-            self._pointer = None
-            raise Moving(())
+            epoch.versions.newest(store)
+            if epoch.versions.forward(store, where):  # else with the next heartbeat
+                self._pointer = None
+                raise Forwarded(where)
 
     def _await(self, present: set[str], until: Instant) -> None:
         """Wait for these nodes to come to the store where it is now."""

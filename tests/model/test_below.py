@@ -6,7 +6,7 @@ import pytest
 from below import EVENTS, Below
 from must_hold import Violation
 
-from elastic_core.rendezvous import over_store, versions
+from elastic_core.rendezvous import over_store
 from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.versions import Keys, Versions
 
@@ -54,13 +54,14 @@ class TestPlanted:
 
     def test_two_heirs(self, monkeypatch):
         """Both take over in the same turn, and the later one overwrites the first."""
-
-        def create(store, key, value):
-            return (store.set(key, value) or value) if key.endswith("/moved") else versions.create(store, key, value)
-
-        monkeypatch.setattr(over_store, "create", create)
+        forward = Versions.forward
+        monkeypatch.setattr(Versions, "forward", lambda self, store, where: forward(self, store, where, replaces=True))
         monkeypatch.setattr(over_store, "turn", lambda heirs, own, listed: 0 if set(heirs) & set(own) else None)
-        found(range(170, 190), events=MOVES)
+        found(range(200), events=MOVES)
+
+    def test_a_dead_forward_that_is_followed_for_ever(self, monkeypatch):
+        monkeypatch.setattr(OverStore, "_is_left", lambda self, store, epoch: False)
+        found(range(200), events=MOVES)
 
     def test_versions_without_a_fence(self, monkeypatch):
         monkeypatch.setattr(Versions, "_created", lambda self, store, number, value: self._put(store, number, value))
