@@ -356,6 +356,12 @@ def test_a_seed_draws_the_same_storm_each_time():
     assert any(len(wave.faults) == 3 for wave in storm)
 
 
+def test_no_wave_has_a_fault_twice():
+    """Two equal ones that lose a node were both left out, and the wave was empty."""
+    for wave in draw("1", 300, ["agent_kill"], 2, losses=1):
+        assert len(set(wave.faults)) == len(wave.faults) == 1
+
+
 def test_how_long_a_fault_lasts():
     drawn = [fault for wave in draw("1", 500, ["agent_stop"], 3, most_s=10.0) for fault in wave.faults]
     assert all(0.05 <= fault.lasts_s <= 10.0 for fault in drawn)
