@@ -182,14 +182,14 @@ def _setting(shape: Shape, made: Machines, folder: Path) -> Setting:
         return Setting("etcd", ",".join(one.address for one in theirs), shape.nodes, last_call, machines=own, have=have,
                        servers=servers, left=left, environment=environment)  # fmt: skip
     if shape.world == "etcd served":
-        conf = {**last_call, "serve": "true" if shape.nodes == 3 else "3"}
+        conf = {**last_call, "serve": "true"}
 
         def ready() -> bool:
             """Whether three members answer, and all of them vote."""
-            return "3" in (one.run(sys.executable, "-I", "-S", "-c", VOTES, one.address).strip() for one in own)
+            return "3" in (one.run(sys.executable, "-I", "-S", "-c", VOTES, one.address).strip() for one in own[:3])
 
         have |= {"members", "keepers"}
-        return Setting("etcd", ",".join(hosts), shape.nodes, conf, machines=own, have=have, ready=ready,
+        return Setting("etcd", ",".join(hosts[:3]), shape.nodes, conf, machines=own, have=have, ready=ready,
                        environment=environment)  # fmt: skip
     if shape.world == "sqlite":
         return Setting("sqlite", str(folder / "rendezvous.db"), shape.nodes, last_call, machines=own, have=have,

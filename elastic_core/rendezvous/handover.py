@@ -39,14 +39,6 @@ _LAST: Duration = 1.0
 _NEVER = "elastic/never"  # a key that nobody writes
 
 
-class Moved(Exception):
-    """The store is elsewhere."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__(where)
-        self.where = where
-
-
 class StoreMover(Protocol):
     """What a connector can do whose store may move."""
 

@@ -11,7 +11,7 @@ from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend, SpoiltStateError
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.handover import HEIR_PATIENCE, POINTER_PATIENCE, Moved, Pointer, turn
+from elastic_core.rendezvous.handover import HEIR_PATIENCE, POINTER_PATIENCE, Pointer, turn
 from elastic_core.rendezvous.roster_log import Announcer, RosterLog
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.store_connection import Line
@@ -222,9 +222,11 @@ class OverStore(RosterBackend):
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
         present: set[str] = set()
+        endpoint = ""
         until = later(self._clock.now(), timeout)
 
         def offered(store: Store, epoch: _Epoch) -> bool:
+            nonlocal endpoint
             if not self._connector.hosts:  # this operation has come to where the store is now
                 return True
             own = set(epoch.announcer.keys)
@@ -233,7 +235,11 @@ class OverStore(RosterBackend):
             present.update(others)
             if not others or not epoch.versions.offer(store, [*first, *(key for key in others if key not in first)]):
                 return False
-            self._await_forward(store, epoch, until)
+            try:
+                self._await_forward(store, epoch, until)
+            except Forwarded as forward:
+                endpoint = forward.where
+                raise
             return False
 
         if self._mover is None or not self._connector.hosts:
@@ -246,6 +252,7 @@ class OverStore(RosterBackend):
         finally:
             self._pointer = pointer.anew() if pointer is not None and not moved else None
         if moved:
+            get_logger().info("store handed over", endpoint=endpoint)
             self._await(present, later(self._clock.now(), timeout))
         return moved
 
@@ -282,11 +289,9 @@ class OverStore(RosterBackend):
         for _ in range(_MOST_MOVES):
             try:
                 return self._use_here(doing, operation, takes_part, trail)
-            except Moved as moved:
-                trail[moved.where] = False
-                if self._connector.hosts:
-                    get_logger().info("store handed over", endpoint=moved.where)
-                self._go(moved.where)
+            except Forwarded as forward:
+                trail[forward.where] = False
+                self._go(forward.where)
         raise RendezvousConnectionError("expected the store where its nodes say, found that it moves on and on")
 
     def _use_here(
@@ -299,7 +304,14 @@ class OverStore(RosterBackend):
             epoch = self._greet(store) if self._epoch is None or not self._epoch.name else self._epoch
             for _ in range(_MOST_EPOCHS):
                 try:
-                    return self._followed(store, epoch, operation, trail)
+                    return operation(store, epoch)
+                except Forwarded as forward:
+                    if self._mover is None:
+                        self._leave(store, epoch, "a forward, in a store that never moves")
+                    elif self._leads_on(self._mover, store, epoch, forward.where, trail):
+                        raise
+                    else:
+                        self._begin_epoch(store, epoch)
                 except EpochLeft as error:
                     if self._greet(store) is epoch:
                         self._leave(store, epoch, str(error) or "a marker of another epoch")
@@ -314,30 +326,18 @@ class OverStore(RosterBackend):
 
     # -- where the store is, see `handover`
 
-    def _followed(
-        self, store: Store, epoch: _Epoch, operation: Callable[[Store, _Epoch], T], trail: dict[str, bool]
-    ) -> T:
-        """What it returns. `trail`: where this operation was led, and whether it came there. Raises Moved where the
-        store is another one now, and EpochLeft where it stays after all."""
-        try:
-            return operation(store, epoch)
-        except Forwarded as forward:
-            where = forward.where
-        if self._leads_on(store, epoch, where, trail):
-            raise Moved(where)
-        self._begin_epoch(store, epoch)
-        raise EpochLeft
-
-    def _leads_on(self, store: Store, epoch: _Epoch, where: str, trail: dict[str, bool]) -> bool:
+    def _leads_on(self, mover: StoreMover, store: Store, epoch: _Epoch, where: str, trail: dict[str, bool]) -> bool:
         """Whether a forward leads to the store; false if it counts for nothing, because it leads nowhere or the nodes
-        have left this epoch. Raises RendezvousConnectionError while that is not known, and to who only looks."""
-        if self._mover is None:
-            raise foreign("a store that never moves", "a forward to where it is")
+        have left this epoch. Raises RendezvousConnectionError while that is not known, and to who only looks.
+
+        Args:
+            trail: where this operation was led, and whether it came there.
+        """
         if self._has_ended(store, epoch):
             return False
-        if where not in trail and not self._mover.leads_to(where):
+        if where not in trail and not mover.leads_to(where):
             return True
-        trail.update((place, True) for place in trail if self._mover.leads_to(place))
+        trail.update((place, True) for place in trail if mover.leads_to(place))
         if not self._observes and (trail.get(where, True) or self._is_left(store, epoch)):
             return False
         raise RendezvousConnectionError(f"expected the store at {where}, as its last host says; nobody answers there")

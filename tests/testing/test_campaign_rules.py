@@ -329,6 +329,16 @@ def test_a_port_that_comes_again_is_another_rounds(story):
     assert len(History(story.events).rounds) == 3
 
 
+def test_a_process_id_that_comes_again_is_another_workers(story):
+    story.wave(1)
+    for pid in story.workers:
+        story.stopped(pid)
+    story.pids = iter([100, 101])  # as in the first round
+    story.round("x:3", restart=2)
+    assert story.found() == []
+    assert [worker.restart for worker in History(story.events).workers] == [0, 0, 1, 1, 2, 2]
+
+
 def test_a_history_is_written_and_read(story, tmp_path):
     path = tmp_path / "history"
     History(story.events).write(path)

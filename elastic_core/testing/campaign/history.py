@@ -120,19 +120,21 @@ class History:
         return [event for event in self.events if event["what"] in what]
 
     @cached_property
-    def workers(self) -> dict[int, Worker]:
-        """By process id. None is given twice in a campaign: it would take longer than one lasts."""
+    def workers(self) -> list[Worker]:
+        """In the order in which they started. A process id may come a second time."""
+        all_of_them: list[Worker] = []
         found: dict[int, Worker] = {}
         for event in self.of("start", "signal", "end"):
             pid = event["pid"]
             if event["what"] == "start":
                 told = {name: event[name] for name in ("node", "rank", "world", "restart")}
                 found[pid] = Worker(pid, **told, started=event["at"], says=event.get("says", True))
+                all_of_them.append(found[pid])
             elif event["what"] == "signal":
                 found[pid].signalled = event["at"]
             else:
                 found[pid].ended, found[pid].code = event["at"], event["code"]
-        return found
+        return all_of_them
 
     @cached_property
     def rounds(self) -> list[SeenRound]:
@@ -141,6 +143,7 @@ class History:
         found: list[SeenRound] = []
         of_port: dict[str, SeenRound] = {}
         of_pid: dict[int, SeenRound] = {}
+        workers = iter(self.workers)
         for event in self.of("start", "met", "step", "saved"):
             pid = event["pid"]
             if event["what"] == "start":
@@ -150,7 +153,7 @@ class History:
                     of_port[port] = SeenRound(port)
                     found.append(of_port[port])
                 of_pid[pid] = of_port[port]
-                of_port[port].workers[event["rank"]] = self.workers[pid]
+                of_port[port].workers[event["rank"]] = next(workers)
             elif event["what"] == "met":
                 of_pid[pid].group = event["group"]
             else:

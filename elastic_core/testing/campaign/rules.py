@@ -152,7 +152,7 @@ def _healthy(history: History) -> Iterator[tuple[str, float]]:
     alive = {pid for event in history.of("whole") for pid in event["alive"]}
     gone_by = {event["at"]: set(event["alive"]) for event in history.of("whole")}
     hurried = [(event["node"], event["at"]) for event in history.of("told") if event["event"] == "grace cut short"]
-    for worker in history.workers.values():
+    for worker in history.workers:
         if worker.signalled or worker.ended or worker.pid in struck or not worker.says:
             continue
         lost = next((at for at, there in gone_by.items() if at > worker.started and worker.pid not in there), None)
