@@ -129,22 +129,25 @@ class Pointer:
             epoch = epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch()))
             keys = Keys(self._run_id, epoch)
             versions = Versions(keys, self._seal, observes=True)
-            add(connection.store, keys.pointed, 1)
-            if not self._pointed(connection, versions):
+            if not self._pointed(connection, versions, keys):
                 self._meets_others(connection, versions)
         except Exception as error:  # noqa: BLE001 - it ended meanwhile, or is spoilt: a later look tells
             get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
 
-    def _pointed(self, connection: StoreConnection, versions: Versions) -> bool:
-        """Whether a forward to the store stands there. None is written after a state on which nodes have agreed."""
+    def _pointed(self, connection: StoreConnection, versions: Versions, keys: Keys) -> bool:
+        """Write a forward, unless nodes have agreed on a state there. Returns whether they have not, or have gone on
+        from there."""
         try:
-            if versions.newest(connection.store) is not None:
-                return False
+            versions.newest(connection.store)
         except SpoiltStateError:
             return False
         except Forwarded:
-            pass  # to where the store was before, or to here
-        return versions.forward(connection.store, self._where, replaces=True)
+            if versions.number:
+                return True
+        if versions.number != versions.last_without_state or not versions.forward(connection.store, self._where):
+            return False
+        add(connection.store, keys.pointed, 1)
+        return True
 
     def _meets_others(self, connection: StoreConnection, versions: Versions) -> None:
         reason = "the nodes of this store join those"

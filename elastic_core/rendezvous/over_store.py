@@ -4,10 +4,11 @@ state, and a log of announcements. Push is the store's `wait`."""
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from elastic_core.clock import SystemClock, later
+from elastic_core.clock import Instant, SystemClock, later
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend, SpoiltStateError
 from elastic_core.log import get_logger
@@ -35,7 +36,7 @@ from elastic_core.rendezvous.versions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.clock import Clock, Duration
     from elastic_core.interfaces.backend import Announced, Seal, Token
     from elastic_core.interfaces.store import Store
     from elastic_core.rendezvous.handover import StoreMover
@@ -56,6 +57,7 @@ class _Epoch:
     versions: Versions
     announcer: Announcer
     log: RosterLog
+    turn: Instant | None = None  # when this node takes the host's offer; None: there is none, or it is new
 
     @property
     def name(self) -> str:
@@ -117,6 +119,7 @@ class OverStore(RosterBackend):
         self._unanswered: tuple[str, bytes | None, Instant] | None = None
         self._epoch: _Epoch | None = None
         self._is_handed_over = False
+        self._may_serve = ""  # where a store is served here, while it is not known whether a forward leads to it
         self._pushed: _Pushed | None = None
         self._state_line = Line(connector, aside=True, greet=self._greet_aside)
         self._roster_line = Line(connector, aside=True, greet=self._greet_aside)
@@ -128,7 +131,7 @@ class OverStore(RosterBackend):
 
     @property
     def hosts_store(self) -> bool:
-        return self._connector.hosts
+        return self._connector.hosts and not self._may_serve
 
     @property
     def grace(self) -> Duration:
@@ -151,8 +154,7 @@ class OverStore(RosterBackend):
         def read(store: Store, epoch: _Epoch) -> tuple[bytes, Version] | None:
             if pushed is None or pushed.epoch is not epoch or not epoch.versions.adopt(pushed.number, pushed.value):
                 epoch.versions.newest(store)
-            if heirs := epoch.versions.take_offer():
-                self._take_over(store, epoch, heirs)
+            self._consider_offer(store, epoch)
             return epoch.versions.standing()
 
         return self._use("reading the state", read)
@@ -161,7 +163,8 @@ class OverStore(RosterBackend):
         def write(store: Store, _: _Epoch) -> tuple[bytes, Version, bool] | None:
             epoch = self._greet(store)  # a token of before must write nothing in a store that began anew
             if token is None or (isinstance(token, Version) and token.epoch == epoch.name):
-                return epoch.versions.write(store, state, 0 if token is None else token.number)
+                after = epoch.versions.last_without_state if token is None else token.number
+                return epoch.versions.write(store, state, after)
             standing = epoch.versions.newest(store)
             return None if standing is None else (*standing, False)
 
@@ -198,15 +201,20 @@ class OverStore(RosterBackend):
         epoch = self._epoch
         if token is not None and epoch is not None and token.epoch != epoch.name:
             return True
-        number = 1 if token is None else token.number + 1
         try:
             if epoch is None or not epoch.name:
                 return self._state_line.fetch(Keys(self._run_id).id, timeout) is not None
+            number = 1 + (epoch.versions.last_without_state if token is None else token.number)
+            turn = epoch.turn
+            if turn is None and epoch.versions.heirs:
+                return True
+            if turn is not None and (timeout := min(timeout, turn - self._clock.now())) <= 0:
+                return True
             value = self._state_line.fetch(epoch.keys.state(number), timeout, lambda: self._epoch is epoch)
         except EpochLeft:
             return True
         if value is None:
-            return self._has_passed(epoch, number - 1)
+            return (turn is not None and self._clock.now() >= turn) or self._has_passed(epoch, number - 1)
         self._pushed = _Pushed(epoch, number, value)  # what was waited for came with the news
         return True
 
@@ -222,27 +230,22 @@ class OverStore(RosterBackend):
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
         present: set[str] = set()
-        endpoint = ""
         until = later(self._clock.now(), timeout)
 
         def offered(store: Store, epoch: _Epoch) -> bool:
-            nonlocal endpoint
-            if not self._connector.hosts:  # this operation has come to where the store is now
+            if not self.hosts_store:  # this operation has come to where the store is now
                 return True
             own = set(epoch.announcer.keys)
             others = [item.key for item in epoch.log.read(store) if item.key not in own]
             first = [key for key in heirs if key in others]
             present.update(others)
-            if not others or not epoch.versions.offer(store, [*first, *(key for key in others if key not in first)]):
-                return False
-            try:
-                self._await_forward(store, epoch, until)
-            except Forwarded as forward:
-                endpoint = forward.where
-                raise
+            with contextlib.suppress(SpoiltStateError):  # nothing that could be handed over
+                if others and self._clock.now() < until:
+                    epoch.versions.offer(store, [*first, *(key for key in others if key not in first)])
+                    self._await_forward(store, epoch, until)
             return False
 
-        if self._mover is None or not self._connector.hosts:
+        if self._mover is None or not self.hosts_store:
             return False
         pointer, moved = self._pointer, False
         if pointer is not None:
@@ -250,9 +253,9 @@ class OverStore(RosterBackend):
         try:
             moved = self._use("handing over the store", offered)
         finally:
-            self._pointer = pointer.anew() if pointer is not None and not moved else None
+            if pointer is not None and self._pointer is pointer:
+                self._pointer = pointer.anew()
         if moved:
-            get_logger().info("store handed over", endpoint=endpoint)
             self._await(present, later(self._clock.now(), timeout))
         return moved
 
@@ -286,12 +289,17 @@ class OverStore(RosterBackend):
 
     def _use(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool = False) -> T:
         trail: dict[str, bool] = {}
+        may_serve = self._may_serve
         for _ in range(_MOST_MOVES):
             try:
                 return self._use_here(doing, operation, takes_part, trail)
             except Forwarded as forward:
                 trail[forward.where] = False
                 self._go(forward.where)
+            except RendezvousConnectionError:
+                if may_serve:
+                    self._serve_no_more()
+                raise
         raise RendezvousConnectionError("expected the store where its nodes say, found that it moves on and on")
 
     def _use_here(
@@ -353,38 +361,63 @@ class OverStore(RosterBackend):
         return now - self._unanswered[2] >= POINTER_PATIENCE
 
     def _go(self, where: str) -> None:
-        """Everything goes on there."""
+        """Everything goes on there. If this node serves it, it keeps pointers to it at the endpoint."""
         assert self._mover is not None
+        pointer, self._pointer = self._pointer, None
+        if pointer is not None:
+            pointer.close()
+        hosted = self.hosts_store
+        if where != self._may_serve:
+            self._serve_no_more()
         self._mover.moved(where)
-        self._is_handed_over = True
+        if self._connector.hosts:
+            get_logger().info("store taken over", endpoint=where)
+            self._pointer = Pointer(self._mover, self._run_id, self._seal, where)
+        elif hosted:
+            get_logger().info("store handed over", endpoint=where)
+        self._is_handed_over, self._may_serve = True, ""
         self._main.renew()
 
-    def _take_over(self, store: Store, epoch: _Epoch, heirs: Sequence[str]) -> None:
-        """The host of the store goes. Serve the store from now on, unless an heir before this node does in time. Raises
-        Forwarded once one of them does."""
-        place = turn(heirs, epoch.announcer.keys, self._mover.listed) if self._mover and not self._observes else None
-        if place is None:
-            return
-        self._await_forward(store, epoch, later(self._clock.now(), HEIR_PATIENCE * place))
+    def _consider_offer(self, store: Store, epoch: _Epoch) -> None:
+        """Take the offer of the host, if there is one and it is this node's turn. Raises Forwarded then."""
+        if epoch.turn is None and epoch.versions.heirs:
+            mover = None if self._observes else self._mover
+            place = None if mover is None else turn(epoch.versions.heirs, epoch.announcer.keys, mover.listed)
+            epoch.turn = later(self._clock.now(), math.inf if place is None else HEIR_PATIENCE * place)
+        if epoch.turn is not None and self._clock.now() >= epoch.turn:
+            self._take_over(store, epoch)
+
+    def _take_over(self, store: Store, epoch: _Epoch) -> None:
         assert self._mover is not None
         served = self._mover.serve()
         if served is None:
+            epoch.turn = Instant(math.inf)
             return
         where, connection = served
+        self._may_serve, stands = where, False
         try:
             begun = self._known_as(epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch())))
-            self._copy(epoch, begun, connection.store)
-            while not epoch.versions.forward(store, where):
-                epoch.versions.newest(store)
+            while True:
                 self._copy(epoch, begun, connection.store)
-        except Forwarded:  # another one was quicker, or somebody has pointed it elsewhere before anything stood in it
-            self._mover.serve_no_more()
+                stands = True  # even if its answer is lost
+                if epoch.versions.forward(store, where):
+                    raise Forwarded(where)
+                stands = False
+                epoch.versions.newest(store)
+        except Forwarded as forward:
+            stands = forward.where == where
             raise
         finally:
             connection.release()
-        get_logger().info("store taken over", endpoint=where)
-        self._pointer = Pointer(self._mover, self._run_id, self._seal, where)
-        raise Forwarded(where)
+            if not stands:
+                self._serve_no_more()
+
+    def _serve_no_more(self) -> None:
+        """Another node was quicker, or the old store is gone, so that no forward can be written."""
+        if self._may_serve:
+            assert self._mover is not None
+            self._mover.serve_no_more()
+            self._may_serve = ""
 
     def _copy(self, epoch: _Epoch, begun: _Epoch, store: Store) -> None:
         """The state, into a store that may have newcomers already. What they wrote is replaced: their entries stay."""
@@ -405,10 +438,9 @@ class OverStore(RosterBackend):
         """Raises Forwarded where nodes have gone on at the endpoint, while this store was cut off from it: all that are
         here join them."""
         where = "" if self._pointer is None else self._pointer.overtaken_at
-        if where and self._connector.hosts:
+        if where and self.hosts_store:
             epoch.versions.newest(store)
             if epoch.versions.forward(store, where):  # else with the next heartbeat
-                self._pointer = None
                 raise Forwarded(where)
 
     def _await(self, present: set[str], until: Instant) -> None:

@@ -9,7 +9,8 @@ Where something else has written to these keys so that they contradict each othe
 another epoch, as in a store that lost its memory. A marker in the place of the next version wakes who waits for that.
 
 If the store moves (see `handover`), the last version is followed by a forward: the address of the store from then on.
-A version can be an offer, too: it has the state of the version before, and names the nodes that may serve the store.
+Before that, a version is an offer: it has the state of the version before, if there is one, and names the nodes that
+may serve the store.
 """
 
 from __future__ import annotations
@@ -188,6 +189,8 @@ class Versions:
         seal: signs the states.
         observes: it changes nothing.
 
+    Attributes:
+        heirs: the keys of the nodes that may serve the store, in their order, as the last offer names them.
     """
 
     def __init__(self, keys: Keys, seal: Seal, observes: bool = False) -> None:
@@ -196,7 +199,7 @@ class Versions:
         self._observes = observes
         self._known: tuple[int, bytes] | None = None
         self._opened: tuple[int, bytes] | None = None
-        self._heirs: tuple[str, ...] = ()
+        self.heirs: tuple[str, ...] = ()
         self._writer = secrets.token_hex(_WRITER // 2).encode()
 
     def newest(self, store: Store) -> tuple[bytes, Version] | None:
@@ -247,6 +250,8 @@ class Versions:
         if self._known is None:
             return None
         number, value = self._known[0], _without_offer(self._known[1])
+        if not value:
+            return None
         token, key = Version(self._keys.epoch, number), self._keys.state(number)
         if self._opened is None or self._opened[0] != number:
             if value[_WRITER : _WRITER + 1] != b":":
@@ -255,7 +260,7 @@ class Versions:
         return self._opened[1], token
 
     def write(
-        self, store: Store, state: bytes, after: int, heirs: Sequence[str] = ()
+        self, store: Store, state: bytes | None, after: int, heirs: Sequence[str] = ()
     ) -> tuple[bytes, Version, bool] | None:
         """Write version `after` + 1, unless it exists. Returns what stands, and whether it is ours. With `heirs` it is
         an offer to them.
@@ -265,7 +270,7 @@ class Versions:
         """
         number = after + 1
         key = self._keys.state(number)
-        value = self._writer + b":" + self._seal.sealed(key, state)
+        value = b"" if state is None else self._writer + b":" + self._seal.sealed(key, state)
         if heirs:
             listed = " ".join(map(quote, heirs[:_MOST_HEIRS])).encode()
             value = _OFFER + self._seal.sealed(key + "/offer", listed) + b"\n" + value
@@ -273,31 +278,31 @@ class Versions:
             standing = self.newest(store)
             return None if standing is None else (*standing, False)
         self._learn(number, value)
-        self._opened = (number, state)
-        return state, Version(self._keys.epoch, number), True
+        self._opened = None if state is None else (number, state)
+        return state or b"", Version(self._keys.epoch, number), True
 
-    def offer(self, store: Store, heirs: Sequence[str]) -> bool:
-        """Ask these nodes, named by their keys, to serve the store. Returns false if there is no state yet."""
+    def offer(self, store: Store, heirs: Sequence[str]) -> None:
+        """Ask these nodes, named by their keys, to serve the store."""
         for _ in range(_MOST_READ):
             found = self.newest(store)
-            written = found and self.write(store, found[0], found[1].number, heirs)
-            if written is None or written[2]:
-                return written is not None
+            written = self.write(store, found and found[0], self.number, heirs)
+            if written is not None and written[2]:
+                return
         raise foreign(f"a place for a version after {self.number}", "that others write there all the time")
 
-    def take_offer(self) -> tuple[str, ...]:
-        """The nodes that the last offer names which was read; empty for none, and from the next call on."""
-        heirs, self._heirs = self._heirs, ()
-        return heirs
-
-    def forward(self, store: Store, where: str, replaces: bool = False) -> bool:
+    def forward(self, store: Store, where: str) -> bool:
         """Tell all who come to the newest version known that the store is elsewhere. Returns whether that stands; if
-        not, the version is not the newest any more, or another forward stands and is not to be replaced."""
-        key = self._keys.state(self.number + 1)
+        not, that version is not the newest any more. A forward in the place of the first version is replaced: it only
+        leads newcomers on."""
+        number = self.number + 1
+        key = self._keys.state(number)
         value = _FORWARD + self._seal.sealed(key + "/forward", where.encode())
         found = create(store, key, value)
-        if replaces and found != value and self._place_in(self.number + 1, found):
+        if number == 1 and found != value and self._place_in(number, found):
             found = compare_set(store, key, found, value)
+        if found == value and self._head(store) - KEPT >= number:
+            delete(store, key)  # a version was there before, long ago
+            return False
         return found == value
 
     def _learn(self, number: int, value: bytes) -> None:
@@ -306,7 +311,7 @@ class Versions:
         if value.startswith(_OFFER):
             line = value.removeprefix(_OFFER).partition(b"\n")[0]
             listed = self._seal.opened(self._keys.state(number) + "/offer", line) or b""
-            self._heirs = tuple(map(unquote, listed.decode(errors="replace").split())) or self._heirs
+            self.heirs = tuple(map(unquote, listed.decode(errors="replace").split()[:_MOST_HEIRS]))
 
     def _place_in(self, number: int, value: bytes) -> str:
         """The address, if it is a forward; empty if not."""
@@ -371,6 +376,11 @@ class Versions:
     def number(self) -> int:
         """Of the newest version known; 0 for none."""
         return self._known[0] if self._known else 0
+
+    @property
+    def last_without_state(self) -> int:
+        """The number of the newest version known if there is no state yet, so that the first one follows it."""
+        return self.number if self._known is not None and not _without_offer(self._known[1]) else 0
 
 
 def _without_offer(value: bytes) -> bytes:

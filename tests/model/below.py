@@ -22,7 +22,7 @@ from elastic_core.errors import ProcessFailure, RendezvousConnectionError
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.rendezvous.driver import Operations
-from elastic_core.rendezvous.effects import Rest, WriteState
+from elastic_core.rendezvous.effects import HandOver, Rest, WriteState
 from elastic_core.rendezvous.model import Entry
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.over_store import OverStore
@@ -167,6 +167,7 @@ class Machine:
         self.stops_at: float | None = None
         self.frozen_until = 0.0
         self.told: Any = None
+        self.handed_over: bool | None = None
         self.node.begin(world.clock.now())
 
     # -- the connector, and the mover
@@ -261,8 +262,8 @@ class Machine:
         """One after the other, as at the end of a handler: it retires, hands over, and closes."""
         for fault in self.node.take_settled():
             if self.told is not None and fault[0] is self.told:
-                if self._world.moves and self.hosts and not getattr(self, "handed", False):
-                    self.handed = True
+                if self._world.moves and self.hosts and self.handed_over is None:
+                    self.handed_over = False
                     self.told = self.node.hand_over(3.0)
                 else:
                     self.told = None
@@ -467,6 +468,8 @@ class Below:
     def _performed(self, machine: Machine, operation: Operation) -> Any:
         known = self._serial
         answer = machine.operations.perform(operation)
+        if isinstance(operation, HandOver):
+            machine.handed_over = answer
         if isinstance(operation, WriteState) and answer and answer[2] and not self.lost_data:
             serial = answer[0].serial
             must(serial >= known, f"{machine.key} has written {serial} after {known}: {self._shown()}")

@@ -23,6 +23,15 @@ def test_all_who_live_are_in_one_round_after_all(machines, events):
         Below(seed, machines, events).run(calm=4.0)
 
 
+@pytest.mark.parametrize("machines", [2, 3])
+def test_a_host_that_leaves_hands_its_store_over(machines):
+    """Where nothing goes wrong and another node is there, one of them takes it, whatever it does just then."""
+    for seed in range(130 if machines == 2 else 50):
+        world = Below(seed, machines, ["leave"], most=1)
+        world.run(calm=4.0, quiet=10.0)
+        assert all(machine.handed_over is not False for machine in world.machines), seed
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("machines", [2, 3])
@@ -30,6 +39,19 @@ def test_all_who_live_are_in_one_round_after_all(machines, events):
 def test_many_worlds(machines, events):
     for seed in range(100, 700):
         Below(seed, machines, events, most=7).run(calm=4.0)
+
+
+def over_any(forward):
+    """A forward replaces another one wherever it is."""
+
+    def forwards(self, store, where):
+        key = self._keys.state(self.number + 1)
+        if store.check([key]) and store.get(key).startswith(b"(forward)"):
+            store.set(key, b"(forward)" + where.encode())
+            return True
+        return forward(self, store, where)
+
+    return forwards
 
 
 def found(seeds, **world):
@@ -54,8 +76,7 @@ class TestPlanted:
 
     def test_two_heirs(self, monkeypatch):
         """Both take over in the same turn, and the later one overwrites the first."""
-        forward = Versions.forward
-        monkeypatch.setattr(Versions, "forward", lambda self, store, where: forward(self, store, where, replaces=True))
+        monkeypatch.setattr(Versions, "forward", over_any(Versions.forward))
         monkeypatch.setattr(over_store, "turn", lambda heirs, own, listed: 0 if set(heirs) & set(own) else None)
         found(range(200), events=MOVES)
 

@@ -9,11 +9,12 @@ import pytest
 from store_place import KEYS, Place
 
 from elastic_core.builtin.memory_store import MemoryStore
+from elastic_core.errors import RendezvousConnectionError
 from elastic_core.rendezvous.handover import Pointer, turn
 from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.store_connection import FactoryConnector, StoreConnection
-from elastic_core.rendezvous.versions import Forwarded, Keys, Versions
+from elastic_core.rendezvous.versions import KEPT, Forwarded, Keys, Versions
 
 HEIRS = ["b", "c", "d"]
 LONG = 60.0
@@ -73,6 +74,13 @@ def test_a_host_that_goes_points_at_no_store_any_more(closed):
     pointer.close()
 
 
+class Broken:
+    """What a connection is that broke."""
+
+    def compare_set(self, *arguments):
+        raise BrokenPipeError
+
+
 class Mover:
     """Can serve a store here, and goes where it is told."""
 
@@ -80,10 +88,13 @@ class Mover:
 
     def __init__(self):
         self.place, self.served, self.followed = Place(), None, ""
+        self.broken = False
+        self.looks_at_endpoint = threading.Event()
 
     def serve(self):
         self.served = True
-        return "here:1", StoreConnection(self.place.client(), "here")
+        store, self.broken = (Broken() if self.broken else self.place.client()), False
+        return "here:1", StoreConnection(store, "here")
 
     def serve_no_more(self):
         self.served = False
@@ -95,26 +106,52 @@ class Mover:
         return where == self.followed
 
     def at_the_endpoint(self):
+        self.looks_at_endpoint.set()
         return iter(())
 
 
-class Job:
-    """A node in a store whose host has offered it to that node."""
+class Connector(FactoryConnector):
+    def __init__(self, client, mover):
+        super().__init__(client, "a store")
+        self._mover = mover
 
-    def __init__(self, heirs=("a/1",)):
+    @property
+    def hosts(self):
+        return bool(self._mover.served) and self._mover.followed == "here:1"
+
+
+class Job:
+    """A node in a store whose host offers it to that node."""
+
+    def __init__(self, heirs=("a/1",), state=b"first"):
         self.old, self.mover = Place().begin(), Mover()
         self.others = Versions(KEYS, HmacSeal("job"))
-        self.others.write(self.old.store, b"first", 0)
-        self.node = OverStore(FactoryConnector(self._client, "a store"), "job", mover=self.mover)
+        if state is not None:
+            self.others.write(self.old.store, state, 0)
+        self.node = OverStore(Connector(self._client, self.mover), "job", mover=self.mover)
         self.node.announce("a/1", b"entry")
-        assert self.node.get_state()[0] == b"first"
-        assert self.others.offer(self.old.store, heirs)
+        self.before = self.node.get_state()
+        self.others.offer(self.old.store, heirs)
 
     def _client(self):
         return (self.mover.place if self.mover.followed == "here:1" else self.old).client()
 
     def write(self, state):
         assert self.others.write(self.old.store, state, self.others.number)[2]
+
+    def takes_over(self):
+        """What it finds in the store that it serves then."""
+        found = self.node.get_state()
+        assert (self.mover.served, self.mover.followed) == (True, "here:1")
+        assert self.mover.looks_at_endpoint.wait(LONG)  # to leave a pointer
+        return found and found[0]
+
+    def forwarded(self):
+        try:
+            self.others.newest(self.old.store)
+        except Forwarded as forward:
+            return forward.where
+        return ""
 
 
 @pytest.fixture
@@ -130,14 +167,24 @@ def job():
         one.node.close()
 
 
+def forward_of(where, versions, store):
+    versions.newest(store)
+    assert versions.forward(store, where)
+
+
 def test_an_heir_copies_what_was_written_after_it_has_copied_the_state(job):
     job = job()
     job.old.before("compare_set", KEYS.state(3), lambda: job.write(b"late"))
-    state, token = job.node.get_state()
-    assert (state, job.mover.served, job.mover.followed) == (b"late", True, "here:1")
-    assert token.epoch != KEYS.epoch
-    with pytest.raises(Forwarded, match="here:1"):
-        job.others.newest(job.old.store)
+    assert job.takes_over() == b"late"
+    assert job.forwarded() == "here:1"
+
+
+def test_an_heir_copies_what_was_written_though_many_versions_have_gone(job):
+    """The place of its forward is free again: what stood there was deleted."""
+    job = job()
+    job.old.before("compare_set", KEYS.state(3), lambda: [job.write(b"%d" % number) for number in range(KEPT + 6)])
+    assert job.takes_over() == b"%d" % (KEPT + 5)
+    assert job.forwarded() == "here:1"
 
 
 def test_an_heir_replaces_what_a_newcomer_has_written_into_the_new_store_meanwhile(job):
@@ -150,30 +197,123 @@ def test_an_heir_replaces_what_a_newcomer_has_written_into_the_new_store_meanwhi
         assert newcomer.set_state(b"newcomer's", newcomer.get_state()[1])[2]
 
     job.old.before("compare_set", KEYS.state(3), write)
-    assert job.node.get_state()[0] == b"late"
-    assert newcomer.get_state()[0] == b"late"
+    assert job.takes_over() == newcomer.get_state()[0] == b"late"
     assert sorted(seen.key for seen in newcomer.roster()) == ["a/1", "n/1"]
     newcomer.close()
 
 
 def test_an_heir_that_is_too_late_ends_its_store_and_follows(job):
     job = job()
-    job.mover.place.before("compare_set", Keys("job").id, lambda: job.others.forward(job.old.store, "there:1"))
+    job.mover.place.before("compare_set", Keys("job").id, lambda: forward_of("there:1", job.others, job.old.store))
     job.node.get_state()
     assert (job.mover.served, job.mover.followed) == (False, "there:1")
 
 
-@pytest.mark.parametrize("heirs", [("b/1",), ("b/1", "a/1")])
+def test_an_heir_whose_store_somebody_else_has_forwarded_to_keeps_it(job):
+    """The host has found it at the endpoint, and took it for one in which nodes had gone on."""
+    job = job()
+    job.mover.place.before("compare_set", Keys("job").id, lambda: forward_of("here:1", job.others, job.old.store))
+    assert job.takes_over() == b"first"
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_an_heir_that_does_not_know_whether_its_forward_stands_tries_again(job, lands):
+    job = job()
+    job.old.lose("compare_set", KEYS.state(3), lands)
+    with pytest.raises(RendezvousConnectionError):
+        job.node.get_state()
+    assert not job.node.hosts_store
+    assert job.takes_over() == b"first"
+    assert job.node.hosts_store
+    assert job.forwarded() == "here:1"
+
+
+def test_an_heir_that_cannot_write_its_forward_ends_its_store(job):
+    """The old host has gone, and the nodes begin anew at the endpoint."""
+    job = job()
+    job.old.lose("compare_set", KEYS.state(3), lands=False)
+    with pytest.raises(RendezvousConnectionError):
+        job.node.get_state()
+    job.old.away = True
+    with pytest.raises(RendezvousConnectionError):
+        job.node.get_state()
+    assert job.mover.served is False
+
+
+def test_an_heir_whose_new_store_fails_begins_another_one(job):
+    job = job()
+    job.mover.broken = True
+    with pytest.raises(RendezvousConnectionError):
+        job.node.get_state()
+    assert job.mover.served is False
+    assert job.takes_over() == b"first"
+
+
+@pytest.mark.parametrize("heirs", [("b/1",), (*(f"b/{number}" for number in range(60)), "a/1")])
 def test_the_job_goes_on_while_an_offer_stands(job, heirs):
+    """It may be one to other nodes, or to many before this one."""
     job = job(heirs=heirs)
-    job.mover.listed = heirs != ("b/1",)
     job.write(b"second")
     state, token = job.node.get_state()
     assert state == b"second"
-    assert (token.epoch == KEYS.epoch) == ("a/1" not in heirs)
     assert job.node.set_state(b"third", token)[2]
     assert job.node.get_state()[0] == b"third"
+    assert job.mover.served is None
 
 
-def test_an_offer_needs_a_state(job):
-    assert not Versions(KEYS, HmacSeal("job")).offer(Place().begin().store, ["a/1"])
+def test_an_heir_waits_for_its_turn(job):
+    job = job(heirs=("b/1", "a/1"))
+    _, token = job.node.get_state()
+    assert job.mover.served is None
+    assert job.node.wait_for_state(token, LONG)
+    assert job.takes_over() == b"first"
+
+
+def test_an_heir_that_learns_of_the_offer_from_a_write_that_was_refused(job):
+    job = job()
+    state, token, written = job.node.set_state(b"mine", job.before[1])
+    assert (state, written) == (b"first", False)
+    assert job.node.wait_for_state(token, LONG)
+    assert job.takes_over() == b"first"
+
+
+def test_an_heir_takes_over_before_there_is_a_state(job):
+    job = job(state=None)
+    assert job.takes_over() is None
+    assert job.node.set_state(b"first")[2]
+    assert job.node.get_state()[0] == b"first"
+
+
+def test_before_there_is_a_state_an_offer_that_nobody_takes_is_in_nobodys_way(job):
+    job = job(heirs=("b/1",), state=None)
+    assert job.node.get_state() is None
+    assert not job.node.wait_for_state(None, 0.01)
+    assert job.node.set_state(b"first")[2]
+    assert job.others.newest(job.old.store)[0] == b"first"
+
+
+def test_no_offer_is_to_more_nodes_than_a_host_names(job):
+    job = job(heirs=("b/1",))
+    listed = " ".join(f"b/{number}" for number in range(100))
+    job.old.store.set(KEYS.state(3), f"(offer){listed}\n0123abcd:later")
+    assert job.node.get_state()[0] == b"later"
+    job.others.newest(job.old.store)
+    assert len(job.others.heirs) == 64
+
+
+@pytest.mark.parametrize("states", [0, 1])
+def test_a_pointer_replaces_another_one_and_no_forward_after_a_state(states):
+    """After a state, the nodes of that store have gone on themselves."""
+    endpoint = Endpoint()
+    endpoint.may.set()
+    store = endpoint.connection.store
+    store.set(Keys("job").id, KEYS.epoch)
+    others = Versions(KEYS, HmacSeal("job"))
+    for number in range(states):
+        others.write(store, b"state", number)
+    assert others.forward(store, "elsewhere:1")
+    pointer = Pointer(endpoint, "job", HmacSeal("job"), "there:1")
+    assert endpoint.connection.released.wait(LONG)
+    pointer.close()
+    with pytest.raises(Forwarded, match="elsewhere:1" if states else "there:1"):
+        others.newest(store)
