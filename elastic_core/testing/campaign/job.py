@@ -81,11 +81,10 @@ class Job:
             return False
         over = now()
         least = begun if wave.rounds[0] and not self._faults.missed else 0.0
-        if not self._settled(over, least, wave.linger_s):
+        found = self._settled(over, least, wave.linger_s)
+        if found is None:
             self._stage.tell("not whole", number=self._wave, limit_s=self._stage.setting.limit_s, why=self._why())
             return False
-        found = self._whole(over, least)
-        assert found is not None
         at, first = found
         new = first > begun
         self._stage.tell("whole", number=self._wave, alive=sorted(self._stage.seen.running()),
@@ -96,20 +95,21 @@ class Job:
         self._stage.until(lambda: False, wave.quiet_s)
         return True
 
-    def _settled(self, over: float, least: float, linger_s: float) -> bool:
-        """Wait until all nodes train, and go on to where consequences may be on their way, and the store is whole."""
+    def _settled(self, over: float, least: float, linger_s: float) -> tuple[float, float] | None:
+        """Wait until all nodes train, and go on to where consequences may be on their way, and the store is whole. As
+        `_whole`; None if that is not so in time."""
         deadline = over + linger_s + self._stage.setting.limit_s
         if not self._stage.until(lambda: self._whole(over, least) is not None, deadline - now()):
-            return False
+            return None
         self._stage.until(lambda: False, over + linger_s - now())
         while now() < deadline:
             trains = self._stage.until(lambda: self._whole(now() - STEADY_S, least) is not None, deadline - now())
             steady = not linger_s or not self._stage.until(
                 lambda: self._whole(now() - STEADY_S, least) is None, STEADY_S
             )
-            if trains and steady and self._stage.setting.ready():
-                return True
-        return False
+            if trains and steady and self._stage.setting.ready() and (found := self._whole(over, least)):
+                return found
+        return None
 
     def _why(self) -> str:
         """What the agents said last."""
