@@ -1,18 +1,19 @@
 """Handing the store over: its host goes, and another node serves it from then on, with all that was accepted.
 
-1. The host writes a version of the state that is an offer: it names the heirs, the nodes that may serve the store, and
-   wakes all that wait for the state. The job goes on meanwhile. If no heir takes the offer, nothing has to be undone.
-2. The first heir serves a new store, and copies the newest state into it. Then it writes a forward in the place of the
-   next version in the old store. If another version stands there already, it copies that one and tries again. If the
-   first heir is late, the next one does the same. Only one forward can follow a version.
-3. All nodes go there, the old host too, and announce themselves. Tokens and entries are of a new epoch, as in a store
-   that begins anew, but nothing is missing. The old host waits for the others, and goes.
-4. At the endpoint the new host leaves a forward, too, wherever it can: in a store of its own, if the address is its
-   machine's and free; otherwise in the store that somebody has begun there. Newcomers follow it.
+1. The host writes an offer: a version of the state that also names the heirs (nodes that may serve the store). Like any
+   version, it wakes all waiting nodes. The job continues. If no heir accepts the offer, nothing has to be undone.
+2. The first heir serves a new store and copies the newest state into it. Then it writes a forward into the old store,
+   under the key of the next version. If that key already holds another version, the heir copies it and tries again. If
+   the first heir is late, the next heir takes over instead. Only one forward can follow a version.
+3. All nodes follow the forward, the old host too, and announce themselves. Tokens and entries are of a new epoch, as in
+   a store that begins anew, but nothing is missing. The old host waits for the other nodes, and leaves.
+4. At the endpoint the new host leaves pointers: forwards in the place of version 1. If the endpoint's address belongs
+   to its machine and is free, it serves a store there for this; otherwise it uses a store that another node has begun
+   there. Newcomers follow the pointer.
 
-Nodes begin a new epoch in a store whose forward leads nowhere: back to where it stands, or to a place where nobody
-answers and whose host looks here no more. That host may only have been cut off. When it finds that nodes have gone on
-at the endpoint without it, it writes a forward to there into its own store.
+If a forward leads nowhere, the nodes begin a new epoch in the store that holds it. It leads nowhere if it names that
+same store, or an address at which no store answers and whose host no longer checks the old store. Such a host may only
+have been cut off. When it finds that nodes have re-formed at the endpoint, it forwards its own store to the endpoint.
 """
 
 from __future__ import annotations
@@ -129,14 +130,14 @@ class Pointer:
             epoch = epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch()))
             keys = Keys(self._run_id, epoch)
             versions = Versions(keys, self._seal, observes=True)
-            if not self._pointed(connection, versions, keys):
+            if not self._write_pointer(connection, versions, keys):
                 self._meets_others(connection, versions)
         except Exception as error:  # noqa: BLE001 - it ended meanwhile, or is spoilt: a later look tells
             get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
 
-    def _pointed(self, connection: StoreConnection, versions: Versions, keys: Keys) -> bool:
-        """Write a forward, unless nodes have agreed on a state there. Returns whether they have not, or have gone on
-        from there."""
+    def _write_pointer(self, connection: StoreConnection, versions: Versions, keys: Keys) -> bool:
+        """Write a pointer into this store, unless its nodes have agreed on a state. Returns True if the pointer is
+        written, or if the store's own forward already leads its nodes elsewhere. Returns False otherwise."""
         try:
             versions.newest(connection.store)
         except SpoiltStateError:
@@ -144,7 +145,7 @@ class Pointer:
         except Forwarded:
             if versions.number:
                 return True
-        if versions.number != versions.last_without_state or not versions.forward(connection.store, self._where):
+        if versions.number != versions.offer_before_state or not versions.forward(connection.store, self._where):
             return False
         add(connection.store, keys.pointed, 1)
         return True

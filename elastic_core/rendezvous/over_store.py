@@ -57,7 +57,7 @@ class _Epoch:
     versions: Versions
     announcer: Announcer
     log: RosterLog
-    turn: Instant | None = None  # when this node takes the host's offer; None: there is none, or it is new
+    takes_over_at: Instant | None = None  # if the host offers the store; None: no offer, or not considered yet
 
     @property
     def name(self) -> str:
@@ -119,7 +119,7 @@ class OverStore(RosterBackend):
         self._unanswered: tuple[str, bytes | None, Instant] | None = None
         self._epoch: _Epoch | None = None
         self._is_handed_over = False
-        self._may_serve = ""  # where a store is served here, while it is not known whether a forward leads to it
+        self._unconfirmed = ""  # address of a store that this node serves, until a forward to it is known to exist
         self._pushed: _Pushed | None = None
         self._state_line = Line(connector, aside=True, greet=self._greet_aside)
         self._roster_line = Line(connector, aside=True, greet=self._greet_aside)
@@ -131,7 +131,7 @@ class OverStore(RosterBackend):
 
     @property
     def hosts_store(self) -> bool:
-        return self._connector.hosts and not self._may_serve
+        return self._connector.hosts and not self._unconfirmed
 
     @property
     def grace(self) -> Duration:
@@ -163,7 +163,7 @@ class OverStore(RosterBackend):
         def write(store: Store, _: _Epoch) -> tuple[bytes, Version, bool] | None:
             epoch = self._greet(store)  # a token of before must write nothing in a store that began anew
             if token is None or (isinstance(token, Version) and token.epoch == epoch.name):
-                after = epoch.versions.last_without_state if token is None else token.number
+                after = epoch.versions.offer_before_state if token is None else token.number
                 return epoch.versions.write(store, state, after)
             standing = epoch.versions.newest(store)
             return None if standing is None else (*standing, False)
@@ -204,17 +204,17 @@ class OverStore(RosterBackend):
         try:
             if epoch is None or not epoch.name:
                 return self._state_line.fetch(Keys(self._run_id).id, timeout) is not None
-            number = 1 + (epoch.versions.last_without_state if token is None else token.number)
-            turn = epoch.turn
-            if turn is None and epoch.versions.heirs:
+            number = 1 + (epoch.versions.offer_before_state if token is None else token.number)
+            due = epoch.takes_over_at
+            if due is None and epoch.versions.heirs:
                 return True
-            if turn is not None and (timeout := min(timeout, turn - self._clock.now())) <= 0:
+            if due is not None and (timeout := min(timeout, due - self._clock.now())) <= 0:
                 return True
             value = self._state_line.fetch(epoch.keys.state(number), timeout, lambda: self._epoch is epoch)
         except EpochLeft:
             return True
         if value is None:
-            return (turn is not None and self._clock.now() >= turn) or self._has_passed(epoch, number - 1)
+            return (due is not None and self._clock.now() >= due) or self._has_passed(epoch, number - 1)
         self._pushed = _Pushed(epoch, number, value)  # what was waited for came with the news
         return True
 
@@ -233,13 +233,13 @@ class OverStore(RosterBackend):
         until = later(self._clock.now(), timeout)
 
         def offered(store: Store, epoch: _Epoch) -> bool:
-            if not self.hosts_store:  # this operation has come to where the store is now
+            if not self.hosts_store:  # the operation was forwarded: an heir serves the store now
                 return True
             own = set(epoch.announcer.keys)
             others = [item.key for item in epoch.log.read(store) if item.key not in own]
             first = [key for key in heirs if key in others]
             present.update(others)
-            with contextlib.suppress(SpoiltStateError):  # nothing that could be handed over
+            with contextlib.suppress(SpoiltStateError):  # nothing to hand over
                 if others and self._clock.now() < until:
                     epoch.versions.offer(store, [*first, *(key for key in others if key not in first)])
                     self._await_forward(store, epoch, until)
@@ -288,13 +288,13 @@ class OverStore(RosterBackend):
             return True
 
     def _use(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool = False) -> T:
-        trail: dict[str, bool] = {}
-        may_serve = self._may_serve
+        followed: dict[str, bool] = {}
+        may_serve = self._unconfirmed
         for _ in range(_MOST_MOVES):
             try:
-                return self._use_here(doing, operation, takes_part, trail)
+                return self._use_here(doing, operation, takes_part, followed)
             except Forwarded as forward:
-                trail[forward.where] = False
+                followed[forward.where] = False
                 self._go(forward.where)
             except RendezvousConnectionError:
                 if may_serve:
@@ -303,7 +303,7 @@ class OverStore(RosterBackend):
         raise RendezvousConnectionError("expected the store where its nodes say, found that it moves on and on")
 
     def _use_here(
-        self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool, trail: dict[str, bool]
+        self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool, followed: dict[str, bool]
     ) -> T:
         def with_epoch(store: Store) -> T:
             assert self._epoch is not None  # `_greet` came first
@@ -315,8 +315,8 @@ class OverStore(RosterBackend):
                     return operation(store, epoch)
                 except Forwarded as forward:
                     if self._mover is None:
-                        self._leave(store, epoch, "a forward, in a store that never moves")
-                    elif self._leads_on(self._mover, store, epoch, forward.where, trail):
+                        self._leave(store, epoch, "found a forward, but this store cannot move")
+                    elif self._should_follow(self._mover, store, epoch, forward.where, followed):
                         raise
                     else:
                         self._begin_epoch(store, epoch)
@@ -334,21 +334,24 @@ class OverStore(RosterBackend):
 
     # -- where the store is, see `handover`
 
-    def _leads_on(self, mover: StoreMover, store: Store, epoch: _Epoch, where: str, trail: dict[str, bool]) -> bool:
-        """Whether a forward leads to the store; false if it counts for nothing, because it leads nowhere or the nodes
-        have left this epoch. Raises RendezvousConnectionError while that is not known, and to who only looks.
+    def _should_follow(
+        self, mover: StoreMover, store: Store, epoch: _Epoch, where: str, followed: dict[str, bool]
+    ) -> bool:
+        """Whether to follow this forward. False if the nodes have left this epoch, or if the forward leads back here
+        or to a host that has stopped checking this store. Raises RendezvousConnectionError while that is undecided,
+        and always for an observer, which begins no epoch.
 
         Args:
-            trail: where this operation was led, and whether it came there.
+            followed: for each address that this operation was forwarded to, whether it reached a store there.
         """
         if self._has_ended(store, epoch):
             return False
-        if where not in trail and not mover.leads_to(where):
+        if where not in followed and not mover.leads_to(where):
             return True
-        trail.update((place, True) for place in trail if mover.leads_to(place))
-        if not self._observes and (trail.get(where, True) or self._is_left(store, epoch)):
+        followed.update((place, True) for place in followed if mover.leads_to(place))
+        if not self._observes and (followed.get(where, True) or self._is_left(store, epoch)):
             return False
-        raise RendezvousConnectionError(f"expected the store at {where}, as its last host says; nobody answers there")
+        raise RendezvousConnectionError(f"the store has moved to {where}, but no store answers there")
 
     def _has_ended(self, store: Store, epoch: _Epoch) -> bool:
         return epoch_named(peek(store, epoch.keys.id) or b"") != epoch.name
@@ -361,13 +364,13 @@ class OverStore(RosterBackend):
         return now - self._unanswered[2] >= POINTER_PATIENCE
 
     def _go(self, where: str) -> None:
-        """Everything goes on there. If this node serves it, it keeps pointers to it at the endpoint."""
+        """Use the store at `where` from now on. If this node serves it, keep pointers to it at the endpoint."""
         assert self._mover is not None
         pointer, self._pointer = self._pointer, None
         if pointer is not None:
             pointer.close()
         hosted = self.hosts_store
-        if where != self._may_serve:
+        if where != self._unconfirmed:
             self._serve_no_more()
         self._mover.moved(where)
         if self._connector.hosts:
@@ -375,72 +378,74 @@ class OverStore(RosterBackend):
             self._pointer = Pointer(self._mover, self._run_id, self._seal, where)
         elif hosted:
             get_logger().info("store handed over", endpoint=where)
-        self._is_handed_over, self._may_serve = True, ""
+        self._is_handed_over, self._unconfirmed = True, ""
         self._main.renew()
 
     def _consider_offer(self, store: Store, epoch: _Epoch) -> None:
-        """Take the offer of the host, if there is one and it is this node's turn. Raises Forwarded then."""
-        if epoch.turn is None and epoch.versions.heirs:
+        """Take the store over, if its host offers it and this node's turn has come. Raises Forwarded once an heir,
+        this node or another, has written a forward."""
+        if epoch.takes_over_at is None and epoch.versions.heirs:
             mover = None if self._observes else self._mover
             place = None if mover is None else turn(epoch.versions.heirs, epoch.announcer.keys, mover.listed)
-            epoch.turn = later(self._clock.now(), math.inf if place is None else HEIR_PATIENCE * place)
-        if epoch.turn is not None and self._clock.now() >= epoch.turn:
+            epoch.takes_over_at = later(self._clock.now(), math.inf if place is None else HEIR_PATIENCE * place)
+        if epoch.takes_over_at is not None and self._clock.now() >= epoch.takes_over_at:
             self._take_over(store, epoch)
 
     def _take_over(self, store: Store, epoch: _Epoch) -> None:
         assert self._mover is not None
         served = self._mover.serve()
         if served is None:
-            epoch.turn = Instant(math.inf)
+            epoch.takes_over_at = Instant(math.inf)
             return
         where, connection = served
-        self._may_serve, stands = where, False
+        self._unconfirmed, is_forwarded = where, False
         try:
             begun = self._known_as(epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch())))
             while True:
                 self._copy(epoch, begun, connection.store)
-                stands = True  # even if its answer is lost
+                is_forwarded = True  # even if the answer is lost
                 if epoch.versions.forward(store, where):
                     raise Forwarded(where)
-                stands = False
+                is_forwarded = False
                 epoch.versions.newest(store)
         except Forwarded as forward:
-            stands = forward.where == where
+            is_forwarded = forward.where == where
             raise
         finally:
             connection.release()
-            if not stands:
+            if not is_forwarded:
                 self._serve_no_more()
 
     def _serve_no_more(self) -> None:
-        """Another node was quicker, or the old store is gone, so that no forward can be written."""
-        if self._may_serve:
+        """Stop the new store, unless a forward leads to it: another heir was first, or the old store has failed."""
+        if self._unconfirmed:
             assert self._mover is not None
             self._mover.serve_no_more()
-            self._may_serve = ""
+            self._unconfirmed = ""
 
     def _copy(self, epoch: _Epoch, begun: _Epoch, store: Store) -> None:
-        """The state, into a store that may have newcomers already. What they wrote is replaced: their entries stay."""
-        with contextlib.suppress(SpoiltStateError):  # then the nodes give back what they know
+        """Copy the state into the new store. If newcomers have written a state there, it is replaced; their entries
+        stay."""
+        with contextlib.suppress(SpoiltStateError):  # the nodes write again what they know
             found, written = epoch.versions.standing(), False
             while found is not None and not written:
                 answer = begun.versions.write(store, found[0], begun.versions.number)
                 written = answer is not None and answer[2]
 
     def _await_forward(self, store: Store, epoch: _Epoch, until: Instant) -> None:
-        """Raises Forwarded when there is one."""
+        """Wait until `until`. Raises Forwarded as soon as an heir has written a forward."""
         next_version = epoch.keys.state(epoch.versions.number + 1)
         while (left := until - self._clock.now()) > 0 and self._main.fetch(next_version, left) is not None:
             epoch.versions.newest(store)
             next_version = epoch.keys.state(epoch.versions.number + 1)
 
     def _give_way(self, store: Store, epoch: _Epoch) -> None:
-        """Raises Forwarded where nodes have gone on at the endpoint, while this store was cut off from it: all that are
-        here join them."""
+        """If this store was cut off and nodes have re-formed at the endpoint, forward this store's nodes to there.
+        Raises Forwarded once the forward is written."""
         where = "" if self._pointer is None else self._pointer.overtaken_at
         if where and self.hosts_store:
             epoch.versions.newest(store)
-            if epoch.versions.forward(store, where):  # else with the next heartbeat
+            if epoch.versions.forward(store, where):  # if not, the next heartbeat tries again
                 raise Forwarded(where)
 
     def _await(self, present: set[str], until: Instant) -> None:

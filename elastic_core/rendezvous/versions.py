@@ -8,9 +8,8 @@ the key of its version absent, and learns from `head` that it is one of the past
 Where something else has written to these keys so that they contradict each other, all nodes leave them behind and begin
 another epoch, as in a store that lost its memory. A marker in the place of the next version wakes who waits for that.
 
-If the store moves (see `handover`), the last version is followed by a forward: the address of the store from then on.
-Before that, a version is an offer: it has the state of the version before, if there is one, and names the nodes that
-may serve the store.
+If the store moves (see `handover`), its host first writes an offer: a version that repeats the current state, if there
+is one, and names the heirs. A forward, the store's new address, then takes the place of the next version.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _LEFT = b"(left for another epoch)"
 _OFFER = b"(offer)"
 _FORWARD = b"(forward)"
 _MOST_HEIRS = 64
-_LONGEST_PLACE = 1024
+_LONGEST_ADDRESS = 1024
 _EPOCH = re.compile(r"[0-9a-f]{16}")
 
 
@@ -54,7 +53,7 @@ class EpochLeft(Exception):
 
 
 class Forwarded(Exception):
-    """A forward stands after the newest version."""
+    """The store has moved: a forward to `where` follows the newest version."""
 
     def __init__(self, where: str) -> None:
         super().__init__(where)
@@ -73,7 +72,7 @@ class Keys:
     b/<n>/<k> the beats of the node with key k, whose first slot was n; after a loss of data slots are given out again
     base      no live announcement is in a slot before this one
     lead      the leaders' beats
-    pointed   how often the host of the store elsewhere has looked here, which tells that it lives
+    pointed   how often the store's host, which is elsewhere, has checked this store: if this grows, the host is alive
     """
 
     def __init__(self, run_id: str, epoch: str = "") -> None:
@@ -190,7 +189,7 @@ class Versions:
         observes: it changes nothing.
 
     Attributes:
-        heirs: the keys of the nodes that may serve the store, in their order, as the last offer names them.
+        heirs: the heirs' keys, in the order in which they take over, from the last offer; empty if there was none.
     """
 
     def __init__(self, keys: Keys, seal: Seal, observes: bool = False) -> None:
@@ -214,7 +213,7 @@ class Versions:
             if value == _LEFT:
                 raise EpochLeft
             if value is not None:
-                if where := self._place_in(number + 1, value):
+                if where := self._address_in(number + 1, value):
                     raise Forwarded(where)
                 number += 1
                 self._learn(number, value)
@@ -262,8 +261,8 @@ class Versions:
     def write(
         self, store: Store, state: bytes | None, after: int, heirs: Sequence[str] = ()
     ) -> tuple[bytes, Version, bool] | None:
-        """Write version `after` + 1, unless it exists. Returns what stands, and whether it is ours. With `heirs` it is
-        an offer to them.
+        """Write version `after` + 1, unless it exists. Returns the newest state, its version, and whether this call
+        wrote it; None if there is no state. With `heirs`, the version is an offer to them.
 
         Each value begins with its writer, so that two nodes which write the same state do not both believe they did
         it; one node that repeats a write whose answer was lost learns that it had succeeded.
@@ -282,43 +281,42 @@ class Versions:
         return state or b"", Version(self._keys.epoch, number), True
 
     def offer(self, store: Store, heirs: Sequence[str]) -> None:
-        """Ask these nodes, named by their keys, to serve the store."""
+        """Write an offer: a version with the same state that names these heirs by their keys."""
         for _ in range(_MOST_READ):
             found = self.newest(store)
             written = self.write(store, found and found[0], self.number, heirs)
             if written is not None and written[2]:
                 return
-        raise foreign(f"a place for a version after {self.number}", "that others write there all the time")
+        raise foreign(f"a free key after version {self.number}", "that other clients fill it every time")
 
     def forward(self, store: Store, where: str) -> bool:
-        """Tell all who come to the newest version known that the store is elsewhere. Returns whether that stands; if
-        not, that version is not the newest any more. A forward in the place of the first version is replaced: it only
-        leads newcomers on."""
+        """Write a forward to `where` after the newest version known. Returns False if another record came first: a
+        version, or another node's forward. A pointer (a forward in the place of version 1) is replaced."""
         number = self.number + 1
         key = self._keys.state(number)
         value = _FORWARD + self._seal.sealed(key + "/forward", where.encode())
         found = create(store, key, value)
-        if number == 1 and found != value and self._place_in(number, found):
+        if number == 1 and found != value and self._address_in(number, found):
             found = compare_set(store, key, found, value)
         if found == value and self._head(store) - KEPT >= number:
-            delete(store, key)  # a version was there before, long ago
+            delete(store, key)  # the number was used long ago, and its version has been deleted
             return False
         return found == value
 
     def _learn(self, number: int, value: bytes) -> None:
-        """This is the newest version."""
+        """Record the newest version, and its heirs if it is an offer."""
         self._known = (number, value)
         if value.startswith(_OFFER):
             line = value.removeprefix(_OFFER).partition(b"\n")[0]
             listed = self._seal.opened(self._keys.state(number) + "/offer", line) or b""
             self.heirs = tuple(map(unquote, listed.decode(errors="replace").split()[:_MOST_HEIRS]))
 
-    def _place_in(self, number: int, value: bytes) -> str:
-        """The address, if it is a forward; empty if not."""
+    def _address_in(self, number: int, value: bytes) -> str:
+        """The address that this forward names; empty if the value is not a valid forward."""
         if not value.startswith(_FORWARD):
             return ""
         opened = self._seal.opened(self._keys.state(number) + "/forward", value.removeprefix(_FORWARD)) or b""
-        where = opened[:_LONGEST_PLACE].decode(errors="replace")
+        where = opened[:_LONGEST_ADDRESS].decode(errors="replace")
         try:
             return where if split_host_port(where, 0)[1] else ""
         except ValueError:
@@ -374,12 +372,13 @@ class Versions:
 
     @property
     def number(self) -> int:
-        """Of the newest version known; 0 for none."""
+        """The number of the newest version known, 0 if there is none."""
         return self._known[0] if self._known else 0
 
     @property
-    def last_without_state(self) -> int:
-        """The number of the newest version known if there is no state yet, so that the first one follows it."""
+    def offer_before_state(self) -> int:
+        """The version after which the first state is written: an offer made before any state, or 0. Also 0 once there
+        is a state."""
         return self.number if self._known is not None and not _without_offer(self._known[1]) else 0
 
 

@@ -506,7 +506,7 @@ class Below:
 
     def ends(self, machine: Machine) -> None:
         """Its stores end with it."""
-        self.lost_data = self.lost_data or machine.hosts
+        self.lost_data = self.lost_data or any(place.alive and place.host is machine for place in self.places.values())
         for place in self.places.values():
             place.alive = place.alive and place.host is not machine
 
@@ -604,8 +604,10 @@ class Below:
 
     def _check_settled(self) -> None:
         here = [m for m in self.machines if m.acts and not m.leaving]
+        if not self.machines[0].acts:  # who loses its store finds no other one at the endpoint
+            here = [m for m in here if m.where in self.places and self.places[m.where].alive]
         rounds = {m.node.membership.round if m.running and m.stops_at is None else None for m in here}
-        if not here or len(here) < self.settings.min_nodes or not self.machines[0].acts:
+        if not here or len(here) < self.settings.min_nodes:
             return
         must(len(rounds) == 1 and None not in rounds, f"not in one round after all: {self._shown()}")
         formed = here[0].node.membership.formed

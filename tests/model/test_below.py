@@ -8,7 +8,7 @@ from must_hold import Violation
 
 from elastic_core.rendezvous import over_store
 from elastic_core.rendezvous.over_store import OverStore
-from elastic_core.rendezvous.versions import Keys, Versions
+from elastic_core.rendezvous.versions import Keys, Versions, peek
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 LOSSES = ("fail", "restart", "crash", "forget", "older", "older")
@@ -25,7 +25,7 @@ def test_all_who_live_are_in_one_round_after_all(machines, events):
 
 @pytest.mark.parametrize("machines", [2, 3])
 def test_a_host_that_leaves_hands_its_store_over(machines):
-    """Where nothing goes wrong and another node is there, one of them takes it, whatever it does just then."""
+    """If nothing fails and another node has joined, one takes the store over, whatever it is doing then."""
     for seed in range(130 if machines == 2 else 50):
         world = Below(seed, machines, ["leave"], most=1)
         world.run(calm=4.0, quiet=10.0)
@@ -41,12 +41,12 @@ def test_many_worlds(machines, events):
         Below(seed, machines, events, most=7).run(calm=4.0)
 
 
-def over_any(forward):
-    """A forward replaces another one wherever it is."""
+def replacing_any_forward(forward):
+    """Let a forward replace any other forward, not only a pointer."""
 
     def forwards(self, store, where):
         key = self._keys.state(self.number + 1)
-        if store.check([key]) and store.get(key).startswith(b"(forward)"):
+        if (peek(store, key) or b"").startswith(b"(forward)"):
             store.set(key, b"(forward)" + where.encode())
             return True
         return forward(self, store, where)
@@ -76,11 +76,11 @@ class TestPlanted:
 
     def test_two_heirs(self, monkeypatch):
         """Both take over in the same turn, and the later one overwrites the first."""
-        monkeypatch.setattr(Versions, "forward", over_any(Versions.forward))
+        monkeypatch.setattr(Versions, "forward", replacing_any_forward(Versions.forward))
         monkeypatch.setattr(over_store, "turn", lambda heirs, own, listed: 0 if set(heirs) & set(own) else None)
         found(range(200), events=MOVES)
 
-    def test_a_dead_forward_that_is_followed_for_ever(self, monkeypatch):
+    def test_forward_to_a_dead_host_followed_forever(self, monkeypatch):
         monkeypatch.setattr(OverStore, "_is_left", lambda self, store, epoch: False)
         found(range(200), events=MOVES)
 

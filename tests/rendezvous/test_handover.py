@@ -1,4 +1,4 @@
-"""How nodes take a store over, in which order, and the forwards that lead to it."""
+"""How nodes take over a store, in which order, and how forwards lead to it."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def test_a_host_that_goes_points_at_no_store_any_more(closed):
 
 
 class Broken:
-    """What a connection is that broke."""
+    """A store client whose connection has broken."""
 
     def compare_set(self, *arguments):
         raise BrokenPipeError
 
 
 class Mover:
-    """Can serve a store here, and goes where it is told."""
+    """A fake StoreMover: serves one store in memory, and follows every forward."""
 
     listed = True
 
@@ -121,7 +121,7 @@ class Connector(FactoryConnector):
 
 
 class Job:
-    """A node in a store whose host offers it to that node."""
+    """A node and its store, which the host has offered to heirs, by default to this node."""
 
     def __init__(self, heirs=("a/1",), state=b"first"):
         self.old, self.mover = Place().begin(), Mover()
@@ -140,7 +140,7 @@ class Job:
         assert self.others.write(self.old.store, state, self.others.number)[2]
 
     def takes_over(self):
-        """What it finds in the store that it serves then."""
+        """Let the node take the store over. Returns the state that it finds in the new store."""
         found = self.node.get_state()
         assert (self.mover.served, self.mover.followed) == (True, "here:1")
         assert self.mover.looks_at_endpoint.wait(LONG)  # to leave a pointer
@@ -167,27 +167,27 @@ def job():
         one.node.close()
 
 
-def forward_of(where, versions, store):
+def write_forward(where, versions, store):
     versions.newest(store)
     assert versions.forward(store, where)
 
 
-def test_an_heir_copies_what_was_written_after_it_has_copied_the_state(job):
+def test_heir_copies_a_version_written_after_its_first_copy(job):
     job = job()
     job.old.before("compare_set", KEYS.state(3), lambda: job.write(b"late"))
     assert job.takes_over() == b"late"
     assert job.forwarded() == "here:1"
 
 
-def test_an_heir_copies_what_was_written_though_many_versions_have_gone(job):
-    """The place of its forward is free again: what stood there was deleted."""
+def test_heir_copies_the_newest_of_many_later_versions(job):
+    """The key for its forward is free again, because the version stored there was deleted."""
     job = job()
     job.old.before("compare_set", KEYS.state(3), lambda: [job.write(b"%d" % number) for number in range(KEPT + 6)])
     assert job.takes_over() == b"%d" % (KEPT + 5)
     assert job.forwarded() == "here:1"
 
 
-def test_an_heir_replaces_what_a_newcomer_has_written_into_the_new_store_meanwhile(job):
+def test_heir_replaces_a_newcomers_state_in_the_new_store(job):
     job = job()
     newcomer = job.mover.place.backend()
     newcomer.announce("n/1", b"newcomer")
@@ -202,22 +202,22 @@ def test_an_heir_replaces_what_a_newcomer_has_written_into_the_new_store_meanwhi
     newcomer.close()
 
 
-def test_an_heir_that_is_too_late_ends_its_store_and_follows(job):
+def test_late_heir_stops_its_store_and_follows_the_forward(job):
     job = job()
-    job.mover.place.before("compare_set", Keys("job").id, lambda: forward_of("there:1", job.others, job.old.store))
+    job.mover.place.before("compare_set", Keys("job").id, lambda: write_forward("there:1", job.others, job.old.store))
     job.node.get_state()
     assert (job.mover.served, job.mover.followed) == (False, "there:1")
 
 
-def test_an_heir_whose_store_somebody_else_has_forwarded_to_keeps_it(job):
-    """The host has found it at the endpoint, and took it for one in which nodes had gone on."""
+def test_heir_keeps_its_store_if_the_host_forwards_to_it(job):
+    """The host found this store at the endpoint, and mistook it for one in which nodes had re-formed."""
     job = job()
-    job.mover.place.before("compare_set", Keys("job").id, lambda: forward_of("here:1", job.others, job.old.store))
+    job.mover.place.before("compare_set", Keys("job").id, lambda: write_forward("here:1", job.others, job.old.store))
     assert job.takes_over() == b"first"
 
 
 @pytest.mark.parametrize("lands", [True, False])
-def test_an_heir_that_does_not_know_whether_its_forward_stands_tries_again(job, lands):
+def test_heir_retries_a_forward_whose_answer_was_lost(job, lands):
     job = job()
     job.old.lose("compare_set", KEYS.state(3), lands)
     with pytest.raises(RendezvousConnectionError):
@@ -228,8 +228,8 @@ def test_an_heir_that_does_not_know_whether_its_forward_stands_tries_again(job, 
     assert job.forwarded() == "here:1"
 
 
-def test_an_heir_that_cannot_write_its_forward_ends_its_store(job):
-    """The old host has gone, and the nodes begin anew at the endpoint."""
+def test_heir_that_cannot_write_its_forward_stops_its_store(job):
+    """The old host has failed, so the nodes start again at the endpoint."""
     job = job()
     job.old.lose("compare_set", KEYS.state(3), lands=False)
     with pytest.raises(RendezvousConnectionError):
@@ -240,7 +240,7 @@ def test_an_heir_that_cannot_write_its_forward_ends_its_store(job):
     assert job.mover.served is False
 
 
-def test_an_heir_whose_new_store_fails_begins_another_one(job):
+def test_heir_whose_new_store_fails_begins_another_one(job):
     job = job()
     job.mover.broken = True
     with pytest.raises(RendezvousConnectionError):
@@ -250,8 +250,8 @@ def test_an_heir_whose_new_store_fails_begins_another_one(job):
 
 
 @pytest.mark.parametrize("heirs", [("b/1",), (*(f"b/{number}" for number in range(60)), "a/1")])
-def test_the_job_goes_on_while_an_offer_stands(job, heirs):
-    """It may be one to other nodes, or to many before this one."""
+def test_job_continues_while_an_offer_is_pending(job, heirs):
+    """The offer names only another node, or many nodes ahead of this one."""
     job = job(heirs=heirs)
     job.write(b"second")
     state, token = job.node.get_state()
@@ -261,7 +261,7 @@ def test_the_job_goes_on_while_an_offer_stands(job, heirs):
     assert job.mover.served is None
 
 
-def test_an_heir_waits_for_its_turn(job):
+def test_heir_waits_for_its_turn(job):
     job = job(heirs=("b/1", "a/1"))
     _, token = job.node.get_state()
     assert job.mover.served is None
@@ -269,7 +269,7 @@ def test_an_heir_waits_for_its_turn(job):
     assert job.takes_over() == b"first"
 
 
-def test_an_heir_that_learns_of_the_offer_from_a_write_that_was_refused(job):
+def test_heir_learns_of_the_offer_from_a_refused_write(job):
     job = job()
     state, token, written = job.node.set_state(b"mine", job.before[1])
     assert (state, written) == (b"first", False)
@@ -277,14 +277,14 @@ def test_an_heir_that_learns_of_the_offer_from_a_write_that_was_refused(job):
     assert job.takes_over() == b"first"
 
 
-def test_an_heir_takes_over_before_there_is_a_state(job):
+def test_heir_takes_over_before_there_is_a_state(job):
     job = job(state=None)
     assert job.takes_over() is None
     assert job.node.set_state(b"first")[2]
     assert job.node.get_state()[0] == b"first"
 
 
-def test_before_there_is_a_state_an_offer_that_nobody_takes_is_in_nobodys_way(job):
+def test_unaccepted_offer_does_not_block_the_first_state(job):
     job = job(heirs=("b/1",), state=None)
     assert job.node.get_state() is None
     assert not job.node.wait_for_state(None, 0.01)
@@ -292,7 +292,7 @@ def test_before_there_is_a_state_an_offer_that_nobody_takes_is_in_nobodys_way(jo
     assert job.others.newest(job.old.store)[0] == b"first"
 
 
-def test_no_offer_is_to_more_nodes_than_a_host_names(job):
+def test_offer_names_at_most_64_heirs(job):
     job = job(heirs=("b/1",))
     listed = " ".join(f"b/{number}" for number in range(100))
     job.old.store.set(KEYS.state(3), f"(offer){listed}\n0123abcd:later")
@@ -302,8 +302,8 @@ def test_no_offer_is_to_more_nodes_than_a_host_names(job):
 
 
 @pytest.mark.parametrize("states", [0, 1])
-def test_a_pointer_replaces_another_one_and_no_forward_after_a_state(states):
-    """After a state, the nodes of that store have gone on themselves."""
+def test_pointer_replaces_only_another_pointer(states):
+    """A forward after a state stays: the nodes of that store have moved elsewhere themselves."""
     endpoint = Endpoint()
     endpoint.may.set()
     store = endpoint.connection.store

@@ -329,7 +329,7 @@ def test_a_port_that_comes_again_is_another_rounds(story):
     assert len(History(story.events).rounds) == 3
 
 
-def test_a_process_id_that_comes_again_is_another_workers(story):
+def test_reused_process_id_belongs_to_a_new_worker(story):
     story.wave(1)
     for pid in story.workers:
         story.stopped(pid)
@@ -366,8 +366,8 @@ def test_a_seed_draws_the_same_storm_each_time():
     assert any(len(wave.faults) == 3 for wave in storm)
 
 
-def test_no_wave_has_a_fault_twice():
-    """Two equal ones that lose a node were both left out, and the wave was empty."""
+def test_wave_has_no_duplicate_faults():
+    """Two equal faults that lose a node were both dropped, which left the wave empty."""
     for wave in draw("1", 300, ["agent_kill"], 2, losses=1):
         assert len(set(wave.faults)) == len(wave.faults) == 1
 

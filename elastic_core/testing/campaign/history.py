@@ -121,20 +121,20 @@ class History:
 
     @cached_property
     def workers(self) -> list[Worker]:
-        """In the order in which they started. A process id may come a second time."""
-        all_of_them: list[Worker] = []
+        """All workers in start order. Two workers may have the same process id."""
+        in_order: list[Worker] = []
         found: dict[int, Worker] = {}
         for event in self.of("start", "signal", "end"):
             pid = event["pid"]
             if event["what"] == "start":
                 told = {name: event[name] for name in ("node", "rank", "world", "restart")}
                 found[pid] = Worker(pid, **told, started=event["at"], says=event.get("says", True))
-                all_of_them.append(found[pid])
+                in_order.append(found[pid])
             elif event["what"] == "signal":
                 found[pid].signalled = event["at"]
             else:
                 found[pid].ended, found[pid].code = event["at"], event["code"]
-        return all_of_them
+        return in_order
 
     @cached_property
     def rounds(self) -> list[SeenRound]:

@@ -96,8 +96,8 @@ class Job:
         return True
 
     def _settled(self, over: float, least: float, linger_s: float) -> tuple[float, float] | None:
-        """Wait until all nodes train, and go on to where consequences may be on their way, and the store is whole. As
-        `_whole`; None if that is not so in time."""
+        """Wait until all nodes train, then until `linger_s` has passed for delayed effects of the faults, then until
+        nodes train steadily and the store is ready. Returns what `_whole` returns, or None if time runs out."""
         deadline = over + linger_s + self._stage.setting.limit_s
         if not self._stage.until(lambda: self._whole(over, least) is not None, deadline - now()):
             return None

@@ -199,8 +199,8 @@ def draw(
     waves: list[Wave] = []
     while (left := faults - sum(len(wave.faults) for wave in waves)) > 0:
         size = min(left, lot.choices((1, 2, 3), (6, 3, 1))[0])
-        faults_drawn = (_fault(lot, lot.choices(kinds, weights)[0], places, members, most_s) for _ in range(size))
-        drawn = [*dict.fromkeys(faults_drawn)]  # a fault twice in one wave is one
+        candidates = (_fault(lot, lot.choices(kinds, weights)[0], places, members, most_s) for _ in range(size))
+        drawn = [*dict.fromkeys(candidates)]  # drop duplicate faults within a wave
         lost = [fault for fault in drawn if KINDS[fault.kind].loses][losses:]
         first, *rest = [fault for fault in drawn if fault not in lost]
         spread = (Fault(one.kind, one.place, round(lot.uniform(0.0, 2.0), 3), one.lasts_s, one.other) for one in rest)

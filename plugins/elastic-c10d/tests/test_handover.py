@@ -56,8 +56,8 @@ def meet(node, seal, free_port):
 
 @pytest.fixture
 def go(background):
-    """`go(host, own, heirs, *others)`: it ends, as its agent does, while the others wait for news as nodes do. Returns
-    what they find in the new store."""
+    """`go(host, own, heirs, *others)`: the host leaves as its agent does, while the other nodes wait for the state.
+    Returns what these nodes read from the new store."""
 
     def follow(other, token):
         epoch = token.epoch
@@ -225,7 +225,7 @@ def test_who_begins_anew_at_the_endpoint_is_led_there(meet, node, seal, go, even
     assert not back.hosts_store
 
 
-def test_a_forward_that_leads_back_to_where_it_stands_counts_for_nothing(meet, go, eventually, seal):
+def test_forward_that_leads_to_its_own_store_is_ignored(meet, go, eventually, seal):
     """Copied by somebody from the endpoint, which the nodes have signed."""
     endpoint, (host, *others) = meet(3)
     others[-1].set_state(b"state")
@@ -248,8 +248,8 @@ def test_a_forward_that_leads_back_to_where_it_stands_counts_for_nothing(meet, g
 
 
 @pytest.mark.parametrize("record", ["(offer)b\n", "(forward)", "(forward)nowhere", "(forward){endpoint}"])
-def test_a_write_of_somebody_moves_no_store(meet, record):
-    """What a host would write: an offer without a state, or a forward to nowhere or to where it stands."""
+def test_third_party_write_does_not_move_the_store(meet, record):
+    """Records that a host could write: an offer without a state, forwards to no address or to this store."""
     endpoint, (host, other) = meet(2)
     host.set_state(b"state")
     store = client(int(endpoint.rpartition(":")[2]))
