@@ -1,19 +1,18 @@
 """Handing the store over: its host goes, and another node serves it from then on, with all that was accepted.
 
-1. The host writes an offer: a version of the state that also names the heirs (nodes that may serve the store). Like any
-   version, it wakes all waiting nodes. The job continues. If no heir accepts the offer, nothing has to be undone.
-2. The first heir serves a new store and copies the newest state into it. Then it writes a forward into the old store,
-   under the key of the next version. If that key already holds another version, the heir copies it and tries again. If
-   the first heir is late, the next heir takes over instead. Only one forward can follow a version.
-3. All nodes follow the forward, the old host too, and announce themselves. Tokens and entries are of a new epoch, as in
-   a store that begins anew, but nothing is missing. The old host waits for the other nodes, and leaves.
-4. At the endpoint the new host leaves pointers: forwards in the place of version 1. If the endpoint's address belongs
-   to its machine and is free, it serves a store there for this; otherwise it uses a store that another node has begun
-   there. Newcomers follow the pointer.
+1. The host ends the epoch: in the place of the next version of the state it writes a marker with the keys of its heirs,
+   the nodes that may take over. No version can follow, and whoever waits for the state wakes.
+2. The first heir serves a new store, and writes the newest state into it. Then it says in the old store where that is.
+   If it does not in time, the next heir does the same. Only one of them can say so.
+3. All nodes go there, the old host too, and announce themselves. Tokens and entries are of a new epoch, as in a store
+   that begins anew, but nothing is missing. The old host waits for the others, and goes.
+4. At the endpoint the new host leaves a pointer, wherever it can: a store of its own, if the address is its machine's
+   and free; otherwise a marker in the store that somebody has begun there. Newcomers follow it.
 
-If a forward leads nowhere, the nodes begin a new epoch in the store that holds it. It leads nowhere if it names that
-same store, or an address at which no store answers and whose host no longer checks the old store. Such a host may only
-have been cut off. When it finds that nodes have re-formed at the endpoint, it forwards its own store to the endpoint.
+If no heir takes over in time the host says that the store stays, and the nodes begin a new epoch in it. So they do
+where a marker leads nowhere: back to where it stands, or to a place where nobody answers and whose host looks here no
+more. That host may only have been cut off. When it finds that nodes have gone on at the endpoint without it, it ends
+its own epoch by a marker that leads there.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from elastic_core.interfaces.backend import SpoiltStateError
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.versions import Forwarded, Keys, Versions, add, create, epoch_named, new_epoch
+from elastic_core.rendezvous.versions import Keys, Versions, add, create, epoch_named, new_epoch, point
 from elastic_core.support.retry import Backoff
 
 if TYPE_CHECKING:
@@ -38,6 +37,14 @@ POINTER_PATIENCE: Duration = 12.0  # for the host of a store to look again where
 _PAUSES = Backoff(first=0.05, longest=5.0)
 _LAST: Duration = 1.0
 _NEVER = "elastic/never"  # a key that nobody writes
+
+
+class Moved(Exception):
+    """The store is elsewhere."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where)
+        self.where = where
 
 
 class StoreMover(Protocol):
@@ -129,26 +136,12 @@ class Pointer:
         try:
             epoch = epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch()))
             keys = Keys(self._run_id, epoch)
-            versions = Versions(keys, self._seal, observes=True)
-            if not self._write_pointer(connection, versions, keys):
-                self._meets_others(connection, versions)
+            pointed = point(connection.store, keys, self._seal, self._where)
+            add(connection.store, keys.pointed, 1)
+            if not pointed:
+                self._meets_others(connection, Versions(keys, self._seal, observes=True))
         except Exception as error:  # noqa: BLE001 - it ended meanwhile, or is spoilt: a later look tells
             get_logger().debug("store not pointed at", endpoint=connection.where, reason=str(error))
-
-    def _write_pointer(self, connection: StoreConnection, versions: Versions, keys: Keys) -> bool:
-        """Write a pointer into this store, unless its nodes have agreed on a state. Returns True if the pointer is
-        written, or if the store's own forward already leads its nodes elsewhere. Returns False otherwise."""
-        try:
-            versions.newest(connection.store)
-        except SpoiltStateError:
-            return False
-        except Forwarded:
-            if versions.number:
-                return True
-        if versions.number != versions.offer_before_state or not versions.forward(connection.store, self._where):
-            return False
-        add(connection.store, keys.pointed, 1)
-        return True
 
     def _meets_others(self, connection: StoreConnection, versions: Versions) -> None:
         reason = "the nodes of this store join those"

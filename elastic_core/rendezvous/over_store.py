@@ -4,23 +4,22 @@ state, and a log of announcements. Push is the store's `wait`."""
 from __future__ import annotations
 
 import contextlib
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from elastic_core.clock import Instant, SystemClock, later
+from elastic_core.clock import SystemClock, later
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.interfaces.backend import EntryDroppedError, RosterBackend, SpoiltStateError
 from elastic_core.log import get_logger
-from elastic_core.rendezvous.handover import HEIR_PATIENCE, POINTER_PATIENCE, Pointer, turn
+from elastic_core.rendezvous.handover import HEIR_PATIENCE, POINTER_PATIENCE, Moved, Pointer, turn
 from elastic_core.rendezvous.roster_log import Announcer, RosterLog
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.store_connection import Line
 from elastic_core.rendezvous.versions import (
     EpochLeft,
     Foreign,
-    Forwarded,
     Keys,
+    Moving,
     Version,
     Versions,
     add,
@@ -32,11 +31,12 @@ from elastic_core.rendezvous.versions import (
     peek,
     standing,
 )
+from elastic_core.support.addresses import joined_host_port, split_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.clock import Clock, Duration, Instant
     from elastic_core.interfaces.backend import Announced, Seal, Token
     from elastic_core.interfaces.store import Store
     from elastic_core.rendezvous.handover import StoreMover
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HOLE_PATIENCE: Duration = 2.0
+_AT_ONCE: Duration = 0.001
+_LONGEST_PLACE = 1024
 _MOST_EPOCHS = 3  # that one operation begins
 _MOST_MOVES = 3  # that one operation follows
 
@@ -57,7 +59,6 @@ class _Epoch:
     versions: Versions
     announcer: Announcer
     log: RosterLog
-    takes_over_at: Instant | None = None  # if the host offers the store; None: no offer, or not considered yet
 
     @property
     def name(self) -> str:
@@ -119,7 +120,6 @@ class OverStore(RosterBackend):
         self._unanswered: tuple[str, bytes | None, Instant] | None = None
         self._epoch: _Epoch | None = None
         self._is_handed_over = False
-        self._unconfirmed = ""  # address of a store that this node serves, until a forward to it is known to exist
         self._pushed: _Pushed | None = None
         self._state_line = Line(connector, aside=True, greet=self._greet_aside)
         self._roster_line = Line(connector, aside=True, greet=self._greet_aside)
@@ -131,7 +131,7 @@ class OverStore(RosterBackend):
 
     @property
     def hosts_store(self) -> bool:
-        return self._connector.hosts and not self._unconfirmed
+        return self._connector.hosts
 
     @property
     def grace(self) -> Duration:
@@ -152,10 +152,9 @@ class OverStore(RosterBackend):
         pushed, self._pushed = self._pushed, None
 
         def read(store: Store, epoch: _Epoch) -> tuple[bytes, Version] | None:
-            if pushed is None or pushed.epoch is not epoch or not epoch.versions.adopt(pushed.number, pushed.value):
-                epoch.versions.newest(store)
-            self._consider_offer(store, epoch)
-            return epoch.versions.standing()
+            if pushed is not None and pushed.epoch is epoch and epoch.versions.adopt(pushed.number, pushed.value):
+                return epoch.versions.standing()
+            return epoch.versions.newest(store)
 
         return self._use("reading the state", read)
 
@@ -163,8 +162,7 @@ class OverStore(RosterBackend):
         def write(store: Store, _: _Epoch) -> tuple[bytes, Version, bool] | None:
             epoch = self._greet(store)  # a token of before must write nothing in a store that began anew
             if token is None or (isinstance(token, Version) and token.epoch == epoch.name):
-                after = epoch.versions.offer_before_state if token is None else token.number
-                return epoch.versions.write(store, state, after)
+                return epoch.versions.write(store, state, 0 if token is None else token.number)
             standing = epoch.versions.newest(store)
             return None if standing is None else (*standing, False)
 
@@ -201,20 +199,15 @@ class OverStore(RosterBackend):
         epoch = self._epoch
         if token is not None and epoch is not None and token.epoch != epoch.name:
             return True
+        number = 1 if token is None else token.number + 1
         try:
             if epoch is None or not epoch.name:
                 return self._state_line.fetch(Keys(self._run_id).id, timeout) is not None
-            number = 1 + (epoch.versions.offer_before_state if token is None else token.number)
-            due = epoch.takes_over_at
-            if due is None and epoch.versions.heirs:
-                return True
-            if due is not None and (timeout := min(timeout, due - self._clock.now())) <= 0:
-                return True
             value = self._state_line.fetch(epoch.keys.state(number), timeout, lambda: self._epoch is epoch)
         except EpochLeft:
             return True
         if value is None:
-            return (due is not None and self._clock.now() >= due) or self._has_passed(epoch, number - 1)
+            return self._has_passed(epoch, number - 1)
         self._pushed = _Pushed(epoch, number, value)  # what was waited for came with the news
         return True
 
@@ -229,35 +222,32 @@ class OverStore(RosterBackend):
         return self._is_filled(epoch.keys.slot(log.cursor + more), timeout, epoch)
 
     def hand_over(self, heirs: Sequence[str], timeout: Duration) -> bool:
-        present: set[str] = set()
-        until = later(self._clock.now(), timeout)
-
-        def offered(store: Store, epoch: _Epoch) -> bool:
-            if not self.hosts_store:  # the operation was forwarded: an heir serves the store now
-                return True
+        def ended(store: Store, epoch: _Epoch) -> tuple[str, set[str]] | None:
             own = set(epoch.announcer.keys)
-            others = [item.key for item in epoch.log.read(store) if item.key not in own]
-            first = [key for key in heirs if key in others]
-            present.update(others)
-            with contextlib.suppress(SpoiltStateError):  # nothing to hand over
-                if others and self._clock.now() < until:
-                    epoch.versions.offer(store, [*first, *(key for key in others if key not in first)])
-                    self._await_forward(store, epoch, until)
-            return False
+            present = [item.key for item in epoch.log.read(store) if item.key not in own]
+            first = [key for key in heirs if key in present]
+            if not present:
+                return None
+            epoch.versions.freeze(store, [*first, *(key for key in present if key not in first)])
+            return self._successor(store, epoch, timeout, stays=True), set(present)
 
-        if self._mover is None or not self.hosts_store:
+        if self._mover is None or not self._connector.hosts:
             return False
-        pointer, moved = self._pointer, False
+        pointer, found = self._pointer, None
         if pointer is not None:
             pointer.close()  # before an heir takes the place that it is for
         try:
-            moved = self._use("handing over the store", offered)
+            found = self._use("handing over the store", ended)
         finally:
-            if pointer is not None and self._pointer is pointer:
+            if pointer is not None and (found is None or not found[0]):
                 self._pointer = pointer.anew()
-        if moved:
-            self._await(present, later(self._clock.now(), timeout))
-        return moved
+        if found is None or not found[0]:
+            return False
+        where, present = found
+        get_logger().info("store handed over", endpoint=where)
+        self._go(where)
+        self._await(present, later(self._clock.now(), timeout))
+        return True
 
     def close(self) -> None:
         """Every blocked call comes back at once: waits with False, others with RendezvousConnectionError. Where the
@@ -288,22 +278,17 @@ class OverStore(RosterBackend):
             return True
 
     def _use(self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool = False) -> T:
-        followed: dict[str, bool] = {}
-        may_serve = self._unconfirmed
+        trail: dict[str, bool] = {}
         for _ in range(_MOST_MOVES):
             try:
-                return self._use_here(doing, operation, takes_part, followed)
-            except Forwarded as forward:
-                followed[forward.where] = False
-                self._go(forward.where)
-            except RendezvousConnectionError:
-                if may_serve:
-                    self._serve_no_more()
-                raise
+                return self._use_here(doing, operation, takes_part, trail)
+            except Moved as moved:
+                trail[moved.where] = False
+                self._go(moved.where)
         raise RendezvousConnectionError("expected the store where its nodes say, found that it moves on and on")
 
     def _use_here(
-        self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool, followed: dict[str, bool]
+        self, doing: str, operation: Callable[[Store, _Epoch], T], takes_part: bool, trail: dict[str, bool]
     ) -> T:
         def with_epoch(store: Store) -> T:
             assert self._epoch is not None  # `_greet` came first
@@ -312,14 +297,7 @@ class OverStore(RosterBackend):
             epoch = self._greet(store) if self._epoch is None or not self._epoch.name else self._epoch
             for _ in range(_MOST_EPOCHS):
                 try:
-                    return operation(store, epoch)
-                except Forwarded as forward:
-                    if self._mover is None:
-                        self._leave(store, epoch, "found a forward, but this store cannot move")
-                    elif self._should_follow(self._mover, store, epoch, forward.where, followed):
-                        raise
-                    else:
-                        self._begin_epoch(store, epoch)
+                    return self._followed(store, epoch, operation, trail)
                 except EpochLeft as error:
                     if self._greet(store) is epoch:
                         self._leave(store, epoch, str(error) or "a marker of another epoch")
@@ -334,24 +312,36 @@ class OverStore(RosterBackend):
 
     # -- where the store is, see `handover`
 
-    def _should_follow(
-        self, mover: StoreMover, store: Store, epoch: _Epoch, where: str, followed: dict[str, bool]
-    ) -> bool:
-        """Whether to follow this forward. False if the nodes have left this epoch, or if the forward leads back here
-        or to a host that has stopped checking this store. Raises RendezvousConnectionError while that is undecided,
-        and always for an observer, which begins no epoch.
+    def _followed(
+        self, store: Store, epoch: _Epoch, operation: Callable[[Store, _Epoch], T], trail: dict[str, bool]
+    ) -> T:
+        """What it returns. `trail`: where this operation was led, and whether it came there. Raises Moved where the
+        store is another one now, and EpochLeft where it stays after all."""
+        try:
+            return operation(store, epoch)
+        except Moving as moving:
+            heirs = moving.heirs
+        if where := self._led_on(store, epoch, heirs, trail):
+            raise Moved(where)
+        self._begin_epoch(store, epoch)
+        raise EpochLeft
 
-        Args:
-            followed: for each address that this operation was forwarded to, whether it reached a store there.
-        """
+    def _led_on(self, store: Store, epoch: _Epoch, heirs: Sequence[str], trail: dict[str, bool]) -> str:
+        """Where a marker leads; empty if it counts for nothing, because it leads nowhere or the nodes have left this
+        epoch. Raises RendezvousConnectionError while that is not known, and to who only looks."""
         if self._has_ended(store, epoch):
-            return False
-        if where not in followed and not mover.leads_to(where):
-            return True
-        followed.update((place, True) for place in followed if mover.leads_to(place))
-        if not self._observes and (followed.get(where, True) or self._is_left(store, epoch)):
-            return False
-        raise RendezvousConnectionError(f"the store has moved to {where}, but no store answers there")
+            return ""
+        try:
+            where = self._successor(store, epoch, HEIR_PATIENCE * (1 + len(heirs)), heirs)
+            if self._mover is None or not where or (where not in trail and not self._mover.leads_to(where)):
+                return where
+            trail.update((place, True) for place in trail if self._mover.leads_to(place))
+            found, circles = f"that nobody answers at {where}", trail.get(where, True)
+        except RendezvousConnectionError as error:
+            found, circles = str(error), self._connector.hosts  # which would know
+        if self._has_ended(store, epoch) or (not self._observes and (circles or self._is_left(store, epoch))):
+            return ""
+        raise RendezvousConnectionError(f"expected the store where its last host says, found {found}")
 
     def _has_ended(self, store: Store, epoch: _Epoch) -> bool:
         return epoch_named(peek(store, epoch.keys.id) or b"") != epoch.name
@@ -366,87 +356,80 @@ class OverStore(RosterBackend):
     def _go(self, where: str) -> None:
         """Use the store at `where` from now on. If this node serves it, keep pointers to it at the endpoint."""
         assert self._mover is not None
-        pointer, self._pointer = self._pointer, None
-        if pointer is not None:
-            pointer.close()
-        hosted = self.hosts_store
-        if where != self._unconfirmed:
-            self._serve_no_more()
+        if self._pointer is not None:
+            self._pointer.close()
         self._mover.moved(where)
-        if self._connector.hosts:
-            get_logger().info("store taken over", endpoint=where)
-            self._pointer = Pointer(self._mover, self._run_id, self._seal, where)
-        elif hosted:
-            get_logger().info("store handed over", endpoint=where)
-        self._is_handed_over, self._unconfirmed = True, ""
+        serves = self._connector.hosts
+        self._pointer = Pointer(self._mover, self._run_id, self._seal, where) if serves else None
+        self._is_handed_over = True
         self._main.renew()
 
-    def _consider_offer(self, store: Store, epoch: _Epoch) -> None:
-        """Take the store over, if its host offers it and this node's turn has come. Raises Forwarded once an heir,
-        this node or another, has written a forward."""
-        if epoch.takes_over_at is None and epoch.versions.heirs:
-            mover = None if self._observes else self._mover
-            place = None if mover is None else turn(epoch.versions.heirs, epoch.announcer.keys, mover.listed)
-            epoch.takes_over_at = later(self._clock.now(), math.inf if place is None else HEIR_PATIENCE * place)
-        if epoch.takes_over_at is not None and self._clock.now() >= epoch.takes_over_at:
-            self._take_over(store, epoch)
+    def _successor(
+        self, store: Store, epoch: _Epoch, timeout: Duration, heirs: Sequence[str] = (), stays: bool = False
+    ) -> str:
+        """Where the store is from now on; empty: here. This node takes it over in its turn.
 
-    def _take_over(self, store: Store, epoch: _Epoch) -> None:
+        Args:
+            stays: it is this node's, and stays if nobody has taken it over in time.
+
+        Raises:
+            RendezvousConnectionError: nobody has taken it over yet.
+        """
+        if self._mover is None:
+            raise foreign("a store that never moves", "a marker that it has")
+        place = None if self._observes else turn(heirs, epoch.announcer.keys, self._mover.listed)
+        key = epoch.keys.moved
+        value = self._main.fetch(key, timeout if place is None else max(HEIR_PATIENCE * place, _AT_ONCE))
+        if value is None and place is not None:
+            value = self._inherit(store, epoch)
+        if value is None and stays:
+            value = create(store, key, self._seal.sealed(key, b""))
+        if value is None:
+            raise RendezvousConnectionError("that it has gone, and that no other node has taken it over yet")
+        opened = self._seal.opened(key, value)
+        where = "?" if opened is None else opened[:_LONGEST_PLACE].decode(errors="replace")
+        try:
+            host, port = split_host_port(where, 0) if where else ("", 1)
+        except ValueError as error:
+            raise foreign(f"a place under the key {key!r}", str(error)) from error
+        if not port:
+            raise foreign(f"a place with a port under the key {key!r}", repr(where))
+        return host and joined_host_port(host, port)
+
+    def _inherit(self, store: Store, epoch: _Epoch) -> bytes | None:
+        """Serve the store, and say so. Returns what stands in the old one afterwards; None if it cannot be here."""
         assert self._mover is not None
         served = self._mover.serve()
         if served is None:
-            epoch.takes_over_at = Instant(math.inf)
-            return
+            return None
         where, connection = served
-        self._unconfirmed, is_forwarded = where, False
+        forward = self._seal.sealed(epoch.keys.moved, where.encode())
         try:
             begun = self._known_as(epoch_named(create(connection.store, Keys(self._run_id).id, new_epoch())))
-            while True:
-                self._copy(epoch, begun, connection.store)
-                is_forwarded = True  # even if the answer is lost
-                if epoch.versions.forward(store, where):
-                    raise Forwarded(where)
-                is_forwarded = False
-                epoch.versions.newest(store)
-        except Forwarded as forward:
-            is_forwarded = forward.where == where
-            raise
+            with contextlib.suppress(SpoiltStateError):  # then the nodes give back what they know
+                standing = epoch.versions.standing()
+                if standing is not None:
+                    begun.versions.write(connection.store, standing[0], 0)
+            found = create(store, epoch.keys.moved, forward)
+        except Moving:  # somebody has pointed it elsewhere, before anything stood in it
+            self._mover.serve_no_more()
+            return None
         finally:
             connection.release()
-            if not is_forwarded:
-                self._serve_no_more()
-
-    def _serve_no_more(self) -> None:
-        """Stop the new store, unless a forward leads to it: another heir was first, or the old store has failed."""
-        if self._unconfirmed:
-            assert self._mover is not None
+        if found != forward:
             self._mover.serve_no_more()
-            self._unconfirmed = ""
-
-    def _copy(self, epoch: _Epoch, begun: _Epoch, store: Store) -> None:
-        """Copy the state into the new store. If newcomers have written a state there, it is replaced; their entries
-        stay."""
-        with contextlib.suppress(SpoiltStateError):  # the nodes write again what they know
-            found, written = epoch.versions.standing(), False
-            while found is not None and not written:
-                answer = begun.versions.write(store, found[0], begun.versions.number)
-                written = answer is not None and answer[2]
-
-    def _await_forward(self, store: Store, epoch: _Epoch, until: Instant) -> None:
-        """Wait until `until`. Raises Forwarded as soon as an heir has written a forward."""
-        next_version = epoch.keys.state(epoch.versions.number + 1)
-        while (left := until - self._clock.now()) > 0 and self._main.fetch(next_version, left) is not None:
-            epoch.versions.newest(store)
-            next_version = epoch.keys.state(epoch.versions.number + 1)
+            return found
+        get_logger().info("store taken over", endpoint=where)
+        return forward
 
     def _give_way(self, store: Store, epoch: _Epoch) -> None:
-        """If this store was cut off and nodes have re-formed at the endpoint, forward this store's nodes to there.
-        Raises Forwarded once the forward is written."""
+        """Raises Moving where nodes have gone on at the endpoint, while this store was cut off from it: all that are
+        here join them."""
         where = "" if self._pointer is None else self._pointer.overtaken_at
-        if where and self.hosts_store:
-            epoch.versions.newest(store)
-            if epoch.versions.forward(store, where):  # if not, the next heartbeat tries again
-                raise Forwarded(where)
+        if where and self._connector.hosts:
+            create(store, epoch.keys.moved, self._seal.sealed(epoch.keys.moved, where.encode()))
+            epoch.versions.freeze(store, [])
+            raise Moving(())
 
     def _await(self, present: set[str], until: Instant) -> None:
         """Wait for these nodes to come to the store where it is now."""

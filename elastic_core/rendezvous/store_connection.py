@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, ElasticError, Problem, RendezvousConnectionError
-from elastic_core.rendezvous.versions import EpochLeft, Forwarded, is_wait_timeout, peek
+from elastic_core.rendezvous.handover import Moved
+from elastic_core.rendezvous.versions import EpochLeft, Moving, is_wait_timeout, peek
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -224,7 +225,7 @@ class Line:
     def _tried(self, doing: str, operation: Callable[[StoreConnection], T]) -> T:
         try:
             return operation(self._connected())
-        except (ElasticError, EpochLeft, Forwarded):
+        except (ElasticError, EpochLeft, Moving, Moved):
             raise  # no word of the store about its connection
         except Exception as error:
             self._drop()

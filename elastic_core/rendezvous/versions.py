@@ -7,23 +7,21 @@ the key of its version absent, and learns from `head` that it is one of the past
 
 Where something else has written to these keys so that they contradict each other, all nodes leave them behind and begin
 another epoch, as in a store that lost its memory. A marker in the place of the next version wakes who waits for that.
-
-If the store moves (see `handover`), its host first writes an offer: a version that repeats the current state, if there
-is one, and names the heirs. A forward, the store's new address, then takes the place of the next version.
+A marker of another kind ends the epoch because the store moves, see `handover`: no version can be written after it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import re
 import secrets
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from elastic_core.errors import RendezvousStateError
 from elastic_core.interfaces.backend import SpoiltStateError
-from elastic_core.support.addresses import split_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,10 +35,9 @@ _MOST_DIGITS = 18
 _MOST_READ = 4 * KEPT  # versions in one look: so many cannot be ahead of the head
 _NEVER = b"(nobody writes this)"
 _LEFT = b"(left for another epoch)"
-_OFFER = b"(offer)"
-_FORWARD = b"(forward)"
+_MOVING = b"(moving)"
 _MOST_HEIRS = 64
-_LONGEST_ADDRESS = 1024
+_LONGEST_KEY = 510
 _EPOCH = re.compile(r"[0-9a-f]{16}")
 
 
@@ -52,12 +49,12 @@ class EpochLeft(Exception):
     """The nodes have left the epoch of the store in which this was read."""
 
 
-class Forwarded(Exception):
-    """The store has moved: a forward to `where` follows the newest version."""
+class Moving(Exception):
+    """The store moves to one of these nodes, named by their keys; if there are none, it has moved already."""
 
-    def __init__(self, where: str) -> None:
-        super().__init__(where)
-        self.where = where
+    def __init__(self, heirs: tuple[str, ...]) -> None:
+        super().__init__(heirs)
+        self.heirs = heirs
 
 
 class Keys:
@@ -65,14 +62,15 @@ class Keys:
 
     id        names the epoch: a store that was restarted empty gets another one, and so does one whose keys something
               else has spoilt
-    s/<v>     version v of the state, or a forward
+    s/<v>     version v of the state
     head      the newest version as a hint: it may lag
     slots     how many slots of the log of announcements were taken
     e/<n>     slot n of that log
     b/<n>/<k> the beats of the node with key k, whose first slot was n; after a loss of data slots are given out again
     base      no live announcement is in a slot before this one
     lead      the leaders' beats
-    pointed   how often the store's host, which is elsewhere, has checked this store: if this grows, the host is alive
+    moved     where the store has moved to; empty if it stays after all
+    pointed   how often its host has looked here since, which tells that it lives
     """
 
     def __init__(self, run_id: str, epoch: str = "") -> None:
@@ -84,6 +82,7 @@ class Keys:
         self.slots = self._prefix + "slots"
         self.base = self._prefix + "base"
         self.lead = self._prefix + "lead"
+        self.moved = self._prefix + "moved"
         self.pointed = self._prefix + "pointed"
 
     def state(self, version: int) -> str:
@@ -170,6 +169,27 @@ def delete(store: Store, key: str) -> bool:
     return False
 
 
+def point(store: Store, keys: Keys, seal: Seal, where: str) -> bool:
+    """Let whoever finds this epoch of a store, which holds no state yet, go on elsewhere. Returns false where nodes
+    have agreed on a state in it."""
+    pointer, first = seal.sealed(keys.moved, where.encode()), keys.state(1)
+    before = peek(store, keys.moved)
+    if before is not None:  # it is pointed at already, or where the store was
+        return before == pointer or compare_set(store, keys.moved, before, pointer) == pointer
+    if peek(store, first) is not None or as_number(keys.head, peek(store, keys.head) or b"0"):
+        return False
+    create(store, keys.moved, pointer)
+    if create(store, first, _MOVING + seal.sealed(_marker_at(first), b"[]")).startswith(_MOVING):
+        return True
+    delete(store, keys.moved)  # or nobody could take this store over
+    return False
+
+
+def _marker_at(key: str) -> str:
+    """The place of a marker, for its signature: it passes for no state there, and no state for one."""
+    return key + "/moving"
+
+
 class Version(NamedTuple):
     """Names one write: the epoch of the store, and the number of the version in it."""
 
@@ -181,15 +201,13 @@ class Versions:
     """Reads and writes versions in one epoch of the store. Used from one thread at a time.
 
     Every method raises Foreign where the keys contradict each other, EpochLeft where the nodes have left the epoch, and
-    Forwarded where the store has moved.
+    Moving where the store moves.
 
     Args:
         keys: of the job, in this epoch.
         seal: signs the states.
         observes: it changes nothing.
 
-    Attributes:
-        heirs: the heirs' keys, in the order in which they take over, from the last offer; empty if there was none.
     """
 
     def __init__(self, keys: Keys, seal: Seal, observes: bool = False) -> None:
@@ -198,13 +216,12 @@ class Versions:
         self._observes = observes
         self._known: tuple[int, bytes] | None = None
         self._opened: tuple[int, bytes] | None = None
-        self.heirs: tuple[str, ...] = ()
         self._writer = secrets.token_hex(_WRITER // 2).encode()
 
     def newest(self, store: Store) -> tuple[bytes, Version] | None:
         """Three store operations if nothing has changed. Raises EpochLeft if the newest version known is not stored any
         more, or another one is in its place: the store came back with older data."""
-        number, head = self.number, 0
+        number, head = self._number(), 0
         if not number:
             head = self._head(store)
             number = max(0, head - 1)
@@ -213,10 +230,10 @@ class Versions:
             if value == _LEFT:
                 raise EpochLeft
             if value is not None:
-                if where := self._address_in(number + 1, value):
-                    raise Forwarded(where)
+                if (heirs := self._heirs(number + 1, value)) is not None:
+                    raise Moving(heirs)
                 number += 1
-                self._learn(number, value)
+                self._known = (number, value)
                 continue
             before, head = head, self._head(store) if number or head else 0
             if head <= number and self._is_stored(store):
@@ -235,22 +252,20 @@ class Versions:
         """Wake the thread that waits for the next version, in an epoch that the nodes have left. Nothing else would, if
         a client has deleted the keys: the connection still works, and no node writes that version any more."""
         if not self._observes:
-            create(store, self._keys.state(self.number + 1), _LEFT)
+            create(store, self._keys.state(self._number() + 1), _LEFT)
 
     def adopt(self, number: int, value: bytes) -> bool:
         """Take over a version that another thread has read already. Returns whether it is the next one."""
-        if number != self.number + 1 or value == _LEFT or value.startswith(_FORWARD):
+        if number != self._number() + 1 or value == _LEFT or value.startswith(_MOVING):
             return False
-        self._learn(number, value)
+        self._known = (number, value)
         return True
 
     def standing(self) -> tuple[bytes, Version] | None:
         """The newest version known. Raises SpoiltStateError: it is none of ours."""
         if self._known is None:
             return None
-        number, value = self._known[0], _without_offer(self._known[1])
-        if not value:
-            return None
+        number, value = self._known
         token, key = Version(self._keys.epoch, number), self._keys.state(number)
         if self._opened is None or self._opened[0] != number:
             if value[_WRITER : _WRITER + 1] != b":":
@@ -258,69 +273,43 @@ class Versions:
             self._opened = (number, self._seal.state(key, value[_WRITER + 1 :], token))
         return self._opened[1], token
 
-    def write(
-        self, store: Store, state: bytes | None, after: int, heirs: Sequence[str] = ()
-    ) -> tuple[bytes, Version, bool] | None:
-        """Write version `after` + 1, unless it exists. Returns the newest state, its version, and whether this call
-        wrote it; None if there is no state. With `heirs`, the version is an offer to them.
+    def write(self, store: Store, state: bytes, after: int) -> tuple[bytes, Version, bool] | None:
+        """Write version `after` + 1, unless it exists. Returns what stands, and whether it is ours.
 
         Each value begins with its writer, so that two nodes which write the same state do not both believe they did
         it; one node that repeats a write whose answer was lost learns that it had succeeded.
         """
         number = after + 1
-        key = self._keys.state(number)
-        value = b"" if state is None else self._writer + b":" + self._seal.sealed(key, state)
-        if heirs:
-            listed = " ".join(map(quote, heirs[:_MOST_HEIRS])).encode()
-            value = _OFFER + self._seal.sealed(key + "/offer", listed) + b"\n" + value
+        value = self._writer + b":" + self._seal.sealed(self._keys.state(number), state)
         if not self._exists(store, after) or not self._created(store, number, value):
             standing = self.newest(store)
             return None if standing is None else (*standing, False)
-        self._learn(number, value)
-        self._opened = None if state is None else (number, state)
-        return state or b"", Version(self._keys.epoch, number), True
+        self._known, self._opened = (number, value), (number, state)
+        return state, Version(self._keys.epoch, number), True
 
-    def offer(self, store: Store, heirs: Sequence[str]) -> None:
-        """Write an offer: a version with the same state that names these heirs by their keys."""
+    def freeze(self, store: Store, heirs: Sequence[str]) -> None:
+        """No version is written in this epoch any more: what stands is what one of these nodes takes along."""
+        heirs_listed = json.dumps(heirs[:_MOST_HEIRS]).encode()
         for _ in range(_MOST_READ):
-            found = self.newest(store)
-            written = self.write(store, found and found[0], self.number, heirs)
-            if written is not None and written[2]:
+            self.newest(store)
+            key = self._keys.state(self._number() + 1)
+            value = _MOVING + self._seal.sealed(_marker_at(key), heirs_listed)
+            if create(store, key, value) == value:
                 return
-        raise foreign(f"a free key after version {self.number}", "that other clients fill it every time")
+        raise foreign(f"a place for a version after {self._number()}", "that others write there all the time")
 
-    def forward(self, store: Store, where: str) -> bool:
-        """Write a forward to `where` after the newest version known. Returns False if another record came first: a
-        version, or another node's forward. A pointer (a forward in the place of version 1) is replaced."""
-        number = self.number + 1
-        key = self._keys.state(number)
-        value = _FORWARD + self._seal.sealed(key + "/forward", where.encode())
-        found = create(store, key, value)
-        if number == 1 and found != value and self._address_in(number, found):
-            found = compare_set(store, key, found, value)
-        if found == value and self._head(store) - KEPT >= number:
-            delete(store, key)  # the number was used long ago, and its version has been deleted
-            return False
-        return found == value
-
-    def _learn(self, number: int, value: bytes) -> None:
-        """Record the newest version, and its heirs if it is an offer."""
-        self._known = (number, value)
-        if value.startswith(_OFFER):
-            line = value.removeprefix(_OFFER).partition(b"\n")[0]
-            listed = self._seal.opened(self._keys.state(number) + "/offer", line) or b""
-            self.heirs = tuple(map(unquote, listed.decode(errors="replace").split()[:_MOST_HEIRS]))
-
-    def _address_in(self, number: int, value: bytes) -> str:
-        """The address that this forward names; empty if the value is not a valid forward."""
-        if not value.startswith(_FORWARD):
-            return ""
-        opened = self._seal.opened(self._keys.state(number) + "/forward", value.removeprefix(_FORWARD)) or b""
-        where = opened[:_LONGEST_ADDRESS].decode(errors="replace")
+    def _heirs(self, number: int, value: bytes) -> tuple[str, ...] | None:
+        """To whom the store moves, if that is what stands there."""
+        if not value.startswith(_MOVING):
+            return None
         try:
-            return where if split_host_port(where, 0)[1] else ""
-        except ValueError:
-            return ""
+            place = _marker_at(self._keys.state(number))
+            found = json.loads(self._seal.opened(place, value.removeprefix(_MOVING)) or b"")
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(found, list) or len(found) > _MOST_HEIRS:
+            return None
+        return tuple(found) if all(isinstance(key, str) and len(key) <= _LONGEST_KEY for key in found) else None
 
     def _created(self, store: Store, number: int, value: bytes) -> bool:
         if create(store, self._keys.state(number), value) != value:
@@ -336,7 +325,7 @@ class Versions:
 
     def _delete_old(self, store: Store, number: int) -> None:
         """This version; if another node wrote the one before ours, also those that it did not come to delete."""
-        another = self._known is not None and not _without_offer(self._known[1]).startswith(self._writer)
+        another = self._known is not None and not self._known[1].startswith(self._writer)
         while number > 0 and delete(store, self._keys.state(number)) and another:
             number -= 1
 
@@ -362,25 +351,13 @@ class Versions:
         return as_number(self._keys.head, create(store, self._keys.head, b"0"))
 
     def _exists(self, store: Store, number: int) -> bool:
-        if number > self.number:
+        if number > self._number():
             self.newest(store)
-        return number <= self.number
+        return number <= self._number()
 
     def _is_stored(self, store: Store) -> bool:
         """Whether the newest version known is."""
         return self._known is None or standing(store, self._keys.state(self._known[0])) == self._known[1]
 
-    @property
-    def number(self) -> int:
-        """The number of the newest version known, 0 if there is none."""
+    def _number(self) -> int:
         return self._known[0] if self._known else 0
-
-    @property
-    def offer_before_state(self) -> int:
-        """The version after which the first state is written: an offer made before any state, or 0. Also 0 once there
-        is a state."""
-        return self.number if self._known is not None and not _without_offer(self._known[1]) else 0
-
-
-def _without_offer(value: bytes) -> bytes:
-    return value.partition(b"\n")[2] if value.startswith(_OFFER) else value

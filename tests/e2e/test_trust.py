@@ -75,6 +75,7 @@ EVERY_KEY = [
     lambda stranger: stranger.keys.slots,
     lambda stranger: stranger.keys.base,
     lambda stranger: stranger.keys.lead,
+    lambda stranger: stranger.keys.moved,
     lambda stranger: stranger.keys.pointed,
     lambda stranger: stranger.keys.state(max(1, stranger.head - 1)),
     lambda stranger: stranger.keys.state(max(1, stranger.head)),

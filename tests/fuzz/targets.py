@@ -272,12 +272,11 @@ class Mover:
     b"!announce\n!roster\n!write\n!state\n!beat\n!look\n!withdraw\n!roster",
     b"!write\nhead=001\n!write\n!state",
     b"!signed\n!write\ns/2=x\n!state\n!write",
-    b"!moves\n!write\ns/2=(forward)node7:29400\n!state\ns/2=(forward)\n!state",
-    b"!moves\n!announce\n!write\ns/2=(offer)a/1%0a0123abcd:{}\n!state\n!write",
+    b'!moves\n!write\ns/2=(moving)["a/1"]\n!state\nmoved=node7:29400\n!state',
     b"slots=3\ne/1=1 a/1 x\ne/2=2 b/1 y\ne/3=3 a/1\nb/1=4\n!roster\nbase=2\n!roster\n!announce\n!late\n!roster",
     b"slots=1099511627776\n!roster\nhead=1099511627776\n!state\n!write\nlead=1099511627776\n!look",
     b"id=x\n!state\n!write\nid=\n!state\n!write\n-id\n!write",
-    b"s/1=0123abcd:{}\nhead=1\n!state\n!write\ns/3=x\n!state\n-s/2\n!state\n!offer",
+    b"s/1=0123abcd:{}\nhead=1\n!state\n!write\ns/3=x\n!state\n-s/2\n!state\n!freeze",
 )
 def keys(data):
     """A node in a store to which something else writes, in the epoch in which the nodes are. `key=value` is a write
@@ -299,7 +298,7 @@ def keys(data):
         b"!write": lambda: node.set_state(b"{}", (node.get_state() or (b"", None))[1]),
         b"!anew": lambda: node.set_state(b"{}"),
         b"!late": lambda: clock.advance(10.0),
-        b"!offer": lambda: node.hand_over(["b/1"], 0.0),
+        b"!freeze": lambda: node.hand_over(["b/1"], 0.0),
         b"!wait": lambda: (node.wait_for_state(None, 0.0), node.wait_for_roster(0.0)),
     }
     for line in lines:

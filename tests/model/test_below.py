@@ -6,9 +6,9 @@ import pytest
 from below import EVENTS, Below
 from must_hold import Violation
 
-from elastic_core.rendezvous import over_store
+from elastic_core.rendezvous import over_store, versions
 from elastic_core.rendezvous.over_store import OverStore
-from elastic_core.rendezvous.versions import Keys, Versions, peek
+from elastic_core.rendezvous.versions import Keys, Versions
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 LOSSES = ("fail", "restart", "crash", "forget", "older", "older")
@@ -41,19 +41,6 @@ def test_many_worlds(machines, events):
         Below(seed, machines, events, most=7).run(calm=4.0)
 
 
-def replacing_any_forward(forward):
-    """Let a forward replace any other forward, not only a pointer."""
-
-    def forwards(self, store, where):
-        key = self._keys.state(self.number + 1)
-        if (peek(store, key) or b"").startswith(b"(forward)"):
-            store.set(key, b"(forward)" + where.encode())
-            return True
-        return forward(self, store, where)
-
-    return forwards
-
-
 def found(seeds, **world):
     for seed in seeds:
         try:
@@ -76,13 +63,13 @@ class TestPlanted:
 
     def test_two_heirs(self, monkeypatch):
         """Both take over in the same turn, and the later one overwrites the first."""
-        monkeypatch.setattr(Versions, "forward", replacing_any_forward(Versions.forward))
-        monkeypatch.setattr(over_store, "turn", lambda heirs, own, listed: 0 if set(heirs) & set(own) else None)
-        found(range(200), events=MOVES)
 
-    def test_forward_to_a_dead_host_followed_forever(self, monkeypatch):
-        monkeypatch.setattr(OverStore, "_is_left", lambda self, store, epoch: False)
-        found(range(200), events=MOVES)
+        def create(store, key, value):
+            return (store.set(key, value) or value) if key.endswith("/moved") else versions.create(store, key, value)
+
+        monkeypatch.setattr(over_store, "create", create)
+        monkeypatch.setattr(over_store, "turn", lambda heirs, own, listed: 0 if set(heirs) & set(own) else None)
+        found(range(170, 190), events=MOVES)
 
     def test_versions_without_a_fence(self, monkeypatch):
         monkeypatch.setattr(Versions, "_created", lambda self, store, number, value: self._put(store, number, value))

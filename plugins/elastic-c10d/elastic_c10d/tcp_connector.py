@@ -134,7 +134,11 @@ class TcpConnector:
         at = None if self._hosting is None else self._hosting.take_over(self.local_address)
         if at is None:
             return None
-        return str(at), self._dial(self._resolve(at.host, at.port)[0])
+        try:
+            return str(at), self._dial(self._resolve(at.host, at.port)[0])
+        except Exception:
+            self.serve_no_more()  # or this node would be taken for the host
+            raise
 
     def serve_no_more(self) -> None:
         if self._hosting is not None:

@@ -164,6 +164,20 @@ def of_a_name():
         backend.close()
 
 
+def test_heir_that_cannot_reach_its_own_store_hosts_none(free_port):
+    """Its address leads nowhere on its own machine. It seemed to host, and so began no new store when that was due."""
+
+    def unknown(host, port):
+        raise socket.gaierror
+
+    endpoint = Endpoint("127.0.0.1", free_port())
+    connector = TcpConnector(endpoint, Hosting(endpoint, None, 2), resolver=unknown)
+    with pytest.raises(socket.gaierror):
+        connector.serve()
+    assert not connector.hosts
+    connector.close()
+
+
 SMALLER, OWN, LARGER = "0.0.0.1", "127.0.0.1", "192.0.2.1"  # of documentation and nobody's: no machine has them
 
 
