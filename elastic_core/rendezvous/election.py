@@ -133,8 +133,8 @@ class Election:
         return self if self.counter is None else replace(self, counter=self.counter.after_outage(0, now))
 
     def saw_vacant(self, vacant: bool, now: Instant, place: int) -> Election:
-        """Take in whether the backend saw the leader go. The next node need not wait for silence; the others wait
-        for the next."""
+        """Record whether the backend saw the leader leave. The next node need not wait for silence; nodes after it
+        wait longer."""
         if self.leading or not vacant:
             return self if self.vacant_since is None else replace(self, vacant_since=None)
         since = now if self.vacant_since is None else self.vacant_since

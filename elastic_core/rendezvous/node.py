@@ -480,8 +480,8 @@ class Node:
         self._judge(now)
 
     def _on_succession_read(self, keys: list[str], now: Instant) -> None:
-        """The nodes before this one have not led though they should have. The first of them is taken for
-        gone, unless it has beaten since the look that was taken in this silence: then it lives, and cannot lead."""
+        """The nodes before this one should have led, and have not. Presume the first of them lost, unless it has sent
+        a heartbeat since the last look during this silence: then it is alive, and cannot lead."""
         state = self.state or State()
         line = [key for key in state.busy if key not in state.draining]
         seated = set(line)
@@ -724,7 +724,7 @@ class Node:
         return ReadRoster()
 
     def _work(self, now: Instant) -> Operation | None:
-        """What the leader does. The first in succession order leads without waiting for silence."""
+        """The leader's work. The first node in succession order leads without waiting for silence."""
         if self._may_lead(now):
             self.election = self.election.leads()
             self._roster_stale = True

@@ -161,8 +161,8 @@ class Observation:
     def presumed_late(self, first: Collection[str], between: Collection[str], now: Instant) -> Observation:
         """The first nodes in succession order would lead if they lived: they are late, as if they had been watched for
         long, until they beat again. Those between them and this node may be about to lead themselves, so some doubt
-        remains. A node whose counter was not seen to stand still meanwhile may live, though it does not lead: it may
-        have been cut off."""
+        remains. A node whose counter was not seen to stand still may be alive, though it does not lead: it may have
+        been cut off."""
         since = Instant(now - self.interval * self.attempts)
         looks = {**dict.fromkeys(between, self.attempts - 1 - DOUBTS), **dict.fromkeys(first, self.attempts - 1)}
         late = {

@@ -604,7 +604,7 @@ class Below:
 
     def _check_settled(self) -> None:
         here = [m for m in self.machines if m.acts and not m.leaving]
-        if not self.machines[0].acts:  # who loses its store finds no other one at the endpoint
+        if not self.machines[0].acts:  # a node that loses its store finds no other one at the endpoint
             here = [m for m in here if m.where in self.places and self.places[m.where].alive]
         rounds = {m.node.membership.round if m.running and m.stops_at is None else None for m in here}
         if not here or len(here) < self.settings.min_nodes:

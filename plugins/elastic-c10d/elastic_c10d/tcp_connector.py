@@ -137,7 +137,7 @@ class TcpConnector:
         try:
             return str(at), self._dial(self._resolve(at.host, at.port)[0])
         except Exception:
-            self.serve_no_more()  # or this node would be taken for the host
+            self.serve_no_more()  # otherwise this node would seem to host the store
             raise
 
     def serve_no_more(self) -> None:
