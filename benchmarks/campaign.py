@@ -1,7 +1,7 @@
 """A storm of faults on jobs of elastic-core, and a checker that reads afterwards what happened.
 
 Jobs of two to five nodes, each on a separate machine (a network name space with a link, an address, a name and a
-disk), live through faults drawn by seed, alone and overlapping; `elastic_core.testing.campaign` says which there are
+disk), live through faults drawn by seed, alone and overlapping; `elastic_testing.campaign` says which there are
 and what may never be. Several jobs run at once, in all worlds in turn, for so many minutes. What a seed draws is always
 the same; what the machine makes of it is not. A job that violates a rule is kept, with its storm, its history and its
 logs, below `--keep`; `--shrink` makes the storm small that is read from a file there.
@@ -28,10 +28,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.job import WORKERS, BenchmarkError, launcher_command
-from benchmarks.planted import DEFECTS, Defect
-from benchmarks.report import Report, Row, main, parser
-from elastic_core.testing.campaign import (
+from elastic_testing.campaign import (
     Job,
     Server,
     Setting,
@@ -43,7 +40,11 @@ from elastic_core.testing.campaign import (
     smaller,
     write,
 )
-from elastic_core.testing.machines import Machines, machines, missing
+from elastic_testing.machines import Machines, machines, missing
+
+from benchmarks.job import WORKERS, BenchmarkError, launcher_command
+from benchmarks.planted import DEFECTS, Defect
+from benchmarks.report import Report, Row, main, parser
 
 WORLDS = ("c10d", "etcd", "etcd served", "sqlite", "static")
 SLOW_S = 3.0

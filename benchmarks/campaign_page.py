@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from elastic_testing.campaign import KINDS, RULES
+
 from benchmarks.page import BEGIN, DOCS, END, apart, facts
-from elastic_core.testing.campaign import KINDS, RULES
 
 PLAIN = "c10d", "etcd", "etcd served", "sqlite", "static"
 

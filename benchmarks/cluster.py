@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from elastic_testing.machines import Machine
 
 from benchmarks.job import WORKERS, BenchmarkError, Job
 from benchmarks.processes import end_descendants, now, start_time, wait_gone
-from elastic_core.testing.machines import Machine
 
 LOOK_EVERY_S = 0.05  # How often does not matter: the steps carry their own times.
 STOP_TOGETHER_S = 3.0

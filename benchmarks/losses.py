@@ -36,13 +36,13 @@ from itertools import combinations
 from pathlib import Path
 
 import psutil
+from elastic_testing.machines import Machine, Machines, machines, missing
 
 from benchmarks.cluster import Cluster, Meeting, Shape, Step, cluster
 from benchmarks.job import BenchmarkError, launchers
 from benchmarks.processes import now
 from benchmarks.recovery import FORM_LIMIT_S, MOST_PAUSE_S, SAME, STEPS, UNAWARE_S, kill, note
 from benchmarks.report import Report, Row, main, parser
-from elastic_core.testing.machines import Machine, Machines, machines, missing
 
 PORT = 29400
 WORLD = 3

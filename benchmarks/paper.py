@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from elastic_testing import MemoryBackend, SharedMemory
+
 from benchmarks.job import BenchmarkError
 from benchmarks.rendezvous import numbers
 from benchmarks.report import Report, Row, main, parser
@@ -41,7 +43,6 @@ from elastic_core.rendezvous.policy import Decision, Wait, Write, decide
 from elastic_core.rendezvous.roster import Roster, ordered
 from elastic_core.rendezvous.seats import Seats
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-from elastic_core.testing import MemoryBackend, SharedMemory
 
 TARGETS_HOLD_FOR = 10_000
 FORMATION_MS = 50.0

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from elastic_core.testing.campaign import Storm
+    from elastic_testing.campaign import Storm
 
 NOW_AND_THEN_S = 15.0
 """After so many seconds of a healthy round, `round_without_cause` ends it."""
@@ -347,7 +347,7 @@ def apart_meet() -> None:
 
 def apart_for_long() -> Storm:
     """Workers try to meet for half a minute; two rounds of them fail meanwhile."""
-    from elastic_core.testing.campaign import Fault, Wave
+    from elastic_testing.campaign import Fault, Wave
 
     return (Wave((Fault("apart", 0, lasts_s=85.0, other=1), Fault("worker_kill", 2, after_s=1.0))),)
 

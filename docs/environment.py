@@ -113,7 +113,7 @@ def page(note: str) -> str:
         "By modules that a training script imports:\n",
         *_table(("variable", "read by"), WORKER_READS.items()),
         "## Set in a campaign\n",
-        "In agents and workers, by [`elastic_core.testing.campaign`](../campaign.md):\n",
+        "In agents and workers, by [`elastic_testing.campaign`](../campaign.md):\n",
         *_table(("variable", "value"), CAMPAIGN.items()),
     ]
     return "\n".join(parts)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_http_health.server import HttpHealthServer
+from elastic_testing import FakeAgentView
 from PIL import Image
 
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.health import AgentPhase, AgentStatus, Recovery, RoundStatus, WorkerStatus
 from elastic_core.interfaces.node import Member
-from elastic_core.testing import FakeAgentView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

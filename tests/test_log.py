@@ -405,7 +405,7 @@ import sys
 from elastic_core import log
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.rendezvous import RendezvousParameters, create_handler
-from elastic_core.testing import MemoryBackend, SharedMemory, eventually
+from elastic_testing import MemoryBackend, SharedMemory, eventually
 
 if "handled" in sys.argv:
     import logging

@@ -8,9 +8,9 @@ import time
 
 import psutil
 import pytest
+from elastic_testing import eventually
 
 from elastic_core.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, start_processes
-from elastic_core.testing import eventually
 
 pytestmark = pytest.mark.integration
 

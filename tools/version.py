@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 VERSION = re.compile(r'^version = "(.*)"$', re.M)
-NEED = re.compile(r'"(elastic-(?:core|c10d|etcd|etcd-legacy|file-timer|http-health)(?:\[\w+\])?)([^"\w\[-][^"]*)?"')
+NEED = re.compile(r'"(elastic-[a-z\d-]+(?:\[\w+\])?)([^"\w\[-][^"]*)?"')
 FORM = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 
 

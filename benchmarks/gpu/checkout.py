@@ -28,6 +28,7 @@ PROJECTS = (
     "plugins/elastic-etcd",
     "plugins/elastic-file-timer",
     "plugins/elastic-http-health",
+    "plugins/elastic-testing",
     "examples/elastic-sqlite",
 )
 NEEDED = ("pluggy", "psutil", "structlog", *(("tomli",) if sys.version_info < (3, 11) else ()))

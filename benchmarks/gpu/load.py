@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from elastic_testing.machines import machines, missing
+
 from benchmarks import campaign
 from benchmarks.fleet import Joined, fleet
 from benchmarks.job import BenchmarkError
 from benchmarks.report import Report, Row, median
-from elastic_core.testing.machines import machines, missing
 
 RESERVE_S = 30.0
 SIZES = (256, 1024, 2048, 4096, 6144, 8192, 10_000)

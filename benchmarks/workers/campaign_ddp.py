@@ -8,9 +8,8 @@ import sys
 import time
 
 import torch
+from elastic_testing.campaign.worker import SAVED_EVERY, STEP_S, main, save, saved, tell
 from torch import distributed
-
-from elastic_core.testing.campaign.worker import SAVED_EVERY, STEP_S, main, save, saved, tell
 
 
 def train(rank: int, world: int, folder: str) -> int:

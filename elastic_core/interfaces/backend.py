@@ -70,7 +70,7 @@ class RendezvousBackend(abc.ABC):
 
     Every method may raise RendezvousConnectionError (the store cannot be reached now; the call may be repeated) and
     RendezvousStateError (the store holds something that is not ours; a SpoiltStateError lets the nodes put that right).
-    The methods are called from several threads, but never at the same time. `elastic_core.testing.BackendContract`
+    The methods are called from several threads, but never at the same time. `elastic_testing.BackendContract`
     tests these promises.
     """
 

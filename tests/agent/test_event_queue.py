@@ -8,11 +8,11 @@ import signal
 import threading
 
 import pytest
+from elastic_testing import Background, FakeClock, eventually
 
 from elastic_core.agent.event_queue import EventQueue
 from elastic_core.clock import Instant, SystemClock, later
 from elastic_core.interfaces.watchdog import Expiry
-from elastic_core.testing import Background, FakeClock, eventually
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
 

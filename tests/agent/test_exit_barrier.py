@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from elastic_testing import FakeClock, eventually
 from round_of_two import (
     DRAINED,
     FAILED_ELSEWHERE,
@@ -26,7 +27,6 @@ from round_of_two import (
 
 from elastic_core.agent import WorkerState
 from elastic_core.errors import RendezvousClosedError, SignalException
-from elastic_core.testing import FakeClock, eventually
 
 
 def test_a_node_that_is_done_waits_for_the_others(make):

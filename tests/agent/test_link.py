@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from agent_fakes import FakeRounds
+from elastic_testing import FakeClock
 
 from elastic_core.agent.link import LEAVE_PATIENCE, LONGEST_INTERVAL, Link
 from elastic_core.builtin.local import LocalRendezvousHandler
 from elastic_core.clock import Instant
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.handler import Outcome, Verdict
-from elastic_core.testing import FakeClock
 
 GONE = RendezvousConnectionError("no answer")
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from agent_fakes import FakeWorkers
+from elastic_testing import FakeClock, eventually
 
 from elastic_core.agent import RunResult, WorkerState
 from elastic_core.agent.hang import HangPolicy
@@ -14,7 +15,6 @@ from elastic_core.errors import ConfigurationError, Problem
 from elastic_core.interfaces.observer import AgentFinished, RestartDecided, RoundFormed, WorkersStarted
 from elastic_core.interfaces.watchdog import Expiry
 from elastic_core.interfaces.workers import WorkerRanks
-from elastic_core.testing import FakeClock, eventually
 
 
 def all_succeed(plan, workers):

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from agent_fakes import FakeWorkers
+from elastic_testing import FakeClock
 from round_of_two import succeed
 
 from elastic_core import report
@@ -22,7 +23,6 @@ from elastic_core.errors import (
 )
 from elastic_core.interfaces.watchdog import Expiry
 from elastic_core.interfaces.workers import Leftover
-from elastic_core.testing import FakeClock
 
 FOR_EVER = 3600.0
 TERM, KILL, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGCONT

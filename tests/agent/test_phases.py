@@ -6,6 +6,7 @@ import signal
 
 import pytest
 from agent_fakes import FakeRounds, FakeWorkers, round_info
+from elastic_testing import FakeClock
 from round_of_two import fail, succeed
 
 from elastic_core.agent import WorkerState
@@ -13,7 +14,6 @@ from elastic_core.clock import Instant
 from elastic_core.errors import DrainedError, RendezvousClosedError, RendezvousTimeoutError, SignalException
 from elastic_core.interfaces.handler import Outcome, Verdict
 from elastic_core.interfaces.watchdog import Expiry
-from elastic_core.testing import FakeClock
 
 PAIR = (("trainer", 2), ("trainer", 2))
 PEER_FAILED = Verdict(Outcome.RESTART, "rank 3 on node1: killed by SIGKILL", failed=True)

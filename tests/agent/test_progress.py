@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import re
 
+from elastic_testing import FakeClock
+
 from elastic_core.agent.reporter import FIRST_AFTER, THEN_EVERY, Progress
-from elastic_core.testing import FakeClock
 
 
 def test_it_tells_after_a_while_and_then_now_and_again(said):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from elastic_testing.fakes import FakeClock
 
 from elastic_core import log
 from elastic_core.agent.interface import WorkerState
 from elastic_core.agent.reporter import Reporter
 from elastic_core.errors import HANG, ProcessFailure
 from elastic_core.interfaces.observer import AgentFinished, WorkerFailed
-from elastic_core.testing.fakes import FakeClock
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from agent_fakes import round_info
+from elastic_testing import FakeClock
 from round_of_two import (
     CONT,
     NODE_CAME,
@@ -22,7 +23,6 @@ from round_of_two import (
 from elastic_core.agent import WorkerState
 from elastic_core.interfaces.observer import RestartDecided
 from elastic_core.interfaces.workers import WorkerRanks
-from elastic_core.testing import FakeClock
 
 
 def test_number_restart_count_and_ranks_come_from_the_round(make):

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from agent_fakes import FakeRounds, RecordingObserver, round_info
+from elastic_testing import MemoryBackend, SharedMemory
 
 from elastic_core.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
 from elastic_core.builtin.memory_store import MemoryStore
@@ -22,7 +23,6 @@ from elastic_core.errors import (
 )
 from elastic_core.interfaces.node import Member, Node, Round
 from elastic_core.rendezvous import DynamicRendezvousHandler, PrefixedStores, RendezvousSettings, RendezvousTimeout
-from elastic_core.testing import MemoryBackend, SharedMemory
 
 RUNS = RunResult(WorkerState.HEALTHY)
 DONE = RunResult(WorkerState.SUCCEEDED, return_values={0: "a", 1: "b"})

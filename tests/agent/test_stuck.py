@@ -8,12 +8,12 @@ import time
 
 import pytest
 from agent_fakes import RecordingObserver
+from elastic_testing import Background, eventually
 
 from elastic_core.agent import WorkerState
 from elastic_core.health import create_healthcheck_server
 from elastic_core.interfaces.observer import RoundFormed
 from elastic_core.support.sockets import PortReservation
-from elastic_core.testing import Background, eventually
 
 pytestmark = pytest.mark.integration
 

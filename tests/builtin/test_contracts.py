@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+from elastic_testing import EventSinkContract, RankPolicyContract, StarterContract
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.events import HANDLERS
@@ -13,7 +14,6 @@ from elastic_core.hooks import EventSinkRecord, RankPolicyRecord, WorkerStarterR
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Candidate, Node
 from elastic_core.interfaces.workers import Work
-from elastic_core.testing import EventSinkContract, RankPolicyContract, StarterContract
 from elastic_core.workers.warm.learned import Learned
 from elastic_core.workers.warm.starter import cache_file
 

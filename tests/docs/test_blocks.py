@@ -122,7 +122,7 @@ def test_the_contract_of_health_endpoints_on_the_page_is_kept(shell):
 ENDPOINT = """
 import http.client
 
-from elastic_core.testing import installed_health_endpoint
+from elastic_testing import installed_health_endpoint
 
 
 def MyEndpoint(view, port, timeout):

@@ -146,7 +146,7 @@ def elastic(tmp_path, warm):
 @pytest.fixture
 def machines():
     """`machines(n)`: n of them, each a network name space."""
-    from elastic_core.testing.machines import Machines, missing
+    from elastic_testing.machines import Machines, missing
 
     if why := missing():
         assert not os.environ.get("CI"), why

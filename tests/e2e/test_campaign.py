@@ -6,10 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from elastic_testing.campaign import read
+from elastic_testing.machines import missing
 
 from benchmarks.campaign import WORLDS, Shape, conduct, storm_of
-from elastic_core.testing.campaign import read
-from elastic_core.testing.machines import missing
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(missing()), reason=missing())]
 STORIES = Path(__file__).with_name("stories")

@@ -22,9 +22,8 @@ import pytest
 
 pytest.importorskip("elastic_etcd", reason="the tests on other Pythons run without it")
 from cluster import make_certificates
+from elastic_testing.machines import Machines, missing
 from job_of_nodes import eventually
-
-from elastic_core.testing.machines import Machines, missing
 
 pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(missing()), reason=missing())]
 

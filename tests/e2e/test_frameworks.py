@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-from elastic_core.testing import eventually
+from elastic_testing import eventually
 
 pytestmark = pytest.mark.nightly
 

@@ -7,8 +7,7 @@ import subprocess
 import sys
 
 import pytest
-
-from elastic_core.testing.machines import machines, missing
+from elastic_testing.machines import machines, missing
 
 pytestmark = [
     pytest.mark.integration,

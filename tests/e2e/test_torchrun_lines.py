@@ -12,10 +12,10 @@ import pytest
 from beside_torchrun import PAGE, REFUSED, RefusedLine, combinations, compared
 from beside_torchrun import Elastic as OurReader
 from beside_torchrun import Torchrun as TheirReader
+from elastic_testing import eventually
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.support.sockets import PortReservation
-from elastic_core.testing import eventually
 
 WORKER = """import json, os, sys
 json.dump(dict(os.environ), open(f"{os.environ['OUT']}/{os.environ['RANK']}", "w")), sys.exit(int(os.environ["CODE"]))

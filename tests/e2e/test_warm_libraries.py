@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from elastic_core.testing import eventually
+from elastic_testing import eventually
 
 pytestmark = [
     pytest.mark.nightly,

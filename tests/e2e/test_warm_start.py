@@ -13,8 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from elastic_core.testing import eventually
+from elastic_testing import eventually
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="warm start is for Linux"),

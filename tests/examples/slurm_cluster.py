@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from elastic_core.testing import eventually
+from elastic_testing import eventually
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "ip")
 _PACKAGES = ("slurm-wlm", "munge", "iproute2")

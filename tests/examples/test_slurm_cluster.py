@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from elastic_testing import eventually
 from slurm_cluster import NoSlurm, SlurmCluster, install
-
-from elastic_core.testing import eventually
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "slurm"
 LONG = 180.0

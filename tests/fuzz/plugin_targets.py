@@ -7,10 +7,10 @@ import os
 from contextlib import suppress
 from importlib.util import find_spec
 
+from elastic_testing import FakeAgentView, FakeClock
 from fuzz.targets import DEEP, LONGEST_WORD, target, text_of, written
 
 from elastic_core.errors import ConfigurationError, ElasticError, RendezvousStateError
-from elastic_core.testing import FakeAgentView, FakeClock
 from elastic_core.text import printable
 
 if find_spec("elastic_file_timer"):

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
+from elastic_testing import FakeClock, MemoryBackend, SharedMemory
+
 from elastic_core import config, report, result_file
 from elastic_core.agent import joining
 from elastic_core.builtin.memory_store import MemoryStore
@@ -53,7 +55,6 @@ from elastic_core.rendezvous.store_connection import FactoryConnector, StoreConn
 from elastic_core.rendezvous.versions import Keys, epoch_named
 from elastic_core.support.addresses import hosts_of, joined_host_port, reaches_beyond, split_host_port
 from elastic_core.support.secret_files import read_secret
-from elastic_core.testing import FakeClock, MemoryBackend, SharedMemory
 from elastic_core.text import in_one_line, printable
 from elastic_core.workers.failure import Evidence, describe, explain, read_error_file
 from elastic_core.workers.warm import learned

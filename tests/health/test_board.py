@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from elastic_testing import FakeClock
 
 from elastic_core.clock import Instant
 from elastic_core.errors import ProcessFailure
@@ -21,7 +22,6 @@ from elastic_core.interfaces.observer import (
     WorkerFailed,
     WorkersStarted,
 )
-from elastic_core.testing import FakeClock
 
 MEMBERS = (Member("node0", "host0", "10.0.0.1", "trainer", 2), Member("node1", "host1", "10.0.0.2", "trainer", 3))
 EPOCH = 1_700_000_000.0

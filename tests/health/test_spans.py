@@ -6,6 +6,7 @@ import os
 import sys
 
 import pytest
+from elastic_testing import FakeClock
 
 from elastic_core import compose, launch
 from elastic_core.clock import Instant
@@ -15,7 +16,6 @@ from elastic_core.health.spans import export_recoveries, span_recoveries
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.observer import PhaseChanged, RestartDecided, RoundFormed
-from elastic_core.testing import FakeClock
 
 EPOCH = 1_700_000_000
 

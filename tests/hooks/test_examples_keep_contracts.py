@@ -6,6 +6,7 @@ import sys
 import types
 
 import pytest
+from elastic_testing import EventSinkContract, RankPolicyContract, StarterContract
 from hook_examples import example_of
 
 from elastic_core.errors import ConfigurationError
@@ -13,7 +14,6 @@ from elastic_core.hooks import EventSinkRecord, RankPolicyRecord, WorkerStarterR
 from elastic_core.hooks.manager import PluginManager
 from elastic_core.interfaces.node import Candidate, Node
 from elastic_core.interfaces.workers import Work
-from elastic_core.testing import EventSinkContract, RankPolicyContract, StarterContract
 
 pytestmark = pytest.mark.integration
 

@@ -8,6 +8,7 @@ import threading
 
 import psutil
 import pytest
+from elastic_testing import eventually
 from launching import config
 
 from elastic_core import elastic_launch, events
@@ -16,7 +17,6 @@ from elastic_core.errors import ConfigurationError, SignalException
 from elastic_core.health import HealthCheckServer
 from elastic_core.multiprocessing import DefaultLogsSpecs, Std
 from elastic_core.rendezvous import RendezvousParameters, get_rendezvous_handler
-from elastic_core.testing import eventually
 
 pytestmark = pytest.mark.integration
 

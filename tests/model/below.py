@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from elastic_testing import FakeClock
 from must_hold import Violation, must
 
 from elastic_core.builtin.memory_store import MemoryStore
@@ -28,7 +29,6 @@ from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.store_connection import StoreConnection
-from elastic_core.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

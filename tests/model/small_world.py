@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from elastic_testing.store_model import StoreModel
 from must_hold import check_rest, check_write, must
 
 from elastic_core.clock import Instant
@@ -31,7 +32,6 @@ from elastic_core.rendezvous.effects import Announce, Beat, Rest, Retire, Withdr
 from elastic_core.rendezvous.model import NO_ROUND, Entry, RoundId, State
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-from elastic_core.testing.store_model import StoreModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

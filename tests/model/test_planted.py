@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from elastic_testing import MemoryBackend, SharedMemory, World, eventually
+from elastic_testing.store_model import StoreModel
 from search import Found, explore
 from small_world import Rules
 
@@ -33,8 +35,6 @@ from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.observation import Observation
 from elastic_core.rendezvous.policy import Write, decide
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-from elastic_core.testing import MemoryBackend, SharedMemory, World, eventually
-from elastic_core.testing.store_model import StoreModel
 
 HOME = "elastic_core.rendezvous"
 MOST_LINES = 200

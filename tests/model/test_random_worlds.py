@@ -4,12 +4,12 @@ everything goes wrong. `World` checks every write; in the end, when all is well 
 from __future__ import annotations
 
 import pytest
+from elastic_testing import World
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-from elastic_core.testing import World
 
 MOST_NODES = 7
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.interfaces.backend import Announced
@@ -21,7 +22,6 @@ from elastic_core.operate.doctor.peers import (
 )
 from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.support.bounded import Call
-from elastic_core.testing import FakeClock
 
 SAME = {"elastic-core": "1", "Python": "3.11", "torch": "2.13"}
 

@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from elastic_testing import FakeClock
 
 from elastic_core.config import settings_from
 from elastic_core.errors import RendezvousConnectionError
@@ -20,7 +21,6 @@ from elastic_core.operate.doctor.machine import Torch
 from elastic_core.rendezvous import OPTIONS
 from elastic_core.rendezvous.codec import encoded_state
 from elastic_core.rendezvous.model import RoundId, State, closed
-from elastic_core.testing import FakeClock
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "doctor.md"
 TORCH = Torch("2.13", ("gloo",))

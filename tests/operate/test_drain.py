@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import NotFoundError, RendezvousConnectionError, RendezvousTimeoutError
@@ -15,7 +16,6 @@ from elastic_core.rendezvous.codec import decoded_state, encoded_entry, encoded_
 from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.model import Cause, closed, ended, refused
 from elastic_core.rendezvous.over_state import with_roster
-from elastic_core.testing import FakeClock
 
 
 @pytest.mark.parametrize(("word", "node"), [("a", "a"), ("host-b", "b"), ("1", "b"), ("0", "0")])

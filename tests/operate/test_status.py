@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from elastic_testing import FakeClock
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, NotFoundError, RendezvousConnectionError
@@ -15,7 +16,6 @@ from elastic_core.operate.status import status
 from elastic_core.operate.target import Target, parameters
 from elastic_core.rendezvous import OPTIONS, DynamicRendezvousHandler, RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.round_stores import PrefixedStores
-from elastic_core.testing import FakeClock
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from elastic_testing import FakeClock
 
 from elastic_core.operate.observation import JobObservation, Watcher
 from elastic_core.rendezvous.observation import Observation
-from elastic_core.testing import FakeClock
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ ENTRY_POINTS = {
     "elastic-etcd-legacy": {("elastic", "etcd-legacy", "elastic_etcd_legacy.plugin")},
     "elastic-file-timer": {("elastic", "file", "elastic_file_timer.plugin")},
     "elastic-http-health": {("elastic", "http", "elastic_http_health.plugin")},
+    "elastic-testing": set(),
 }
 NAMES = sorted(ENTRY_POINTS)
 
@@ -48,7 +49,8 @@ class Wheel:
 
     def entry_points(self):
         parser = configparser.ConfigParser(delimiters=["="])
-        parser.read_string(self.info("entry_points.txt"))
+        if f"{self._info}/entry_points.txt" in self.files:
+            parser.read_string(self.info("entry_points.txt"))
         return {(group, name, target) for group in parser.sections() for name, target in parser[group].items()}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
+from elastic_testing import Background, MemoryBackend, SharedMemory
+
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import ProcessFailure
 from elastic_core.interfaces.handler import RendezvousStoreInfo
@@ -14,7 +16,6 @@ from elastic_core.rendezvous.codec import decoded_state, encoded_state
 from elastic_core.rendezvous.driver import Patience
 from elastic_core.rendezvous.model import State
 from elastic_core.rendezvous.round_stores import PrefixedStores
-from elastic_core.testing import Background, MemoryBackend, SharedMemory
 
 LONG = 60.0
 SHORT = 15  # beats of 0.2 s that a node which is about to fall silent may miss

@@ -3,6 +3,8 @@ wrong."""
 
 from __future__ import annotations
 
+from elastic_testing import FakeClock, MemoryBackend, SharedMemory
+
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousStoreInfo
 from elastic_core.rendezvous.codec import decoded_entry, decoded_state, encoded_state
@@ -11,7 +13,6 @@ from elastic_core.rendezvous.effects import Rest
 from elastic_core.rendezvous.model import Entry, State
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
-from elastic_core.testing import FakeClock, MemoryBackend, SharedMemory
 
 WHERE = RendezvousStoreInfo("127.0.0.1", 1234)
 MOST = 100  # operations in a row; more is a node that keeps itself busy

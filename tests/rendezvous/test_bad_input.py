@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from elastic_testing import Background, eventually
 from handler_job import LONG, failure
 from store_place import KEYS, Place
 
@@ -14,7 +15,6 @@ from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler, PrefixedStores, RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.codec import decoded_state
 from elastic_core.rendezvous.driver import Patience
-from elastic_core.testing import Background, eventually
 
 pytestmark = pytest.mark.integration
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from elastic_testing import MemoryBackend, SharedMemory
 
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import OPTIONS, RendezvousParameters, create_handler
 from elastic_core.support.addresses import reached_at
-from elastic_core.testing import MemoryBackend, SharedMemory
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from elastic_testing import Background, MemoryBackend, SharedMemory, eventually
 from handler_job import HangingBackend, rendezvous_threads
 
 from elastic_core.clock import Instant, SystemClock
@@ -25,7 +26,6 @@ from elastic_core.rendezvous.model import Entry
 from elastic_core.rendezvous.node import Node
 from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 from elastic_core.support.retry import Backoff
-from elastic_core.testing import Background, MemoryBackend, SharedMemory, eventually
 
 LONG = 60.0
 RARELY = 100.0  # seconds between two beats, in which a test is long over

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from elastic_testing import eventually
 
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
@@ -13,7 +14,6 @@ from elastic_core.hooks.records import Option, StoreRecord
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import OPTIONS, RendezvousParameters
 from elastic_core.rendezvous.from_store import record_of
-from elastic_core.testing import eventually
 
 URL = Option("url", str, None, "the server")
 LIMIT_S = 60

@@ -8,6 +8,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 
 import pytest
+from elastic_testing import Background, FakeClock, MemoryBackend, SharedMemory, eventually
 from handler_job import LONG, failure
 
 from elastic_core.builtin.memory_store import MemoryStore
@@ -15,7 +16,6 @@ from elastic_core.errors import ConfigurationError, RendezvousTimeoutError
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousTimeout
-from elastic_core.testing import Background, FakeClock, MemoryBackend, SharedMemory, eventually
 
 pytestmark = pytest.mark.integration
 

@@ -6,12 +6,12 @@ import threading
 import time
 
 import pytest
+from elastic_testing import Background, eventually
 from handler_job import LONG, FailingStores, rendezvous_threads
 
 from elastic_core.errors import RendezvousGracefulExitError
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.rendezvous.driver import Patience
-from elastic_core.testing import Background, eventually
 
 pytestmark = pytest.mark.integration
 

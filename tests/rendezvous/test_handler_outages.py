@@ -6,9 +6,9 @@ import re
 import time
 
 import pytest
+from elastic_testing import FakeClock, eventually
 
 from elastic_core.interfaces.handler import Outcome
-from elastic_core.testing import FakeClock, eventually
 
 pytestmark = pytest.mark.integration
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from elastic_testing import Background, eventually
 from handler_job import FailingStores
 
 from elastic_core.errors import (
@@ -15,7 +16,6 @@ from elastic_core.errors import (
 )
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.rendezvous.model import drained, refused
-from elastic_core.testing import Background, eventually
 
 pytestmark = pytest.mark.integration
 

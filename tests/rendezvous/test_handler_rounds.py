@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from elastic_testing import Background, eventually
 from handler_job import LONG, SHORT, failure
 
 from elastic_core.errors import RendezvousClosedError, RendezvousConnectionError
 from elastic_core.interfaces.handler import Outcome
 from elastic_core.rendezvous.driver import Patience
-from elastic_core.testing import Background, eventually
 
 pytestmark = pytest.mark.integration
 

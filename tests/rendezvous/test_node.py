@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from elastic_testing import MemoryBackend
 from one_node import WHERE, OneNode
 
 from elastic_core.clock import LONG_AGO, Instant
@@ -35,7 +36,6 @@ from elastic_core.rendezvous.membership import JoinStatus
 from elastic_core.rendezvous.model import Cause, Entry, State
 from elastic_core.rendezvous.seal import HmacSeal
 from elastic_core.rendezvous.signed import SignedBackend
-from elastic_core.testing import MemoryBackend
 
 OUTAGE = RendezvousConnectionError("connection refused")
 INTERVAL, WINDOW = 1.0, 5.0  # seconds between two beats, and of silence after which a node is called gone

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from elastic_testing import Background, MemoryBackend, SharedMemory, StoreContract
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
 from elastic_core.rendezvous import PrefixedStore, StateStore
-from elastic_core.testing import Background, MemoryBackend, SharedMemory, StoreContract
 
 
 class TestStateStore(StoreContract):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from elastic_testing import BackendContract, Background, eventually
 from store_place import KEYS, Place
 
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError
@@ -13,7 +14,6 @@ from elastic_core.interfaces.backend import EntryDroppedError, SpoiltStateError
 from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.store_connection import FactoryConnector, StoreConnection
 from elastic_core.rendezvous.versions import KEPT, Keys, is_wait_timeout
-from elastic_core.testing import BackendContract, Background, eventually
 
 LONG = 60.0
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from elastic_testing import Background, MemoryBackend, SharedMemory
 
 from elastic_core import log
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.interfaces.node import Node
 from elastic_core.rendezvous import DynamicRendezvousHandler
-from elastic_core.testing import Background, MemoryBackend, SharedMemory
 
 pytestmark = pytest.mark.integration
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from elastic_testing import MemoryBackend, SharedMemory
 
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import ConfigurationError
@@ -14,7 +15,6 @@ from elastic_core.rendezvous import (
     get_rendezvous_handler,
     rendezvous_handler_registry,
 )
-from elastic_core.testing import MemoryBackend, SharedMemory
 
 
 def memory_handler(params):

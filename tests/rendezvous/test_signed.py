@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from elastic_testing import BackendContract, MemoryBackend, SharedMemory
 from store_place import KEYS, Place
 
 from elastic_core.clock import SystemClock
 from elastic_core.interfaces.backend import SpoiltStateError
 from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.rendezvous.seal import HmacSeal
-from elastic_core.testing import BackendContract, MemoryBackend, SharedMemory
 
 pytestmark = pytest.mark.integration
 

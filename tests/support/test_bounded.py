@@ -7,10 +7,10 @@ import sys
 import threading
 
 import pytest
+from elastic_testing import Background, eventually
 
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.support.bounded import Call, Late, within
-from elastic_core.testing import Background, eventually
 
 LONG = 60.0
 

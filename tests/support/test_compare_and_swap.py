@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from elastic_testing import Background
 
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.support.retry import TooManyRefusals, swapped
-from elastic_core.testing import Background
 
 
 def test_a_write_that_was_refused_is_decided_anew():

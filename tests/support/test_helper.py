@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from elastic_testing import eventually
 
 from elastic_core.support.helper import HelperProcess
-from elastic_core.testing import eventually
 
 pytestmark = pytest.mark.integration
 

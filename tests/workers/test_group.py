@@ -9,9 +9,9 @@ import signal
 
 import psutil
 import pytest
+from elastic_testing import eventually
 
 from elastic_core.interfaces.workers import WorkerProcesses
-from elastic_core.testing import eventually
 from elastic_core.workers.failure import OomCounter
 from elastic_core.workers.numa import Binding, Cpu, Machine
 from elastic_core.workers.process import thread_sentinel, wait_readable

@@ -6,8 +6,8 @@ import os
 import signal
 
 import pytest
+from elastic_testing import FakeClock
 
-from elastic_core.testing import FakeClock
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.sessions import start_of
 

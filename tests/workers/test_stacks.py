@@ -8,11 +8,11 @@ import sys
 import threading
 
 import pytest
+from elastic_testing.fakes import FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.clock import SystemClock
-from elastic_core.testing.fakes import FakeClock
 from elastic_core.workers import sessions
 from elastic_core.workers.stacks import (
     MOST_CHARACTERS,

@@ -5,9 +5,9 @@ import sqlite3
 
 import pytest
 from elastic_sqlite import SqliteStore
+from elastic_testing import installed_backend, installed_store
 
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError, RendezvousStateError
-from elastic_core.testing import installed_backend, installed_store
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Real agents and workers over this store, under faults that a seed draws: what may never be is not."""
 
-from elastic_core.testing.campaign import Job, Setting, check, draw, kinds_of
+from elastic_testing.campaign import Job, Setting, check, draw, kinds_of
 
 
 def test_a_job_lives_through_twelve_faults(tmp_path):

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 from elastic_sqlite import SqliteStore
-
-from elastic_core.testing import BackendContract, StoreContract, installed_backend
+from elastic_testing import BackendContract, StoreContract, installed_backend
 
 
 class TestSqliteStore(StoreContract):

@@ -10,18 +10,18 @@ import subprocess
 from datetime import timedelta
 from pathlib import Path
 
+import elastic_testing
 import psutil
 import pytest
 from elastic_c10d import C10dRendezvousBackend, StoreServer
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.tcp_connector import TcpConnector
 from elastic_c10d.torch_store import distributed
+from elastic_testing import Background
 
-from elastic_core import testing
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.interfaces.backend import EntryDroppedError
 from elastic_core.support.sockets import PortReservation
-from elastic_core.testing import Background
 
 HERE = Path(__file__).parent
 LONG = 60.0
@@ -61,7 +61,7 @@ class ServerProcess:
 
     def pause(self):
         os.kill(self._process.pid, signal.SIGSTOP)
-        testing.eventually(lambda: psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
+        elastic_testing.eventually(lambda: psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
 
     def resume(self):
         os.kill(self._process.pid, signal.SIGCONT)
@@ -74,7 +74,7 @@ def background():
 
 @pytest.fixture
 def eventually():
-    return testing.eventually
+    return elastic_testing.eventually
 
 
 @pytest.fixture

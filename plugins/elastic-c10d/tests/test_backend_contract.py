@@ -7,9 +7,9 @@ from elastic_c10d import StoreServer
 from elastic_c10d.create import create_parts
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.torch_store import distributed
+from elastic_testing import BackendContract, rendezvous_parameters
 
 from elastic_core.rendezvous.versions import Keys
-from elastic_core.testing import BackendContract, rendezvous_parameters
 
 
 class TestTCPStore(BackendContract):

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 from elastic_c10d.server import MOST_BYTES, FloodWatch
 from elastic_c10d.torch_store import distributed
-
-from elastic_core.testing import eventually
+from elastic_testing import eventually
 
 MIB = 1 << 20
 

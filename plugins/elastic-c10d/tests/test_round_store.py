@@ -13,11 +13,11 @@ import pytest
 from elastic_c10d.create import file_connector
 from elastic_c10d.round_stores import round_stores
 from elastic_c10d.torch_store import distributed
+from elastic_testing import Background, StoreContract, eventually, rendezvous_parameters
 
 from elastic_core.errors import ConfigurationError
 from elastic_core.rendezvous import get_rendezvous_handler
 from elastic_core.support.workers_store import WorkersStore
-from elastic_core.testing import Background, StoreContract, eventually, rendezvous_parameters
 
 LIMIT = timedelta(seconds=20)
 

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 from elastic_c10d.torch_store import distributed
+from elastic_testing import StoreContract, installed_store
 
 from elastic_core.support.sockets import PortReservation
-from elastic_core.testing import StoreContract, installed_store
 
 
 class TestTCPStore(StoreContract):

@@ -13,9 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "elastic-etcd" / "tests"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cluster as servers_module
-
-from elastic_core import testing
-from elastic_core.testing import Background
+import elastic_testing
+from elastic_testing import Background
 
 LONG = 60.0
 _numbers = itertools.count(1)
@@ -28,7 +27,7 @@ def background():
 
 @pytest.fixture
 def eventually():
-    return partial(testing.eventually, timeout=LONG)
+    return partial(elastic_testing.eventually, timeout=LONG)
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from elastic_testing import StoreContract, rendezvous_parameters
 
 from elastic_core.rendezvous import get_rendezvous_handler
-from elastic_core.testing import StoreContract, rendezvous_parameters
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

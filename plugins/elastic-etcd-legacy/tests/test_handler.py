@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 from elastic_etcd.client.values import Put, Transaction, end_of
+from elastic_testing import FakeClock
 from nodes import job_at
 
 from elastic_core.errors import (
@@ -15,7 +16,6 @@ from elastic_core.errors import (
     RendezvousError,
     RendezvousTimeoutError,
 )
-from elastic_core.testing import FakeClock
 
 
 @pytest.fixture

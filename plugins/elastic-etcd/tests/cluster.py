@@ -25,9 +25,9 @@ from pathlib import Path
 import psutil
 from elastic_etcd.client.values import end_of
 from elastic_etcd.server.process import find_binary
+from elastic_testing import eventually
 
 from elastic_core.support.sockets import PortReservation
-from elastic_core.testing import eventually
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.sessions import start_of
 

@@ -12,9 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[3] / "tests" / "docs"))  # `blocks`
 
 import cluster as servers_module
-
-from elastic_core import testing
-from elastic_core.testing import Background
+import elastic_testing
+from elastic_testing import Background
 
 _numbers = itertools.count(1)
 
@@ -26,7 +25,7 @@ def background():
 
 @pytest.fixture
 def eventually():
-    return testing.eventually
+    return elastic_testing.eventually
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from cluster import LONG
 from elastic_etcd.backend.keys import Keys
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.values import Put, Transaction
-
-from elastic_core.testing import BackendContract, installed_backend
+from elastic_testing import BackendContract, installed_backend
 
 pytestmark = pytest.mark.integration
 

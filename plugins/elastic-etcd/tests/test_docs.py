@@ -20,9 +20,9 @@ import pytest
 from blocks import blocks_on
 from cluster import HOST, LONG, binary
 from elastic_etcd.plugin import elastic_rendezvous_backends
+from elastic_testing import eventually
 
 from elastic_core.support.sockets import PortReservation
-from elastic_core.testing import eventually
 from elastic_core.workers.guardian import Guardian
 from elastic_core.workers.sessions import start_of
 

@@ -12,12 +12,12 @@ import pytest
 from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
 from elastic_etcd.client.lease_keeper import ATTEMPTS, LeaseKeeper, LeaseState, Loss, Need
 from elastic_etcd.client.values import Put, Transaction
+from elastic_testing import FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
 from two_clients import TwoClients
 
 from elastic_core.clock import Instant
-from elastic_core.testing import FakeClock
 
 TTL = 60.0
 GRANTED = "etcd_debugging_lease_granted_total"

@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 from cluster import LONG
 from elastic_etcd.backend.keys import Keys
+from elastic_testing import Background, StoreContract, rendezvous_parameters
 
 from elastic_core.rendezvous import get_rendezvous_handler
-from elastic_core.testing import Background, StoreContract, rendezvous_parameters
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_what_nobody_uses_leaves_nothing_in_etcd(stores_of, stored):
 AGENT = """
 import sys
 from elastic_core.rendezvous import get_rendezvous_handler
-from elastic_core.testing import rendezvous_parameters
+from elastic_testing import rendezvous_parameters
 
 endpoint, prefix, before = sys.argv[1:]
 exec(before)

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from elastic_core.testing import StoreContract, installed_store
+from elastic_testing import StoreContract, installed_store
 
 pytestmark = pytest.mark.torch
 README = (Path(__file__).parents[1] / "README.md").read_text()

@@ -11,8 +11,7 @@ import pytest
 from elastic_etcd.client.client import EtcdClient
 from elastic_etcd.client.errors import EtcdDenied, EtcdLeaseGone, EtcdUnreachable
 from elastic_etcd.client.values import Delete, Transaction, end_of
-
-from elastic_core.testing import FakeClock
+from elastic_testing import FakeClock
 
 pytestmark = pytest.mark.torch
 

@@ -7,8 +7,7 @@ import sys
 import pytest
 from blocks import Shell, block_of
 from elastic_etcd import EtcdRendezvousBackend
-
-from elastic_core.testing import installed_backend
+from elastic_testing import installed_backend
 
 pytestmark = pytest.mark.torch
 

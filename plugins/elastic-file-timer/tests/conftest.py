@@ -10,9 +10,9 @@ import sys
 
 import pytest
 from elastic_file_timer import FileTimerServer
+from elastic_testing.watchdog import Told
 
 from elastic_core import log
-from elastic_core.testing.watchdog import Told
 
 LIMIT_S = 60
 

@@ -15,8 +15,8 @@ from elastic_file_timer import FileTimerClient
 from elastic_file_timer import client as client_module
 from elastic_file_timer.client import from_environment
 from elastic_file_timer.pipe import TimerPipe
+from elastic_testing import FakeClock
 
-from elastic_core.testing import FakeClock
 from elastic_core.watchdog.process import start_time
 
 LIMIT_S = 60

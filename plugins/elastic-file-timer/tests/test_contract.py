@@ -1,8 +1,7 @@
 """The file timer keeps the contract of watchdogs."""
 
 import pytest
-
-from elastic_core.testing import WatchdogContract, installed_watchdog
+from elastic_testing import WatchdogContract, installed_watchdog
 
 pytestmark = pytest.mark.integration
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from elastic_file_timer.plugin import elastic_watchdogs
-
-from elastic_core.testing import eventually
-from elastic_core.testing.watchdog import Told
+from elastic_testing import eventually
+from elastic_testing.watchdog import Told
 
 pytestmark = pytest.mark.integration
 

@@ -6,8 +6,8 @@ import os
 import pytest
 from elastic_file_timer import FileTimerRequest
 from elastic_file_timer.timer_table import TimerTable
+from elastic_testing import FakeClock
 
-from elastic_core.testing import FakeClock
 from elastic_core.watchdog.process import runs, start_time
 
 ME = os.getpid()

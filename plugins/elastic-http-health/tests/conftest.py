@@ -12,8 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # helpers lie beside the tests t
 
 from elastic_http_health.options import Options
 from elastic_http_health.server import HttpHealthServer
-
-from elastic_core.testing import FakeAgentView
+from elastic_testing import FakeAgentView
 
 
 @pytest.fixture

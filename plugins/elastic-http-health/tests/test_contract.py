@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 from asking import ask
+from elastic_testing import HealthContract, installed_health_endpoint
 
 from elastic_core.health import Probe
-from elastic_core.testing import HealthContract, installed_health_endpoint
 
 pytestmark = pytest.mark.integration
 

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from asking import ask, send
 from elastic_http_health.options import Limits, Options
+from elastic_testing import Background, FakeAgentView
 
 from elastic_core.clock import SystemClock
-from elastic_core.testing import Background, FakeAgentView
 
 AT_ONCE = 20.0  # seconds, for every probe on a machine that may stall; who waits for a client here waits for a minute
 FAST = Limits(rate=1_000_000, burst=1_000_000, backlog=1024)

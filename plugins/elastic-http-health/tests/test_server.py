@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from asking import ask, send
 from elastic_http_health.options import Limits, Options
+from elastic_testing import eventually
 from prometheus_client.parser import text_string_to_metric_families
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError, ProcessFailure
 from elastic_core.interfaces.health import AgentPhase, Recovery, RoundStatus, WorkerStatus
 from elastic_core.interfaces.node import Member
-from elastic_core.testing import eventually
 
 pytestmark = pytest.mark.integration
 

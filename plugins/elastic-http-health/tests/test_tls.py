@@ -17,10 +17,10 @@ import pytest
 from asking import ask, send
 from elastic_http_health.options import Limits, Options, read_options
 from elastic_http_health.server import HttpHealthServer
+from elastic_testing import eventually
 
 from elastic_core.clock import SystemClock
 from elastic_core.errors import ConfigurationError
-from elastic_core.testing import eventually
 
 pytestmark = pytest.mark.integration
 

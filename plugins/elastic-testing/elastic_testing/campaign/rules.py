@@ -1,0 +1,239 @@
+"""What may never be, whatever happens to a job: a pure program that reads a history and finds what is wrong with it.
+
+The rules:
+
+- `one group`: never do two groups of workers make steps at the same time, but for one that was under way when a node
+  went out of touch, and ends as it is back.
+- `ranks`: from 0 on without a gap, each once, and all workers of a round agree on world size and restart count.
+- `cause`: a new round has a cause: as many as the faults of a wave may bring, and at least as many as they must. Who is
+  in it changes only when a node may have been lost, and no loss is told of a node that has long been gone.
+- `counted once`: so have restarts. Who was not at fault is not counted, and a failure is, once.
+- `healthy`: who was not struck, whose agent was not, gets SIGTERM before anything else, unless others no longer wait;
+  what the round before has left does not run beside the next one.
+- `checkpoint`: no step is lost that a checkpoint had.
+- `recovery`: all nodes train again within the bound.
+- `exit code`: an agent ends when it is struck or when the job is done, with the code that says so.
+- `right cause`: a loss is not told as a failure of the script.
+- `left over`: no process, file, key or lease stays, and no agent grows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from elastic_testing.campaign.storm import KINDS, Fault, Wave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from elastic_testing.campaign.history import History, SeenRound, Span
+
+AT_ONCE_S = 0.05
+"""Two steps that are no further apart count as one after the other."""
+
+LONG_GONE_S = 30.0
+"""After which the loss of a node is no news: its beats, its lease, and workers that others have to stop take less."""
+
+MORE_FILES, MORE_THREADS, MORE_MEMORY = 40, 12, 64 * 2**20
+"""By how much an agent may grow from its first look to its last: what the last round has left may be there still."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """What may not be. `wave` is None before the first one."""
+
+    rule: str
+    what: str
+    at: float
+    wave: int | None = None
+
+
+def check(history: History) -> list[Violation]:
+    """All that is wrong with it, in the order of the times."""
+    found = []
+    for rule, search in RULES.items():
+        found += [Violation(rule, what, at, _wave_of(history, at)) for what, at in search(history)]
+    return sorted(found, key=lambda one: one.at)
+
+
+def _wave_of(history: History, at: float) -> int | None:
+    begun = [span.number for span in history.spans if span.begun <= at]
+    return begun[-1] if begun else None
+
+
+def _waves(history: History) -> Iterator[tuple[Span, Wave, list[SeenRound], SeenRound | None]]:
+    """Each wave, the rounds that began in it, and the one before them."""
+    rounds = history.rounds
+    for span in history.spans:
+        faults = tuple(Fault(**fault) for fault in span.event["faults"])
+        struck = {event["fault"] for event in history.of("fault")
+                  if event["number"] == span.number and not event["missed"]}  # fmt: skip
+        wave = Wave(tuple(fault for number, fault in enumerate(faults) if number in struck))
+        mine = [one for one in rounds if span.begun <= one.started < span.until]
+        before = [one for one in rounds if one.started < span.begun]
+        yield span, wave, mine, before[-1] if before else None
+
+
+def _one_group(history: History) -> Iterator[tuple[str, float]]:
+    working = sorted((one for one in history.rounds if one.first_steps and one.acts),
+                     key=lambda one: min(one.first_steps.values()))  # fmt: skip
+    for older, newer in pairwise(working):
+        begun = min(newer.first_steps.values())
+        if (together := older.acts[-1] - begun) > AT_ONCE_S:
+            yield f"{older.port} made steps for {together:.2f} s after {newer.port} had begun", begun
+
+
+def _ranks(history: History) -> Iterator[tuple[str, float]]:
+    for event in history.of("twice"):
+        yield f"rank {event['rank']} is there {event['others']} times", event["at"]
+    for one in history.rounds:
+        workers = one.workers.values()
+        for name in ("world", "restart"):
+            if len(told := {getattr(worker, name) for worker in workers}) > 1:
+                yield f"the workers of {one.port} were told different values of {name}: {sorted(told)}", one.started
+        if beyond := [rank for rank in one.workers if rank >= one.world]:
+            yield f"rank {beyond[0]} in a world of {one.world}", one.started
+        if len(nodes := [worker.node for worker in workers]) != len(set(nodes)) and _one_each(history):
+            yield f"a node is in {one.port} more than once: {sorted(nodes)}", one.started
+
+
+def _one_each(history: History) -> bool:
+    """Whether every node has one worker."""
+    return all(event["local"] == 0 for event in history.of("start"))
+
+
+def _cause(history: History) -> Iterator[tuple[str, float]]:
+    first = history.spans[0].begun if history.spans else float("inf")
+    for older, newer in pairwise(one for one in history.rounds if one.started < first):
+        if not newer.nodes > older.nodes:
+            yield f"a round of {sorted(newer.nodes)} before anything happened, and nobody new is in it", newer.started
+    for span, wave, mine, _ in _waves(history):
+        least, most = wave.rounds
+        if len(mine) > most:
+            yield f"{_of(wave)}: {len(mine)} rounds, at most {most} have a cause", mine[most].started
+        if len(mine) < least:
+            yield f"{_of(wave)}: {len(mine)} rounds, {least} would have been right", span.begun
+
+    for _, wave, mine, before in _waves(history):
+        if before and not any(KINDS[fault.kind].loses or KINDS[fault.kind].linger_s for fault in wave.faults):
+            for one in mine:
+                if strangers := one.nodes - before.nodes:
+                    yield f"{_of(wave)}: {sorted(strangers)} came into a round, and nobody was lost", one.started
+    ended = {event["node"]: event["at"] for event in history.of("agent ended")}
+    for event in history.of("told"):
+        found = re.match(r"lost ([^:]+):", event.get("reason", "")) if event["event"] == "restart decided" else None
+        gone = ended.get(found[1], event["at"]) if found else event["at"]
+        if found and event["at"] - gone > LONG_GONE_S:
+            yield f"{found[1]} was lost {event['at'] - gone:.0f} s after it had gone", event["at"]
+
+
+def _counted_once(history: History) -> Iterator[tuple[str, float]]:
+    for older, newer in pairwise(history.rounds):
+        if not 0 <= newer.restart - older.restart <= 1:
+            yield f"restart count {newer.restart} after {older.restart}", newer.started
+    for span, wave, mine, before in _waves(history):
+        if not mine or before is None:
+            continue
+        counted = mine[-1].restart - before.restart
+        least, most = wave.restarts
+        if not least <= counted <= most:
+            expected = str(least) if least == most else f"{least} to {most}"
+            yield f"{_of(wave)}: counted as {counted} failures, expected {expected}", span.begun
+
+
+def _healthy(history: History) -> Iterator[tuple[str, float]]:
+    struck = {event["pid"] for event in history.of("fault")}
+    bereft: dict[str, float] = {}
+    for event in history.of("agent ended"):
+        bereft[event["node"]] = event["at"]
+    alive = {pid for event in history.of("whole") for pid in event["alive"]}
+    gone_by = {event["at"]: set(event["alive"]) for event in history.of("whole")}
+    hurried = [(event["node"], event["at"]) for event in history.of("told") if event["event"] == "grace cut short"]
+    for worker in history.workers:
+        if worker.signalled or worker.ended or worker.pid in struck or not worker.says:
+            continue
+        lost = next((at for at, there in gone_by.items() if at > worker.started and worker.pid not in there), None)
+        if lost is None:
+            continue
+        died = bereft.get(worker.node)
+        if any(node == worker.node and worker.started < at < lost for node, at in hurried):
+            continue  # SIGKILL came with SIGTERM
+        if died is None or died > lost:
+            yield f"worker {worker.pid} of {worker.node} is gone without SIGTERM, and its agent lives", lost
+    for event in history.of("whole"):
+        current = [one for one in history.rounds if one.started < event["at"]][-1]
+        own = {worker.pid for worker in current.workers.values()}
+        if old := sorted((alive & set(event["alive"])) - own):
+            yield f"workers {old} of an earlier round run beside {current.port}", event["at"]
+
+
+def _checkpoint(history: History) -> Iterator[tuple[str, float]]:
+    best = 0
+    for event in history.of("saved", "met"):
+        if event["what"] == "saved":
+            best = event["step"] if history.under_way(event) else max(best, event["step"])
+        elif event["rank"] == 0 and event["step"] < best:
+            yield f"{event['group']} began at step {event['step']}, and {best} had been saved", event["at"]
+
+
+def _recovery(history: History) -> Iterator[tuple[str, float]]:
+    for event in history.of("not whole", "not formed", "not finished"):
+        yield f"{event['what']} within {event['limit_s']:.0f} s: {event.get('why', '')}", event["at"]
+
+
+def _exit_code(history: History) -> Iterator[tuple[str, float]]:
+    for event in history.of("agent ended"):
+        if event["code"] not in event["expected"]:
+            expected = " or ".join(map(str, event["expected"])) or "that it runs"
+            yield f"{event['node']} ended with {event['code']}, expected {expected}: {event['last']}", event["at"]
+
+
+def _right_cause(history: History) -> Iterator[tuple[str, float]]:
+    said = [event for event in history.of("told") if event["event"] == "restart decided"]
+    for span, wave, _, _ in _waves(history):
+        if wave.restarts[1]:
+            continue
+        for event in said:
+            if span.begun <= event["at"] < span.until and event["cause"] in ("failure", "hang"):
+                yield f"{_of(wave)}: told as {event['cause']}, {event['reason']}", event["at"]
+
+
+def _left_over(history: History) -> Iterator[tuple[str, float]]:
+    # What is on a machine that lost power is there when it is back; so is what nobody could tidy up after.
+    untidy = {event["place"] for event in history.of("fault")
+              if event["kind"] in ("machine_off", "machine_empty", "guardian_kill", "guardian_stop", "disk_full",
+                                   "disk_read_only")}  # fmt: skip
+    for event in history.of("left"):
+        if event["kind"] != "file" or event["place"] not in untidy:
+            yield f"{event['kind']} left: {event['name']}", event["at"]
+    first: dict[int, dict[str, int]] = {}
+    last: dict[int, tuple[float, dict[str, int]]] = {}
+    for event in history.of("holds"):
+        figures = {name: event[name] for name in ("files", "threads", "memory")}
+        first.setdefault(event["pid"], figures)
+        last[event["pid"]] = event["at"], figures
+    for pid, (at, figures) in last.items():
+        for name, margin in (("files", MORE_FILES), ("threads", MORE_THREADS), ("memory", MORE_MEMORY)):
+            if figures[name] > first[pid][name] + margin:
+                yield f"agent {pid} has {figures[name]} {name}, had {first[pid][name]}", at
+
+
+def _of(wave: Wave) -> str:
+    return " + ".join(fault.kind for fault in wave.faults) or "nothing"
+
+
+RULES: dict[str, Callable[[History], Iterator[tuple[str, float]]]] = {
+    "one group": _one_group,
+    "ranks": _ranks,
+    "cause": _cause,
+    "counted once": _counted_once,
+    "healthy": _healthy,
+    "checkpoint": _checkpoint,
+    "recovery": _recovery,
+    "exit code": _exit_code,
+    "right cause": _right_cause,
+    "left over": _left_over,
+}

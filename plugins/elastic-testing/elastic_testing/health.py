@@ -1,0 +1,219 @@
+"""What every health endpoint must do, as tests. An endpoint proves itself in a few lines:
+
+class TestMyEndpoint(HealthContract):
+    @pytest.fixture
+    def make(self):
+        return lambda view, port, timeout: MyEndpoint(view, port, timeout)
+
+    def ask(self, server, port, what):
+        ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from elastic_core.clock import SystemClock
+from elastic_core.interfaces.health import AgentPhase
+from elastic_core.interfaces.node import Member
+from elastic_testing.fakes import FakeAgentView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from elastic_core.health import Probe
+    from elastic_core.interfaces.health import AgentView, HealthCheckServer
+
+    Make = Callable[[AgentView, int, float], HealthCheckServer]
+
+Question = Literal["alive", "ready", "status"]
+
+_TIMEOUT = 30.0
+_LONG = 30.0
+_PORTS = range(10_000, 28_000)  # systems give others to who asks for any: nobody gets one of these while it is let go
+
+
+class HealthContract:
+    """See `interfaces.health.HealthCheckServer`. For pytest: inherit from it, give a fixture `make`, a function that
+    makes an endpoint for a view, a port and a timeout, and a method `ask`.
+
+    Attributes:
+        takes_ports: whether it listens on the TCP port that it is given, on the loopback address at least.
+        at_once: seconds within which it stops, on any machine, whoever is connected (10).
+    """
+
+    takes_ports: ClassVar[bool] = True
+    at_once: ClassVar[float] = 10.0
+
+    def ask(self, server: HealthCheckServer, port: int, what: Question) -> Probe:
+        """Ask the endpoint as those do for whom it is made. For `alive` and `ready`: its verdict, with the reason as
+        it tells it. For `status`: true, and all that it tells as text. Raises OSError when nobody answers, after 10
+        seconds at the latest."""
+        raise NotImplementedError
+
+    def test_an_agent_that_is_well(self, make: Make) -> None:
+        with self._serving(make, FakeAgentView()) as (server, port):
+            assert self.ask(server, port, "alive").ok
+            assert self.ask(server, port, "ready").ok
+
+    def test_a_loop_that_does_not_turn(self, make: Make) -> None:
+        view = FakeAgentView()
+        with self._serving(make, view) as (server, port):
+            view.stuck_for = _TIMEOUT / 2
+            assert self.ask(server, port, "alive").ok
+            view.stuck_for = _TIMEOUT + 15
+            begun = SystemClock().now()
+            stuck = self.ask(server, port, "alive")
+            took = int(SystemClock().now() - begun)
+            assert not stuck.ok
+            assert any(f"not turned for {seconds} s" in stuck.reason for seconds in range(45, 47 + took)), stuck.reason
+            view.stuck_for = 0.0
+            assert self.ask(server, port, "alive").ok
+
+    def test_a_watchdog_that_has_died(self, make: Make) -> None:
+        view = FakeAgentView()
+        with self._serving(make, view) as (server, port):
+            view.fault = "its thread has ended"
+            dead = self.ask(server, port, "alive")
+            assert (dead.ok, "its thread has ended" in dead.reason) == (False, True)
+            assert self.ask(server, port, "ready").ok
+
+    def test_only_an_agent_whose_workers_run_is_ready(self, make: Make) -> None:
+        view = FakeAgentView()
+        with self._serving(make, view) as (server, port):
+            for phase in AgentPhase:
+                view.show(phase=phase, reason=f"because of {phase.value}")
+                found = self.ask(server, port, "ready")
+                assert found.ok == (phase is AgentPhase.RUNNING), phase
+                assert f"because of {phase.value}" in found.reason
+                assert self.ask(server, port, "alive").ok, phase
+
+    def test_the_status_is_that_of_now(self, make: Make) -> None:
+        view = FakeAgentView()
+        with self._serving(make, view) as (server, port):
+            told = self.ask(server, port, "status")
+            assert (told.ok, "job" in told.reason, "running" in told.reason) == (True, True, True)
+            view.show(phase=AgentPhase.STOPPING, reason="rank 3: exit code 41")
+            told = self.ask(server, port, "status")
+            assert ("stopping" in told.reason, "rank 3: exit code 41" in told.reason) == (True, True)
+
+    def test_the_status_of_a_thousand_nodes(self, make: Make) -> None:
+        view = FakeAgentView()
+        view.show(members=tuple(Member(f"node{i}", f"host{i}", f"10.0.{i % 250}.1", "t", 8) for i in range(1000)))
+        with self._serving(make, view) as (server, port):
+            assert "node999" in self.ask(server, port, "status").reason
+
+    def test_words_are_told_as_they_are(self, make: Make) -> None:
+        view = FakeAgentView()
+        view.show(phase=AgentPhase.STOPPING, reason="Ärger & 麻烦")
+        with self._serving(make, view) as (server, port):
+            assert "Ärger & 麻烦" in self.ask(server, port, "ready").reason
+
+    def test_many_ask_at_once_while_the_status_changes(self, make: Make) -> None:
+        view = FakeAgentView()
+        with self._serving(make, view) as (server, port), ThreadPoolExecutor(8) as pool:
+            answers = [pool.submit(self.ask, server, port, "status") for _ in range(40)]
+            for number in range(200):
+                view.show(round=number)
+            assert all(answer.result(_LONG).ok for answer in answers)
+
+    def test_nobody_answers_before_the_start_and_after_the_stop(self, make: Make) -> None:
+        port = _free_port()
+        server = make(FakeAgentView(), port, _TIMEOUT)
+        try:
+            assert not self._answers(server, port)
+            server.start()
+            assert self._answers(server, port)
+        finally:
+            server.stop()
+        assert not self._answers(server, port)
+
+    def test_stop_may_be_called_again_and_without_a_start(self, make: Make) -> None:
+        server = make(FakeAgentView(), _free_port(), _TIMEOUT)
+        server.stop()
+        with self._serving(make, FakeAgentView()) as (server, _):
+            server.stop()
+            server.stop()
+
+    def test_a_port_that_is_taken(self, make: Make) -> None:
+        self._expect_ports()
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            server = make(FakeAgentView(), other.getsockname()[1], _TIMEOUT)
+            try:
+                server.start()
+                raise AssertionError("expected an OSError, found that it started on a port that another one has")
+            except OSError:
+                pass
+            finally:
+                server.stop()
+
+    def test_the_next_one_gets_the_port_at_once(self, make: Make) -> None:
+        port = _free_port()
+        for _ in range(5):
+            with self._serving(make, FakeAgentView(), port) as (server, _):
+                assert self.ask(server, port, "alive").ok
+
+    def test_clients_that_say_nothing_hold_nobody_up(self, make: Make) -> None:
+        self._expect_ports()
+        with contextlib.ExitStack() as stack:
+            server, port = stack.enter_context(self._serving(make, FakeAgentView()))
+            for _ in range(20):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), _LONG))
+            assert self.ask(server, port, "alive").ok
+            begun = SystemClock().now()
+            server.stop()
+            assert SystemClock().now() - begun < self.at_once
+
+    def test_nothing_stays(self, make: Make) -> None:
+        with self._serving(make, FakeAgentView()):
+            pass  # what the first one loads may stay
+        threads, descriptors, view = set(threading.enumerate()), _descriptors(), FakeAgentView()
+        with self._serving(make, view) as (server, port):
+            self.ask(server, port, "status")
+        for thread in set(threading.enumerate()) - threads:
+            thread.join(_LONG)
+            assert not thread.is_alive(), f"{thread.name} has not ended"
+        assert view.subscribers == 0
+        assert _descriptors() <= descriptors
+
+    def _expect_ports(self) -> None:
+        if not self.takes_ports:
+            raise unittest.SkipTest("it does not listen on the port that it is given")
+
+    @contextlib.contextmanager
+    def _serving(
+        self, make: Make, view: FakeAgentView, port: int | None = None
+    ) -> Iterator[tuple[HealthCheckServer, int]]:
+        port = _free_port() if port is None else port
+        server = make(view, port, _TIMEOUT)
+        server.start()
+        try:
+            yield server, port
+        finally:
+            server.stop()
+
+    def _answers(self, server: HealthCheckServer, port: int) -> bool:
+        try:
+            return self.ask(server, port, "alive").ok
+        except OSError:
+            return False
+
+
+def _free_port() -> int:
+    for _ in range(100):
+        port = secrets.choice(_PORTS)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError(f"expected a free port among {_PORTS}, found none")
+
+
+def _descriptors() -> int:
+    shown = Path("/proc/self/fd")
+    return len(list(shown.iterdir())) if shown.is_dir() else 0

@@ -1,0 +1,267 @@
+"""What every worker starter, every rank policy and every event sink must do, as tests. Each proves itself in a few
+lines:
+
+class TestMyStarter(StarterContract):
+    @pytest.fixture
+    def starter_for(self):
+        return lambda command: MyStarter(command)
+
+class TestMyPolicy(RankPolicyContract):
+    @pytest.fixture
+    def policy(self):
+        return my_policy
+
+class TestMySink(EventSinkContract):
+    @pytest.fixture
+    def sink(self):
+        return MySink(...)
+
+    def recorded(self, sink):
+        ...
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.clock import SystemClock, later
+from elastic_core.errors import ConfigurationError
+from elastic_core.events import Event, EventSource
+from elastic_core.interfaces.node import Candidate, Node
+from elastic_core.interfaces.workers import Launch
+from elastic_testing.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from elastic_core.events import EventHandler, EventMetadataValue
+    from elastic_core.interfaces.node import RankPolicy
+    from elastic_core.interfaces.workers import Child, Starter
+
+    StarterFor = Callable[[tuple[str, ...]], Starter]
+
+_LONG = 60.0
+_OF_THE_AGENT = "contract_of_the_agent"
+_TELLS = """
+import os, signal, sys
+print(os.getsid(0) == os.getpid(), sorted(name for name in os.environ if name.startswith("contract")), os.getcwd())
+print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, os.fstat(int(os.environ["contract_mark"])).st_ino)
+print("to stderr", file=sys.stderr)
+sys.exit(7)
+"""
+_WAITS = "import os, signal; print('ready', flush=True); signal.pause()"
+
+
+class StarterContract:
+    """See `interfaces.workers.Starter`. For pytest: inherit from it, and give a fixture `starter_for`, a function that
+    makes a starter for a command line of this Python."""
+
+    def test_a_worker_is_its_own_session_with_what_it_is_given(self, starter_for: StarterFor, tmp_path: Path) -> None:
+        os.environ[_OF_THE_AGENT] = "not for the worker"
+        try:
+            code, out, err, mark = self._run(starter_for(self._python(_TELLS)), tmp_path)
+        finally:
+            del os.environ[_OF_THE_AGENT]
+        assert code == 7
+        assert out.splitlines() == [f"True {['contract', 'contract_mark']} {Path.cwd()}", f"True {mark}"]
+        assert err == "to stderr\n"
+
+    def test_a_worker_that_a_signal_ends(self, starter_for: StarterFor, tmp_path: Path) -> None:
+        reader, writer = os.pipe()
+        child = self._start(starter_for(self._python(_WAITS)), tmp_path, writer, None)
+        os.close(writer)
+        with open(reader) as said:
+            assert said.readline() == "ready\n"
+            assert child.poll() is None
+            os.kill(child.pid, signal.SIGTERM)
+            assert self._ended(child) == -signal.SIGTERM
+            assert child.poll() == -signal.SIGTERM
+            assert said.read() == ""  # nobody holds the stream any more
+
+    def test_several_workers_of_one_starter(self, starter_for: StarterFor, tmp_path: Path) -> None:
+        starter = starter_for(self._python("import os, sys; sys.exit(int(os.environ['contract']))"))
+        children = [self._start(starter, tmp_path, None, None, number) for number in range(3)]
+        assert len({child.pid for child in children}) == 3
+        assert [self._ended(child) for child in children] == [0, 1, 2]
+
+    def test_a_descriptor_of_its_own_tells_of_the_end(self, starter_for: StarterFor, tmp_path: Path) -> None:
+        reader, writer = os.pipe()
+        child = self._start(starter_for(self._python("input()")), tmp_path, writer, None)
+        os.close(writer)
+        os.close(reader)
+        sentinel = child.own_sentinel()
+        try:
+            os.kill(child.pid, signal.SIGKILL)
+            if sentinel is not None:
+                assert select.select([sentinel], [], [], _LONG)[0]
+            assert self._ended(child) == -signal.SIGKILL or child.poll() is not None
+        finally:
+            if sentinel is not None:
+                os.close(sentinel)
+
+    def test_a_command_has_a_result_too(self, starter_for: StarterFor, tmp_path: Path) -> None:
+        starter = starter_for(self._python(""))
+        assert self._ended(self._start(starter, tmp_path, None, None)) == 0
+        starter.result(Launch(0, {}, None, None, tmp_path / "result", -1))
+
+    def test_no_worker_that_has_ended_stays_behind(self, starter_for: StarterFor, tmp_path: Path) -> None:
+        child = self._start(starter_for(self._python("")), tmp_path, None, None)
+        assert self._ended(child) == 0
+        try:
+            os.kill(child.pid, 0)
+        except ProcessLookupError:
+            return
+        raise AssertionError(f"expected the process {child.pid} to be gone, found that it was not waited for")
+
+    def test_no_descriptor_stays_behind(self, starter_for: StarterFor, tmp_path: Path) -> None:
+        starter = starter_for(self._python(""))
+        self._ended(self._start(starter, tmp_path, None, None))
+        before = set(os.listdir("/proc/self/fd"))
+        self._ended(self._start(starter, tmp_path, None, None))
+        assert set(os.listdir("/proc/self/fd")) <= before
+
+    def test_what_cannot_be_run_is_told(self, starter_for: StarterFor, tmp_path: Path) -> None:
+        try:
+            child = self._start(starter_for(("/no/such/program",)), tmp_path, None, None)
+        except ConfigurationError as error:
+            assert "/no/such/program" in str(error)
+        else:
+            assert self._ended(child) not in (0, None)  # what starts it has told on stderr
+
+    def _python(self, code: str) -> tuple[str, ...]:
+        return (sys.executable, "-c", code)
+
+    def _run(self, starter: Starter, folder: Path) -> tuple[int | None, str, str, int]:
+        """Exit code, output, and the inode of the mark."""
+        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+        mark, mark_end = os.pipe()
+        environment = {"contract_mark": str(mark_end)}
+        child = self._start(starter, folder, out_end, err_end, 0, mark_end, environment)
+        for fd in (out_end, err_end):
+            os.close(fd)
+        try:
+            with open(out) as said, open(err) as complained:
+                return self._ended(child), said.read(), complained.read(), os.fstat(mark_end).st_ino
+        finally:
+            os.close(mark)
+            os.close(mark_end)
+
+    def _start(
+        self,
+        starter: Starter,
+        folder: Path,
+        out: int | None,
+        err: int | None,
+        number: int = 0,
+        mark: int | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> Child:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("contract")}
+        given = {**kept, "contract": str(number), **(environment or {})}
+        if mark is not None:
+            return starter.start(Launch(number, given, out, err, folder / "result", mark))
+        with open(os.devnull) as null:
+            return starter.start(Launch(number, given, out, err, folder / "result", null.fileno()))
+
+    def _ended(self, child: Child) -> int | None:
+        eventually(lambda: child.poll() is not None, timeout=_LONG)
+        return child.poll()
+
+
+def _candidates(hosts: Sequence[str], ranked: int = 0) -> list[Candidate]:
+    """Nodes in the order that they have without a policy; the first `ranked` were in the last round."""
+    return [
+        Candidate(Node(f"{host}:{number}", host, local_world_size=1 + number % 3), number if number < ranked else None)
+        for number, host in enumerate(hosts)
+    ]
+
+
+class RankPolicyContract:
+    """See `interfaces.node.RankPolicy`. For pytest: inherit from it, and give a fixture `policy`."""
+
+    def test_it_returns_the_nodes_that_it_is_given(self, policy: RankPolicy) -> None:
+        for number in (1, 2, 3, 17, 64):
+            for ranked in {0, 1, number // 2, number}:
+                given = _candidates([f"node{7 * place % number}" for place in range(number)], ranked)
+                found = policy(list(given))
+                assert sorted(map(id, found)) == sorted(map(id, given))
+
+    def test_it_changes_nothing_and_remembers_nothing(self, policy: RankPolicy) -> None:
+        given = _candidates(["b", "a", "c"], 1)
+        kept = list(given)
+        first = list(policy(given))
+        policy(_candidates(["z", "y"]))
+        assert given == kept
+        assert list(policy(given)) == first
+
+    def test_the_same_nodes_keep_their_ranks(self, policy: RankPolicy) -> None:
+        """Else each restart would move every rank, and with it what each worker has in its memory and on its disk."""
+        for number in (2, 3, 12, 100):
+            hosts = [f"node{place}" for place in range(number)]
+            random.Random(7).shuffle(hosts)
+            formed = list(policy(_candidates(hosts)))
+            again = [replace(candidate, last_rank=rank) for rank, candidate in enumerate(formed)]
+            assert [it.node.name for it in policy(again)] == [it.node.name for it in formed]
+
+    def test_names_of_any_kind(self, policy: RankPolicy) -> None:
+        assert len(policy(_candidates(["", "ä", "node", "9" * 40, "a" * 200, "a b"]))) == 6
+
+    def test_a_thousand_nodes_take_no_time(self, policy: RankPolicy) -> None:
+        begun = SystemClock().now()
+        policy(_candidates([f"node{number % 997}" for number in range(1_000)], 500))
+        assert SystemClock().now() < later(begun, 5.0)
+
+
+class EventSinkContract:
+    """See `hooks.records.EventSinkRecord`. For pytest: inherit from it, give a fixture `sink`, and a method `recorded`.
+    The sink is closed at the end of each test, if it has a `close`."""
+
+    def recorded(self, sink: EventHandler) -> list[Any]:
+        """What has been recorded so far, one item for each event, in their order."""
+        raise NotImplementedError
+
+    def test_every_event_is_recorded_in_its_order(self, sink: EventHandler) -> None:
+        for number in range(100):
+            sink(Event(f"event {number}", EventSource.AGENT, 7_000_000 + number, {"number": 8_000_000 + number}))
+        told = [str(item) for item in self.recorded(sink)]
+        assert len(told) == 100
+        for number, text in enumerate(told):
+            assert f"event {number}" in text
+            assert str(7_000_000 + number) in text, "the timestamp is lost"
+            assert str(8_000_000 + number) in text, "the metadata are lost"
+            assert "agent" in text.lower()
+        self._close(sink)
+
+    def test_all_kinds_of_values(self, sink: EventHandler) -> None:
+        values: dict[str, EventMetadataValue] = {
+            "text": 'a "b"\n\u2028 ä',
+            "whole": 2**70,
+            "part": 0.5,
+            "yes": True,
+            "nothing": None,
+            "": "",
+        }
+        sink(Event("values", EventSource.WORKER, 1, values))
+        sink(Event("no values", EventSource.AGENT))
+        assert len(self.recorded(sink)) == 2
+        self._close(sink)
+
+    def test_a_long_event(self, sink: EventHandler) -> None:
+        sink(Event("long", EventSource.AGENT, 1, {"reason": "x" * 100_000}))
+        assert len(self.recorded(sink)) == 1
+        self._close(sink)
+
+    def test_it_may_be_closed_twice(self, sink: EventHandler) -> None:
+        self._close(sink)
+        self._close(sink)
+
+    def _close(self, sink: EventHandler) -> None:
+        if (close := getattr(sink, "close", None)) is not None:
+            close()

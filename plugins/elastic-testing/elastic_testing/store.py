@@ -1,0 +1,324 @@
+"""What every store must do, as tests. A store proves itself in ten lines:
+
+class TestMyStore(StoreContract):
+    @pytest.fixture
+    def store(self):
+        return MyStore(...)
+"""
+
+from __future__ import annotations
+
+import unittest
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from elastic_core.clock import SystemClock
+from elastic_testing.waiting import Background, together
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+_SOON = timedelta(milliseconds=200)
+_TURNS = 60
+
+
+class StoreContract:
+    """See `interfaces.store.Store`; the meaning of each operation is that of torch's TCPStore. For pytest: inherit from
+    it and give a fixture `store`, a store that nobody else uses and that is empty. No torch is needed here.
+
+    Attributes:
+        errors: what `get` and `wait` may raise when keys do not appear in time.
+        extended: whether it has `append`, `multi_get` and `multi_set` as well.
+        tells_deletion: whether `delete_key` knows if the key was there.
+        add_wakes: whether `add` wakes who waits for its key.
+        patience: seconds that waits are given for keys that will be set. They must come back in half of that: one that
+            only runs out its time and then finds the key was not woken.
+    """
+
+    errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, TimeoutError)
+    extended: ClassVar[bool] = True
+    tells_deletion: ClassVar[bool] = True
+    add_wakes: ClassVar[bool] = True
+    patience: ClassVar[float] = 60.0
+
+    def peer(self, store: Any) -> Any:
+        """Another client of the same store, as another process has one. By default the same, for another thread."""
+        return store
+
+    def test_values_are_bytes(self, store: Any) -> None:
+        store.set("text", "é")
+        store.set("bytes", bytes(range(256)))
+        store.set("empty", "")
+        store.set("blanks", b" padded\r\n\0")
+        for client in (store, self.peer(store)):
+            assert client.get("text") == "é".encode()
+            assert client.get("bytes") == bytes(range(256))
+            assert client.get("empty") == b""
+            assert client.get("blanks") == b" padded\r\n\0"
+
+    def test_set_replaces(self, store: Any) -> None:
+        store.set("key", "longer than the next one")
+        store.set("key", "new")
+        assert store.get("key") == b"new"
+        assert self.peer(store).get("key") == b"new"
+
+    def test_a_value_of_a_million_bytes(self, store: Any) -> None:
+        value = bytes(1_000_000)
+        store.set("large", value)
+        assert store.get("large") == value
+
+    def test_keys_are_kept_apart(self, store: Any) -> None:
+        keys = ["a", "ab", "a/b", "a/", "/a", "A", "with space", "ключ", "a%", "k" * 500]
+        for number, key in enumerate(keys):
+            store.set(key, str(number))
+        assert [store.get(key) for key in keys] == [str(number).encode() for number in range(len(keys))]
+
+    def test_get_waits_for_the_key(self, store: Any) -> None:
+        waiting = self._begun(partial(self.peer(store).get, "late"))
+        self._not_yet(waiting)
+        store.set("late", "value")
+        assert waiting.result() == b"value"
+
+    def test_the_timeout_of_the_store_counts_where_none_is_given(self, store: Any) -> None:
+        if not hasattr(store, "set_timeout"):
+            raise unittest.SkipTest("its timeout cannot be set")
+        store.set_timeout(_SOON)
+        assert store.timeout == _SOON
+        self._gives_up(partial(store.get, "never"))
+        self._gives_up(partial(store.wait, ["never"]))
+        if self.extended:
+            self._gives_up(partial(store.multi_get, ["never"]))
+        store.set_timeout(timedelta(seconds=self.patience))
+        store.set("key", "value")
+        assert store.get("key") == b"value"
+
+    def test_wait_returns_when_all_keys_are_there(self, store: Any) -> None:
+        store.set("one", "1")
+        store.wait(["one"])
+        store.wait(["one"], timedelta(seconds=self.patience))
+        store.wait([])
+        waiting = self._waiting(store, ["one", "two", "three", "two"])
+        store.set("three", "3")
+        store.set("twofold", "2")
+        self._not_yet(waiting)
+        store.add("two", 2) if self.add_wakes else store.set("two", "2")
+        waiting.result()
+
+    def test_wait_gives_up(self, store: Any) -> None:
+        store.set("one", "1")
+        self._gives_up(partial(store.wait, ["one", "never"], _SOON))
+        assert store.get("one") == b"1"
+
+    def test_a_deletion_neither_ends_a_wait_nor_keeps_it_from_ending(self, store: Any) -> None:
+        store.set("old", "1")
+        waiting = self._waiting(store, ["new"])
+        self._not_yet(waiting)
+        store.delete_key("new")
+        store.delete_key("old")
+        self._not_yet(waiting)
+        store.set("new", "2")
+        waiting.result()
+
+    def test_who_waits_is_woken_and_does_not_ask_once_in_a_while(self, store: Any) -> None:
+        """Two take turns. If each took half a second, as where stores are asked now and then, they would not end."""
+        peer = self.peer(store)
+
+        def answer() -> None:
+            for turn in range(_TURNS):
+                peer.wait([f"ask {turn}"], timedelta(seconds=self.patience))
+                peer.set(f"answer {turn}", "x")
+
+        def ask() -> None:
+            for turn in range(_TURNS):
+                store.set(f"ask {turn}", "x")
+                store.wait([f"answer {turn}"], timedelta(seconds=self.patience))
+
+        for call in (self._begun(answer), self._begun(ask)):
+            call.result()
+
+    def test_whatever_writes_a_key_wakes_who_waits(self, store: Any) -> None:
+        writes: dict[str, Callable[[str], object]] = {
+            "set": lambda key: store.set(key, "x"),
+            "compare_set": lambda key: store.compare_set(key, "", "x"),
+        }
+        if self.add_wakes:
+            writes["add"] = lambda key: store.add(key, 1)
+        if self.extended:
+            writes["append"] = lambda key: store.append(key, "x")
+            writes["multi_set"] = lambda key: store.multi_set([key, "other"], ["x", "y"])
+        for name, write in writes.items():
+            waiting = self._waiting(store, [name])
+            self._not_yet(waiting)
+            write(name)
+            waiting.result()
+
+    def test_check(self, store: Any) -> None:
+        store.set("a", "1")
+        store.set("b", "")
+        assert store.check(["a"])
+        assert store.check(["a", "b", "a"])
+        assert not store.check(["a", "c"])
+        assert store.check([])
+
+    def test_counters_are_numbers_in_decimal(self, store: Any) -> None:
+        assert [store.add("n", amount) for amount in (3, 0, -5, 1000)] == [3, 3, -2, 998]
+        assert store.get("n") == b"998"
+        store.set("n", "40")
+        assert store.add("n", 2) == 42
+        assert self.peer(store).add("n", 1) == 43
+        assert store.add("n", 1) == 44
+        assert store.add("big", 2**62) == 2**62
+
+    def test_adding_nothing_makes_a_counter(self, store: Any) -> None:
+        assert store.add("zero", 0) == 0
+        assert store.check(["zero"])
+        assert store.get("zero") == b"0"
+
+    def test_a_counter_begins_anew_after_it_was_deleted(self, store: Any) -> None:
+        store.add("n", 5)
+        store.delete_key("n")
+        assert store.add("n", 2) == 2
+
+    def test_a_counter_is_what_others_have_made_of_it(self, store: Any) -> None:
+        peer = self.peer(store)
+        writes: list[Callable[[], object]] = [
+            lambda: peer.set("n", "10"),
+            lambda: peer.compare_set("n", "11", "20"),
+            lambda: (peer.delete_key("n"), peer.add("n", 30)),
+        ]
+        if self.extended:
+            writes.append(lambda: peer.append("n", "0"))
+        told = []
+        for write in writes:
+            write()
+            peer.check(["n"])  # it has answered: to `set` and `append` torch's TCPStore gives no answer
+            told.append(store.add("n", 1))
+        assert told == [11, 21, 31, 311][: len(writes)]
+
+    def test_what_is_no_number_is_not_added_to(self, store: Any) -> None:
+        peer = self.peer(store)
+        store.set("n", "text")
+        with unittest.TestCase().assertRaises((*self.errors, ValueError)):
+            store.add("n", 1)
+        assert peer.get("n") == b"text"
+
+    def test_additions_at_the_same_time_all_count(self, store: Any) -> None:
+        def count(client: Any) -> list[int]:
+            return [client.add("n", 1) for _ in range(25)]
+
+        told = together([partial(count, self.peer(store)) for _ in range(4)])
+        assert sorted(number for numbers in told for number in numbers) == list(range(1, 101))
+
+    def test_compare_set(self, store: Any) -> None:
+        assert store.compare_set("k", "other", "new") == b"other"
+        assert not store.check(["k"])
+        assert store.compare_set("k", "", "first") == b"first"
+        assert store.compare_set("k", "", "second") == b"first"
+        assert store.compare_set("k", "other", "second") == b"first"
+        assert store.compare_set("k", b"first", b"\x00\xff") == b"\x00\xff"
+        assert store.get("k") == b"\x00\xff"
+        assert store.compare_set("k", b"\x00\xfe", "last") == b"\x00\xff"
+        assert store.compare_set("k", b"\x00\xff", "last") == b"last"
+
+    def test_compare_set_takes_an_empty_value_for_none(self, store: Any) -> None:
+        store.set("k", "")
+        assert store.compare_set("k", "", "first") == b"first"
+        assert store.get("k") == b"first"
+
+    def test_of_several_who_compare_and_set_one_wins(self, store: Any) -> None:
+        calls = [partial(self.peer(store).compare_set, "k", "", str(number)) for number in range(8)]
+        assert set(together(calls)) == {store.get("k")}
+
+    def test_compare_and_set_loses_nothing(self, store: Any) -> None:
+        """Each adds one and its name: so nobody takes what another has written for its own."""
+
+        def count(client: Any, name: str) -> None:
+            for _ in range(10):
+                found, desired = client.get("n"), b""
+                while found != desired:
+                    number = int(found.partition(b" ")[0]) + 1
+                    expected, desired = found, f"{number} {name}".encode()
+                    found = client.compare_set("n", expected, desired)
+
+        store.set("n", "0")
+        together([partial(count, self.peer(store), name) for name in "abcd"])
+        assert store.get("n").startswith(b"40 ")
+
+    def test_deletion(self, store: Any) -> None:
+        store.set("a", "1")
+        assert store.delete_key("a")
+        assert not store.check(["a"])
+        if self.tells_deletion:
+            assert not store.delete_key("a")
+        store.set("a", "2")
+        assert store.get("a") == b"2"
+
+    def test_num_keys(self, store: Any) -> None:
+        before = store.num_keys()
+        store.set("a", "1")
+        store.add("b", 1)
+        store.set("a", "2")
+        assert store.num_keys() == before + 2
+        store.delete_key("a")
+        assert store.num_keys() == before + 1
+
+    def test_append(self, store: Any) -> None:
+        self._expect_extended()
+        store.append("a", "x")
+        self.peer(store).append("a", b"\x00\xff")
+        assert store.get("a") == b"x\x00\xff"
+
+    def test_appendices_at_the_same_time_are_all_there(self, store: Any) -> None:
+        self._expect_extended()
+        together([partial(self.peer(store).append, "a", letter * 3) for letter in "abcdef"])
+        value = store.get("a").decode()
+        assert sorted(value[start : start + 3] for start in range(0, len(value), 3)) == [c * 3 for c in "abcdef"]
+
+    def test_several_values_at_once(self, store: Any) -> None:
+        self._expect_extended()
+        store.multi_set(["a", "b", "c"], ["1", b"\xff", ""])
+        assert store.multi_get(["c", "a", "b", "a"]) == [b"", b"1", b"\xff", b"1"]
+        assert store.multi_get([]) == []
+        store.multi_set(["d", "d"], ["1", "2"])
+        assert store.get("d") == b"2"
+
+    def test_hundreds_of_values_at_once(self, store: Any) -> None:
+        self._expect_extended()
+        keys = [f"key{number}" for number in range(300)]
+        store.multi_set(keys, keys)
+        assert store.multi_get(keys) == [key.encode() for key in keys]
+        store.wait(keys, _SOON * 100)
+        assert store.check(keys)
+
+    def test_multi_get_waits_for_all(self, store: Any) -> None:
+        self._expect_extended()
+        store.set("here", "1")
+        waiting = self._begun(partial(self.peer(store).multi_get, ["here", "late"]))
+        self._not_yet(waiting)
+        store.set("late", "2")
+        assert waiting.result() == [b"1", b"2"]
+
+    def _expect_extended(self) -> None:
+        if not self.extended:
+            raise unittest.SkipTest("it has no extended operations")
+
+    def _begun(self, call: Callable[[], T]) -> Background[T]:
+        return Background(call, self.patience / 2)
+
+    def _waiting(self, store: Any, keys: list[str]) -> Background[None]:
+        return self._begun(partial(self.peer(store).wait, keys, timedelta(seconds=self.patience)))
+
+    @staticmethod
+    def _not_yet(call: Background[Any]) -> None:
+        """It blocks. It is given a moment to do otherwise; a store that is right never fails here, slow or not."""
+        assert not call.over(0.1), "expected it to wait, found it back"
+
+    def _gives_up(self, call: Callable[[], object]) -> None:
+        """When its time is over, and not before."""
+        clock = SystemClock()
+        begun = clock.now()
+        with unittest.TestCase().assertRaises(self.errors):
+            self._begun(call).result()
+        assert clock.now() - begun > 0.9 * _SOON.total_seconds(), "expected it to wait, found that it gave up"

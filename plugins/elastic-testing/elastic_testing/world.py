@@ -1,0 +1,468 @@
+"""A whole job in one thread: hundreds of nodes, each with the `Node` that it has in production, over a store in which
+everything can go wrong, on a clock that is told to go on. Every write of the state is checked for what must hold."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from elastic_core.clock import later
+from elastic_core.errors import ElasticError, RendezvousConnectionError
+from elastic_core.interfaces import node as described
+from elastic_core.interfaces.handler import Outcome, RendezvousStoreInfo
+from elastic_core.rendezvous import model
+from elastic_core.rendezvous.effects import Amend, Announce, Rest, Withdraw, WriteState
+from elastic_core.rendezvous.model import NO_ROUND, Entry, Report, RoundId, State
+from elastic_core.rendezvous.node import Node
+from elastic_testing.fakes import FakeClock
+from elastic_testing.store_model import StoreModel
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Duration, Instant
+    from elastic_core.rendezvous.effects import Operation
+    from elastic_core.rendezvous.settings import RendezvousSettings
+
+_MOST_STEPS = 2000  # of one node at one instant; more is a node that keeps itself busy
+_FAR = 1e9
+
+
+class Phase(enum.Enum):
+    """Where a node of the world is."""
+
+    WANTS = "wants a round"
+    RUNS = "runs"
+    STOPS = "stops its workers"
+    DONE = "has succeeded"
+    GONE = "is gone"
+    CRASHED = "has crashed"
+
+
+class WorldNode:
+    """One node, and the little that an agent does with it.
+
+    Args:
+        name: several nodes may have one name; their keys differ.
+        stops_in: seconds that its workers take to end once they are asked to.
+
+    Attributes:
+        rounds: the rounds it ran, each with its rank.
+        machine: what it decides with.
+        calls: how often it asked for each operation, by the name of its class.
+        works_in: the round whose workers run here.
+        reachable, frozen: see `World`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        key: str,
+        settings: RendezvousSettings,
+        now: Instant,
+        stops_in: Duration = 0.0,
+        max_restarts: int = 3,
+    ) -> None:
+        self.name = name
+        self.key = key
+        self.stops_in = stops_in
+        node = described.Node(name, host=name, max_restarts=max_restarts, stop_timeout=stops_in)
+        self.machine = Node(Entry.of(node, key), settings)
+        self.phase = Phase.WANTS
+        self.rounds: list[tuple[RoundId, int]] = []
+        self.works_in = NO_ROUND
+        self.frozen = False
+        self.reachable = True
+        self.lose_answers = 0
+        self.delay_writes = 0
+        self.unreachable: set[str] = set()
+        self.operations = 0
+        self.calls: Counter[str] = Counter()
+        self.hangs: Operation | None = None
+        self.due = now
+        self.seen_writes = -1
+        self.seen_rosters = -1
+        self.stopped_at: Instant | None = None
+        self.join(now)
+
+    @property
+    def round(self) -> RoundId:
+        """The round it runs or ran last."""
+        return self.rounds[-1][0] if self.rounds else NO_ROUND
+
+    @property
+    def active(self) -> bool:
+        return self.phase in (Phase.WANTS, Phase.RUNS, Phase.STOPS, Phase.DONE)
+
+    def join(self, now: Instant) -> None:
+        """It wants a round."""
+        self.phase = Phase.WANTS
+        self.machine.begin(now)
+        suspects = {seat.key for seat in self.machine.suspects(64)}
+        self.machine.want(RendezvousStoreInfo(self.name, 1), tuple(sorted(suspects & self.unreachable)))
+        self.due = now
+
+    def go(self, reason: str) -> None:
+        """It leaves, and says so."""
+        self.phase, self.works_in = Phase.GONE, NO_ROUND
+        self.machine.retire(reason)
+
+    def follow(self, now: Instant, grace: Duration) -> None:
+        """What an agent does about what its node tells."""
+        if self.phase is Phase.WANTS:
+            self._follow_join(now)
+        elif self.phase in (Phase.RUNS, Phase.DONE):
+            found = self.machine.verdict(now, grace)
+            if found and found.outcome in (Outcome.RESTART, Outcome.FENCED):
+                self.phase = Phase.STOPS
+                self.stopped_at = later(now, self.stops_in if self.works_in else 0.0)
+            elif found:
+                self.go("it is over")
+        if self.phase is Phase.STOPS and self.stopped_at is not None and now >= self.stopped_at:
+            self.works_in = NO_ROUND
+            self.join(now)
+
+    def _follow_join(self, now: Instant) -> None:
+        member = self.machine.membership
+        if member.running and member.formed is not None:
+            rank = member.formed.rank(self.key)
+            assert rank is not None
+            self.phase, self.works_in = Phase.RUNS, member.round
+            self.rounds.append((member.round, rank))
+        elif (obstacle := self.machine.obstacle(now)) is not None and not isinstance(
+            obstacle, RendezvousConnectionError
+        ):
+            self.go(str(obstacle))
+
+    def next_look(self, now: Instant, grace: Duration) -> Instant:
+        """When `follow` may have something to do though nothing was heard."""
+        if self.phase is Phase.STOPS and self.stopped_at is not None:
+            return self.stopped_at
+        if self.phase in (Phase.RUNS, Phase.DONE):
+            return max(self.machine.fence_at(now, grace), now)
+        return later(now, _FAR)
+
+
+class World:
+    """See above. Nodes are called by name; all that happens follows from `seed`.
+
+    Args:
+        leases: whether the store itself drops the entries of those that have not beaten for `lease_ttl`, or a failure
+            timeout.
+        grace: what `RosterBackend.grace` says.
+
+    Attributes:
+        store: what stands in the store.
+    """
+
+    def __init__(
+        self, settings: RendezvousSettings, seed: int = 0, leases: bool = False, grace: Duration = 0.0
+    ) -> None:
+        self.settings = settings
+        self.grace = grace
+        self.clock = FakeClock()
+        self.store = StoreModel(leases=leases)
+        self.nodes: dict[str, WorldNode] = {}
+        self.sleeping = False
+        self.forgotten = 0
+        self._groups: dict[RoundId, tuple[str, ...]] = {}
+        self._late: list[tuple[Operation, int]] = []
+        self._told_done: set[tuple[str, RoundId]] = set()
+        self._leases: dict[str, tuple[tuple[int, int], Instant]] = {}
+        self._random = random.Random(seed)
+
+    # -- what may happen
+
+    def join(self, name: str, stops_in: Duration = 0.0, called: str | None = None, max_restarts: int = 3) -> WorldNode:
+        """A node starts. `called`: the name it tells the others, if it is that of another. Raises ValueError for a name
+        that was used."""
+        if name in self.nodes:
+            raise ValueError(f"expected a name that was not used, found {name!r}")
+        made = WorldNode(called or name, f"{name}/1", self.settings, self.clock.now(), stops_in, max_restarts)
+        self.nodes[name] = made
+        return made
+
+    def crash(self, name: str) -> None:
+        """It is never heard of again; its entry stays."""
+        node = self.nodes[name]
+        node.phase, node.works_in = Phase.CRASHED, NO_ROUND
+
+    def freeze(self, name: str, frozen: bool = True) -> None:
+        """It does nothing, like a process that was stopped (SIGSTOP), until it is let go on."""
+        self.nodes[name].frozen = frozen
+
+    def partition(self, name: str, reachable: bool = False) -> None:
+        """It cannot reach the store, until it can again."""
+        self.nodes[name].reachable = reachable
+
+    def separate(self, one: str, other: str, apart: bool = True) -> None:
+        """Two nodes cannot reach each other, though both reach the store, until they can again: whenever both are in a
+        round, their workers fail."""
+        for mine, theirs in ((one, other), (other, one)):
+            keys = self.nodes[mine].unreachable
+            (keys.add if apart else keys.discard)(self.nodes[theirs].key)
+
+    def sleep(self, asleep: bool = True) -> None:
+        """The store answers nobody, like a process that was stopped. When it wakes it does what it was asked to
+        meanwhile, in any order."""
+        self.sleeping = asleep
+
+    def forget(self) -> None:
+        """The store loses its memory."""
+        self.store = self.store.forgotten()
+        self.forgotten += 1
+
+    def end_lease(self, name: str) -> None:
+        """The store drops its entry, for no fault of the node."""
+        self.store = self.store.dropped(self.nodes[name].key)
+
+    def lose_answers(self, name: str, count: int = 1) -> None:
+        """Its next operations are carried out, and it does not learn of it."""
+        self.nodes[name].lose_answers = count
+
+    def delay_writes(self, name: str, count: int = 1) -> None:
+        """Its next writes are given up, and carried out later (see `catch_up`)."""
+        self.nodes[name].delay_writes = count
+
+    def catch_up(self) -> None:
+        """All writes that were given up are carried out now, in any order."""
+        late, self._late = self._late, []
+        self._random.shuffle(late)
+        for operation, number in late:
+            self._perform(operation, number)
+
+    def fail(self, name: str, certain: bool = True) -> None:
+        """Workers of it fail."""
+        node = self.nodes[name]
+        node.machine.request(Amend(model.failed, (node.round, Report(node.key, node.name, (), certain))))
+        node.due = self.clock.now()
+
+    def succeed(self, name: str) -> None:
+        """All its workers succeed."""
+        node = self.nodes[name]
+        if node.phase is Phase.RUNS:
+            node.phase, node.works_in = Phase.DONE, NO_ROUND
+            node.machine.succeed()
+            node.due = self.clock.now()
+
+    def leave(self, name: str) -> None:
+        """It goes, and says so."""
+        self.nodes[name].go("asked to")
+        self.nodes[name].due = self.clock.now()
+
+    def drain(self, name: str, through: str) -> None:
+        """Somebody asks node `name` to leave, by way of node `through`."""
+        self.nodes[through].machine.request(Amend(model.drained, (self.nodes[name].key,)))
+        self.nodes[through].due = self.clock.now()
+
+    def close(self, name: str) -> None:
+        """Node `name` closes the job."""
+        self.nodes[name].machine.close("asked to", succeeded=False)
+        self.nodes[name].due = self.clock.now()
+
+    # -- going on
+
+    def run(self, seconds: Duration) -> None:
+        """Let time pass, and every node do what is due. Raises AssertionError when something is wrong."""
+        until = later(self.clock.now(), seconds)
+        while True:
+            self._settle()
+            now = self.clock.now()
+            looks = [min(self._due(node), node.next_look(now, self.grace)) for node in self._acting()]
+            due = min(looks, default=later(until, 1.0))
+            if due > until:
+                break
+            self.clock.advance(max(due - now, 0.0))
+            self._end_leases()
+        self.clock.advance(until - self.clock.now())
+
+    def _end_leases(self) -> None:
+        """Of those that have stood still for a failure timeout."""
+        if not self.store.leases:
+            return
+        now, ttl = self.clock.now(), self.settings.lease_ttl or self.settings.failure_timeout
+        before, self._leases = self._leases, {}
+        for key, row in self.store.rows:
+            known = before.get(key)
+            heard = row.number, row.beats  # an announcement after the lease ended begins another
+            since = known[1] if known is not None and known[0] == heard else now
+            self._leases[key] = (heard, since)
+            if now - since >= ttl:
+                self.store = self.store.dropped(key)
+
+    def _acting(self) -> list[WorldNode]:
+        return [n for n in self.nodes.values() if n.phase is not Phase.CRASHED and not n.frozen]
+
+    def _settle(self) -> None:
+        """All that is due now, one operation at a time, in an order that changes from time to time."""
+        for _ in range(_MOST_STEPS * max(len(self.nodes), 1)):
+            self._tell()
+            now = self.clock.now()
+            for node in self._acting():
+                node.follow(now, self.grace)
+            self._part_workers()
+            ready = [node for node in self._acting() if node.due <= now and self._may_act(node)]
+            if not ready:
+                return
+            for node in self._random.sample(ready, len(ready)):
+                self._act(node, now)
+        busy = ", ".join(node.name for node in ready)
+        raise AssertionError(f"expected an end of operations at {now} s, found that these keep busy: {busy}")
+
+    def _may_act(self, node: WorldNode) -> bool:
+        return node.hangs is None or not (self.sleeping and node.reachable)
+
+    def _due(self, node: WorldNode) -> Instant:
+        """When it acts next by itself: never while the store keeps it waiting."""
+        return node.due if self._may_act(node) else later(self.clock.now(), _FAR)
+
+    def _act(self, node: WorldNode, now: Instant) -> None:
+        if node.hangs is not None:
+            operation, node.hangs = node.hangs, None
+            self._answer(node, operation, now)
+            return
+        step = node.machine.next(now)
+        if isinstance(step, Rest):
+            node.due = max(step.until, now)
+        elif self.sleeping and node.reachable:
+            node.hangs = step
+        else:
+            self._answer(node, step, now)
+
+    def _answer(self, node: WorldNode, operation: Operation, now: Instant) -> None:
+        node.operations += 1
+        node.calls[type(operation).__name__] += 1
+        writes = isinstance(operation, (WriteState, Announce, Withdraw))
+        try:
+            if not node.reachable:
+                raise RendezvousConnectionError("expected the store to be in reach, found that a test took it away")
+            if node.delay_writes and writes:
+                node.delay_writes -= 1
+                self._late.append((operation, node.operations))
+                raise RendezvousConnectionError("expected an answer, found that a test holds it up")
+            answer = self._perform(operation, node.operations)
+            if node.lose_answers:
+                node.lose_answers -= 1
+                raise RendezvousConnectionError("expected an answer, found that a test lost it")
+        except ElasticError as error:
+            node.machine.broke(error, now)
+        else:
+            node.machine.answered(answer, now)
+        node.machine.take_notes()
+        node.machine.take_settled()
+
+    def _perform(self, operation: Operation, number: int) -> object:
+        before = self.store.state
+        if isinstance(operation, Announce) and operation.entry.done:
+            self._told_done.add((operation.entry.node, operation.entry.done))
+        self.store, answer = self.store.performed(operation, number)
+        if self.store.state is not before and self.store.state is not None:
+            self._check_write(before or State(), self.store.state)
+        return answer
+
+    def _tell(self) -> None:
+        """What a backend pushes: the state to everybody, the roster to those who lead."""
+        now = self.clock.now()
+        for node in self._acting():
+            if not node.reachable or self.sleeping:
+                continue
+            if node.seen_writes != self.store.writes:
+                node.seen_writes = self.store.writes
+                if node.machine.token != self.store.token:
+                    node.machine.state_changed()
+                    node.due = now
+            if node.machine.wants_roster and node.seen_rosters != self.store.rosters:
+                node.seen_rosters = self.store.rosters
+                node.machine.roster_changed()
+                node.due = now
+
+    def _part_workers(self) -> None:
+        """Workers of nodes that cannot reach each other fail, as those do that have lost a peer."""
+        for node in self._acting():
+            peers = [n for n in self.nodes.values() if n.works_in == node.works_in and n.key in node.unreachable]
+            if node.works_in and peers and node.phase is Phase.RUNS and node.machine.verdict(self.clock.now()) is None:
+                self.fail(node.key.rpartition("/")[0], certain=False)
+                node.phase, node.works_in = Phase.STOPS, NO_ROUND
+                node.stopped_at = self.clock.now()
+
+    # -- what must hold
+
+    @property
+    def state(self) -> State:
+        """What stands in the store."""
+        return self.store.state or State()
+
+    def members(self) -> list[str]:
+        """The names of the members of the round that runs, in rank order; empty when none does."""
+        state = self.state
+        return [member.node for member in state.seats.members] if state.open else []
+
+    @property
+    def ending(self) -> bool:
+        """Whether a member of the last round has succeeded, whatever became of it since: nobody is let in any more."""
+        state = self.state
+        entries = [row.entry for key, row in self.store.rows if state.seated(key)]
+        return bool(state.done) or any(entry.done and entry.done == state.round for entry in entries)
+
+    def in_step(self) -> bool:
+        """Whether a round runs, every live node that can be in it is, and all members know it."""
+        state = self.state
+        wanting = [node for node in self.nodes.values() if node.active]
+        running = [node for node in wanting if node.phase is not Phase.WANTS and node.round == state.round]
+        expected = min(len(wanting), self.settings.max_nodes)
+        return state.open and len(running) == len(state.busy) == expected
+
+    def _check_write(self, old: State, new: State) -> None:
+        assert not old.closed, "the state was written after the job was closed"
+        group = tuple(new.seats.keys)
+        assert self._groups.setdefault(new.round, group) == group, f"two groups have the id of round {new.round}"
+        if self.forgotten and self._is_given_back(new):
+            return
+        assert new.round.number - old.round.number in (0, 1), f"round {new.round} after round {old.round}"
+        assert 0 <= new.restarts - old.restarts <= 1, f"{new.restarts} restarts after {old.restarts}"
+        assert not set(new.gone) & set(new.done), "a node is gone and done"
+        if new.round == old.round:
+            assert new.seats == old.seats, f"the members of round {new.round} changed"
+            assert old.open or not new.open, f"round {new.round} was taken up again"
+            assert set(old.done) <= set(new.done), "a node is not done any more"
+            self._check_end(old, new)
+        else:
+            self._check_round(old, new)
+
+    def _is_given_back(self, new: State) -> bool:
+        return any(node.machine.state == new for node in self.nodes.values())
+
+    def _check_end(self, old: State, new: State) -> None:
+        """Healthy workers are not stopped for a node that is done."""
+        if old.open and not new.open and not new.closed and new.end is not None:
+            done = {name for name, round_id in self._told_done if round_id == old.round}
+            blamed = set(new.end.by.split(", "))
+            healthy = new.end.cause in (model.Cause.LOST, model.Cause.LEFT, model.Cause.DRAINED)
+            assert not (healthy and blamed <= done), f"round {old.round} ended for {blamed}, who had succeeded"
+
+    def _check_round(self, old: State, new: State) -> None:
+        assert not old.open, f"round {new.round} formed while round {old.round} ran"
+        assert self.settings.min_nodes <= len(new.seats) <= self.settings.max_nodes, f"{len(new.seats)} members"
+        assert len(set(new.seats.keys)) == len(new.seats), "a node has two ranks"
+        assert not set(new.seats.keys) & set(old.draining), "a node that is drained was seated"
+        by_key = {node.key: node for node in self.nodes.values()}
+        for seat in new.seats:
+            node = by_key[seat.key]
+            announced = self.store.beats(seat.key) is not None
+            assert not announced or node.phase is not Phase.RUNS or node.round.number > old.round.number, (
+                f"{node.name} was seated in round {new.round} while it runs round {node.round}"
+            )
+        self._check_workers(old, new, by_key)
+
+    def _check_workers(self, old: State, new: State, by_key: dict[str, WorldNode]) -> None:
+        """Nobody starts a round while a live member of the last one still runs workers. Who cannot reach the store, or
+        does nothing at all, is not counted as live: it has its fence."""
+        for key in old.seats.keys:
+            node = by_key.get(key)
+            if node is None or node.phase is Phase.CRASHED or node.frozen or not node.reachable:
+                continue
+            fresh = self.store.beats(key) is not None and not self.forgotten
+            late = key in old.gone
+            assert not (fresh and not late and 0 < node.works_in.number <= old.round.number), (
+                f"round {new.round} formed while {node.name} still runs workers of round {node.works_in}"
+            )

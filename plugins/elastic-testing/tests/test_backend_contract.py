@@ -1,0 +1,91 @@
+"""The published fake keeps the contract of backends, as it is and with its two methods alone; so does what the core
+makes of two methods."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_testing import BackendContract, MemoryBackend, SharedMemory
+
+from elastic_core.clock import SystemClock
+from elastic_core.interfaces.backend import RendezvousBackend
+from elastic_core.rendezvous.over_state import with_roster
+
+
+class TestMemoryBackend(BackendContract):
+    @pytest.fixture
+    def backend(self):
+        self.memory = SharedMemory()
+        return MemoryBackend(self.memory)
+
+    def peer(self, backend):
+        return MemoryBackend(self.memory)
+
+    def other_job(self, backend):
+        return MemoryBackend(SharedMemory())
+
+    def forget(self, backend):
+        self.memory.forget()
+
+    def lose(self, backend):
+        backend.reachable = False
+
+
+class TwoMethods(RendezvousBackend):
+    """The same, and nothing more than a backend needs.
+
+    Attributes:
+        tells: whether `set_state` tells what stands afterwards.
+    """
+
+    def __init__(self, memory, tells=True):
+        self.whole = MemoryBackend(memory)
+        self.tells = tells
+
+    @property
+    def name(self):
+        return "two methods"
+
+    def get_state(self):
+        return self.whole.get_state()
+
+    def set_state(self, state, token=None):
+        answer = self.whole.set_state(state, token)
+        return answer if self.tells else None
+
+
+class TestTwoMethods(BackendContract):
+    tells = True
+
+    @pytest.fixture
+    def backend(self):
+        self.memory = SharedMemory()
+        return TwoMethods(self.memory, self.tells)
+
+    def peer(self, backend):
+        return TwoMethods(self.memory, self.tells)
+
+    def lose(self, backend):
+        backend.whole.reachable = False
+
+    def forget(self, backend):
+        self.memory.forget()
+
+
+class TestTwoSilentMethods(TestTwoMethods):
+    tells = False
+
+
+class TestOverTwoMethods(BackendContract):
+    @pytest.fixture
+    def backend(self):
+        self.memory = SharedMemory()
+        return self.peer(None)
+
+    def peer(self, backend):
+        return with_roster(TwoMethods(self.memory), SystemClock())
+
+    def spoil(self, backend):
+        self.memory.state = (b"hello", 1)
+
+    def forget(self, backend):
+        self.memory.forget()

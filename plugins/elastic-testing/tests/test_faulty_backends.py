@@ -1,0 +1,311 @@
+"""The contract of backends finds faults: each of these has one, and the test that is about it fails."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+from elastic_testing import BackendContract, MemoryBackend, SharedMemory
+
+
+class Faulty(MemoryBackend):
+    """Everything right so far."""
+
+
+class TakesAnyToken(Faulty):
+    def set_state(self, state, token=None):
+        return super().set_state(state, self._memory.token)
+
+
+class TakesAnyFirstWrite(Faulty):
+    def set_state(self, state, token=None):
+        return super().set_state(state, self._memory.token if token is None else token)
+
+
+class BytesAreItsTokens(Faulty):
+    """A comparison of what stands, as `compare_set` of a store is."""
+
+    def get_state(self):
+        found = super().get_state()
+        return None if found is None else (found[0], found[0])
+
+    def set_state(self, state, token=None):
+        before = self._memory.state
+        told = super().set_state(state, before[1] if before and before[0] == token else token)
+        return None if told is None else (told[0], told[0], told[2])
+
+
+class TellsTheLoserThatItWon(Faulty):
+    def set_state(self, state, token=None):
+        told = super().set_state(state, token)
+        return None if told is None else (*told[:2], True)
+
+
+class DoesNotTellWhatStands(Faulty):
+    def set_state(self, state, token=None):
+        told = super().set_state(state, token)
+        return told if told is None or told[2] else (state, token, False)
+
+
+class StripsText(Faulty):
+    def set_state(self, state, token=None):
+        return super().set_state(state.strip(), token)
+
+
+class TakesEmptyForNone(Faulty):
+    def get_state(self):
+        found = super().get_state()
+        return found if found and found[0] else None
+
+
+class LooksBeforeItLocks(Faulty):
+    """Another one may write between the look and the write; here somebody always has the time to."""
+
+    def set_state(self, state, token=None):
+        standing = self._memory.token
+        threading.Event().wait(0.001)
+        if standing != token:
+            return (*self._memory.state, False)
+        return super().set_state(state, self._memory.token)
+
+
+class Tears(Faulty):
+    """Writes in two steps."""
+
+    def set_state(self, state, token=None):
+        told = super().set_state(state[: len(state) // 2] + b"?", token)
+        if told is None or not told[2]:
+            return told
+        threading.Event().wait(0.001)
+        self._memory.state = (state, told[1])
+        return (state, *told[1:])
+
+
+class BelongsToOneThread(Faulty):
+    def __init__(self, memory):
+        super().__init__(memory)
+        self.thread = threading.get_ident()
+
+    def _called(self, method):
+        if threading.get_ident() != self.thread:
+            raise RuntimeError("made in another thread")
+        super()._called(method)
+
+
+class SaysSomethingElse(Faulty):
+    def _called(self, method):
+        if not self.reachable:
+            raise ConnectionResetError("by peer")
+
+
+class SeesNothingNew(Faulty):
+    """A cache that nobody empties."""
+
+    seen = None
+
+    def get_state(self):
+        self.seen = self.seen or super().get_state()
+        return self.seen
+
+
+class ForgetsTheOrder(Faulty):
+    def roster(self):
+        return tuple(sorted(super().roster(), key=lambda announced: announced.key))
+
+
+class KeepsWhoWithdraws(Faulty):
+    def withdraw(self, key):
+        pass
+
+
+class DoesNotBeat(Faulty):
+    def beat(self, key, leading, look):
+        lead = self._memory.lead
+        return lead if leading or look else None
+
+
+class ShowsTheDead(Faulty):
+    """No beats, and no lease either."""
+
+    def roster(self):
+        return tuple(replace(announced, beats=None) for announced in super().roster())
+
+
+class SleepsThroughTheState(Faulty):
+    def wait_for_state(self, token, timeout):
+        return self._wait(lambda: False, timeout)
+
+
+class SleepsThroughTheRoster(Faulty):
+    def wait_for_roster(self, timeout, more=1):
+        return self._wait(lambda: False, timeout)
+
+
+class WaitsForOneMore(Faulty):
+    def wait_for_roster(self, timeout, more=1):
+        return super().wait_for_roster(timeout, more + 1)
+
+
+class DoesNotWakeOnClose(Faulty):
+    def close(self):
+        pass
+
+
+class ClosesForAll(Faulty):
+    def close(self):
+        super().close()
+        self._memory.state = None
+
+
+class AsksNowAndThen(Faulty):
+    """A push that is none."""
+
+    def _asking(self, there):
+        return self._wait(lambda: False, 0.5) or there()
+
+    def wait_for_state(self, token, timeout):
+        return self._asking(lambda: super(AsksNowAndThen, self).wait_for_state(token, 0.0))
+
+    def wait_for_roster(self, timeout, more=1):
+        return self._asking(lambda: super(AsksNowAndThen, self).wait_for_roster(0.0, more))
+
+
+class BeginsToListenTooLate(Faulty):
+    """It looks, and then listens for what comes from then on: what comes in between is missed."""
+
+    def _late(self, wait, marker, timeout):
+        if wait(0.0):
+            return True
+        threading.Event().wait(0.002)
+        then = marker()
+        return self._wait(lambda: marker() != then, timeout)
+
+    def wait_for_state(self, token, timeout):
+        wait = super().wait_for_state
+        return self._late(lambda longest: wait(token, longest), lambda: self._memory.writes, timeout)
+
+    def wait_for_roster(self, timeout, more=1):
+        return self._late(super().wait_for_roster, lambda: self._memory.rosters, timeout)
+
+
+class AlwaysTellsOfAState(Faulty):
+    def wait_for_state(self, token, timeout):
+        return True
+
+
+class AlwaysTellsOfARoster(Faulty):
+    def wait_for_roster(self, timeout, more=1):
+        super().wait_for_roster(timeout, more)
+        return True
+
+
+class BeginsToCountAnew(SharedMemory):
+    def forget(self):
+        super().forget()
+        self._lost_writes = 0
+
+
+class CountsItsWrites(Faulty):
+    """In the store, which forgets that too."""
+
+    memory = BeginsToCountAnew
+
+
+class RemembersTheState(Faulty):
+    seen = None
+
+    def get_state(self):
+        self.seen = super().get_state() or self.seen
+        return self.seen
+
+
+class BeatsWithoutAnEntry(Faulty):
+    def beat(self, key, leading, look):
+        return super().beat(key, leading, look) if key in self._memory.entries else None
+
+
+class SleepsThroughTheLoss(Faulty):
+    def wait_for_state(self, token, timeout):
+        return self._wait(lambda: self._memory.token not in (None, token), timeout)
+
+
+EMPTY = "test_a_store_that_comes_back_empty_has_no_state_and_knows_no_token_of_before"
+MISSED = "is_missed_though_it_comes_while_a_wait_begins"
+FAULTS = [
+    (TakesAnyToken, "test_old_tokens_never_write_however_old"),
+    (TakesAnyToken, "test_of_many_that_write_at_the_same_time_one_wins"),
+    (TakesAnyFirstWrite, "test_a_second_first_write_is_refused"),
+    (TakesAnyFirstWrite, "test_of_many_that_write_at_the_same_time_one_wins"),
+    (BytesAreItsTokens, "test_a_state_that_comes_back_does_not_bring_its_token_back"),
+    (BytesAreItsTokens, "test_every_write_has_a_token_of_its_own"),
+    (TellsTheLoserThatItWon, "test_two_that_write_the_same_do_not_both_believe_they_did"),
+    (DoesNotTellWhatStands, "test_a_second_first_write_is_refused"),
+    (StripsText, "test_bytes_are_kept_exactly"),
+    (TakesEmptyForNone, "test_bytes_are_kept_exactly"),
+    (LooksBeforeItLocks, "test_writers_at_the_same_time_lose_nothing"),
+    (LooksBeforeItLocks, "test_of_many_that_write_at_the_same_time_one_wins"),
+    (Tears, "test_a_reading_is_never_torn"),
+    (BelongsToOneThread, "test_it_may_be_called_from_any_thread_one_at_a_time"),
+    (SaysSomethingElse, "test_a_store_that_is_gone_is_told_as_that"),
+    (SaysSomethingElse, "test_a_store_that_is_gone_is_told_by_every_call"),
+    (SeesNothingNew, "test_two_clients_take_turns"),
+    (ForgetsTheOrder, "test_entries_come_in_the_order_of_their_first_announcement"),
+    (KeepsWhoWithdraws, "test_who_withdraws_is_gone_for_everybody_and_may_come_again"),
+    (DoesNotBeat, "test_a_beat_shows_or_the_store_watches_itself"),
+    (DoesNotBeat, "test_who_leads_counts_up_and_who_looks_sees_it"),
+    (ShowsTheDead, "test_without_beats_an_entry_goes_with_its_node"),
+    (SleepsThroughTheState, "test_waiting_for_a_state_that_was_written_ends_at_once"),
+    (SleepsThroughTheRoster, "test_what_happened_since_the_last_look_ends_a_wait_for_the_roster"),
+    (WaitsForOneMore, "test_who_waits_for_several_is_told_when_they_are_there"),
+    (DoesNotWakeOnClose, "test_close_lets_waits_come_back"),
+    (AsksNowAndThen, "test_changes_are_pushed_and_not_asked_for_now_and_then"),
+    (BeginsToListenTooLate, f"test_no_change_of_the_state_{MISSED}"),
+    (BeginsToListenTooLate, f"test_no_change_of_the_roster_{MISSED}"),
+    (AlwaysTellsOfAState, "test_waits_last_while_nothing_happens"),
+    (AlwaysTellsOfARoster, "test_waits_last_while_nothing_happens"),
+    (CountsItsWrites, EMPTY),
+    (RemembersTheState, EMPTY),
+    (BeatsWithoutAnEntry, "test_a_store_that_comes_back_empty_is_told_and_filled_anew"),
+    (SleepsThroughTheLoss, "test_a_store_that_comes_back_empty_is_told_and_filled_anew"),
+    (ClosesForAll, "test_one_that_closes_leaves_the_others_alone"),
+]
+
+
+class Contract(BackendContract):
+    """As a plugin would write it."""
+
+    __test__ = False
+
+    def __init__(self, kind):
+        self.kind = kind
+        self.memory = getattr(kind, "memory", SharedMemory)()
+
+    def peer(self, backend):
+        return self.kind(self.memory)
+
+    def forget(self, backend):
+        self.memory.forget()
+
+    def lose(self, backend):
+        backend.reachable = False
+
+
+class Hurried(Contract):
+    """For backends with a fault: what hangs is found out sooner."""
+
+    lease = at_once = 0.3
+    pushed = 0.2
+
+
+@pytest.mark.parametrize("kind, test", FAULTS, ids=lambda value: getattr(value, "__name__", value))
+def test_a_fault_is_found(kind, test):
+    contract = Hurried(kind)
+    with pytest.raises((AssertionError, RuntimeError, TypeError)):
+        getattr(contract, test)(contract.peer(None))
+
+
+@pytest.mark.parametrize("test", sorted({test for _, test in FAULTS}))
+def test_what_has_no_fault_passes(test):
+    contract = Contract(Faulty)
+    getattr(contract, test)(contract.peer(None))

@@ -1,0 +1,336 @@
+"""The contract of stores finds faults: each of these has one, and the test that is about it fails."""
+
+from __future__ import annotations
+
+import threading
+import unittest
+from datetime import timedelta
+
+import pytest
+from elastic_testing import StoreContract
+
+
+def as_bytes(value):
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+class Memory:
+    """A store in memory with all that the contract asks for. `values` changes under `changed` only, and with a word to
+    all who wait for it."""
+
+    def __init__(self):
+        self.values = {}
+        self.changed = threading.Condition(threading.RLock())
+        self.timeout = timedelta(seconds=60)
+
+    def set_timeout(self, timeout):
+        self.timeout = timeout
+
+    def write(self, key, value):
+        with self.changed:
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def set(self, key, value):
+        self.write(key, as_bytes(value))
+
+    def get(self, key):
+        self.wait([key])
+        return self.values[key]
+
+    def add(self, key, amount):
+        with self.changed:
+            number = int(self.values.get(key) or 0) + amount
+            self.write(key, b"%d" % number)
+            return number
+
+    def append(self, key, value):
+        with self.changed:
+            self.write(key, self.values.get(key, b"") + as_bytes(value))
+
+    def compare_set(self, key, expected, desired):
+        with self.changed:
+            if self.values.get(key, b"") == as_bytes(expected):
+                self.write(key, as_bytes(desired))
+            return self.values.get(key, as_bytes(expected))
+
+    def wait(self, keys, timeout=None):
+        seconds = (self.timeout if timeout is None else timeout).total_seconds()
+        with self.changed:
+            if not self.changed.wait_for(lambda: self.check(keys), seconds):
+                raise TimeoutError(f"nobody has set one of {keys}")
+
+    def check(self, keys):
+        return self.values.keys() >= set(keys)
+
+    def delete_key(self, key):
+        with self.changed:
+            self.changed.notify_all()
+            return self.values.pop(key, None) is not None
+
+    def num_keys(self):
+        return len(self.values)
+
+    def multi_set(self, keys, values):
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def multi_get(self, keys):
+        self.wait(keys)
+        return [self.values[key] for key in keys]
+
+
+class AsksNowAndThen(Memory):
+    """It comes back at half a second, where a wait that is told comes back at once."""
+
+    def wait(self, keys, timeout=None):
+        for _ in range(round((timeout or self.timeout).total_seconds() / 0.25)):
+            if self.check(keys):
+                return
+            threading.Event().wait(0.25)
+        raise TimeoutError
+
+
+class IsToldByNobody(Memory):
+    """What is there when the time is over is taken for good."""
+
+    def write(self, key, value):
+        with self.changed:
+            self.values[key] = value
+
+
+class LooksBeforeItListens(Memory):
+    """What is written in between is missed."""
+
+    def wait(self, keys, timeout=None):
+        if not self.check(keys):
+            threading.Event().wait(0.002)
+            with self.changed:
+                if not self.changed.wait((timeout or self.timeout).total_seconds()):
+                    raise TimeoutError
+
+
+class TakesAnyChangeForItsKey(Memory):
+    def wait(self, keys, timeout=None):
+        with self.changed:
+            if not self.check(keys) and not self.changed.wait((timeout or self.timeout).total_seconds()):
+                raise TimeoutError
+
+
+class ForgetsWhoWaitsForWhatIsDeleted(Memory):
+    def __init__(self):
+        super().__init__()
+        self.given_up = set()
+
+    def delete_key(self, key):
+        self.given_up.add(key)
+        return super().delete_key(key)
+
+    def wait(self, keys, timeout=None):
+        with self.changed:
+            self.given_up -= set(keys)
+        super().wait(keys, timeout)
+
+    def check(self, keys):
+        return super().check(keys) and self.given_up.isdisjoint(keys)
+
+
+class WaitsForOneOfThem(Memory):
+    def wait(self, keys, timeout=None):
+        super().wait(keys[:1], timeout)
+
+
+class KnowsWholeSecondsOnly(Memory):
+    def wait(self, keys, timeout=None):
+        super().wait(keys, timedelta(seconds=(timeout or self.timeout).seconds))
+
+
+class HasItsOwnTimeout(Memory):
+    def wait(self, keys, timeout=None):
+        super().wait(keys, timeout or timedelta(seconds=60))
+
+
+class NeverGivesUp(Memory):
+    def wait(self, keys, timeout=None):
+        super().wait(keys, timedelta(seconds=60))
+
+
+class ComparesAndThenSets(Memory):
+    def compare_set(self, key, expected, desired):
+        if self.values.get(key, b"") == as_bytes(expected):
+            threading.Event().wait(0.001)
+            self.write(key, as_bytes(desired))
+        return self.values.get(key, as_bytes(expected))
+
+
+class ReplacesWithoutComparing(ComparesAndThenSets):
+    """Atomic for a key that is absent, as where a store has an operation for that alone."""
+
+    def compare_set(self, key, expected, desired):
+        if key not in self.values:
+            return Memory.compare_set(self, key, expected, desired)
+        return super().compare_set(key, expected, desired)
+
+
+class TellsWhatStoodBefore(Memory):
+    def compare_set(self, key, expected, desired):
+        before = self.values.get(key, as_bytes(expected))
+        super().compare_set(key, expected, desired)
+        return before
+
+
+class ReadsAndThenAdds(Memory):
+    def add(self, key, amount):
+        number = int(self.values.get(key) or 0)
+        threading.Event().wait(0.001)
+        self.write(key, b"%d" % (number + amount))
+        return number + amount
+
+
+class KeepsCountersApart(Memory):
+    """A text is no number to it, and its numbers are no text."""
+
+    def __init__(self):
+        super().__init__()
+        self.counters = {}
+
+    def add(self, key, amount):
+        with self.changed:
+            self.counters[key] = self.counters.get(key, 0) + amount
+            self.write(key, b"%d" % self.counters[key])
+            return self.counters[key]
+
+    def delete_key(self, key):
+        self.counters.pop(key, None)
+        return super().delete_key(key)
+
+
+class CountsFromZeroWhereTextIs(Memory):
+    def add(self, key, amount):
+        with self.changed:
+            if not self.values.get(key, b"0").lstrip(b"-").isdigit():
+                self.values.pop(key)
+            return super().add(key, amount)
+
+
+class RemembersItsCounters(Memory):
+    """Right as long as nobody else writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.counters = {}
+
+    def add(self, key, amount):
+        with self.changed:
+            number = self.counters.get(key, (None, 0))
+            if number[0] != threading.get_ident():
+                number = (None, int(self.values.get(key) or 0))
+            self.counters[key] = (threading.get_ident(), number[1] + amount)
+            self.write(key, b"%d" % (number[1] + amount))
+            return number[1] + amount
+
+    def delete_key(self, key):
+        self.counters.pop(key, None)
+        return super().delete_key(key)
+
+    def peer(self):
+        other = RemembersItsCounters()
+        other.values, other.changed = self.values, self.changed
+        return other
+
+
+class KnowsTextOnly(Memory):
+    def write(self, key, value):
+        super().write(key, value.decode(errors="replace").encode())
+
+
+class Strips(Memory):
+    def write(self, key, value):
+        super().write(key, value.strip())
+
+
+class ComparesText(Memory):
+    def compare_set(self, key, expected, desired):
+        with self.changed:
+            if self.values.get(key, b"").decode(errors="ignore") == as_bytes(expected).decode(errors="ignore"):
+                self.write(key, as_bytes(desired))
+            return self.values.get(key, as_bytes(expected))
+
+
+class ReadsAndThenAppends(Memory):
+    def append(self, key, value):
+        before = self.values.get(key, b"")
+        threading.Event().wait(0.001)
+        self.write(key, before + as_bytes(value))
+
+
+class KeepsWhatIsDeleted(Memory):
+    def delete_key(self, key):
+        return key in self.values
+
+
+class TakesEmptyForAbsent(Memory):
+    def check(self, keys):
+        return all(self.values.get(key) for key in keys)
+
+
+FAULTS = [
+    (AsksNowAndThen, "test_who_waits_is_woken_and_does_not_ask_once_in_a_while"),
+    (IsToldByNobody, "test_whatever_writes_a_key_wakes_who_waits"),
+    (IsToldByNobody, "test_wait_returns_when_all_keys_are_there"),
+    (LooksBeforeItListens, "test_who_waits_is_woken_and_does_not_ask_once_in_a_while"),
+    (TakesAnyChangeForItsKey, "test_a_deletion_neither_ends_a_wait_nor_keeps_it_from_ending"),
+    (TakesAnyChangeForItsKey, "test_wait_returns_when_all_keys_are_there"),
+    (ForgetsWhoWaitsForWhatIsDeleted, "test_a_deletion_neither_ends_a_wait_nor_keeps_it_from_ending"),
+    (WaitsForOneOfThem, "test_wait_returns_when_all_keys_are_there"),
+    (WaitsForOneOfThem, "test_wait_gives_up"),
+    (KnowsWholeSecondsOnly, "test_wait_gives_up"),
+    (KnowsWholeSecondsOnly, "test_the_timeout_of_the_store_counts_where_none_is_given"),
+    (HasItsOwnTimeout, "test_the_timeout_of_the_store_counts_where_none_is_given"),
+    (NeverGivesUp, "test_wait_gives_up"),
+    (ComparesAndThenSets, "test_of_several_who_compare_and_set_one_wins"),
+    (ComparesAndThenSets, "test_compare_and_set_loses_nothing"),
+    (ReplacesWithoutComparing, "test_compare_and_set_loses_nothing"),
+    (TellsWhatStoodBefore, "test_compare_set"),
+    (ReadsAndThenAdds, "test_additions_at_the_same_time_all_count"),
+    (KeepsCountersApart, "test_counters_are_numbers_in_decimal"),
+    (KeepsCountersApart, "test_a_counter_is_what_others_have_made_of_it"),
+    (CountsFromZeroWhereTextIs, "test_what_is_no_number_is_not_added_to"),
+    (RemembersItsCounters, "test_a_counter_is_what_others_have_made_of_it"),
+    (KnowsTextOnly, "test_values_are_bytes"),
+    (KnowsTextOnly, "test_append"),
+    (Strips, "test_values_are_bytes"),
+    (ComparesText, "test_compare_set"),
+    (ReadsAndThenAppends, "test_appendices_at_the_same_time_are_all_there"),
+    (KeepsWhatIsDeleted, "test_deletion"),
+    (TakesEmptyForAbsent, "test_check"),
+]
+
+
+class Contract(StoreContract):
+    """As a plugin would write it."""
+
+    __test__ = False
+
+    def peer(self, store):
+        return store.peer() if hasattr(store, "peer") else store
+
+
+class Hurried(Contract):
+    """For stores with a fault: what hangs is found out sooner."""
+
+    patience = 2.0
+
+
+@pytest.mark.parametrize("kind, test", FAULTS, ids=lambda value: getattr(value, "__name__", value))
+def test_a_fault_is_found(kind, test):
+    with pytest.raises((AssertionError, TimeoutError)):
+        getattr(Hurried(), test)(kind())
+
+
+@pytest.mark.parametrize("test", [name for name in dir(Contract) if name.startswith("test_")])
+def test_what_has_no_fault_passes(test):
+    try:
+        getattr(Contract(), test)(Memory())
+    except unittest.SkipTest as skipped:
+        pytest.fail(f"expected the whole contract, found that some is left out: {skipped}")

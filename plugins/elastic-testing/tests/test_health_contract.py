@@ -1,0 +1,100 @@
+"""The contract of health endpoints, kept by one that the standard library serves; and the view that it looks at."""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import threading
+from urllib import error, request
+
+import pytest
+from elastic_testing import FakeAgentView, HealthContract
+
+from elastic_core.clock import SystemClock
+from elastic_core.health import Probe, live, ready
+from elastic_core.interfaces.health import AgentPhase, HealthCheckServer
+
+pytestmark = pytest.mark.integration
+
+
+class Plain(HealthCheckServer):
+    """The two probes and the status, and nothing else."""
+
+    def __init__(self, view, port, timeout):
+        self.view, self.port, self.timeout = view, port, timeout
+        self.server = None
+
+    def start(self):
+        endpoint = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            timeout = 30.0  # for a client that says nothing, and not for one that is held up
+
+            def do_GET(self):
+                found = endpoint.answer(self.path)
+                text = found.reason.encode()
+                self.send_response(200 if found.ok else 503)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *args):
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            request_queue_size = 64  # as many as ask at once in the contract
+
+        self.server = Server(("127.0.0.1", self.port), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
+        self.thread.start()
+
+    def stop(self):
+        if self.server:
+            self.server.shutdown()
+            self.server.server_close()
+            self.thread.join()
+            self.server = None
+
+    def answer(self, path):
+        if path == "/alive":
+            fault = self.view.watchdog_fault()
+            return live(self.view.alive_at(), SystemClock().timestamp(), self.timeout, fault)
+        return ready(self.view.status()) if path == "/ready" else Probe(True, repr(self.view.status()))
+
+
+def ask(port, what):
+    try:
+        with request.urlopen(f"http://127.0.0.1:{port}/{what}", timeout=10) as answer:
+            return Probe(True, answer.read().decode())
+    except error.HTTPError as refused:
+        return Probe(False, refused.read().decode())
+    except http.client.HTTPException as broken:
+        raise OSError(str(broken)) from broken
+
+
+class TestPlainEndpoint(HealthContract):
+    @pytest.fixture
+    def make(self):
+        return Plain
+
+    def ask(self, server, port, what):
+        return ask(port, what)
+
+
+def test_a_view_tells_of_changes_until_it_is_told_to_stop():
+    view, told = FakeAgentView(), []
+    end = view.subscribe(lambda: told.append(view.status().version))
+    assert view.subscribers == 1
+    view.show(phase=AgentPhase.JOINING, reason="one of two nodes is there")
+    end()
+    end()
+    view.show(phase=AgentPhase.RUNNING)
+    assert (told, view.status().version, view.subscribers) == ([2], 3, 0)
+    assert view.status().reason == "one of two nodes is there"
+
+
+def test_a_view_whose_agent_is_stuck():
+    view, clock = FakeAgentView(), SystemClock()
+    view.stuck_for = 60.0
+    before, alive_at, after = clock.timestamp(), view.alive_at(), clock.timestamp()
+    assert before - 60 <= alive_at <= after - 60

@@ -1,0 +1,99 @@
+"""What is installed, made by its name."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from elastic_testing import (
+    FakeAgentView,
+    installed_backend,
+    installed_health_endpoint,
+    installed_store,
+    installed_watchdog,
+    rendezvous_parameters,
+)
+
+from elastic_core.errors import ConfigurationError, PluginError
+
+PLUGIN = """
+from elastic_core.hooks import (
+    HealthEndpointRecord, Option, RendezvousBackendRecord, StoreRecord, WatchdogRecord, hookimpl,
+)
+
+options = (Option("ttl", float, 3.0, "lease", "seconds"), Option("tls", bool, None, "encrypt"))
+
+
+class Made(tuple):
+    compare_set = start = stop = next_rendezvous = None
+
+
+def make(*given):
+    return Made(given)
+
+
+@hookimpl
+def elastic_stores():
+    return [StoreRecord("mine", "a test", make, options)]
+
+
+@hookimpl
+def elastic_watchdogs():
+    return [WatchdogRecord("mine", "a test", make, options)]
+
+
+@hookimpl
+def elastic_health_endpoints():
+    return [HealthEndpointRecord("mine", "a test", make, options)]
+
+
+@hookimpl
+def elastic_rendezvous_backends():
+    return [
+        RendezvousBackendRecord("mine", "a test", make, options, open_backend=make),
+        RendezvousBackendRecord("closed", "a test", make, options),
+    ]
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A distribution with one record of each kind, whose factories return what they are given."""
+    info = tmp_path / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[elastic]\nmine = mine_plugin\n")
+    (tmp_path / "mine_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("mine_plugin", None)
+
+
+@pytest.mark.usefixtures("installed")
+def test_options_are_typed_and_the_others_have_their_defaults():
+    assert installed_store("mine", tls="yes") == ({"ttl": 3.0, "tls": True},)
+    assert installed_watchdog("mine", "job", ttl=5) == ("job", {"ttl": 5.0, "tls": None})
+    view = FakeAgentView()
+    assert installed_health_endpoint("mine", view, 80, 30.0) == (view, 80, 30.0, {"ttl": 3.0, "tls": None})
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_backend_is_opened_with_what_its_factory_is_given():
+    (params,) = installed_backend("mine", "host:1", "job", ttl="7")
+    same = rendezvous_parameters("mine", "host:1", "job", ttl="7")
+    for given in (params, same):
+        assert (given.backend, given.endpoint, given.run_id) == ("mine", "host:1", "job")
+        assert (given.min_nodes, given.max_nodes, given.config) == (1, 1, {"ttl": 7.0, "tls": None})
+    bounds = rendezvous_parameters("mine", "host:1", "job", 2, 4)
+    assert (bounds.min_nodes, bounds.max_nodes) == (2, 4)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_is_wrong_is_told():
+    with pytest.raises(PluginError, match="there is no store 'yours'"):
+        installed_store("yours")
+    with pytest.raises(ConfigurationError) as refused:
+        installed_watchdog("mine", "job", ttl="soon", tsl=True)
+    assert {problem.origin for problem in refused.value.problems} == {"mine: ttl", "mine: tsl"}
+    with pytest.raises(TypeError, match="expected a record with open_backend, found that of 'closed'"):
+        installed_backend("closed", "host:1", "job")

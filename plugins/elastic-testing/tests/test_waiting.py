@@ -1,0 +1,59 @@
+"""What tests of blocking calls stand on."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from elastic_testing import Background, FakeClock, eventually
+
+
+def test_a_call_goes_on_by_itself_and_tells_what_it_returned():
+    go = threading.Event()
+    call = Background(lambda: go.wait(60) and "done")
+    assert call.running
+    go.set()
+    assert call.result() == "done"
+    assert not call.running
+    assert call.result() == "done"
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
+def test_what_a_call_raised_is_raised_again(error):
+    def fail():
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        Background(fail).result()
+    assert caught.value is error
+
+
+def test_a_call_that_hangs_fails_the_test():
+    go = threading.Event()
+    short = Background(lambda: go.wait(60), timeout=0.01)
+    with pytest.raises(AssertionError, match=r"still running after 0\.01 s"):
+        short.result()
+    with pytest.raises(AssertionError, match=r"still running after 0\.02 s"):
+        short.result(0.02)
+    go.set()
+    assert short.result(60)
+
+
+def test_a_condition_is_asked_until_it_is_true():
+    asked = iter([0, None, "", "found", "later"])
+    assert eventually(lambda: next(asked)) == "found"
+
+
+def test_a_condition_that_stays_false_fails_the_test():
+    clock, asked = FakeClock(), []
+
+    def ask():
+        asked.append(clock.advance(0.02))
+
+    with pytest.raises(AssertionError, match=r"^the light did not come true within 0\.05 s$"):
+        eventually(ask, 0.05, "the light", clock)
+    assert len(asked) == 3
+
+
+def test_what_is_true_needs_no_time():
+    assert eventually(lambda: True, 0.0)

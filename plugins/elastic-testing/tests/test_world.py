@@ -1,0 +1,388 @@
+"""Stories of whole jobs, on a clock of their own."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from elastic_testing import World
+
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
+
+
+def world(min_nodes, max_nodes, count, **changes):
+    grace = changes.pop("grace", 0.0)
+    made = World(RendezvousSettings("job", min_nodes, max_nodes, RendezvousTimeout(), **changes), grace=grace)
+    for number in range(count):
+        made.join(f"n{number}")
+    return made
+
+
+def test_a_job_of_fixed_size_forms_without_waiting():
+    job = world(3, 3, 3)
+    job.run(0.1)
+    assert job.members() == ["n0", "n1", "n2"]
+    assert job.in_step()
+
+
+def test_a_new_elastic_job_waits_for_the_last_call():
+    job = world(2, 4, 3)
+    job.run(4.9)
+    assert job.members() == []
+    job.run(0.3)
+    assert job.members() == ["n0", "n1", "n2"]
+
+
+def test_a_node_that_dies_is_noticed_and_the_others_go_on():
+    job = world(1, 3, 3)
+    job.run(6)
+    job.crash("n1")
+    job.run(4)
+    assert len(job.members()) == 3
+    job.run(4)
+    assert job.members() == ["n0", "n2"]
+    assert (job.state.round.number, job.state.restarts) == (2, 0)
+
+
+@pytest.mark.parametrize("pause", [4, 9, 30])
+@pytest.mark.parametrize("leases", [False, True])
+def test_an_agent_that_was_started_again_is_not_refused_for_an_outage(leases, pause):
+    """The entry of the one before still stands, and nobody could find out that it is dead."""
+    job = World(RendezvousSettings("job", 2, 2, RendezvousTimeout()), grace=30.0, leases=leases)
+    job.join("x")
+    job.join("o")
+    job.run(20)
+    dead = next(name for name, node in job.nodes.items() if not node.machine.election.leading)
+    job.crash(dead)
+    job.run(0.5)
+    job.join("again", called=dead)
+    job.run(3)
+    job.sleep(True)
+    job.run(pause)
+    job.sleep(False)
+    job.run(60)
+    assert not job.state.refused
+    assert (job.state.round.number, sorted(job.members())) == (2, ["o", "x"])
+
+
+def test_time_in_which_the_store_is_away_is_no_part_of_what_members_have_to_come_back():
+    """One of them stops its workers for 40 s; all are cut off meanwhile, and only the others come back before it."""
+    job = world(2, 3, 3)
+    job.run(6)
+    slow = job.members()[2]
+    job.nodes[slow].stops_in = 40.0
+    job.fail(job.members()[1])
+    job.run(5)
+    for name in job.nodes:
+        job.partition(name)
+    job.run(75)
+    for name in job.nodes:
+        job.partition(name, True)
+    job.run(60)
+    assert (job.state.round.number, sorted(job.members())) == (2, sorted(job.nodes))
+
+
+def test_who_crashes_after_its_success_has_succeeded():
+    """A spare is not let in for it: the other member works on."""
+    job = world(2, 2, 3)
+    job.run(6)
+    assert not job.ending
+    first, second = job.members()
+    job.succeed(first)
+    job.run(1)
+    assert job.ending
+    job.crash(first)
+    job.run(30)
+    assert job.ending
+    assert (job.state.round.number, job.members()) == (1, [first, second])
+
+
+def leased(count):
+    made = World(RendezvousSettings("job", 1, count, RendezvousTimeout()), leases=True)
+    for number in range(count):
+        made.join(f"n{number}")
+    made.run(6)
+    assert len(made.members()) == count
+    return made
+
+
+def test_a_store_with_leases_drops_who_is_gone():
+    job = leased(3)
+    job.crash("n1")
+    job.run(10)
+    assert job.members() == ["n0", "n2"]
+
+
+@pytest.mark.parametrize("order", [["n0", "n1", "n2"], ["n2", "n1", "n0"], ["n1", "n0", "n2"]])
+@pytest.mark.parametrize("apart", [0.0, 0.1, 0.6])
+def test_a_store_that_ends_all_leases_ends_no_round(order, apart):
+    job = leased(3)
+    for name in order:
+        job.end_lease(name)
+        job.run(apart)
+    job.run(30)
+    assert (job.state.round.number, job.members()) == (1, ["n0", "n1", "n2"])
+
+
+def test_who_announces_itself_after_its_lease_ended_has_another():
+    choice = random.Random(2)
+    job = World(RendezvousSettings("job", 3, 5, RendezvousTimeout()), seed=22, leases=True)
+    names = [job.join(f"n{number}").name for number in range(3)]
+    for _ in range(24):
+        for name in choice.sample(names, 3):
+            job.end_lease(name)
+            job.run(choice.choice([0.0, 0.01, 0.5]))
+    job.run(30)
+    assert job.in_step()
+
+
+def test_when_the_leader_dies_the_next_in_line_steps_in():
+    job = world(1, 3, 3)
+    job.run(6)
+    job.crash("n0")
+    job.run(14)
+    assert job.members() == ["n1", "n2"]
+
+
+def test_when_the_oldest_dies_before_the_first_round_the_others_form():
+    job = world(3, 3, 2)
+    job.run(1)
+    job.crash("n0")
+    job.join("n2")
+    job.join("n3")
+    job.run(30)
+    assert sorted(job.members()) == ["n1", "n2", "n3"]
+
+
+def test_who_leaves_is_not_waited_for():
+    job = world(1, 3, 3)
+    job.run(6)
+    job.leave("n2")
+    job.run(0.1)
+    assert job.members() == ["n0", "n1"]
+
+
+def test_a_failure_costs_one_restart_and_everybody_is_back_at_once():
+    job = world(1, 3, 3)
+    job.run(6)
+    job.fail("n1")
+    job.fail("n2")
+    job.run(0.1)
+    assert (job.members(), job.state.restarts, job.state.round.number) == (["n0", "n1", "n2"], 1, 2)
+
+
+def test_a_newcomer_is_let_in_at_once():
+    job = world(1, 3, 2)
+    job.run(6)
+    job.join("n2")
+    job.run(0.1)
+    assert job.members() == ["n0", "n1", "n2"]
+
+
+def test_a_spare_waits_and_steps_in():
+    job = world(2, 2, 2)
+    job.run(1)
+    job.join("n2")
+    job.run(20)
+    assert job.members() == ["n0", "n1"]
+    job.leave("n0")
+    job.run(0.1)
+    assert job.members() == ["n1", "n2"]
+
+
+def test_a_drained_node_goes():
+    job = world(1, 3, 3)
+    job.run(6)
+    job.drain("n0", through="n2")
+    job.run(0.1)
+    assert job.members() == ["n1", "n2"]
+    assert not job.nodes["n0"].active
+
+
+def test_when_all_have_succeeded_the_job_is_over():
+    job = world(2, 2, 2)
+    job.run(1)
+    job.succeed("n0")
+    job.run(1)
+    assert job.members() == ["n0", "n1"]
+    job.succeed("n1")
+    job.run(1)
+    assert job.state.closed.succeeded
+    assert not any(node.active for node in job.nodes.values())
+
+
+def test_an_answer_that_was_lost_changes_nothing():
+    job = world(1, 2, 2)
+    job.run(6)
+    job.lose_answers("n0")
+    job.lose_answers("n1")
+    job.fail("n1")
+    job.run(5)
+    assert (job.members(), job.state.restarts) == (["n0", "n1"], 1)
+
+
+def test_a_node_that_was_cut_off_for_long_is_replaced_and_comes_back_as_a_newcomer():
+    job = world(1, 2, 2)
+    job.run(6)
+    job.partition("n1")
+    job.run(10)
+    assert job.members() == ["n0"]
+    job.partition("n1", reachable=True)
+    job.run(5)
+    assert job.members() == ["n0", "n1"]
+
+
+def test_a_leader_that_slept_writes_nothing_of_the_past():
+    job = world(1, 3, 3)
+    job.run(6)
+    job.freeze("n0")
+    job.run(20)
+    assert job.members() == ["n1", "n2"]
+    job.freeze("n0", frozen=False)
+    job.run(5)
+    assert job.in_step()
+    assert sorted(job.members()) == ["n0", "n1", "n2"]
+
+
+def test_when_the_store_is_away_for_everybody_nobody_is_called_gone():
+    job = world(1, 3, 3, grace=60.0)
+    job.run(6)
+    for name in job.nodes:
+        job.partition(name)
+    job.run(60)
+    for name in job.nodes:
+        job.partition(name, reachable=True)
+    job.run(30)
+    assert (job.members(), job.state.round.number) == (["n0", "n1", "n2"], 1)
+
+
+def test_a_store_that_sleeps_for_less_than_the_grace_costs_nothing():
+    job = world(1, 3, 3, grace=60.0)
+    job.run(6)
+    job.sleep()
+    job.run(30)
+    job.sleep(asleep=False)
+    job.run(10)
+    assert job.in_step()
+    assert job.state.round.number == 1
+
+
+def test_a_name_is_used_once():
+    job = world(1, 2, 1)
+    with pytest.raises(ValueError, match="expected a name that was not used, found 'n0'"):
+        job.join("n0")
+
+
+def test_three_hundred_nodes_form_one_round_with_a_handful_of_calls_each():
+    job = world(300, 300, 300)
+    job.run(0.5)
+    assert job.in_step()
+    assert (job.state.round.number, job.store.writes) == (1, 1)
+    calls = sorted(sum(node.calls.values()) for node in job.nodes.values())
+    assert calls[-2] <= 6  # all but the leader's
+    assert calls[-1] <= 20
+
+
+def test_in_steady_state_a_node_beats_and_nothing_else():
+    job = world(50, 50, 50)
+    job.run(3)
+    before = {name: node.calls.copy() for name, node in job.nodes.items()}
+    job.run(20)
+    spent = {name: node.calls - before[name] for name, node in job.nodes.items()}
+    leaders = [name for name, calls in spent.items() if set(calls) != {"Beat"}]
+    assert len(leaders) == 1
+    assert max(calls["Beat"] for calls in spent.values()) <= 21
+    assert spent[leaders[0]]["ReadRoster"] <= 21
+
+
+def test_of_members_only_who_leads_next_looks_who_is_there_when_the_leader_dies():
+    job = world(40, 50, 50)
+    job.run(10)
+    before = {name: node.calls["ReadRoster"] for name, node in job.nodes.items()}
+    job.crash("n0")
+    job.run(20)
+    looked = [name for name, node in job.nodes.items() if node.calls["ReadRoster"] > before[name]]
+    assert (len(job.members()), looked) == (49, ["n1"])
+
+
+def test_a_hundred_nodes_of_which_ten_die_go_on_without_them():
+    job = world(50, 100, 100)
+    job.run(1)
+    for number in range(10):
+        job.crash(f"n{7 * number}")
+    job.run(25)
+    assert job.in_step()
+    assert len(job.members()) == 90
+
+
+def a_store_that_forgot(job, what):
+    """`what` happens while n0 is cut off; then the store loses its memory, and is back for n0 first."""
+    job.run(1)
+    job.partition("n0")
+    what("n1")
+    job.run(0.1)
+    job.partition("n1")
+    job.forget()
+    job.partition("n0", reachable=True)
+    job.run(1)
+    assert (job.state.round.number, job.state.open, job.state.restarts, job.state.closed) == (1, True, 0, None)
+    job.partition("n1", reachable=True)
+
+
+def test_a_restart_that_the_store_forgot_is_counted_all_the_same():
+    job = world(2, 2, 2)
+    a_store_that_forgot(job, job.fail)
+    job.run(2)
+    assert job.in_step()
+    assert (job.state.round.number, job.state.restarts) == (2, 1)
+
+
+def test_a_job_whose_end_the_store_forgot_stays_closed():
+    job = world(2, 2, 2)
+    a_store_that_forgot(job, job.close)
+    job.run(10)
+    assert job.state.closed.by == "n1"
+    assert not any(node.active for node in job.nodes.values())
+
+
+def test_a_job_whose_end_the_store_forgot_stays_closed_when_others_went_on():
+    job = world(1, 2, 2)
+    job.run(6)
+    job.partition("n0")
+    job.close("n1")
+    job.run(0.1)
+    job.partition("n1")
+    job.forget()
+    job.partition("n0", reachable=True)
+    job.run(30)
+    assert (job.members(), job.state.round.number) == (["n0"], 2)
+    job.partition("n1", reachable=True)
+    job.run(10)
+    assert job.state.closed.by == "n1"
+    assert not any(node.active for node in job.nodes.values())
+
+
+@pytest.mark.parametrize("leaving", [1, 6])
+def test_when_the_first_leave_while_gathering_the_next_takes_over_within_about_a_window(leaving):
+    job = World(RendezvousSettings("job", 2, 20, RendezvousTimeout(last_call=60.0)))
+    for number in range(leaving + 2):
+        job.join(f"n{number}")
+        job.run(0.1)
+    job.run(3)
+    for number in range(leaving):
+        job.leave(f"n{number}")
+    job.run(job.settings.failure_timeout + 1)
+    assert [name for name, node in job.nodes.items() if node.machine.election.leading] == [f"n{leaving}"]
+
+
+def test_a_line_is_counted_anew_once_in_a_silence():
+    job = World(RendezvousSettings("job", 50, 50, RendezvousTimeout()))
+    for number in range(20):
+        job.join(f"n{number}")
+        job.run(0.05)
+    job.run(3)
+    before = {name: node.calls["ReadRoster"] for name, node in job.nodes.items()}
+    job.crash("n0")
+    job.run(job.settings.failure_timeout + 3)
+    assert job.nodes["n1"].machine.election.leading
+    assert all(job.nodes[f"n{i}"].calls["ReadRoster"] <= before[f"n{i}"] + 1 for i in range(2, 20))
