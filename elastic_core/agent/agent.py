@@ -43,7 +43,7 @@ from elastic_core.interfaces.health import AgentPhase
 from elastic_core.interfaces.node import Round
 from elastic_core.log import get_logger
 from elastic_core.metrics import prof
-from elastic_core.support.bounded import Call
+from elastic_core.support.bounded import BackgroundCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -373,7 +373,7 @@ class SimpleElasticAgent(ElasticAgent):
         Signals within half a second are one request. After a second request the handler waits for no other node."""
         before = len(self._events.signals)
         try:
-            call = Call(action, "rendezvous", self._events.wake)
+            call = BackgroundCall(action, "rendezvous", self._events.wake)
         except RuntimeError:  # no thread can be started
             return action()
         while not call.wait(0):

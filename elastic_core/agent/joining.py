@@ -16,7 +16,7 @@ from elastic_core.agent.interface import Worker
 from elastic_core.errors import RendezvousConnectionError, RendezvousStateError, RendezvousTimeoutError
 from elastic_core.interfaces.handler import RendezvousInfo
 from elastic_core.interfaces.node import Member, Round
-from elastic_core.support.bounded import Call
+from elastic_core.support.bounded import BackgroundCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ def next_round(
     leave. Raises what the handler raises."""
     if events.signals:
         return None
-    joining = Call(lambda: _with_members(handler.next_rendezvous(), own), "rendezvous", events.wake)
+    joining = BackgroundCall(lambda: _with_members(handler.next_rendezvous(), own), "rendezvous", events.wake)
     while True:
         events.wait((), progress.look(clock.now()))
         if events.signals:

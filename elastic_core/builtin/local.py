@@ -13,7 +13,6 @@ from elastic_core.errors import ConfigurationError, Problem, RendezvousClosedErr
 from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hookimpl
 from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from elastic_core.support.addresses import without_brackets
-from elastic_core.support.workers_store import WorkersStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +32,8 @@ class LocalRendezvousHandler(RendezvousHandler):
     """
 
     def __init__(self, run_id: str, master_addr: str = _LOOPBACK, master_port: int | None = None) -> None:
+        from elastic_core.support.workers_store import WorkersStore  # a job alone pays for it
+
         self._run_id = run_id
         self._master_addr = master_addr
         self._master_port = master_port

@@ -60,7 +60,7 @@ def elastic_add_options() -> list[Option]:  # type: ignore[empty-body]
 
     A whole plugin::
 
-        from elastic_core.hooks import Option, hookimpl
+        from elastic_core.plugin import Option, hookimpl
 
         @hookimpl
         def elastic_add_options():
@@ -81,10 +81,10 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ign
 
     A whole plugin::
 
-        from elastic_core.hooks import Option, RendezvousBackendRecord, hookimpl
-        from elastic_core.rendezvous import OPTIONS, StateStore, create_handler
+        from elastic_core.plugin import BACKEND_OPTIONS, Option, RendezvousBackendRecord, hookimpl
 
         def create(params):
+            from elastic_core.plugin import StateStore, create_handler
             from elastic_redis.backend import RedisBackend  # inside, because it imports redis
 
             number = params.get("database")
@@ -93,7 +93,7 @@ def elastic_rendezvous_backends() -> list[RendezvousBackendRecord]:  # type: ign
 
         @hookimpl
         def elastic_rendezvous_backends():
-            options = (*OPTIONS, Option("database", int, 0, "number of the Redis database", least=0))
+            options = (*BACKEND_OPTIONS, Option("database", int, 0, "number of the Redis database", least=0))
             return [RendezvousBackendRecord("redis", "a Redis server", create, options, aliases=("valkey",))]
     """
 
@@ -117,7 +117,7 @@ def elastic_stores() -> list[StoreRecord]:  # type: ignore[empty-body]
 
     A whole plugin::
 
-        from elastic_core.hooks import Option, StoreRecord, hookimpl
+        from elastic_core.plugin import Option, StoreRecord, hookimpl
 
         def create(options):
             from elastic_redis.store import RedisStore
@@ -140,12 +140,12 @@ def elastic_watchdogs() -> list[WatchdogRecord]:  # type: ignore[empty-body]
 
     The factory of the selected record is called once per agent, in the agent's thread, before the first worker starts.
     An exception of the factory ends the launch with exit code 2, and the error names the plugin. The factory returns an
-    `elastic_core.interfaces.watchdog.Watchdog`, which is told of each round's workers. The page on timers has a whole
+    `elastic_core.plugin.Watchdog`, which is told of each round's workers. The page on timers has a whole
     one.
 
     A whole plugin::
 
-        from elastic_core.hooks import Option, WatchdogRecord, hookimpl
+        from elastic_core.plugin import Option, WatchdogRecord, hookimpl
 
         def create(run_id, options):
             from elastic_gpu_idle.watchdog import IdleWatchdog
@@ -172,7 +172,7 @@ def elastic_health_endpoints() -> list[HealthEndpointRecord]:  # type: ignore[em
 
     A whole plugin::
 
-        from elastic_core.hooks import HealthEndpointRecord, hookimpl
+        from elastic_core.plugin import HealthEndpointRecord, hookimpl
 
         def create(agent, port, timeout, options):
             from elastic_grpc_health.server import GrpcHealth
@@ -196,14 +196,13 @@ def elastic_worker_starters() -> list[WorkerStarterRecord]:  # type: ignore[empt
 
     The factory of the selected record is called once per agent, in the agent's thread, before the first worker starts.
     An exception of the factory ends the launch with exit code 2, and the error names the plugin. The factory returns an
-    `elastic_core.interfaces.workers.Starter`, which is called in the agent's thread, once for every worker of a round.
+    `elastic_core.plugin.Starter`, which is called in the agent's thread, once for every worker of a round.
 
     A whole plugin::
 
         import subprocess
 
-        from elastic_core.errors import ConfigurationError, Problem
-        from elastic_core.hooks import Option, WorkerStarterRecord, hookimpl
+        from elastic_core.plugin import ConfigurationError, Option, Problem, WorkerStarterRecord, hookimpl
 
         class Worker(subprocess.Popen):
             def own_sentinel(self):
@@ -249,13 +248,13 @@ def elastic_rank_policies() -> list[RankPolicyRecord]:  # type: ignore[empty-bod
 
     The factory of the selected record is called once per agent, in the agent's thread, before the first rendezvous. An
     exception of the factory ends the launch with exit code 2, and the error names the plugin. The factory returns an
-    `elastic_core.interfaces.node.RankPolicy`. The node that leads the job calls its policy for every round; give all
+    `elastic_core.plugin.RankPolicy`. The node that leads the job calls its policy for every round; give all
     nodes the same. An error of the policy, or a result that is not the nodes in another order, is logged, and the round
     has the order that it would have without a policy.
 
     A whole plugin::
 
-        from elastic_core.hooks import RankPolicyRecord, hookimpl
+        from elastic_core.plugin import RankPolicyRecord, hookimpl
 
         def largest_first(candidates):
             return sorted(candidates, key=lambda it: -it.node.local_world_size)
@@ -276,14 +275,14 @@ def elastic_event_sinks() -> list[EventSinkRecord]:  # type: ignore[empty-body]
 
     The factory of the selected record is called once per agent, in the agent's thread, before the first rendezvous. An
     exception of the factory ends the launch with exit code 2, and the error names the plugin. The factory returns a
-    function, which receives each `elastic_core.events.Event` in the agent's thread and should return soon. An error of
+    function, which receives each `elastic_core.plugin.Event` in the agent's thread and should return soon. An error of
     the function is logged, and the event is lost. If the function has a `close`, it is called at the end.
 
     A whole plugin::
 
         import syslog
 
-        from elastic_core.hooks import EventSinkRecord, hookimpl
+        from elastic_core.plugin import EventSinkRecord, hookimpl
 
         def record(event):
             syslog.syslog(event.serialize())
@@ -304,7 +303,7 @@ def elastic_round_formed(fact: RoundFormed) -> None:
 
     A whole plugin::
 
-        from elastic_core.hooks import hookimpl
+        from elastic_core.plugin import hookimpl
 
         @hookimpl
         def elastic_round_formed(fact):
@@ -327,7 +326,7 @@ def elastic_contribute_environment(  # type: ignore[empty-body]
 
     A whole plugin::
 
-        from elastic_core.hooks import hookimpl
+        from elastic_core.plugin import hookimpl
 
         @hookimpl
         def elastic_contribute_environment(plan):
@@ -345,7 +344,7 @@ def elastic_workers_started(fact: WorkersStarted) -> None:
 
     A whole plugin::
 
-        from elastic_core.hooks import hookimpl
+        from elastic_core.plugin import hookimpl
 
         @hookimpl
         def elastic_workers_started(fact):
@@ -362,7 +361,7 @@ def elastic_worker_failed(fact: WorkerFailed) -> None:
 
     A whole plugin::
 
-        from elastic_core.hooks import hookimpl
+        from elastic_core.plugin import hookimpl
 
         @hookimpl
         def elastic_worker_failed(fact):
@@ -380,7 +379,7 @@ def elastic_restart_decided(fact: RestartDecided) -> None:
 
     A whole plugin::
 
-        from elastic_core.hooks import hookimpl
+        from elastic_core.plugin import hookimpl
 
         @hookimpl
         def elastic_restart_decided(fact):
@@ -397,7 +396,7 @@ def elastic_agent_finished(fact: AgentFinished) -> None:
 
     A whole plugin::
 
-        from elastic_core.hooks import hookimpl
+        from elastic_core.plugin import hookimpl
 
         @hookimpl
         def elastic_agent_finished(fact):

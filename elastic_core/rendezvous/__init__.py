@@ -34,10 +34,9 @@ from elastic_core.rendezvous.registry import (
     rendezvous_handler_registry,
 )
 from elastic_core.rendezvous.round_stores import PrefixedStore, PrefixedStores
-from elastic_core.rendezvous.settings import OPTIONS, RendezvousSettings, RendezvousTimeout
+from elastic_core.rendezvous.settings import RendezvousSettings, RendezvousTimeout
 
 __all__ = [
-    "OPTIONS",
     "Announced",
     "DynamicRendezvousHandler",
     "EntryDroppedError",

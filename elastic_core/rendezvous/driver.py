@@ -35,7 +35,7 @@ from elastic_core.rendezvous.effects import (
     WriteState,
 )
 from elastic_core.rendezvous.seats import NOBODY
-from elastic_core.support.bounded import Call, Late
+from elastic_core.support.bounded import BackgroundCall, Late
 from elastic_core.support.forks import drop_in_forks
 from elastic_core.support.retry import Backoff
 
@@ -184,7 +184,7 @@ class Driver:
 
     def _closed(self) -> bool:
         try:
-            call = Call(self._backend.close)
+            call = BackgroundCall(self._backend.close)
         except RuntimeError:  # no thread can be started
             self._backend.close()
             return True

@@ -6,11 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.hooks.backend_options import BACKEND_OPTIONS
 from elastic_core.hooks.records import Option, RendezvousBackendRecord
 from elastic_core.rendezvous.handler import create_handler
 from elastic_core.rendezvous.over_store import OverStore
 from elastic_core.rendezvous.round_stores import LateStore, MadeStores
-from elastic_core.rendezvous.settings import OPTIONS, advertised_address, options_of
+from elastic_core.rendezvous.settings import advertised_address, options_of
 from elastic_core.rendezvous.store_connection import FactoryConnector
 from elastic_core.support.addresses import split_host_port
 
@@ -34,7 +35,7 @@ _NO_PORT = 0
 def record_of(store: StoreRecord) -> RendezvousBackendRecord:
     """The record of the backend. `--rdzv-endpoint` becomes the option `endpoint`, `url` or `path` of the store,
     whichever it has, or `host` and `port`; where none is given, these have their defaults."""
-    shared = (*OPTIONS, OUTAGE_GRACE)
+    shared = (*BACKEND_OPTIONS, OUTAGE_GRACE)
     taken = {option.name for option in shared} | set(_place(store) or ())
     own = None if store.options is None else [option for option in store.options if option.name not in taken]
     return RendezvousBackendRecord(

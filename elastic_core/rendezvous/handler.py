@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.errors import ConfigurationError, Problem, RendezvousError
+from elastic_core.hooks.backend_options import KEEP_ALIVE_INTERVAL, KEEP_ALIVE_MAX_ATTEMPT
 from elastic_core.interfaces import node as described
 from elastic_core.interfaces.handler import RendezvousInfo, RendezvousStoreInfo, RoundHandler
 from elastic_core.log import get_logger
@@ -28,8 +29,6 @@ from elastic_core.rendezvous.over_state import with_roster
 from elastic_core.rendezvous.round_stores import PrefixedStores
 from elastic_core.rendezvous.seal import HmacSeal, seal_of
 from elastic_core.rendezvous.settings import (
-    KEEP_ALIVE_INTERVAL,
-    KEEP_ALIVE_MAX_ATTEMPT,
     RendezvousSettings,
     RendezvousTimeout,
     advertised_address,
@@ -419,8 +418,8 @@ def create_handler(
     stores: RoundStores | None = None,
     name: str = "",
 ) -> DynamicRendezvousHandler:
-    """A handler over `backend`, with the options of `params` (see `OPTIONS`). The node advertises `params.local_addr`
-    or, if that is unset, the address of this machine on its way to the hosts in the endpoint.
+    """A handler over `backend`, with the options of `params` (see `BACKEND_OPTIONS`). The node advertises
+    `params.local_addr` or, if that is unset, the address of this machine on its way to the hosts in the endpoint.
 
     Args:
         store: what the rounds' stores are made of; None if `stores` gives every round one.

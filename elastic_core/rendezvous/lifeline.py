@@ -17,7 +17,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from elastic_core.support.forks import drop_in_forks
-from elastic_core.support.sockets import bind_at, keep_open, resolve, unbound
+from elastic_core.support.sockets import bind_at, keep_open, resolve_host, unbound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,7 +153,7 @@ class Lifeline:
 
     def _hold(self, seat: Seat, turn: int) -> None:
         """Connect, and wait for the end of the connection. Raises OSError if none can be made."""
-        address = resolve(seat.member.address, seat.lifeline)[0]
+        address = resolve_host(seat.member.address, seat.lifeline)[0]
         with socket.socket(address.family, socket.SOCK_STREAM) as made:
             made.settimeout(_ANSWER)
             keep_open(made, _QUIET)

@@ -7,7 +7,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.hooks.records import Option
+from elastic_core.hooks.backend_options import (
+    BACKEND_OPTIONS,
+    CLOSE,
+    HEARTBEAT,
+    JOIN,
+    KEEP_ALIVE_INTERVAL,
+    KEEP_ALIVE_MAX_ATTEMPT,
+    LAST_CALL,
+)
 from elastic_core.interfaces.handler import check_job
 from elastic_core.support.addresses import hosts_of, reached_at
 
@@ -15,18 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from elastic_core.clock import Duration
+    from elastic_core.hooks.records import Option
     from elastic_core.interfaces.handler import RendezvousParameters
     from elastic_core.interfaces.node import RankPolicy
 
 LOOPBACK = "127.0.0.1"
 _ANY_PORT = 9  # nothing is sent there
-JOIN: Duration = 600.0
-LAST_CALL: Duration = 5.0
-CLOSE: Duration = 60.0
-HEARTBEAT: Duration = 2.0
-CONNECT: Duration = 60.0
-KEEP_ALIVE_INTERVAL: Duration = 1.0
-KEEP_ALIVE_MAX_ATTEMPT = 5
 
 
 def in_seconds(duration: timedelta | float) -> Duration:
@@ -126,26 +128,13 @@ class RendezvousSettings:
         return self.keep_alive_interval * self.keep_alive_max_attempt
 
 
-OPTIONS: tuple[Option, ...] = (
-    Option("join_timeout", float, JOIN, "time for a round to form while no other round runs", "seconds", above=0),
-    Option("last_call_timeout", float, LAST_CALL, "wait of a new job for nodes beyond the minimum", "seconds", least=0),
-    Option("close_timeout", float, CLOSE, "time for the members of an ended round to come back", "seconds", above=0),
-    Option("heartbeat_timeout", float, HEARTBEAT, "silence of the store before it is logged", "seconds", above=0),
-    Option("connect_timeout", float, CONNECT, "time for the store to answer for the first time", "seconds", above=0),
-    Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "time between two beats of a node", "seconds", above=0),
-    Option("keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "missing beats after which a node is gone", least=2),
-    Option("secret_file", str, None, "file of the secret that signs what nodes write; the same as --rdzv-secret-file"),
-)
-"""The options that every backend of dynamic rounds takes."""
-
-
 def settings_of(params: RendezvousParameters) -> RendezvousSettings:
     """The settings in the parameters; an option that is missing has its default.
 
     Raises:
         ConfigurationError: it lists every option with an impossible value.
     """
-    known = options_of(params, OPTIONS)
+    known = options_of(params, BACKEND_OPTIONS)
     timeout = RendezvousTimeout(
         known["join_timeout"], known["last_call_timeout"], known["close_timeout"], known["heartbeat_timeout"]
     )

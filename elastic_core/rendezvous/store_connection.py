@@ -135,13 +135,13 @@ class FactoryConnector:
         except (ElasticError, *FAULTS):
             raise
         except Exception as error:
-            raise unreachable("connecting", self.where, error) from error
+            raise unreachable_error("connecting", self.where, error) from error
 
     def close(self) -> None:
         """The caller that got a connection releases it."""
 
 
-def unreachable(doing: str, where: str, error: BaseException) -> RendezvousConnectionError:
+def unreachable_error(doing: str, where: str, error: BaseException) -> RendezvousConnectionError:
     """The error for a store operation that failed. Raise it `from error`. A stack trace of C++ is cut off."""
     lines = str(error).strip().splitlines()
     said = lines[0].strip() if lines else type(error).__name__
@@ -234,7 +234,7 @@ class Line:
                 raise ConfigurationError(Problem("--rdzv-backend", f"{needed}; repair what is installed")) from error
             if isinstance(error, FAULTS):  # no word about the connection either, but a client may be broken for good
                 raise
-            raise unreachable(doing, self._connector.where, error) from error
+            raise unreachable_error(doing, self._connector.where, error) from error
         finally:
             if self._closed.is_set():
                 self._drop()

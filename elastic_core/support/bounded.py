@@ -19,7 +19,7 @@ class Late(Exception):
     """A call has not returned in time. It goes on in its thread."""
 
 
-class Call(Generic[T]):
+class BackgroundCall(Generic[T]):
     """A call of `action`, which begins immediately. It need not be waited for, and does not keep the process alive. Its
     thread calls `then` once the call has ended."""
 
@@ -72,7 +72,7 @@ def within(limit: Duration, action: Callable[[], T], where: str) -> T:
         RendezvousConnectionError: the time is over. The message names `where`.
     """
     try:
-        return Call(action).result(limit)
+        return BackgroundCall(action).result(limit)
     except Late:
         raise RendezvousConnectionError(
             f"expected an answer from the store at {where} within {limit:g} s, found none; it may be paused, or out of "

@@ -25,7 +25,7 @@ _MOST_LINKS = 40  # as many as the kernel follows
 _EVERYBODY = ["0", "0", "4294967295"]  # the map of users where every user is known
 
 
-def distrust(path: Path) -> str:
+def why_untrusted(path: Path) -> str:
     """Why others than this user and root can decide what is found at the absolute `path`; empty if nobody can. Each
     folder and link on the way counts: who can rename one of them, or point it elsewhere, decides as well. Raises
     OSError, if there is nothing.

@@ -24,7 +24,7 @@ def drop_in_forks(owner: Droppable) -> None:
     _owners.add(owner)
 
 
-def forget(owner: Droppable) -> None:
+def stop_dropping(owner: Droppable) -> None:
     """Stop calling `owner.drop()`: it holds nothing any more. Idempotent."""
     _owners.discard(owner)
 

@@ -33,7 +33,7 @@ _PLAIN = {
 _ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)  # from a machine that is there
 
 
-def plain(error: OSError) -> str:
+def error_text(error: OSError) -> str:
     """The meaning of a socket's error, in plain words."""
     if isinstance(error, TimeoutError):
         return "timed out"
@@ -70,7 +70,7 @@ class Address:
         return joined_host_port(self.host, self.port)
 
 
-def is_local(address: Address) -> bool:
+def is_local_address(address: Address) -> bool:
     """Whether the address belongs to this machine: a socket can be bound to it."""
     return not cannot_bind(address.family, (address.host, 0, *address.sockaddr[2:]))
 
@@ -78,14 +78,14 @@ def is_local(address: Address) -> bool:
 def cannot_bind(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> str:
     """Why a server cannot listen at the address now; empty if it can."""
     try:
-        with bound(family, sockaddr) as sock:
+        with bound_socket(family, sockaddr) as sock:
             sock.listen(1)  # two sockets may be bound to the address, but only one may listen
     except OSError as error:
-        return plain(error)
+        return error_text(error)
     return ""
 
 
-def resolve(host: str, port: int) -> list[Address]:
+def resolve_host(host: str, port: int) -> list[Address]:
     """All addresses of a name, in the system's order of preference. An IPv4 address that is mapped into IPv6, as
     /etc/hosts may have it, becomes the IPv4 address, because a socket for IPv6 alone cannot be bound to it.
 
@@ -108,7 +108,7 @@ def _unmapped(host: str) -> str:
     return host.removeprefix("::ffff:") if "." in host else host
 
 
-def connected(address: Address, timeout: Duration) -> tuple[str, str]:
+def try_connect(address: Address, timeout: Duration) -> tuple[str, str]:
     """Connect, and close the connection. Returns the error in plain words (empty: a server listens), and the local
     address of the connection, at which other machines reach this one."""
     try:
@@ -117,11 +117,13 @@ def connected(address: Address, timeout: Duration) -> tuple[str, str]:
             sock.connect(address.sockaddr)
             return "", _unmapped(str(sock.getsockname()[0]))
     except OSError as error:
-        return plain(error), ""
+        return error_text(error), ""
 
 
 def unreachable(
-    targets: Mapping[str, tuple[str, int]], seconds: Duration, resolver: Callable[[str, int], list[Address]] = resolve
+    targets: Mapping[str, tuple[str, int]],
+    seconds: Duration,
+    resolver: Callable[[str, int], list[Address]] = resolve_host,
 ) -> set[str]:
     """The names of those targets (host and port by name) from which no answer comes within so many seconds. A refused
     connection is an answer. All are tried at the same time: one host whose name takes long delays no other."""
@@ -148,7 +150,7 @@ def unreachable(
     return silent
 
 
-def bound(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.socket:
+def bound_socket(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.socket:
     """A socket that is bound to the address and does not listen yet; `::` stands for IPv4 and IPv6. Raises OSError, and
     OverflowError if the port is out of range."""
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -164,21 +166,21 @@ def bound(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.soc
 
 
 def bound_everywhere(port: int) -> socket.socket:
-    """Like `bound`, for the port on all addresses: IPv4 and IPv6 where the machine has both."""
+    """Like `bound_socket`, for the port on all addresses: IPv4 and IPv6 where the machine has both."""
     try:
-        return bound(socket.AF_INET6, ("::", port))
+        return bound_socket(socket.AF_INET6, ("::", port))
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise
-    return bound(socket.AF_INET, ("0.0.0.0", port))
+    return bound_socket(socket.AF_INET, ("0.0.0.0", port))
 
 
 def bound_at(host: str, port: int) -> socket.socket:
-    """Like `bound`, for the port at the address that `host` is, if it is one of this machine's; on all addresses, if it
-    is a name: that may be another address for other machines than for this one."""
+    """Like `bound_socket`, for the port at the address that `host` is, if it is one of this machine's; on all
+    addresses, if it is a name: that may be another address for other machines than for this one."""
     if (own := _own_address(host, port)) is not None:
         with contextlib.suppress(OSError):  # the address may be that of a gateway to this machine
-            return bound(own.family, own.sockaddr)
+            return bound_socket(own.family, own.sockaddr)
     return bound_everywhere(port)
 
 
@@ -187,7 +189,7 @@ def _own_address(host: str, port: int = 0) -> Address | None:
     if (ip_address(host) is None or "%" in host) and not is_loopback(host):
         return None
     with contextlib.suppress(OSError):
-        return min(resolve(host, port), key=lambda address: address.family != socket.AF_INET)
+        return min(resolve_host(host, port), key=lambda address: address.family != socket.AF_INET)
     return None
 
 

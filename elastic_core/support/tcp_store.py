@@ -18,7 +18,7 @@ from typing import Any
 _TIMEOUT = timedelta(seconds=300)
 
 
-def start_server(sock: socket.socket, distributed: Any) -> Any:
+def start_tcp_store(sock: socket.socket, distributed: Any) -> Any:
     """A TCPStore that serves on this listening socket until it is garbage-collected; it owns the socket. `distributed`
     is the module `torch.distributed`."""
     host, port = sock.getsockname()[:2]
@@ -44,7 +44,7 @@ def main() -> None:
                 break
             stores.clear()
             if descriptors:
-                stores.append(start_server(socket.socket(fileno=descriptors[0]), distributed))
+                stores.append(start_tcp_store(socket.socket(fileno=descriptors[0]), distributed))
             control.send(message)
         os._exit(0)
 

@@ -97,7 +97,7 @@ class WorkersStore:
         sock = self._reservation.listen(BACKLOG)
         self._reservation = None
         if is_here:
-            self._store = tcp_store.start_server(sock, importlib.import_module("torch.distributed"))
+            self._store = tcp_store.start_tcp_store(sock, importlib.import_module("torch.distributed"))
         else:
             self._host = self._host or _Host()
             self._host.serve(sock)

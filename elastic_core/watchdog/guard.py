@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-CLIENT = "ELASTIC_TIMER_CLIENT"
+CLIENT_VARIABLE = "ELASTIC_TIMER_CLIENT"
 """The variable by which a watchdog names the maker of its client: `module:name` of a function without arguments, which
 is called in the worker."""
 
@@ -118,23 +118,25 @@ def _in_this_thread(place: str) -> str:
 @functools.cache
 def _watchdogs() -> TimerClient:
     """The client that the variable of the agent's watchdog names."""
-    maker = os.environ.get(CLIENT, "")
+    maker = os.environ.get(CLIENT_VARIABLE, "")
     module, _, name = maker.partition(":")
     if not name:
         raise RuntimeError(
-            f"expected a watchdog for the timers of this process, found none: {CLIENT} is {maker!r}; start the script "
-            "with `elastic run --watchdog=file` (pip install elastic-file-timer), or call "
+            f"expected a watchdog for the timers of this process, found none: {CLIENT_VARIABLE} is {maker!r}; start "
+            "the script with `elastic run --watchdog=file` (pip install elastic-file-timer), or call "
             "elastic_core.watchdog.configure with a client"
         )
     try:
         client = getattr(importlib.import_module(module), name)()
     except Exception as error:
         raise RuntimeError(
-            f"expected that {maker} of {CLIENT} makes a timer client, found {type(error).__name__}: {error}; is the "
-            "watchdog's distribution installed where the workers run?"
+            f"expected that {maker} of {CLIENT_VARIABLE} makes a timer client, found {type(error).__name__}: {error}; "
+            "is the watchdog's distribution installed where the workers run?"
         ) from error
     if not isinstance(client, TimerClient):
-        raise RuntimeError(f"expected that {maker} of {CLIENT} makes a TimerClient, found {type(client).__name__}")
+        raise RuntimeError(
+            f"expected that {maker} of {CLIENT_VARIABLE} makes a TimerClient, found {type(client).__name__}"
+        )
     return client
 
 

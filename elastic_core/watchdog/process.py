@@ -8,7 +8,7 @@ _STATE = 0
 _STARTED = 19  # the 22nd field of /proc/PID/stat; the name of the program, the second, may hold anything and is skipped
 
 
-def start_time(pid: int) -> int | None:
+def process_start_time(pid: int) -> int | None:
     """When the process was started, in ticks since the machine was; None if no such process runs."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -17,7 +17,7 @@ def start_time(pid: int) -> int | None:
         return None
 
 
-def runs(pid: int, started: int | None) -> bool:
+def process_runs(pid: int, started: int | None) -> bool:
     """Whether the process runs that was started then; at any time if that is not known."""
-    found = start_time(pid)
+    found = process_start_time(pid)
     return found is not None and (started is None or found == started)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_core.clock import Instant, SystemClock, later
 from elastic_core.watchdog.deadlines import Deadlines, Timer
 from elastic_core.watchdog.guard import TimerClient, TimerRequest
-from elastic_core.watchdog.process import runs, start_time
+from elastic_core.watchdog.process import process_runs, process_start_time
 
 if TYPE_CHECKING:
     from elastic_core.clock import Duration
@@ -206,7 +206,7 @@ class LocalTimerServer(TimerServer):
                 self._timers.pop((request.worker_id, request.scope_id), None)
             else:
                 self._timers[request.worker_id, request.scope_id] = request
-                self._started[request.worker_id] = start_time(request.worker_id)
+                self._started[request.worker_id] = process_start_time(request.worker_id)
 
     def clear_timers(self, worker_ids: set[Any]) -> None:
         self._timers = {key: request for key, request in self._timers.items() if key[0] not in worker_ids}
@@ -222,7 +222,7 @@ class LocalTimerServer(TimerServer):
     def _reap_worker(self, worker_id: Any) -> bool:
         """The process that asked for the timer, and not a later one that got its id."""
         try:
-            if runs(worker_id, self._started.get(worker_id)):
+            if process_runs(worker_id, self._started.get(worker_id)):
                 os.kill(worker_id, signal.SIGKILL)
         except ProcessLookupError:
             pass

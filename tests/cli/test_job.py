@@ -26,7 +26,7 @@ from pathlib import Path
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.hooks import RendezvousBackendRecord, hookimpl
 from elastic_core.interfaces.backend import RendezvousBackend
-from elastic_core.rendezvous import OPTIONS
+from elastic_core.plugin import BACKEND_OPTIONS
 
 
 class FileBackend(RendezvousBackend):
@@ -82,7 +82,7 @@ class Server:
 
 @hookimpl
 def elastic_rendezvous_backends():
-    return [RendezvousBackendRecord("toy", "a test", print, OPTIONS, (), FileBackend, Server)]
+    return [RendezvousBackendRecord("toy", "a test", print, BACKEND_OPTIONS, (), FileBackend, Server)]
 """
 
 

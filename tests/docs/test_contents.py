@@ -19,8 +19,18 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 API = {page.stem: page.read_text() for page in (DOCS / "api").glob("*.md")}
 PUBLIC = {
-    *("agent", "errors", "events", "health", "hooks", "interfaces", "launch", "metrics", "multiprocessing"),
-    *("rendezvous", "watchdog"),
+    *(
+        "agent",
+        "errors",
+        "events",
+        "health",
+        "launch",
+        "metrics",
+        "multiprocessing",
+        "plugin",
+        "rendezvous",
+        "watchdog",
+    ),
 }
 
 
@@ -41,7 +51,7 @@ def test_every_public_module_has_a_page():
     assert set(API) == PUBLIC
 
 
-@pytest.mark.parametrize("name", sorted(PUBLIC - {"interfaces"}))
+@pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_a_page_is_about_its_module(name):
     first, *below = documented(API[name])
     assert first == f"elastic_core.{name}"
@@ -52,19 +62,6 @@ def test_a_page_is_about_its_module(name):
 def test_errors_are_described_once():
     errors = {name for name in elastic_core.rendezvous.__all__ if hasattr(elastic_core.errors, name)}
     assert excluded(API["rendezvous"]) == errors
-
-
-def test_every_interface_is_described_once():
-    modules = {path.stem for path in (ROOT / "elastic_core" / "interfaces").glob("*.py")} - {"__init__"}
-    here = {name.rpartition(".")[2] for name in documented(API["interfaces"])}
-    for name in modules - here:
-        assert f"`{name}`" in API["interfaces"] or f"`elastic_core.interfaces.{name}`" in API["interfaces"]
-    elsewhere = set(elastic_core.rendezvous.__all__) | {"HealthCheckServer"}
-    assert excluded(API["interfaces"]) <= elsewhere
-    for name in here:
-        module = vars(import_module(f"elastic_core.interfaces.{name}"))
-        mine = {key for key, value in module.items() if getattr(value, "__module__", "") == module["__name__"]}
-        assert mine & elsewhere <= excluded(API["interfaces"]), name
 
 
 def test_what_authors_give_to_a_contract_is_described():
@@ -148,7 +145,7 @@ def test_times_in_the_concepts_are_those_of_the_code():
     text = "\n".join(page.read_text() for page in (DOCS / "concepts").glob("*.md"))
     told = re.findall(r"`(\w+_timeout|keep_alive_interval)`(?:,| \()\s*([\d.]+) s\b", text)
     assert {name for name, _ in told} >= {"join_timeout", "last_call_timeout", "close_timeout", "keep_alive_interval"}
-    defaults = {option.name: option.default for option in elastic_core.rendezvous.OPTIONS}
+    defaults = {option.name: option.default for option in elastic_core.plugin.BACKEND_OPTIONS}
     assert [(name, value) for name, value in told if defaults[name] != float(value)] == []
     window = defaults["keep_alive_interval"] * defaults["keep_alive_max_attempt"]
     assert f"times `keep_alive_max_attempt` ({window:g} s)" in text

@@ -29,7 +29,7 @@ NO_VARIABLES = {
     *("CERTIFICATE_VERIFY_FAILED", "KEY_VALUES_MISMATCH", "WRONG_VERSION"),  # OpenSSL says so
     *("TCP_KEEPIDLE", "TCP_KEEPINTVL"),  # of sockets
     *("DEADLINE_EXCEEDED", "PERMISSION_DENIED"),  # gRPC's codes
-    "DEFAULT_ROLE",  # a name of Python's
+    *("BACKEND_OPTIONS", "DEFAULT_ROLE", "POINTER_PATIENCE"),  # names of Python's
     *("SC_PAGE_SIZE", "SC_PHYS_PAGES"),  # what sysconf is asked for
     *("GROUP_", "ROLE_", "TORCHELASTIC_"),  # with which names begin
     *("GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),  # the same
@@ -52,6 +52,7 @@ OF_OTHERS = {
 """Variables that the pages name and the code does not read."""
 
 CONSTANTS = {
+    "BACKEND_OPTIONS",
     "DEFAULT_GROUP",
     "DEFAULT_ROLE",
     "EXIT_CODE_MEANING",

@@ -14,7 +14,7 @@ import tracing
 from blocks import ROOT, Shell, free_port
 from steps import is_call_of, names_in, of_page, told_in
 
-from elastic_core.rendezvous import OPTIONS
+from elastic_core.plugin import BACKEND_OPTIONS
 
 PAGE = (ROOT / "docs" / "onboarding.md").read_text()
 TITLE = "One round of several nodes, traced"
@@ -101,7 +101,7 @@ def test_the_files_of_a_join_are_named(traced):
 
 
 def test_a_node_is_lost_after_so_many_beats():
-    (attempts,) = (option.default for option in OPTIONS if option.name == "keep_alive_max_attempt")
+    (attempts,) = (option.default for option in BACKEND_OPTIONS if option.name == "keep_alive_max_attempt")
     assert {5: "after five beats"}[attempts] in STEPS[5]
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from elastic_core.config import SPECS
 from elastic_core.log import EVENTS
-from elastic_core.rendezvous import OPTIONS
+from elastic_core.plugin import BACKEND_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text()
 TUNING, TROUBLE = PAGE.split("\n## When something goes wrong\n")
-DEFAULTS = {option.name: option.default for option in OPTIONS}
+DEFAULTS = {option.name: option.default for option in BACKEND_OPTIONS}
 ROWS = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in re.findall(r"^\| .*", TROUBLE, re.M)[1:]]
 QUOTED = [words for row in ROWS for words in re.findall(r"`([^`]+)`", row[1])]
 

@@ -21,7 +21,7 @@ from elastic_core.operate.doctor.peers import (
     judged_peers,
 )
 from elastic_core.rendezvous.over_state import with_roster
-from elastic_core.support.bounded import Call
+from elastic_core.support.bounded import BackgroundCall
 
 SAME = {"elastic-core": "1", "Python": "3.11", "torch": "2.13"}
 
@@ -123,7 +123,7 @@ def test_three_meet_over_a_backend_of_two_methods(memory_backend):
         return Doctor(with_roster(backend, clock), name, card(name, port=ord(name) - 96), clock, pause, reach)
 
     doctors = [doctor("a"), doctor("b"), doctor("c")]
-    calls = [Call(lambda doctor=doctor: doctor.meet(3, 30.0)) for doctor in doctors]
+    calls = [BackgroundCall(lambda doctor=doctor: doctor.meet(3, 30.0)) for doctor in doctors]
     a, b, c = (call.result(60.0) for call in calls)
     assert set(a.cards) == {"b", "c"}
     assert (b.reached(Stage.TOLD), set(c.cards)) == (True, {"a", "b"})

@@ -18,7 +18,7 @@ from elastic_core.operate.commands import DoctorOptions
 from elastic_core.operate.doctor.examine import Answered, examined, judged_store
 from elastic_core.operate.doctor.finding import Check, Level, Report, as_dict, as_text, fault, note, ok, warning
 from elastic_core.operate.doctor.machine import Torch
-from elastic_core.rendezvous import OPTIONS
+from elastic_core.plugin import BACKEND_OPTIONS
 from elastic_core.rendezvous.codec import encoded_state
 from elastic_core.rendezvous.model import RoundId, State, closed
 
@@ -77,7 +77,9 @@ def found(plugins):
     it waits, no time passes: nothing is slow, however slow this machine is."""
 
     def found(opened, wish=None, serve=None, **values):
-        record = RendezvousBackendRecord("toy", "a test", print, options=OPTIONS, open_backend=opened, serve=serve)
+        record = RendezvousBackendRecord(
+            "toy", "a test", print, options=BACKEND_OPTIONS, open_backend=opened, serve=serve
+        )
         settings = settings_from({"rdzv_backend": "toy", "rdzv_endpoint": "/f.db", "rdzv_id": "job", **values})
         wish = wish or DoctorOptions(timeout=60.0)
         clock = None if wish.peers else FakeClock()

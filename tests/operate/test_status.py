@@ -14,14 +14,17 @@ from elastic_core.interfaces.node import Node
 from elastic_core.operate.snapshot import Phase, Standing
 from elastic_core.operate.status import status
 from elastic_core.operate.target import Target, parameters
-from elastic_core.rendezvous import OPTIONS, DynamicRendezvousHandler, RendezvousSettings, RendezvousTimeout
+from elastic_core.plugin import BACKEND_OPTIONS
+from elastic_core.rendezvous import DynamicRendezvousHandler, RendezvousSettings, RendezvousTimeout
 from elastic_core.rendezvous.round_stores import PrefixedStores
 
 
 @pytest.fixture
 def look(job, plugins):
     def look(backend, target=None, **more):
-        record = RendezvousBackendRecord("toy", "a test", print, options=OPTIONS, open_backend=lambda params: backend)
+        record = RendezvousBackendRecord(
+            "toy", "a test", print, options=BACKEND_OPTIONS, open_backend=lambda params: backend
+        )
         return status(target or job.target, plugins(record), 60.0, **more)
 
     return look
@@ -63,7 +66,7 @@ def test_what_goes_wrong_in_time_is_raised(look, fixed_backend):
 
 
 def test_what_a_backend_is_opened_with(plugins):
-    record = RendezvousBackendRecord("toy", "a test", print, options=OPTIONS, open_backend=print)
+    record = RendezvousBackendRecord("toy", "a test", print, options=BACKEND_OPTIONS, open_backend=print)
     params = parameters(Target("toy", "h:1", "j", {"last-call-timeout": "2"}), plugins(record), 3.0)
     assert (params.backend, params.endpoint, params.run_id, params.node) == ("toy", "h:1", "j", None)
     assert (params.get("join_timeout"), params.get("last_call_timeout")) == (3.0, 2.0)

@@ -8,7 +8,8 @@ from elastic_testing import MemoryBackend, SharedMemory
 from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import ConfigurationError
 from elastic_core.interfaces.node import Node
-from elastic_core.rendezvous import OPTIONS, RendezvousParameters, create_handler
+from elastic_core.plugin import BACKEND_OPTIONS
+from elastic_core.rendezvous import RendezvousParameters, create_handler
 from elastic_core.support.addresses import reached_at
 
 
@@ -28,7 +29,7 @@ def create():
 
 def test_options_have_the_defaults_that_they_show(create):
     settings = create().settings
-    shown = {option.name: option.default for option in OPTIONS}
+    shown = {option.name: option.default for option in BACKEND_OPTIONS}
     assert shown == {
         "join_timeout": settings.timeout.join.total_seconds(),
         "last_call_timeout": settings.timeout.last_call.total_seconds(),

@@ -12,7 +12,8 @@ from elastic_core.builtin.memory_store import MemoryStore
 from elastic_core.errors import ConfigurationError, RendezvousConnectionError
 from elastic_core.hooks.records import Option, StoreRecord
 from elastic_core.interfaces.node import Node
-from elastic_core.rendezvous import OPTIONS, RendezvousParameters
+from elastic_core.plugin import BACKEND_OPTIONS
+from elastic_core.rendezvous import RendezvousParameters
 from elastic_core.rendezvous.from_store import record_of
 
 URL = Option("url", str, None, "the server")
@@ -83,7 +84,7 @@ def test_it_is_named_and_described_like_the_store_and_has_its_options_too(server
     assert (backend.name, backend.aliases) == ("mine", ("my",))
     assert backend.summary == "nodes meet at a server of mine"
     names = [option.name for option in backend.options]
-    assert names == [*(option.name for option in OPTIONS), "outage_grace", "ttl"]
+    assert names == [*(option.name for option in BACKEND_OPTIONS), "outage_grace", "ttl"]
     assert not backend.forkable
 
 

@@ -14,7 +14,7 @@ from elastic_core.interfaces.node import Member
 from elastic_core.rendezvous import lifeline
 from elastic_core.rendezvous.lifeline import Lifeline
 from elastic_core.rendezvous.seats import Seat
-from elastic_core.support.sockets import resolve
+from elastic_core.support.sockets import resolve_host
 
 pytestmark = pytest.mark.integration
 
@@ -42,7 +42,7 @@ class Watcher:
 
     def _resolve(self, host, port):
         self.tried.put(port)
-        return resolve(host, port)
+        return resolve_host(host, port)
 
 
 class Watched:

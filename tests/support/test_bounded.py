@@ -10,7 +10,7 @@ import pytest
 from elastic_testing import Background, eventually
 
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.support.bounded import Call, Late, within
+from elastic_core.support.bounded import BackgroundCall, Late, within
 
 LONG = 60.0
 
@@ -25,13 +25,13 @@ def go_on():
 
 def test_a_call_has_begun_before_anybody_waits_for_it(go_on):
     begun = threading.Event()
-    call = Call(lambda: begun.set() or go_on.wait(LONG))
+    call = BackgroundCall(lambda: begun.set() or go_on.wait(LONG))
     assert begun.wait(LONG)
     assert not call.wait(0.0)
 
 
 def test_its_value_is_to_be_had_as_often_as_one_likes():
-    call = Call(lambda: 7)
+    call = BackgroundCall(lambda: 7)
     assert call.wait(LONG)
     assert [call.result(), call.result(LONG)] == [7, 7]
 
@@ -41,7 +41,7 @@ def test_what_it_raises_is_raised_in_the_thread_that_waits(error):
     def fails():
         raise error
 
-    call = Call(fails)
+    call = BackgroundCall(fails)
     for _ in range(2):
         with pytest.raises(type(error)) as caught:
             call.result(LONG)
@@ -49,7 +49,7 @@ def test_what_it_raises_is_raised_in_the_thread_that_waits(error):
 
 
 def test_one_that_hangs_is_late_and_may_still_come_back(go_on):
-    call = Call(lambda: go_on.wait(LONG) and "at last")
+    call = BackgroundCall(lambda: go_on.wait(LONG) and "at last")
     with pytest.raises(Late):
         call.result(0.01)
     go_on.set()
@@ -57,7 +57,7 @@ def test_one_that_hangs_is_late_and_may_still_come_back(go_on):
 
 
 def test_to_interrupt_lets_whoever_waits_go_on_now_and_later(go_on):
-    call = Call(lambda: go_on.wait(LONG))
+    call = BackgroundCall(lambda: go_on.wait(LONG))
     waiting = [Background(lambda: call.wait(LONG * 3)) for _ in range(2)]
     call.interrupt()
     assert [one.result() for one in (*waiting, Background(lambda: call.wait(LONG * 3)))] == [False] * 3
@@ -68,7 +68,7 @@ def test_to_interrupt_lets_whoever_waits_go_on_now_and_later(go_on):
 
 @pytest.mark.integration
 def test_one_that_hangs_does_not_keep_the_process_alive():
-    code = "import threading; from elastic_core.support.bounded import Call; Call(threading.Event().wait)"
+    code = "from threading import Event; from elastic_core.support import bounded; bounded.BackgroundCall(Event().wait)"
     assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == 0
 
 

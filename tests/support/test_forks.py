@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from elastic_core.support.forks import drop_in_forks, forget
+from elastic_core.support.forks import drop_in_forks, stop_dropping
 
 pytestmark = pytest.mark.integration
 
@@ -81,8 +81,8 @@ def test_owners_that_are_gone_are_not_asked(pipe, fork, told):
 def test_owners_that_are_forgotten_are_not_asked(pipe, fork, told):
     owner = Owner(pipe[1])
     drop_in_forks(owner)
-    forget(owner)
-    forget(owner)
+    stop_dropping(owner)
+    stop_dropping(owner)
     fork()
     assert told() == []
 

@@ -15,10 +15,10 @@ from elastic_core.support.sockets import (
     Address,
     PortReservation,
     cannot_bind,
-    connected,
-    is_local,
-    plain,
-    resolve,
+    error_text,
+    is_local_address,
+    resolve_host,
+    try_connect,
     unreachable,
 )
 
@@ -135,18 +135,18 @@ def busy():
 
 def test_where_somebody_listens_nobody_else_can_and_one_can_connect(busy):
     assert cannot_bind(busy.family, busy.sockaddr) == "already in use"
-    assert connected(busy, 10) == ("", "127.0.0.1")
+    assert try_connect(busy, 10) == ("", "127.0.0.1")
 
 
 def test_where_nobody_listens_one_can_and_a_connection_is_refused(quiet_port):
     quiet = Address(socket.AF_INET, ("127.0.0.1", quiet_port))
     assert cannot_bind(quiet.family, quiet.sockaddr) == ""
-    assert connected(quiet, 10) == (REFUSED, "")
+    assert try_connect(quiet, 10) == (REFUSED, "")
 
 
 def test_an_address_of_this_machine_is_told_from_others(busy):
-    assert is_local(busy)
-    assert not is_local(Address(socket.AF_INET, (NOWHERE, 1)))
+    assert is_local_address(busy)
+    assert not is_local_address(Address(socket.AF_INET, (NOWHERE, 1)))
 
 
 @pytest.mark.parametrize(
@@ -160,20 +160,20 @@ def test_an_address_of_this_machine_is_told_from_others(busy):
     ],
 )
 def test_errors_are_told_in_plain_words(error, words):
-    assert plain(error) == words
+    assert error_text(error) == words
 
 
 def test_a_name_is_resolved_to_addresses_each_once():
-    assert "127.0.0.1:7" in map(str, resolve("localhost", 7))
-    assert [address.host for address in resolve("::ffff:127.0.0.1", 7)] == ["127.0.0.1"]
-    (found,) = resolve("127.0.0.2", 7)
+    assert "127.0.0.1:7" in map(str, resolve_host("localhost", 7))
+    assert [address.host for address in resolve_host("::ffff:127.0.0.1", 7)] == ["127.0.0.1"]
+    (found,) = resolve_host("127.0.0.2", 7)
     assert (found.host, found.port, found.is_loopback) == ("127.0.0.2", 7, True)
 
 
 @pytest.mark.parametrize("name", ["a..b", "x" * 64 + ".example", "no.such.host.invalid"])
 def test_a_name_that_nobody_knows_has_no_address(name):
     with pytest.raises(socket.gaierror):
-        resolve(name, 7)
+        resolve_host(name, 7)
 
 
 def test_a_link_local_address_is_told_with_its_interface():
@@ -199,7 +199,7 @@ def test_a_name_that_takes_long_delays_no_other_host(busy):
     def resolver(host, port):
         if host == "slow":
             known.wait(60)
-        return resolve("127.0.0.1", port)
+        return resolve_host("127.0.0.1", port)
 
     targets = {"slow": ("slow", busy.port), "up": ("up", busy.port)}
     try:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from elastic_core.watchdog import TimerClient, expires
-from elastic_core.watchdog.guard import CLIENT
+from elastic_core.watchdog.guard import CLIENT_VARIABLE
 
 pytestmark = pytest.mark.integration
 
@@ -91,7 +91,7 @@ def test_a_time_that_is_none(after):
 
 
 def run(script, **environ):
-    plain = {name: value for name, value in os.environ.items() if name != CLIENT}
+    plain = {name: value for name, value in os.environ.items() if name != CLIENT_VARIABLE}
     return subprocess.run(
         [sys.executable, "-c", script], env={**plain, **environ}, timeout=LIMIT_S, capture_output=True, text=True
     )
@@ -101,7 +101,7 @@ def test_without_a_watchdog_the_error_says_how_to_get_one():
     done = run("from elastic_core.watchdog import expires\nwith expires(1): print('entered')")
     assert done.stdout == ""
     assert "RuntimeError" in done.stderr
-    for word in ("elastic run --watchdog=file", "pip install elastic-file-timer", "configure", CLIENT):
+    for word in ("elastic run --watchdog=file", "pip install elastic-file-timer", "configure", CLIENT_VARIABLE):
         assert word in done.stderr
 
 
@@ -127,13 +127,13 @@ def printing(tmp_path):
 
 def test_the_client_is_the_one_of_the_agents_watchdog(printing):
     script = "from elastic_core.watchdog import expires\nfor step in 'ab':\n  with expires(1, step): pass"
-    done = run(script, **printing, **{CLIENT: "printing:Printing"})
+    done = run(script, **printing, **{CLIENT_VARIABLE: "printing:Printing"})
     assert (done.stdout.splitlines(), done.stderr) == (["acquire a 1", "release a 1", "acquire b 1", "release b 1"], "")
 
 
 def test_configure_goes_first(printing):
     script = f"from elastic_core.watchdog import configure, expires{PRINTING}\nconfigure(Printing())"
-    done = run(script + "\nwith expires(1, 'x'): pass", **{CLIENT: "missing:thing"})
+    done = run(script + "\nwith expires(1, 'x'): pass", **{CLIENT_VARIABLE: "missing:thing"})
     assert (done.stdout, done.stderr) == ("acquire x 1\nrelease x 1\n", "")
 
 
@@ -147,7 +147,7 @@ if os.fork() == 0:
     os._exit(0) if not print(end='', flush=True) else None
 os.wait()
 """
-    done = run(script, **printing, **{CLIENT: "printing:Printing", "PYTHONUNBUFFERED": "1"})
+    done = run(script, **printing, **{CLIENT_VARIABLE: "printing:Printing", "PYTHONUNBUFFERED": "1"})
     assert done.stdout.splitlines() == ["acquire parent 1", "release parent 1", "acquire child 2", "release child 2"]
 
 
@@ -162,7 +162,9 @@ os.wait()
 )
 def test_a_client_that_cannot_be_made(printing, maker, words):
     done = run(
-        "from elastic_core.watchdog import expires\nwith expires(1): print('entered')", **printing, **{CLIENT: maker}
+        "from elastic_core.watchdog import expires\nwith expires(1): print('entered')",
+        **printing,
+        **{CLIENT_VARIABLE: maker},
     )
     assert done.stdout == ""
     assert words in done.stderr.splitlines()[-1]

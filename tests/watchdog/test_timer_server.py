@@ -215,7 +215,7 @@ def test_a_process_that_hangs_is_killed_at_once(start, shared, worker):
 @pytest.mark.integration
 def test_a_later_process_of_the_same_id_is_not_killed(start, shared, worker, monkeypatch, capsys):
     with monkeypatch.context() as earlier:
-        earlier.setattr(timer_server, "start_time", lambda pid: 1)
+        earlier.setattr(timer_server, "process_start_time", lambda pid: 1)
         start(LocalTimerServer(shared))
         shared.put(due(worker.pid, 0.1))
         logged(capsys, "it was ended")

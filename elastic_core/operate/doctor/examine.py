@@ -29,7 +29,7 @@ from elastic_core.operate.observation import GRACE
 from elastic_core.operate.target import Target, opened, parameters, with_secret
 from elastic_core.rendezvous.codec import decoded_state
 from elastic_core.rendezvous.seal import seal_of
-from elastic_core.support.bounded import Call, within
+from elastic_core.support.bounded import BackgroundCall, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,7 +87,7 @@ class _Examination:
         settings, workers = self.settings, self.settings.nproc_per_node
         for_torch = max(_FOR_TORCH, self.options.timeout)
         kind = workers if isinstance(workers, str) and workers != "cpu" else "auto"
-        torch = Call(lambda: self.ask_torch(kind, for_torch))
+        torch = BackgroundCall(lambda: self.ask_torch(kind, for_torch))
         yield machine.judged_versions(machine.versions_of(self.manager, own_version()))
         yield from machine.judged_plugins(self.manager)
         yield from machine.judged_choices(settings, self.manager)

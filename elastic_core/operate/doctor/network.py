@@ -24,7 +24,7 @@ from elastic_core.support.addresses import (
     seen_from_outside,
     split_host_port,
 )
-from elastic_core.support.bounded import Call, Late
+from elastic_core.support.bounded import BackgroundCall, Late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -150,18 +150,20 @@ class Connected:
         return self.problem == sockets.REFUSED
 
 
-def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sockets.resolve) -> Resolved:
+def resolved(place: Place, limit: Duration, clock: Clock, look_up: LookUp = sockets.resolve_host) -> Resolved:
     """Look the place up, for `limit` seconds at most: the resolver itself may take half a minute to give up."""
     begun = clock.now()
     try:
-        found = Call(lambda: look_up(place.host, place.port)).result(limit)
+        found = BackgroundCall(lambda: look_up(place.host, place.port)).result(limit)
     except Late:
         return Resolved(place, problem=f"no answer within {limit:g} s")
     except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one
         why = getattr(error, "strerror", None) or str(error)
         return Resolved(place, seconds=clock.now() - begun, problem=why)
     seconds = clock.now() - begun
-    return Resolved(place, tuple(Address(it.family, it.sockaddr, sockets.is_local(it)) for it in found), seconds)
+    return Resolved(
+        place, tuple(Address(it.family, it.sockaddr, sockets.is_local_address(it)) for it in found), seconds
+    )
 
 
 def looked_up_backwards(host: str, limit: Duration, clock: Clock, reverse: Reverse = socket.getnameinfo) -> Reversed:
@@ -171,7 +173,7 @@ def looked_up_backwards(host: str, limit: Duration, clock: Clock, reverse: Rever
     address = ip_address(host.partition("%")[0])
     mapped = f"::ffff:{address}" if address is not None and address.version == 4 else host
     try:
-        name, _ = Call(lambda: reverse((mapped, 0, 0, 0), socket.NI_NUMERICSERV)).result(limit)
+        name, _ = BackgroundCall(lambda: reverse((mapped, 0, 0, 0), socket.NI_NUMERICSERV)).result(limit)
     except Late:
         return Reversed(mapped)
     except (OSError, UnicodeError):
@@ -182,7 +184,7 @@ def looked_up_backwards(host: str, limit: Duration, clock: Clock, reverse: Rever
 def connected(address: Address, limit: Duration, clock: Clock) -> Connected:
     """Connect and hang up."""
     begun = clock.now()
-    problem, ours = sockets.connected(address, limit)
+    problem, ours = sockets.try_connect(address, limit)
     return Connected(address, problem, clock.now() - begun, ours)
 
 
@@ -253,7 +255,7 @@ def surroundings_of(
 
 
 def _at_once(look: Callable[[T, Duration, Clock], R], items: Iterable[T], limit: Duration, clock: Clock) -> list[R]:
-    calls = [Call(partial(look, item, limit, clock)) for item in items]
+    calls = [BackgroundCall(partial(look, item, limit, clock)) for item in items]
     return [call.result(limit + _MARGIN) for call in calls]
 
 
@@ -275,7 +277,7 @@ def _advertised(
     if own is not None and (stays_here or not (is_loopback(own) and means_this_machine(places[0].host))):
         return seen_from_outside(own, places[0].host)
     with contextlib.suppress(Late):
-        return Call(lambda: address_towards((place.host, place.port) for place in places)).result(limit)
+        return BackgroundCall(lambda: address_towards((place.host, place.port) for place in places)).result(limit)
     return None
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import later
 from elastic_core.operate.doctor.finding import Check, fault, ok, warning
-from elastic_core.support.bounded import Call, Late
-from elastic_core.support.sockets import plain
+from elastic_core.support.bounded import BackgroundCall, Late
+from elastic_core.support.sockets import error_text
 from elastic_core.text import in_one_line
 
 if TYPE_CHECKING:
@@ -159,7 +159,9 @@ class Doctor:
             self.backend.withdraw(self.key)
 
     def _together(self, meeting: Meeting) -> Meeting:
-        calls = {key: Call(partial(self.reach, card.address, card.port)) for key, card in meeting.cards.items()}
+        calls = {
+            key: BackgroundCall(partial(self.reach, card.address, card.port)) for key, card in meeting.cards.items()
+        }
         unreachable = {key: why for key, call in calls.items() if (why := call.result(2 * _TO_CONNECT))}
         self.card = replace(self.card, unreachable=unreachable)
         for stage, patience in ((Stage.TOLD, 2 * _TO_CONNECT + _FOR_FAREWELL), (Stage.LEAVING, _FOR_FAREWELL)):
@@ -187,11 +189,11 @@ class Doctor:
 def cannot_reach(address: str, port: int, limit: Duration = _TO_CONNECT) -> str:
     """Why a connection there cannot be made within `limit` seconds; empty if it can."""
     try:
-        Call(lambda: socket.create_connection((address, port), limit).close()).result(limit)
+        BackgroundCall(lambda: socket.create_connection((address, port), limit).close()).result(limit)
     except Late:
         return "timed out"
     except (OSError, UnicodeError) as error:
-        return plain(error) if isinstance(error, OSError) else str(error)
+        return error_text(error) if isinstance(error, OSError) else str(error)
     return ""
 
 

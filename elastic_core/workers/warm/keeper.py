@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_core.clock import SystemClock, later
 from elastic_core.log import get_logger
-from elastic_core.support.forks import drop_in_forks, forget
+from elastic_core.support.forks import drop_in_forks, stop_dropping
 from elastic_core.support.retry import Backoff
 from elastic_core.workers.warm.learned import Cached, Learned, from_json
 from elastic_core.workers.warm.program import CHILD_SUBREAPER, GO, command_line, document_of
@@ -247,7 +247,7 @@ class Keeper:
             self._changed.notify_all()
         self._poke()
         self._thread.join()
-        forget(self)
+        stop_dropping(self)
         for fd in (self.report, self._woken, self._wake):
             os.close(fd)
 

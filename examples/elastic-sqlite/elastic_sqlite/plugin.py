@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.hooks import Option, StoreRecord, hookimpl
+from elastic_core.plugin import ConfigurationError, Option, Problem, StoreRecord, hookimpl
 from elastic_sqlite.store import SqliteStore
 
 _OPTIONS = (

@@ -1,7 +1,20 @@
 """Rendezvous over torch's stores, for elastic-core. Importing this does not import torch."""
 
-from elastic_c10d.backend import C10dRendezvousBackend
-from elastic_c10d.create import create_backend
-from elastic_c10d.server import StoreServer
+from typing import TYPE_CHECKING
+
+from elastic_core.plugin import lazy_names
+
+if TYPE_CHECKING:
+    from elastic_c10d.backend import C10dRendezvousBackend
+    from elastic_c10d.create import create_backend
+    from elastic_c10d.server import StoreServer
 
 __all__ = ["C10dRendezvousBackend", "StoreServer", "create_backend"]
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "elastic_c10d.backend": "C10dRendezvousBackend",
+        "elastic_c10d.create": "create_backend",
+        "elastic_c10d.server": "StoreServer",
+    },
+)

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from elastic_c10d.connector import as_connector
 from elastic_c10d.tcp_connector import TcpConnector
-from elastic_core.rendezvous.over_store import HOLE_PATIENCE, OverStore
+from elastic_core.plugin import HOLE_PATIENCE, OverStore
 
 if TYPE_CHECKING:
     from elastic_c10d.torch_store import Store
-    from elastic_core.clock import Clock, Duration
-    from elastic_core.rendezvous.store_connection import StoreConnector
+    from elastic_core.plugin import Clock, Duration, StoreConnector
 
 
 class C10dRendezvousBackend(OverStore):

@@ -23,16 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from elastic_c10d.torch_store import innermost
-from elastic_core.rendezvous.store_connection import StoreConnection
-from elastic_core.rendezvous.versions import is_wait_timeout
-from elastic_core.support.retry import Backoff
+from elastic_core.plugin import Backoff, StoreConnection, is_wait_timeout
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.clock import Duration
+    from elastic_core.plugin import Duration
 
 _DESCRIPTOR = re.compile(r"SocketImpl\(fd=(\d+)")
 _ASKING = Backoff(first=0.005, longest=0.1, factor=1.5)  # between questions, where nothing is pushed

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, cast
 
 from elastic_c10d.connection import TorchConnection, cut_unanswered, socket_of
 from elastic_c10d.torch_store import distributed, innermost
-from elastic_core.errors import RendezvousConnectionError
-from elastic_core.rendezvous.store_connection import unreachable
-from elastic_core.support.bounded import Call
+from elastic_core.plugin import BackgroundCall, RendezvousConnectionError, unreachable_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.clock import Duration
-    from elastic_core.rendezvous.store_connection import StoreConnector
+    from elastic_core.plugin import Duration, StoreConnector
 
 READ_TIMEOUT: Duration = 60.0
 CONNECT_TIMEOUT: Duration = 10.0
@@ -89,7 +86,7 @@ class _Stuck:
     """A constructor that has not come back yet, and the port that it calls."""
 
     port: int
-    attempt: Call[Store]
+    attempt: BackgroundCall[Store]
 
 
 class Dialler:
@@ -106,7 +103,7 @@ class Dialler:
         self._read_timeout = read_timeout
         self._stuck: dict[str, _Stuck] = {}
         self._called: list[int] = []
-        self._waiting: set[Call[Store]] = set()
+        self._waiting: set[BackgroundCall[Store]] = set()
 
     def dial(self, host: str, port: int, where: str, timeout: Duration, patiently: bool = False) -> TorchConnection:
         """A new connection to `host`, which should be known to listen. `patiently`: it may take any time, until
@@ -130,13 +127,13 @@ class Dialler:
                 raise RendezvousConnectionError(self._silence(where, 0.0))
             return self._finished(make(), port, where, watched=False)
         except RuntimeError as error:
-            raise unreachable("connecting", where, error) from error
+            raise unreachable_error("connecting", where, error) from error
         finally:
             self._called.remove(port)
 
     def run(self, make: Callable[[], Store], port: int, where: str, timeout: Duration) -> TorchConnection:
         """As `dial`, with the store made by `make`."""
-        begun = self._stuck.pop(where, None) or _Stuck(port, Call(make, "rendezvous-connect"))
+        begun = self._stuck.pop(where, None) or _Stuck(port, BackgroundCall(make, "rendezvous-connect"))
         self._waiting.add(begun.attempt)
         if self.stop.is_set() or not begun.attempt.wait(timeout):
             self._stuck[where] = begun
@@ -147,7 +144,7 @@ class Dialler:
         try:
             store = begun.attempt.result()
         except RuntimeError as error:
-            raise unreachable("connecting", where, error) from error
+            raise unreachable_error("connecting", where, error) from error
         return self._finished(store, port, where, watched=True)
 
     def close(self) -> None:

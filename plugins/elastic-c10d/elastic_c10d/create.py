@@ -19,22 +19,25 @@ from elastic_c10d.plugin import C10D
 from elastic_c10d.round_stores import round_stores
 from elastic_c10d.tcp_connector import PATIENCE, TcpConnector
 from elastic_c10d.torch_store import distributed
-from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
-from elastic_core.log import get_logger
-from elastic_core.rendezvous.settings import advertised_address, options_of
-from elastic_core.support.addresses import is_loopback_address, means_this_machine
-from elastic_core.support.files import open_to_append
-from elastic_core.support.sockets import PortReservation
-from elastic_core.support.workers_store import WorkersStore
+from elastic_core.plugin import (
+    ConfigurationError,
+    PortReservation,
+    Problem,
+    RendezvousConnectionError,
+    WorkersStore,
+    advertised_address,
+    get_logger,
+    is_loopback_address,
+    means_this_machine,
+    open_to_append,
+    options_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.clock import Duration
-    from elastic_core.interfaces.backend import RoundStores
-    from elastic_core.interfaces.handler import RendezvousParameters
-    from elastic_core.rendezvous.store_connection import StoreConnector
+    from elastic_core.plugin import Duration, RendezvousParameters, RoundStores, StoreConnector
 
 _LENGTH = struct.Struct("=I")  # a FileStore begins with the length of its first key
 _LONGEST_KEY = 4096

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.support.addresses import is_loopback, joined_host_port, split_host_port
+from elastic_core.plugin import ConfigurationError, Problem, is_loopback, joined_host_port, split_host_port
 
 DEFAULT_PORT = 29400
 

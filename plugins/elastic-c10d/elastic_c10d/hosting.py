@@ -27,17 +27,23 @@ from typing import TYPE_CHECKING
 
 from elastic_c10d.endpoint import Endpoint
 from elastic_c10d.server import allow_connections, bind_for, start_server
-from elastic_core.errors import RendezvousConnectionError
-from elastic_core.log import get_logger
-from elastic_core.rendezvous.versions import peek
-from elastic_core.support.addresses import is_loopback
-from elastic_core.support.sockets import Address, connected, is_local, plain, resolve
+from elastic_core.plugin import (
+    Address,
+    RendezvousConnectionError,
+    error_text,
+    get_logger,
+    is_local_address,
+    is_loopback,
+    peek,
+    resolve_host,
+    try_connect,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.support.sockets import PortReservation
+    from elastic_core.plugin import PortReservation
 
 _NONCE_KEY = "elastic/host"
 _PROBE = 2.0
@@ -45,10 +51,10 @@ _PROBE = 2.0
 
 def answers(address: Address) -> bool:
     """Whether a program listens there."""
-    return not connected(address, _PROBE)[0]
+    return not try_connect(address, _PROBE)[0]
 
 
-def resolved(endpoint: Endpoint, resolver: Callable[[str, int], list[Address]] = resolve) -> list[Address]:
+def resolved(endpoint: Endpoint, resolver: Callable[[str, int], list[Address]] = resolve_host) -> list[Address]:
     """The addresses of its first host; none if the name is not known."""
     try:
         return resolver(endpoint.host, endpoint.port)
@@ -124,11 +130,11 @@ class Hosting:
         if self._server is not None or self._is_host is False or self._stopped:
             return None
         firsts, later = places[0], list(chain.from_iterable(places[1:]))
-        own = [address for address in firsts if is_local(address)]
+        own = [address for address in firsts if is_local_address(address)]
         apart = [address for address in firsts if address not in own and not is_loopback(self._endpoint.host)]
         if not self._is_host:
             first = min((*own, *apart), key=in_order, default=None)
-            if first not in own and (own or any(map(is_local, later))):
+            if first not in own and (own or any(map(is_local_address, later))):
                 named = first or f"{self._endpoint.host!r}, which has no address yet,"
                 return f"left to {named} to host, the first of the endpoint; is_host=true decides otherwise"
             if own and any(map(self._probe, (*apart, *later))):
@@ -141,7 +147,13 @@ class Hosting:
         """The store at this address is gone: start a server in its place, if the one that is gone was an agent's and
         its address is this machine's. Of several that try, one can bind. Returns whether our part has to be decided
         anew."""
-        if not self._was_free_to_choose or not self._by_agent or self.here or self._stopped or not is_local(lost):
+        if (
+            not self._was_free_to_choose
+            or not self._by_agent
+            or self.here
+            or self._stopped
+            or not is_local_address(lost)
+        ):
             return False
         self._start(self._endpoint if lost.port == self._endpoint.port else Endpoint(lost.host, lost.port), [lost])
         return True
@@ -187,7 +199,9 @@ class Hosting:
     def came_to(self, address: Address) -> None:
         """The store is there. That may be a server of ours from before it moved."""
         with self._lock:
-            place = next((place for place in self._kept if place.port == address.port and is_local(address)), None)
+            place = next(
+                (place for place in self._kept if place.port == address.port and is_local_address(address)), None
+            )
             if place is not None and self._server is None:
                 self._server, self._place = self._kept.pop(place), place
 
@@ -195,13 +209,13 @@ class Hosting:
         """Whether our server with the store of the job is there, by whichever of this machine's addresses."""
         with self._lock:
             place = self._place if self.here else None
-            return place is not None and place.port == address.port and is_local(address)
+            return place is not None and place.port == address.port and is_local_address(address)
 
     def point(self, address: Address) -> bool:
         """Start a server at this address of the endpoint, for what tells newcomers where the store is. False if there
         is one of ours already, or it is not this machine's, or taken."""
         with self._lock:
-            if address in self._pointers or self._stopped or not is_local(address):
+            if address in self._pointers or self._stopped or not is_local_address(address):
                 return False
             try:
                 bound = bind_for(replace(self._endpoint, host=address.host, port=address.port, rest=()), [address])
@@ -263,7 +277,7 @@ class Hosting:
             if self._is_host:
                 raise RendezvousConnectionError(
                     f"expected to host the store at {self._endpoint} (is_host), found that it cannot be had: "
-                    f"{plain(error)}; ss -ltnp shows who listens there"
+                    f"{error_text(error)}; ss -ltnp shows who listens there"
                 ) from error
             return  # somebody else's, on this machine; or not ours to take
         allow_connections(self._max_nodes)

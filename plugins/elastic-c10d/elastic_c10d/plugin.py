@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hookimpl
-from elastic_core.rendezvous import OPTIONS as SHARED
+from elastic_core.plugin import BACKEND_OPTIONS as SHARED
+from elastic_core.plugin import Option, RendezvousBackendRecord, StoreRecord, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.interfaces.backend import RendezvousBackend
-    from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
-    from elastic_core.interfaces.store import StoreServer
+    from elastic_core.plugin import RendezvousBackend, RendezvousHandler, RendezvousParameters, StoreServer
 
 _CONNECTION = (
     Option(
@@ -56,8 +54,7 @@ _STATIC = (
 def _handler(params: RendezvousParameters, master: str = "") -> RendezvousHandler:
     _look_for_torch()
     from elastic_c10d.create import create_parts
-    from elastic_core.rendezvous import create_handler
-    from elastic_core.rendezvous.settings import options_of
+    from elastic_core.plugin import create_handler, options_of
 
     parts = create_parts(params, master=master)
     if params.get("connect_timeout") is None:

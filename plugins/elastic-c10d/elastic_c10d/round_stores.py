@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elastic_c10d.torch_store import distributed, lazy_store
-from elastic_core.rendezvous.round_stores import MadeStores
+from elastic_core.plugin import MadeStores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.rendezvous.store_connection import StoreConnector
-    from elastic_core.support.workers_store import WorkersStore
+    from elastic_core.plugin import StoreConnector, WorkersStore
 
 
 def round_stores(

@@ -20,19 +20,25 @@ from typing import TYPE_CHECKING
 from elastic_c10d.connection import Accepted, accepted
 from elastic_c10d.endpoint import Endpoint, parse_endpoints
 from elastic_c10d.torch_store import distributed
-from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.log import get_logger
-from elastic_core.support import tcp_store
-from elastic_core.support.addresses import joined_host_port
-from elastic_core.support.sockets import bound, bound_everywhere, is_local, plain, resolve
-from elastic_core.support.workers_store import BACKLOG
+from elastic_core.plugin import (
+    BACKLOG,
+    ConfigurationError,
+    Problem,
+    bound_everywhere,
+    bound_socket,
+    error_text,
+    get_logger,
+    is_local_address,
+    joined_host_port,
+    resolve_host,
+    start_tcp_store,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elastic_c10d.torch_store import Store
-    from elastic_core.clock import Duration
-    from elastic_core.support.sockets import Address
+    from elastic_core.plugin import Address, Duration
 
 MOST_BYTES = 512 << 20
 """By how much the process may grow. It is far above what the nodes of a job write, whose records have bounds."""
@@ -50,7 +56,7 @@ def bind_for(endpoint: Endpoint, addresses: Sequence[Address]) -> socket.socket:
     could reach. Raises OSError, EADDRINUSE if a program listens there."""
     if endpoint.is_loopback:
         own = min(addresses, key=lambda address: address.family != socket.AF_INET)
-        sock = bound(own.family, own.sockaddr)
+        sock = bound_socket(own.family, own.sockaddr)
     else:
         sock = bound_everywhere(endpoint.port)
     return _listening(sock)
@@ -67,7 +73,7 @@ def _listening(sock: socket.socket) -> socket.socket:
 
 def start_server(sock: socket.socket) -> Store:
     """A TCPStore that serves on this socket, which becomes its own, until it is garbage."""
-    store: Store = tcp_store.start_server(sock, distributed())
+    store: Store = start_tcp_store(sock, distributed())
     return store
 
 
@@ -215,7 +221,7 @@ class FloodWatch:
 
 def _is_here(endpoint: Endpoint) -> bool:
     try:
-        return any(map(is_local, resolve(endpoint.host, endpoint.port)))
+        return any(map(is_local_address, resolve_host(endpoint.host, endpoint.port)))
     except socket.gaierror:
         return False
 
@@ -271,13 +277,17 @@ class StoreServer:
 
     def _bound(self) -> socket.socket:
         try:
-            addresses = [address for address in resolve(self._endpoint.host, self._port) if is_local(address)]
+            addresses = [
+                address for address in resolve_host(self._endpoint.host, self._port) if is_local_address(address)
+            ]
             if addresses:
                 return bind_for(replace(self._endpoint, port=self._port), addresses)
         except socket.gaierror as error:
             raise self._problem(f"an unknown name: {error.strerror}") from error
         except OSError as error:
-            raise self._problem(f"that it cannot be had: {plain(error)}; ss -ltnp shows who listens there") from error
+            raise self._problem(
+                f"that it cannot be had: {error_text(error)}; ss -ltnp shows who listens there"
+            ) from error
         raise self._problem("an address of another one; start it there")
 
     def _problem(self, found: str) -> ConfigurationError:

@@ -6,10 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elastic_c10d.endpoint import Endpoint, parse_endpoint
-from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.interfaces.handler import RendezvousParameters
-from elastic_core.interfaces.node import Node
-from elastic_core.support.addresses import is_loopback, means_this_machine
+from elastic_core.plugin import ConfigurationError, Node, Problem, RendezvousParameters, is_loopback, means_this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

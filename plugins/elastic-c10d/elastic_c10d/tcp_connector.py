@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING
 from elastic_c10d.connector import CONNECT_TIMEOUT, READ_TIMEOUT, Dialler
 from elastic_c10d.endpoint import parse_endpoint
 from elastic_c10d.hosting import resolved
-from elastic_core.clock import SystemClock, later
-from elastic_core.errors import RendezvousConnectionError
-from elastic_core.rendezvous.handover import POINTER_PATIENCE
-from elastic_core.support.addresses import is_loopback, reached_at, seen_from_outside
-from elastic_core.support.retry import Backoff
-from elastic_core.support.sockets import REFUSED, connected, is_local, resolve
+from elastic_core.plugin import (
+    POINTER_PATIENCE,
+    REFUSED,
+    Backoff,
+    RendezvousConnectionError,
+    SystemClock,
+    is_local_address,
+    is_loopback,
+    later,
+    reached_at,
+    resolve_host,
+    seen_from_outside,
+    try_connect,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,8 +33,7 @@ if TYPE_CHECKING:
     from elastic_c10d.connection import TorchConnection
     from elastic_c10d.endpoint import Endpoint
     from elastic_c10d.hosting import Hosting
-    from elastic_core.clock import Clock, Duration, Instant
-    from elastic_core.support.sockets import Address
+    from elastic_core.plugin import Address, Clock, Duration, Instant
 
 _PROBE: Duration = 5.0
 _PAUSES = Backoff(first=0.05, longest=1.0)
@@ -59,7 +66,7 @@ class TcpConnector:
         connect_timeout: Duration = CONNECT_TIMEOUT,
         read_timeout: Duration = READ_TIMEOUT,
         clock: Clock | None = None,
-        resolver: Callable[[str, int], list[Address]] = resolve,
+        resolver: Callable[[str, int], list[Address]] = resolve_host,
         grace: Duration = GRACE,
         local_addr: str = "",
     ) -> None:
@@ -128,7 +135,9 @@ class TcpConnector:
 
     @property
     def listed(self) -> bool:
-        return not self._endpoint.rest or any(is_local(address) for address in chain.from_iterable(self._places()))
+        return not self._endpoint.rest or any(
+            is_local_address(address) for address in chain.from_iterable(self._places())
+        )
 
     def serve(self) -> tuple[str, TorchConnection] | None:
         at = None if self._hosting is None else self._hosting.take_over(self.local_address)
@@ -157,7 +166,7 @@ class TcpConnector:
         for address in chain.from_iterable(self._places()):
             if self._hosting is None or self._hosting.serves_at(address):
                 continue
-            if self._hosting.point(address) or not connected(address, _PROBE)[0]:
+            if self._hosting.point(address) or not try_connect(address, _PROBE)[0]:
                 with contextlib.suppress(RendezvousConnectionError):
                     yield self._dial(address)
 
@@ -168,7 +177,7 @@ class TcpConnector:
         """One where the main one went. The first one after it needs no care, which saves a probe and a thread at every
         node that joins; later ones are made because one was lost, and maybe the store with it."""
         careful, self._careful = self._careful, True
-        fault = connected(address, min(_PROBE, self._connect_timeout))[0] if careful else ""
+        fault = try_connect(address, min(_PROBE, self._connect_timeout))[0] if careful else ""
         if fault:
             raise self._unreachable([f"{address}: {fault}"])
         return self._dial(address, patiently=not careful)
@@ -217,7 +226,7 @@ class TcpConnector:
             return []
 
     def _try(self, address: Address, answers: list[str], decides: bool) -> TorchConnection | None:
-        fault, local = connected(address, min(_PROBE, self._connect_timeout))
+        fault, local = try_connect(address, min(_PROBE, self._connect_timeout))
         self._machine_answers = fault in ("", REFUSED)
         self._refused = (self._refused - {address}) | ({address} if fault == REFUSED else set())
         if fault or self._dialler.stop.is_set():

@@ -10,8 +10,8 @@ import functools
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
-from elastic_core.interfaces.store import Store as RoundStore
-from elastic_core.quiet_import import import_with
+from elastic_core.plugin import Store as RoundStore
+from elastic_core.plugin import import_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

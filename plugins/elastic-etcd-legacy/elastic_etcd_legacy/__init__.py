@@ -3,16 +3,21 @@
 The names of the first torchelastic's `torchelastic.rendezvous` are all here.
 """
 
-from elastic_core.rendezvous import RendezvousHandler, RendezvousParameters
-from elastic_etcd_legacy.aliases import (
-    RendezvousClosedException,
-    RendezvousException,
-    RendezvousHandlerFactory,
-    RendezvousNonRetryableError,
-    RendezvousTimeoutException,
-)
-from elastic_etcd_legacy.create import create_rdzv_handler
-from elastic_etcd_legacy.handler import EtcdRendezvousHandler
+from typing import TYPE_CHECKING
+
+from elastic_core.plugin import lazy_names
+
+if TYPE_CHECKING:
+    from elastic_core.plugin import RendezvousHandler, RendezvousParameters
+    from elastic_etcd_legacy.aliases import (
+        RendezvousClosedException,
+        RendezvousException,
+        RendezvousHandlerFactory,
+        RendezvousNonRetryableError,
+        RendezvousTimeoutException,
+    )
+    from elastic_etcd_legacy.create import create_rdzv_handler
+    from elastic_etcd_legacy.handler import EtcdRendezvousHandler
 
 __all__ = [
     "EtcdRendezvousHandler",
@@ -25,3 +30,15 @@ __all__ = [
     "RendezvousTimeoutException",
     "create_rdzv_handler",
 ]
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "elastic_core.plugin": "RendezvousHandler RendezvousParameters",
+        "elastic_etcd_legacy.aliases": (
+            "RendezvousClosedException RendezvousException RendezvousHandlerFactory RendezvousNonRetryableError "
+            "RendezvousTimeoutException"
+        ),
+        "elastic_etcd_legacy.create": "create_rdzv_handler",
+        "elastic_etcd_legacy.handler": "EtcdRendezvousHandler",
+    },
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elastic_core.rendezvous import (
+from elastic_core.plugin import (
     RendezvousClosedError,
     RendezvousError,
     RendezvousHandlerRegistry,
@@ -13,7 +13,7 @@ from elastic_core.rendezvous import (
 )
 
 if TYPE_CHECKING:
-    from elastic_core.rendezvous import RendezvousHandler, RendezvousParameters
+    from elastic_core.plugin import RendezvousHandler, RendezvousParameters
 
 RendezvousException = RendezvousError
 RendezvousClosedException = RendezvousClosedError

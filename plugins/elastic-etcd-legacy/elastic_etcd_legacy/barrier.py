@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING
 from elastic_etcd.client.errors import EtcdError, EtcdLeaseGone, EtcdUnreachable
 from elastic_etcd.client.values import Compare, Delete, Field, Transaction
 
-from elastic_core.clock import Instant, SystemClock, later
-from elastic_core.errors import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
-from elastic_core.log import get_logger
+from elastic_core.plugin import (
+    Instant,
+    RendezvousClosedError,
+    RendezvousError,
+    RendezvousTimeoutError,
+    SystemClock,
+    get_logger,
+    later,
+)
 from elastic_etcd_legacy import steps
 from elastic_etcd_legacy.decide import Closed, Done, Take, begins_call, decide, nodes_waiting
 from elastic_etcd_legacy.document import KeepAlive
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 
     from elastic_etcd.client.client import EtcdClient
 
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.plugin import Clock, Duration
     from elastic_etcd_legacy.decide import Move, Wait
     from elastic_etcd_legacy.document import View
     from elastic_etcd_legacy.settings import LegacySettings

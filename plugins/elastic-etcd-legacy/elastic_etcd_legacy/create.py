@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 from elastic_etcd.parameters import read_parameters
 
-from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.log import get_logger
-from elastic_core.rendezvous.settings import advertised_address, options_of
+from elastic_core.plugin import ConfigurationError, Problem, advertised_address, get_logger, options_of
 from elastic_etcd_legacy.handler import EtcdRendezvousHandler
 from elastic_etcd_legacy.plugin import PROTOCOL
 from elastic_etcd_legacy.settings import DEFAULT_PREFIX, LegacySettings
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.parameters import EtcdParameters
 
-    from elastic_core.interfaces.handler import RendezvousParameters
-    from elastic_core.interfaces.store import Store
+    from elastic_core.plugin import RendezvousParameters, Store
 
 _NAMES = {"ca_cert": "cacert", "ssl_cert": "cert", "ssl_cert_key": "key"}
 """What elastic-etcd calls a parameter, and what this backend does."""

@@ -11,7 +11,7 @@ from elastic_etcd_legacy import steps
 from elastic_etcd_legacy.table import Status
 
 if TYPE_CHECKING:
-    from elastic_core.clock import Instant
+    from elastic_core.plugin import Instant
     from elastic_etcd_legacy.document import Rendezvous, View
     from elastic_etcd_legacy.steps import Bounds, Step
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.errors import RendezvousStateError
+from elastic_core.plugin import RendezvousStateError
 from elastic_etcd_legacy.table import Status
 
 if TYPE_CHECKING:

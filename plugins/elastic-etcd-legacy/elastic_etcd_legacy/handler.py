@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from elastic_etcd.client.errors import EtcdError
 from elastic_etcd.client.values import Delete, Transaction, end_of
 
-from elastic_core.errors import RendezvousConnectionError
-from elastic_core.interfaces.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
-from elastic_core.support.workers_store import WorkersStore
+from elastic_core.plugin import (
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+    WorkersStore,
+)
 from elastic_etcd_legacy.barrier import Barrier
 from elastic_etcd_legacy.document import KeepAlive
 from elastic_etcd_legacy.table import Status
@@ -20,8 +24,7 @@ if TYPE_CHECKING:
 
     from elastic_etcd.client.client import EtcdClient
 
-    from elastic_core.clock import Clock, Duration
-    from elastic_core.interfaces.store import Store
+    from elastic_core.plugin import Clock, Duration, Store
     from elastic_etcd_legacy.settings import LegacySettings
 
     StoreFactory = Callable[[EtcdClient, str, int], Store]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.values import KeyValue, Range
 
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.plugin import Clock, Duration
     from elastic_etcd_legacy.document import View
     from elastic_etcd_legacy.settings import Keys
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from elastic_etcd.client.errors import EtcdError
 from elastic_etcd.client.lease_keeper import LeaseKeeper
 
-from elastic_core.clock import SystemClock
+from elastic_core.plugin import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_etcd.client.client import EtcdClient
 
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.plugin import Clock, Duration
 
 _RETRY: Duration = 0.5  # seconds after a renewal that failed
 _LONGEST: Duration = 60.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elastic_core.hooks import Option, RendezvousBackendRecord, hookimpl
+from elastic_core.plugin import Option, RendezvousBackendRecord, hookimpl
 
 if TYPE_CHECKING:
-    from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
+    from elastic_core.plugin import RendezvousHandler, RendezvousParameters
 
 PROTOCOL = (
     Option(

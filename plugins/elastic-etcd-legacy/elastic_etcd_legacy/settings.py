@@ -9,7 +9,7 @@ from urllib.parse import quote
 from elastic_etcd_legacy.steps import Bounds
 
 if TYPE_CHECKING:
-    from elastic_core.clock import Duration
+    from elastic_core.plugin import Duration
 
 DEFAULT_PREFIX = "/torchelastic/p2p"
 TIMEOUT: Duration = 600.0

@@ -9,16 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.hooks.options import type_options
-from elastic_core.support.addresses import is_loopback, joined_host_port, split_host_port
-from elastic_core.support.secret_files import read_secret
+from elastic_core.plugin import (
+    ConfigurationError,
+    Problem,
+    is_loopback,
+    joined_host_port,
+    read_secret,
+    split_host_port,
+    type_options,
+)
 from elastic_etcd.plugin import CONNECTION, LEASE_TTL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from elastic_core.clock import Duration
+    from elastic_core.plugin import Duration
     from elastic_etcd.client.channel import Security
     from elastic_etcd.client.login import Login
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.hooks import Option, RendezvousBackendRecord, StoreRecord, hookimpl
-from elastic_core.rendezvous import OPTIONS as SHARED
+from elastic_core.plugin import BACKEND_OPTIONS as SHARED
+from elastic_core.plugin import Option, RendezvousBackendRecord, StoreRecord, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elastic_core.interfaces.backend import RendezvousBackend
-    from elastic_core.interfaces.handler import RendezvousHandler, RendezvousParameters
-    from elastic_core.interfaces.store import Store
+    from elastic_core.plugin import RendezvousBackend, RendezvousHandler, RendezvousParameters, Store
 
 CONNECTION = (
     Option("read_timeout", float, 5.0, "for etcd to answer an operation, on whichever member", "seconds", above=0),

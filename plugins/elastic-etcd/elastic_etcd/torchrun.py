@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from elastic_core import errors
-from elastic_core.interfaces.handler import Outcome, RendezvousParameters
+from elastic_core.plugin import ElasticError, Outcome, RendezvousError, RendezvousParameters
 from elastic_etcd.backend.create import handler_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from elastic_core.interfaces.handler import RoundHandler
+    from elastic_core.plugin import RoundHandler
 
 
 def handler() -> Callable[[Any], Any]:
@@ -93,8 +92,8 @@ def _torch_errors() -> Iterator[None]:
 
     try:
         yield
-    except errors.RendezvousError as error:
+    except RendezvousError as error:
         kind = getattr(rendezvous, type(error).__name__, rendezvous.RendezvousError)
         raise kind(str(error)) from error
-    except errors.ElasticError as error:
+    except ElasticError as error:
         raise rendezvous.RendezvousError(str(error)) from error

@@ -16,7 +16,7 @@ from elastic_etcd.server.gateway import Refused, ask, is_healthy
 from elastic_etcd.server.member import Files, ServedCluster
 
 from elastic_core.errors import ConfigurationError
-from elastic_core.support.sockets import PortReservation, resolve
+from elastic_core.support.sockets import PortReservation, resolve_host
 
 pytestmark = pytest.mark.integration
 
@@ -106,7 +106,7 @@ def test_a_place_whose_name_is_told_later_than_the_agent_starts(places, eventual
     def resolver(host, port):
         if not named.is_set() and not before:
             raise socket.gaierror(socket.EAI_NONAME, "not yet")
-        return resolve("127.0.0.1" if named.is_set() else before, port)
+        return resolve_host("127.0.0.1" if named.is_set() else before, port)
 
     agent = ServedCluster(Cluster("job", (replace(place, host="pod-0"),)), parent=str(tmp_path), resolver=resolver)
     agent.start()

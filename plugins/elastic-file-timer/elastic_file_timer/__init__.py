@@ -7,24 +7,23 @@ In a script that already uses torch's timers::
     with timer.expires(after=60): ...
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from typing import TYPE_CHECKING, Any
-
-from elastic_core.watchdog import configure, expires
-from elastic_file_timer.client import FileTimerClient
-from elastic_file_timer.request import FileTimerRequest
+from elastic_core.plugin import lazy_names
 
 if TYPE_CHECKING:
+    from elastic_core.plugin import configure, expires
+    from elastic_file_timer.client import FileTimerClient
+    from elastic_file_timer.request import FileTimerRequest
     from elastic_file_timer.server import FileTimerServer
 
 __all__ = ["FileTimerClient", "FileTimerRequest", "FileTimerServer", "configure", "expires"]
-
-
-def __getattr__(name: str) -> Any:
-    """Workers do not need the server."""
-    if name != "FileTimerServer":
-        raise AttributeError(f"module 'elastic_file_timer' has no attribute {name!r}")
-    from elastic_file_timer.server import FileTimerServer
-
-    return FileTimerServer
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "elastic_core.plugin": "configure expires",
+        "elastic_file_timer.client": "FileTimerClient",
+        "elastic_file_timer.request": "FileTimerRequest",
+        "elastic_file_timer.server": "FileTimerServer",
+    },
+)

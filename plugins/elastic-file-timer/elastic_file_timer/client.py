@@ -13,9 +13,7 @@ import warnings
 from pathlib import Path
 from signal import SIGKILL
 
-from elastic_core.clock import Instant, SystemClock, later
-from elastic_core.watchdog import TimerClient
-from elastic_core.watchdog.process import start_time
+from elastic_core.plugin import Instant, SystemClock, TimerClient, later, process_start_time
 from elastic_file_timer.request import LONGEST, FileTimerRequest
 
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
@@ -102,7 +100,7 @@ class FileTimerClient(TimerClient):
     def _line(self, scope_id: str, expiration_time: float, signal: int, deadline: Instant | None) -> bytes:
         pid = os.getpid()
         if self._me[0] != pid:
-            self._me = (pid, start_time(pid))
+            self._me = (pid, process_start_time(pid))
         run_id = os.environ.get(RUN_ID, "") if self._run_id is None else self._run_id
         request = FileTimerRequest(pid, scope_id, expiration_time, signal, run_id, self._me[1], deadline)
         line = f"{request.to_json()}\n".encode()

@@ -8,8 +8,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.support.files import distrust
+from elastic_core.plugin import ConfigurationError, Problem, why_untrusted
 
 
 def make_private() -> Path:
@@ -44,7 +43,7 @@ def check(path: Path) -> None:
         ConfigurationError: there is no such folder, or others could remove or replace what lies in it.
     """
     try:
-        why = distrust(path.parent)
+        why = why_untrusted(path.parent)
     except OSError as error:
         raise refused(
             path, f"a folder that exists, found that {path.parent} cannot be used: {error.strerror}"

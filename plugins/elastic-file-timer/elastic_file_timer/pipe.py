@@ -10,8 +10,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_core.log import get_logger
-from elastic_core.support.files import distrust
+from elastic_core.plugin import get_logger, why_untrusted
 from elastic_file_timer import folder
 from elastic_file_timer.request import Lines
 
@@ -123,7 +122,7 @@ class TimerPipe:
         try:
             if self._made_in is not None:
                 folder.make_again(self._made_in)
-            elif why := distrust(self.path.parent):
+            elif why := why_untrusted(self.path.parent):
                 raise PermissionError(errno.EPERM, why)
             self._make()
         except OSError as error:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.hooks import Option, WatchdogRecord, hookimpl
+from elastic_core.plugin import Option, WatchdogRecord, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elastic_core.interfaces.watchdog import Watchdog
+    from elastic_core.plugin import Watchdog
 
 _LOOK_EVERY = 1.0
 """Seconds. Clients wait longer than this for a pipe that was removed."""
@@ -31,6 +31,6 @@ def _create(run_id: str, options: Mapping[str, Any]) -> Watchdog:
 
 def _inherited() -> str | None:
     """The pipe that the user has named. In an agent that a worker starts it is that of the worker's watchdog."""
-    from elastic_core.watchdog.guard import CLIENT
+    from elastic_core.plugin import CLIENT_VARIABLE
 
-    return None if CLIENT in os.environ else os.environ.get("TORCHELASTIC_TIMER_FILE") or None
+    return None if CLIENT_VARIABLE in os.environ else os.environ.get("TORCHELASTIC_TIMER_FILE") or None

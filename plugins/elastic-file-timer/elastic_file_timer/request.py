@@ -13,9 +13,7 @@ import select
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from elastic_core.clock import Instant
-from elastic_core.text import in_one_line
-from elastic_core.watchdog import TimerRequest
+from elastic_core.plugin import Instant, TimerRequest, in_one_line
 
 VERSION = 1
 LONGEST = select.PIPE_BUF

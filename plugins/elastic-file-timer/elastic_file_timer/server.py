@@ -13,11 +13,16 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import SystemClock, later
-from elastic_core.interfaces.watchdog import Expiry, Watchdog
-from elastic_core.log import get_logger
-from elastic_core.support.forks import drop_in_forks, forget
-from elastic_core.watchdog.guard import CLIENT
+from elastic_core.plugin import (
+    CLIENT_VARIABLE,
+    Expiry,
+    SystemClock,
+    Watchdog,
+    drop_in_forks,
+    get_logger,
+    later,
+    stop_dropping,
+)
 from elastic_file_timer.client import TIMER_FILE
 from elastic_file_timer.pipe import TimerPipe
 from elastic_file_timer.timer_table import TimerTable
@@ -25,7 +30,7 @@ from elastic_file_timer.timer_table import TimerTable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from elastic_core.clock import Clock, Instant
+    from elastic_core.plugin import Clock, Instant
     from elastic_file_timer.request import FileTimerRequest
 
 _STOP_S = 5.0
@@ -122,7 +127,7 @@ class FileTimerServer(Watchdog):
         if self._wake >= 0:
             os.close(self._wake)
         self._wake = -1
-        forget(self)
+        stop_dropping(self)
 
     def drop(self) -> None:
         """In a forked child: hold neither the pipe nor what wakes the thread. A worker that outlives its agent would
@@ -136,7 +141,7 @@ class FileTimerServer(Watchdog):
         """The pipe, and what makes the client of `elastic_core.watchdog.expires`; nothing before it was started."""
         if not self._begun:
             return {}
-        return {TIMER_FILE: str(self._pipe.path), CLIENT: "elastic_file_timer.client:from_environment"}
+        return {TIMER_FILE: str(self._pipe.path), CLIENT_VARIABLE: "elastic_file_timer.client:from_environment"}
 
     def scratch(self) -> list[str]:
         """The private folder of the pipe; nothing where the user has said where the pipe is."""

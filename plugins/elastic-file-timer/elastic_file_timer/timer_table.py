@@ -6,16 +6,13 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import later
-from elastic_core.log import get_logger
-from elastic_core.watchdog.deadlines import Deadlines, Timer
-from elastic_core.watchdog.process import runs, start_time
+from elastic_core.plugin import Deadlines, Timer, get_logger, later, process_runs, process_start_time
 from elastic_file_timer.request import may_be_request, parse, without_torn_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from elastic_core.clock import Clock, Instant
+    from elastic_core.plugin import Clock, Instant
     from elastic_file_timer.request import FileTimerRequest
 
 _FOREIGN = "expected one whole request in a line, found something else"
@@ -73,7 +70,7 @@ class TimerTable:
 
     def expired(self, now: Instant) -> list[Timer[FileTimerRequest]]:
         """Timers whose deadline has come, earliest first, of processes that still run. Each is told once."""
-        return [timer for timer in self._deadlines.expired(now) if runs(timer.pid, timer.about.started)]
+        return [timer for timer in self._deadlines.expired(now) if process_runs(timer.pid, timer.about.started)]
 
     def next_deadline(self) -> Instant | None:
         """When the next timer expires; None while none runs."""
@@ -81,7 +78,9 @@ class TimerTable:
 
     def forget(self, pids: set[int]) -> None:
         """Stop the timers of these processes, and of all that have ended."""
-        self._deadlines.forget({pid for pid in self._deadlines.pids() if pid in pids or start_time(pid) is None})
+        self._deadlines.forget(
+            {pid for pid in self._deadlines.pids() if pid in pids or process_start_time(pid) is None}
+        )
 
     def _enter(self, request: FileTimerRequest) -> None:
         line = request.to_json().encode
@@ -104,7 +103,7 @@ class TimerTable:
             deadline = later(self._clock.now(), left)
         request.deadline = deadline
         if request.started is None:
-            request.started = start_time(request.worker_pid)
+            request.started = process_start_time(request.worker_pid)
         if request.started is not None:
             self._deadlines.acquire(Timer(request.worker_pid, request.scope_id, deadline, request))
 

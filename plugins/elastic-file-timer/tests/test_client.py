@@ -17,7 +17,7 @@ from elastic_file_timer.client import from_environment
 from elastic_file_timer.pipe import TimerPipe
 from elastic_testing import FakeClock
 
-from elastic_core.watchdog.process import start_time
+from elastic_core.watchdog.process import process_start_time
 
 LIMIT_S = 60
 PATIENCE = 0.2
@@ -75,7 +75,7 @@ def test_a_request_says_who_what_when_and_of_which_run(pipe):
     client.acquire("load", time.time() + 60)
     client.release("load")
     acquired, released = requests(pipe)
-    assert (acquired["pid"], acquired["started"]) == (os.getpid(), start_time(os.getpid()))
+    assert (acquired["pid"], acquired["started"]) == (os.getpid(), process_start_time(os.getpid()))
     assert (acquired["scope_id"], acquired["signal"], acquired["run_id"]) == ("load", 15, "job")
     assert now + 59.9 < acquired["deadline"] <= time.monotonic() + 60
     assert released["expiration_time"] < 0

@@ -8,7 +8,7 @@ from elastic_file_timer import FileTimerRequest
 from elastic_file_timer.timer_table import TimerTable
 from elastic_testing import FakeClock
 
-from elastic_core.watchdog.process import runs, start_time
+from elastic_core.watchdog.process import process_runs, process_start_time
 
 ME = os.getpid()
 EPOCH = 1_700_000_000.0
@@ -25,7 +25,7 @@ def table(clock):
 
 
 def request(scope="step", deadline=10.0, **changes):
-    return FileTimerRequest(ME, scope, 1.0, 9, "job", start_time(ME), deadline, **changes)
+    return FileTimerRequest(ME, scope, 1.0, 9, "job", process_start_time(ME), deadline, **changes)
 
 
 def line(request):
@@ -139,7 +139,7 @@ def test_of_a_torn_line_the_second_half_counts(table):
 
 
 def test_a_process_that_was_started_at_another_time_is_another_one(table, clock):
-    take(table, line(changed(request(), started=start_time(ME) + 1)))
+    take(table, line(changed(request(), started=process_start_time(ME) + 1)))
     assert table.expired(clock.advance(20)) == []
 
 
@@ -169,13 +169,13 @@ def test_so_many_timers_and_no_more(clock):
 
 
 def test_which_process_is_meant(start_process):
-    assert runs(ME, start_time(ME))
-    assert runs(ME, None)
-    assert not runs(ME, start_time(ME) + 1)
+    assert process_runs(ME, process_start_time(ME))
+    assert process_runs(ME, None)
+    assert not process_runs(ME, process_start_time(ME) + 1)
     process = start_process("")
     process.wait(60)
-    assert start_time(process.pid) is None
-    assert not runs(process.pid, None)
+    assert process_start_time(process.pid) is None
+    assert not process_runs(process.pid, None)
 
 
 def test_a_program_of_a_misleading_name(start_process, tmp_path):
@@ -185,4 +185,4 @@ def test_a_program_of_a_misleading_name(start_process, tmp_path):
     process.stdin.write("ready\n")
     process.stdin.flush()
     assert process.stdout.readline() == "ready\n"
-    assert start_time(process.pid) >= start_time(ME)
+    assert process_start_time(process.pid) >= process_start_time(ME)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable
 
-    from elastic_core.clock import Duration
+    from elastic_core.plugin import Duration
     from elastic_http_health.metrics import Counts
     from elastic_http_health.options import Limits
     from elastic_http_health.tls import Channel

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elastic_core.errors import ProcessFailure
-    from elastic_core.health import Probe
-    from elastic_core.interfaces.health import AgentStatus, WorkerStatus
+    from elastic_core.plugin import AgentStatus, Probe, ProcessFailure, WorkerStatus
     from elastic_http_health.usage import Usage
 
 SCHEMA = 1

@@ -9,14 +9,12 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from elastic_core.clock import SystemClock, later
-from elastic_core.log import get_logger
-from elastic_core.support.bounded import Call
+from elastic_core.plugin import BackgroundCall, SystemClock, get_logger, later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_core.clock import Clock
+    from elastic_core.plugin import Clock
 
 T = TypeVar("T")
 
@@ -39,7 +37,7 @@ class FromFiles(Generic[T]):
         self._files = files
         self._make = make
         self._clock = clock or SystemClock()
-        self._look: Call[tuple[object, T]] | None = None
+        self._look: BackgroundCall[tuple[object, T]] | None = None
         self._told = ""
         self._seen, self._value = self._read()
         self._next = later(self._clock.now(), _AT_MOST_EVERY)
@@ -48,7 +46,7 @@ class FromFiles(Generic[T]):
         """What they hold, or held a second ago; what they held before, while they cannot be read."""
         if self._look is None and self._clock.now() >= self._next:
             with contextlib.suppress(RuntimeError):  # there is no room for one more thread: another time
-                self._look = Call(self._read_if_changed, "elastic-health-files")
+                self._look = BackgroundCall(self._read_if_changed, "elastic-health-files")
                 self._look.wait(_PATIENCE)
         if self._look is not None and self._look.wait(0):
             look, self._look = self._look, None

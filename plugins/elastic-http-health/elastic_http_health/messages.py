@@ -13,7 +13,7 @@ from elastic_http_health.tls import speaks_tls
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elastic_core.clock import Duration
+    from elastic_core.plugin import Duration
     from elastic_http_health.tls import Channel
 
 Headers = tuple[tuple[str, str], ...]

@@ -14,14 +14,14 @@ from prometheus_client.core import GaugeMetricFamily as Gauges
 from prometheus_client.core import HistogramMetricFamily as Histograms
 from prometheus_client.registry import Collector
 
-from elastic_core.interfaces.health import AgentPhase
+from elastic_core.plugin import AgentPhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from prometheus_client.core import Metric
 
-    from elastic_core.interfaces.health import AgentStatus, Recovery
+    from elastic_core.plugin import AgentStatus, Recovery
     from elastic_http_health.document import Observation
 
     _Kind = type[Gauges] | type[Counters]

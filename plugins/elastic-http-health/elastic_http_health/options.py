@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.support.addresses import ip_address
-from elastic_core.support.secret_files import keep_memory_private
+from elastic_core.plugin import ConfigurationError, Problem, ip_address, keep_memory_private
 from elastic_http_health.files import FromFiles, exposure
 from elastic_http_health.tls import server_context
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator, Mapping
 
-    from elastic_core.clock import Duration
+    from elastic_core.plugin import Duration
 
 ORIGIN = "--health-conf"
 _LONGEST_TOKEN = 1024

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.hooks import HealthEndpointRecord, Option, hookimpl
+from elastic_core.plugin import HealthEndpointRecord, Option, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elastic_core.interfaces.health import AgentView, HealthCheckServer
+    from elastic_core.plugin import AgentView, HealthCheckServer
 
 _MOST = 1_000_000
 _OPTIONS = (

@@ -10,10 +10,7 @@ import hmac
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from elastic_core.clock import later
-from elastic_core.health import Probe, live, ready
-from elastic_core.log import get_logger
-from elastic_core.support.addresses import ip_address
+from elastic_core.plugin import Probe, get_logger, ip_address, later, live, ready
 from elastic_http_health import document, metrics, page
 from elastic_http_health.document import Observation
 from elastic_http_health.messages import Request, Response, Waiting, text
@@ -22,8 +19,7 @@ from elastic_http_health.usage import UsageLog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from elastic_core.clock import Clock, Duration, Instant
-    from elastic_core.interfaces.health import AgentStatus, AgentView
+    from elastic_core.plugin import AgentStatus, AgentView, Clock, Duration, Instant
     from elastic_http_health.options import Options
 
 _FRESH = 1.0  # seconds

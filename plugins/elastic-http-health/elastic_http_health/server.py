@@ -9,12 +9,18 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import SystemClock
-from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.interfaces.health import HealthCheckServer
-from elastic_core.log import get_logger
-from elastic_core.support.forks import drop_in_forks, forget
-from elastic_core.support.sockets import Address, bound, resolve
+from elastic_core.plugin import (
+    Address,
+    ConfigurationError,
+    HealthCheckServer,
+    Problem,
+    SystemClock,
+    bound_socket,
+    drop_in_forks,
+    get_logger,
+    resolve_host,
+    stop_dropping,
+)
 from elastic_http_health.connections import ConnectionLimit
 from elastic_http_health.metrics import Counts
 from elastic_http_health.options import ORIGIN, Options
@@ -25,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from elastic_core.clock import Clock, Duration
-    from elastic_core.interfaces.health import AgentStatus, AgentView
+    from elastic_core.plugin import AgentStatus, AgentView, Clock, Duration
 
 _STOPPED_WITHIN = 5.0  # seconds
 _NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
@@ -109,7 +114,7 @@ class HttpHealthServer(HealthCheckServer):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(call, *arguments)
 
-        undo.callback(forget, self)
+        undo.callback(stop_dropping, self)
         drop_in_forks(self)
         undo.callback(self._agent.subscribe(lambda: in_loop(note, self._agent.status())))
         router.note(self._agent.status())
@@ -145,7 +150,7 @@ def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
         for address in _addresses(host):
             port = _address(made[0]).port if made else port
             try:
-                server = bound(address.family, (address.host, port, *address.sockaddr[2:]))
+                server = bound_socket(address.family, (address.host, port, *address.sockaddr[2:]))
             except OSError as error:
                 if error.errno not in _NOT_HERE:
                     raise
@@ -163,7 +168,7 @@ def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
 
 def _addresses(host: str) -> list[Address]:
     try:
-        return resolve(host, 0)
+        return resolve_host(host, 0)
     except OSError as error:
         raise _bad_host(host, error) from error
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from elastic_core.clock import later
+from elastic_core.plugin import later
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from elastic_core.clock import Clock
+    from elastic_core.plugin import Clock
 
 _AT_MOST_EVERY = 1.0  # seconds
 _SHARE = 50  # a look is followed by so many times its own length without one: 2 % of a processor at most

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from elastic_core.clock import Instant, SystemClock, later
 from elastic_core.interfaces.watchdog import WatchedWorker
-from elastic_core.watchdog.guard import CLIENT
+from elastic_core.watchdog.guard import CLIENT_VARIABLE
 from elastic_testing.waiting import eventually
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ def _started(watchdog: Watchdog) -> Told:
 
 def _with_timers(watchdog: Watchdog) -> Told:
     told = _started(watchdog)
-    if CLIENT not in watchdog.worker_environment():
-        raise unittest.SkipTest(f"a watchdog without timers: it gives its workers no {CLIENT}")
+    if CLIENT_VARIABLE not in watchdog.worker_environment():
+        raise unittest.SkipTest(f"a watchdog without timers: it gives its workers no {CLIENT_VARIABLE}")
     return told
 
 

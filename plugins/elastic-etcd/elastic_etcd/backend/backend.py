@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
-from elastic_core.clock import SystemClock
-from elastic_core.errors import RendezvousConnectionError, RendezvousError
-from elastic_core.interfaces.backend import Announced, EntryDroppedError, RosterBackend
+from elastic_core.plugin import (
+    Announced,
+    EntryDroppedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RosterBackend,
+    SystemClock,
+)
 from elastic_etcd.backend.key_cache import NodeCache, RoundCache
 from elastic_etcd.backend.keys import NOTHING, Keys, StateKey, StateVersion
 from elastic_etcd.client.errors import (
@@ -26,8 +31,7 @@ from elastic_etcd.parameters import PREFIX
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_core.clock import Clock, Duration
-    from elastic_core.interfaces.backend import Token
+    from elastic_core.plugin import Clock, Duration, Token
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.server import EtcdServer
     from elastic_etcd.server.member import ServedCluster

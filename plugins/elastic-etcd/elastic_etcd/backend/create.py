@@ -9,10 +9,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError, RendezvousError
-from elastic_core.rendezvous import create_handler
-from elastic_core.rendezvous.round_stores import MadeStores
-from elastic_core.rendezvous.settings import advertised_address, options_of, settings_of
+from elastic_core.plugin import (
+    ConfigurationError,
+    MadeStores,
+    Problem,
+    RendezvousConnectionError,
+    RendezvousError,
+    advertised_address,
+    create_handler,
+    options_of,
+    settings_of,
+)
 from elastic_etcd.backend.backend import EtcdRendezvousBackend
 from elastic_etcd.backend.keys import Keys
 from elastic_etcd.backend.round_store import round_store
@@ -22,9 +29,7 @@ from elastic_etcd.parameters import SHORTEST_TTL, EtcdParameters, read_parameter
 from elastic_etcd.plugin import ETCD, SERVING
 
 if TYPE_CHECKING:
-    from elastic_core.clock import Duration
-    from elastic_core.interfaces.handler import RendezvousParameters, RoundHandler
-    from elastic_core.interfaces.store import Store
+    from elastic_core.plugin import Duration, RendezvousParameters, RoundHandler, Store
     from elastic_etcd.server import EtcdServer
     from elastic_etcd.server.member import ServedCluster
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elastic_core.log import get_logger
+from elastic_core.plugin import get_logger
 from elastic_etcd.backend.keys import version_of
 from elastic_etcd.client.reflector import Reflector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.plugin import Clock, Duration
     from elastic_etcd.backend.keys import KeyRange, Keys, StateVersion
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.values import Event, KeyValue, Range

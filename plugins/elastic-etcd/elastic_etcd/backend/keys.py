@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
 
-from elastic_core.interfaces.backend import SpoiltStateError
+from elastic_core.plugin import SpoiltStateError
 from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
 from elastic_etcd.client.values import Compare, Field, Get, KeyValue, Put, Transaction, end_of
 
 if TYPE_CHECKING:
-    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.plugin import Clock, Duration, Instant
     from elastic_etcd.client.client import EtcdClient
 
 RUN_TTL: Duration = 600.0

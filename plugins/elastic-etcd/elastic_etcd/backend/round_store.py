@@ -10,14 +10,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, cast
 
-from elastic_core.rendezvous.round_stores import LateStore
+from elastic_core.plugin import LateStore
 from elastic_etcd.client.errors import EtcdUnreachable
 from elastic_etcd.client.values import Delete, Get, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_core.interfaces.store import Store
+    from elastic_core.plugin import Store
     from elastic_etcd.backend.keys import Keys
     from elastic_etcd.client.client import EtcdClient
 

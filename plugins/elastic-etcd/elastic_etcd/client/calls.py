@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.clock import SystemClock, later
+from elastic_core.plugin import SystemClock, later
 from elastic_etcd.client.errors import (
     EtcdRefused,
     EtcdUnreachable,
@@ -27,7 +27,7 @@ from elastic_etcd.client.members import probe
 from elastic_etcd.client.messages import rpc
 
 if TYPE_CHECKING:
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.plugin import Clock, Duration
     from elastic_etcd.client.login import Tokens
     from elastic_etcd.client.members import Member, Members, Metadata
     from elastic_etcd.client.messages import Method

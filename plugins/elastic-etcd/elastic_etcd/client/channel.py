@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.errors import ConfigurationError, Problem
+from elastic_core.plugin import ConfigurationError, Problem
 from elastic_etcd.client.errors import MOST_RECEIVED
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 import secrets
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import SystemClock
+from elastic_core.plugin import SystemClock
 from elastic_etcd.client import convert
 from elastic_etcd.client.calls import Calls
 from elastic_etcd.client.errors import EtcdLeaseExists, EtcdLeaseGone
@@ -18,7 +18,7 @@ from elastic_etcd.client.values import Get, Lease
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.plugin import Clock, Duration
     from elastic_etcd.client.channel import Security
     from elastic_etcd.client.login import Login
     from elastic_etcd.client.values import Committed, Range, Transaction

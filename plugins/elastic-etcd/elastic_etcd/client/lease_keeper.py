@@ -13,13 +13,13 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import SystemClock
+from elastic_core.plugin import SystemClock
 from elastic_etcd.client.errors import EtcdError, EtcdLeaseGone, EtcdUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.plugin import Clock, Duration, Instant
     from elastic_etcd.client.client import EtcdClient
 
 DUE = 0.3

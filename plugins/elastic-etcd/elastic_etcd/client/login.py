@@ -12,7 +12,7 @@ from elastic_etcd.client.members import HAS_LEADER
 from elastic_etcd.client.messages import rpc
 
 if TYPE_CHECKING:
-    from elastic_core.clock import Duration
+    from elastic_core.plugin import Duration
     from elastic_etcd.client.members import Member, Metadata
 
 LOGGING_IN: Duration = 2.5

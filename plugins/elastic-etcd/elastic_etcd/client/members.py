@@ -8,7 +8,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.errors import ConfigurationError
+from elastic_core.plugin import ConfigurationError
 from elastic_etcd.client.channel import open_channel
 from elastic_etcd.client.errors import EtcdClosed, Failure, Judgement, judge
 from elastic_etcd.client.messages import rpc
@@ -16,7 +16,7 @@ from elastic_etcd.client.messages import rpc
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_core.clock import Duration
+    from elastic_core.plugin import Duration
     from elastic_etcd.client.channel import Security
     from elastic_etcd.client.messages import Method
 

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.errors import PluginError, Problem
+from elastic_core.plugin import PluginError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable

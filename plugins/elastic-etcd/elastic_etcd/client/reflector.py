@@ -13,8 +13,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from elastic_core.clock import SystemClock, later
-from elastic_core.support.retry import Backoff
+from elastic_core.plugin import Backoff, SystemClock, later
 from elastic_etcd.client.convert import key_value
 from elastic_etcd.client.errors import (
     TOO_LARGE,
@@ -32,7 +31,7 @@ from elastic_etcd.client.values import Event, Range
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elastic_core.clock import Clock, Duration
+    from elastic_core.plugin import Clock, Duration
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.members import Member, Metadata
 

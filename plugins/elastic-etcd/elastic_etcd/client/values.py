@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elastic_core.clock import Duration
+    from elastic_core.plugin import Duration
 
 
 class KeyValue(NamedTuple):

@@ -16,7 +16,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from elastic_core.support.addresses import joined_host_port
+from elastic_core.plugin import joined_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,16 +8,14 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elastic_core.clock import SystemClock, later
-from elastic_core.support.bounded import Call
-from elastic_core.support.sockets import REFUSED, connected, resolve
+from elastic_core.plugin import REFUSED, BackgroundCall, SystemClock, later, resolve_host, try_connect
 from elastic_etcd.server.cluster import Answer, members_of
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
-    from elastic_core.clock import Duration
+    from elastic_core.plugin import Duration
     from elastic_etcd.server.cluster import Place
 
 _PATIENCE: Duration = 1.0  # for one answer
@@ -82,7 +80,7 @@ class Gateway:
 
     def look(self, places: Sequence[Place]) -> list[Answer]:
         """The answers of these places, which are asked in parallel. Takes 2.5 s at most, and raises nothing."""
-        calls = [(place, Call(partial(self._answer, place), "etcd look")) for place in places]
+        calls = [(place, BackgroundCall(partial(self._answer, place), "etcd look")) for place in places]
         clock = SystemClock()
         until = later(clock.now(), _LOOK)
         # A call that hangs in a name look-up is left behind.
@@ -114,10 +112,10 @@ class Gateway:
 def _refuses_everywhere(place: Place) -> bool:
     """The silence of one address is no evidence, though another one refuses."""
     try:
-        addresses = resolve(place.host, place.peer_port)
+        addresses = resolve_host(place.host, place.peer_port)
     except OSError:
         return False
-    return all(connected(address, _PATIENCE)[0] == REFUSED for address in addresses)
+    return all(try_connect(address, _PATIENCE)[0] == REFUSED for address in addresses)
 
 
 def _words(answer: bytes) -> str:

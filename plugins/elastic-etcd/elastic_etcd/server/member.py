@@ -16,12 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import SystemClock, later
-from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.log import get_logger
-from elastic_core.support.addresses import ip_address, is_loopback, joined_host_port, reached_at
-from elastic_core.support.retry import Backoff
-from elastic_core.support.sockets import cannot_bind, is_local, resolve
+from elastic_core.plugin import (
+    Backoff,
+    ConfigurationError,
+    Problem,
+    SystemClock,
+    cannot_bind,
+    get_logger,
+    ip_address,
+    is_local_address,
+    is_loopback,
+    joined_host_port,
+    later,
+    reached_at,
+    resolve_host,
+)
 from elastic_etcd.server.cluster import (
     Answer,
     Begin,
@@ -41,8 +50,7 @@ from elastic_etcd.server.process import ServerProcess, Urls, find_binary
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_core.clock import Clock, Duration
-    from elastic_core.support.sockets import Address
+    from elastic_core.plugin import Address, Clock, Duration
     from elastic_etcd.server.process import Binary
 
 _PAUSES = Backoff(first=0.1, longest=1.0)  # etcd pushes nothing about its members; it has to be asked
@@ -92,7 +100,7 @@ class ServedCluster:
         local_addr: str | None = None,
         parent: str | None = None,
         clock: Clock | None = None,
-        resolver: Callable[[str, int], list[Address]] = resolve,
+        resolver: Callable[[str, int], list[Address]] = resolve_host,
     ) -> None:
         self._cluster = cluster
         self._files = files
@@ -316,7 +324,7 @@ class ServedCluster:
     def _finds_place(self) -> bool:
         """The first that is this machine's, and no other agent's."""
         for place in self._cluster.places:
-            if any(map(is_local, self._resolved(place))) and (holds := _held(place)) is not None:
+            if any(map(is_local_address, self._resolved(place))) and (holds := _held(place)) is not None:
                 self._own, self._holds = place, holds
                 return True
         return False
@@ -329,7 +337,7 @@ class ServedCluster:
 
     def _listens_at(self, own: Place) -> Address:
         """The address that others reach our place at. Its name may lead to loopback here, and elsewhere there."""
-        found = [address for address in self._resolved(own) if is_local(address)]
+        found = [address for address in self._resolved(own) if is_local_address(address)]
         beyond = [address for address in found if not address.is_loopback]
         if beyond or is_loopback(own.host) or not found:
             return (beyond or found or self._resolved(own))[0]

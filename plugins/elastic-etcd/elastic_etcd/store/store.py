@@ -16,8 +16,7 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from elastic_core.clock import Clock, SystemClock
-from elastic_core.quiet_import import import_with
+from elastic_core.plugin import Clock, SystemClock, import_with
 from elastic_etcd.client.errors import EtcdError, EtcdUnreachable
 from elastic_etcd.client.values import Compare, Delete, Field, Get, Put, absent, end_of
 from elastic_etcd.store.reader import KeysMissing, Reader

@@ -26,7 +26,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_core.clock import later
+from elastic_core.plugin import later
 from elastic_etcd.client.errors import EtcdLeaseGone, EtcdUnreachable
 from elastic_etcd.client.lease_keeper import LeaseKeeper
 from elastic_etcd.client.values import Committed, Compare, Field, Get, Put, Transaction
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
-    from elastic_core.clock import Clock, Duration, Instant
+    from elastic_core.plugin import Clock, Duration, Instant
     from elastic_etcd.client.client import EtcdClient
     from elastic_etcd.client.values import KeyValue, Operation
 

@@ -1,0 +1,30 @@
+"""The options that every backend of dynamic rounds takes, and their defaults. Every plugin
+that brings such a backend loads this module, so it imports nothing of the rendezvous."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elastic_core.hooks.records import Option
+
+if TYPE_CHECKING:
+    from elastic_core.clock import Duration
+
+JOIN: Duration = 600.0
+LAST_CALL: Duration = 5.0
+CLOSE: Duration = 60.0
+HEARTBEAT: Duration = 2.0
+CONNECT: Duration = 60.0
+KEEP_ALIVE_INTERVAL: Duration = 1.0
+KEEP_ALIVE_MAX_ATTEMPT = 5
+
+BACKEND_OPTIONS: tuple[Option, ...] = (
+    Option("join_timeout", float, JOIN, "time for a round to form while no other round runs", "seconds", above=0),
+    Option("last_call_timeout", float, LAST_CALL, "wait of a new job for nodes beyond the minimum", "seconds", least=0),
+    Option("close_timeout", float, CLOSE, "time for the members of an ended round to come back", "seconds", above=0),
+    Option("heartbeat_timeout", float, HEARTBEAT, "silence of the store before it is logged", "seconds", above=0),
+    Option("connect_timeout", float, CONNECT, "time for the store to answer for the first time", "seconds", above=0),
+    Option("keep_alive_interval", float, KEEP_ALIVE_INTERVAL, "time between two beats of a node", "seconds", above=0),
+    Option("keep_alive_max_attempt", int, KEEP_ALIVE_MAX_ATTEMPT, "missing beats after which a node is gone", least=2),
+    Option("secret_file", str, None, "file of the secret that signs what nodes write; the same as --rdzv-secret-file"),
+)

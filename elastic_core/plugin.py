@@ -1,0 +1,209 @@
+"""Everything that a plugin may import from the core, in one module.
+
+Each name is loaded when it is first used, so that a plugin pays only for what it imports: at the top of the module that
+an entry point names import only hooks, records, errors, the log and the clock, and all else inside functions. All other
+modules of `elastic_core` that the reference does not describe are private and may change in any release.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    # fmt: off
+    # isort: off
+    from elastic_core.hooks.spec import hookimpl as hookimpl
+    from elastic_core.hooks.records import (
+        EventSinkRecord as EventSinkRecord, HealthEndpointRecord as HealthEndpointRecord, Option as Option,
+        RankPolicyRecord as RankPolicyRecord, RendezvousBackendRecord as RendezvousBackendRecord,
+        StoreRecord as StoreRecord, WatchdogRecord as WatchdogRecord, WorkerStarterRecord as WorkerStarterRecord
+    )
+    from elastic_core.hooks.backend_options import BACKEND_OPTIONS as BACKEND_OPTIONS
+    from elastic_core.hooks.options import type_options as type_options
+    from elastic_core.errors import (
+        ConfigurationError as ConfigurationError, ElasticError as ElasticError, PluginError as PluginError,
+        Problem as Problem, ProcessFailure as ProcessFailure, RendezvousClosedError as RendezvousClosedError,
+        RendezvousConnectionError as RendezvousConnectionError, RendezvousError as RendezvousError,
+        RendezvousStateError as RendezvousStateError, RendezvousTimeoutError as RendezvousTimeoutError
+    )
+    from elastic_core.log import get_logger as get_logger
+    from elastic_core.clock import (
+        Clock as Clock, Duration as Duration, Instant as Instant, SystemClock as SystemClock, later as later
+    )
+    from elastic_core.interfaces.observer import (
+        AgentFinished as AgentFinished, RestartDecided as RestartDecided, RoundFormed as RoundFormed,
+        WorkerFailed as WorkerFailed, WorkersStarted as WorkersStarted
+    )
+    from elastic_core.events import Event as Event
+    from elastic_core.interfaces.node import (
+        Candidate as Candidate, Member as Member, Node as Node, RankPolicy as RankPolicy, Round as Round
+    )
+    from elastic_core.interfaces.backend import (
+        Announced as Announced, EntryDroppedError as EntryDroppedError, RendezvousBackend as RendezvousBackend,
+        RosterBackend as RosterBackend, RoundStores as RoundStores, SpoiltStateError as SpoiltStateError,
+        Token as Token
+    )
+    from elastic_core.interfaces.handler import (
+        Outcome as Outcome, RendezvousHandler as RendezvousHandler, RendezvousInfo as RendezvousInfo,
+        RendezvousParameters as RendezvousParameters, RendezvousStoreInfo as RendezvousStoreInfo,
+        RoundHandler as RoundHandler
+    )
+    from elastic_core.interfaces.store import Store as Store, StoreServer as StoreServer
+    from elastic_core.rendezvous.registry import RendezvousHandlerRegistry as RendezvousHandlerRegistry
+    from elastic_core.rendezvous.handler import create_handler as create_handler
+    from elastic_core.rendezvous.settings import (
+        RendezvousSettings as RendezvousSettings, RendezvousTimeout as RendezvousTimeout,
+        advertised_address as advertised_address, options_of as options_of, settings_of as settings_of
+    )
+    from elastic_core.rendezvous.over_state import StateStore as StateStore
+    from elastic_core.rendezvous.round_stores import (
+        LateStore as LateStore, MadeStores as MadeStores, PrefixedStore as PrefixedStore,
+        PrefixedStores as PrefixedStores
+    )
+    from elastic_core.rendezvous.over_store import HOLE_PATIENCE as HOLE_PATIENCE, OverStore as OverStore
+    from elastic_core.rendezvous.handover import POINTER_PATIENCE as POINTER_PATIENCE
+    from elastic_core.rendezvous.store_connection import (
+        StoreConnection as StoreConnection, StoreConnector as StoreConnector, unreachable_error as unreachable_error
+    )
+    from elastic_core.rendezvous.versions import is_wait_timeout as is_wait_timeout, peek as peek
+    from elastic_core.support.workers_store import BACKLOG as BACKLOG, WorkersStore as WorkersStore
+    from elastic_core.support.tcp_store import start_tcp_store as start_tcp_store
+    from elastic_core.interfaces.watchdog import Expiry as Expiry, Watchdog as Watchdog, WatchedWorker as WatchedWorker
+    from elastic_core.watchdog.guard import (
+        CLIENT_VARIABLE as CLIENT_VARIABLE, TimerClient as TimerClient, TimerRequest as TimerRequest,
+        configure as configure, expires as expires
+    )
+    from elastic_core.watchdog.deadlines import Deadlines as Deadlines, Timer as Timer
+    from elastic_core.watchdog.process import process_runs as process_runs, process_start_time as process_start_time
+    from elastic_core.interfaces.health import (
+        AgentPhase as AgentPhase, AgentStatus as AgentStatus, AgentView as AgentView,
+        HealthCheckServer as HealthCheckServer, Recovery as Recovery, RoundStatus as RoundStatus,
+        WorkerStatus as WorkerStatus
+    )
+    from elastic_core.health import Probe as Probe, live as live, ready as ready
+    from elastic_core.interfaces.workers import (
+        Child as Child, Launch as Launch, RoundPlan as RoundPlan, Starter as Starter, Work as Work,
+        WorkerRanks as WorkerRanks
+    )
+    from elastic_core.support.addresses import (
+        ip_address as ip_address, is_loopback as is_loopback, is_loopback_address as is_loopback_address,
+        joined_host_port as joined_host_port, means_this_machine as means_this_machine, reached_at as reached_at,
+        seen_from_outside as seen_from_outside, split_host_port as split_host_port
+    )
+    from elastic_core.support.sockets import (
+        REFUSED as REFUSED, Address as Address, PortReservation as PortReservation,
+        bound_everywhere as bound_everywhere, bound_socket as bound_socket, cannot_bind as cannot_bind,
+        error_text as error_text, is_local_address as is_local_address, resolve_host as resolve_host,
+        try_connect as try_connect
+    )
+    from elastic_core.support.bounded import BackgroundCall as BackgroundCall
+    from elastic_core.support.retry import Backoff as Backoff
+    from elastic_core.support.forks import drop_in_forks as drop_in_forks, stop_dropping as stop_dropping
+    from elastic_core.support.helper import HelperProcess as HelperProcess
+    from elastic_core.support.files import (
+        open_regular as open_regular, open_to_append as open_to_append, why_untrusted as why_untrusted
+    )
+    from elastic_core.support.secret_files import (
+        keep_memory_private as keep_memory_private, read_secret as read_secret
+    )
+    from elastic_core.quiet_import import import_with as import_with
+    from elastic_core.text import in_one_line as in_one_line
+    # isort: on
+    # fmt: on
+
+_HOMES = {
+    # hooks and what they return
+    "elastic_core.hooks.spec": "hookimpl",
+    "elastic_core.hooks.records": (
+        "Option RendezvousBackendRecord StoreRecord WatchdogRecord HealthEndpointRecord WorkerStarterRecord "
+        "RankPolicyRecord EventSinkRecord"
+    ),
+    "elastic_core.hooks.backend_options": "BACKEND_OPTIONS",
+    "elastic_core.hooks.options": "type_options",
+    # errors, log and time
+    "elastic_core.errors": (
+        "ElasticError ConfigurationError Problem PluginError ProcessFailure RendezvousError "
+        "RendezvousClosedError RendezvousConnectionError RendezvousStateError RendezvousTimeoutError"
+    ),
+    "elastic_core.log": "get_logger",
+    "elastic_core.clock": "Clock SystemClock Instant Duration later",
+    # facts, in notification hooks
+    "elastic_core.interfaces.observer": "RoundFormed WorkersStarted WorkerFailed RestartDecided AgentFinished",
+    "elastic_core.events": "Event",
+    # rendezvous backends and stores
+    "elastic_core.interfaces.node": "Node Member Round Candidate RankPolicy",
+    "elastic_core.interfaces.backend": (
+        "RendezvousBackend RosterBackend RoundStores Token Announced EntryDroppedError SpoiltStateError"
+    ),
+    "elastic_core.interfaces.handler": (
+        "RendezvousHandler RoundHandler RendezvousParameters RendezvousInfo RendezvousStoreInfo Outcome"
+    ),
+    "elastic_core.interfaces.store": "Store StoreServer",
+    "elastic_core.rendezvous.registry": "RendezvousHandlerRegistry",
+    "elastic_core.rendezvous.handler": "create_handler",
+    "elastic_core.rendezvous.settings": (
+        "RendezvousSettings RendezvousTimeout settings_of options_of advertised_address"
+    ),
+    "elastic_core.rendezvous.over_state": "StateStore",
+    "elastic_core.rendezvous.round_stores": "LateStore MadeStores PrefixedStore PrefixedStores",
+    "elastic_core.rendezvous.over_store": "OverStore HOLE_PATIENCE",
+    "elastic_core.rendezvous.handover": "POINTER_PATIENCE",
+    "elastic_core.rendezvous.store_connection": "StoreConnection StoreConnector unreachable_error",
+    "elastic_core.rendezvous.versions": "is_wait_timeout peek",
+    "elastic_core.support.workers_store": "WorkersStore BACKLOG",
+    "elastic_core.support.tcp_store": "start_tcp_store",
+    # watchdogs
+    "elastic_core.interfaces.watchdog": "Watchdog WatchedWorker Expiry",
+    "elastic_core.watchdog.guard": "TimerClient TimerRequest configure expires CLIENT_VARIABLE",
+    "elastic_core.watchdog.deadlines": "Deadlines Timer",
+    "elastic_core.watchdog.process": "process_runs process_start_time",
+    # health endpoints
+    "elastic_core.interfaces.health": (
+        "HealthCheckServer AgentView AgentStatus AgentPhase WorkerStatus RoundStatus Recovery"
+    ),
+    "elastic_core.health": "Probe live ready",
+    # worker starters
+    "elastic_core.interfaces.workers": "Starter Work Launch Child RoundPlan WorkerRanks",
+    # sockets and addresses
+    "elastic_core.support.addresses": (
+        "split_host_port joined_host_port ip_address is_loopback is_loopback_address means_this_machine "
+        "reached_at seen_from_outside"
+    ),
+    "elastic_core.support.sockets": (
+        "Address resolve_host is_local_address bound_socket bound_everywhere cannot_bind try_connect "
+        "error_text REFUSED PortReservation"
+    ),
+    # threads, processes, files and text
+    "elastic_core.support.bounded": "BackgroundCall",
+    "elastic_core.support.retry": "Backoff",
+    "elastic_core.support.forks": "drop_in_forks stop_dropping",
+    "elastic_core.support.helper": "HelperProcess",
+    "elastic_core.support.files": "why_untrusted open_regular open_to_append",
+    "elastic_core.support.secret_files": "read_secret keep_memory_private",
+    "elastic_core.quiet_import": "import_with",
+    "elastic_core.text": "in_one_line",
+}
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` for a package whose names are loaded when they are first used.
+
+    Args:
+        package: its `__name__`.
+        homes: by module, the names that come from it, separated by spaces.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
+
+    def load(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(home_of[name]), name)
+
+    return load, lambda: list(home_of)
+
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__ = [*__dir__(), "lazy_names"]

@@ -1,0 +1,49 @@
+"""The one module that plugins import: what it promises is there, and it costs only what is used."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elastic_core import plugin
+
+
+def test_every_name_is_there():
+    assert len(set(plugin.__all__)) == len(plugin.__all__)
+    for name in plugin.__all__:
+        assert getattr(plugin, name) is not None
+
+
+def test_an_unknown_name_is_an_error():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        plugin.nothing  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names():
+    (checking,) = (node for node in ast.parse(Path(plugin.__file__).read_text()).body if isinstance(node, ast.If))
+    imports = [node for node in checking.body if isinstance(node, ast.ImportFrom)]
+    seen = {(alias.asname, node.module) for node in imports for alias in node.names if alias.asname}
+    homes = {(name, home) for home, names in plugin._HOMES.items() for name in names.split()}
+    assert seen == homes
+
+
+LOAD = """
+import json, os, sys
+from elastic_core.hooks.manager import PluginManager
+manager = PluginManager.load(os.environ)
+print(json.dumps([[it.target for it in manager.plugins], sorted(sys.modules)]))
+"""
+
+
+@pytest.mark.integration
+def test_loading_all_plugins_imports_nothing_heavy():
+    done = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, check=True, timeout=100)
+    plugins, modules = json.loads(done.stdout)
+    assert plugins
+    heavy = ("torch", "grpc", "etcd3", "elastic_core.rendezvous", "elastic_core.workers", "elastic_core.agent")
+    assert [name for name in modules if name.startswith(heavy)] == []
