@@ -87,6 +87,12 @@ def test_where_all_is_well_nothing_is_found(story):
     assert story.found() == []
 
 
+def test_a_worker_that_was_stopped_before_it_said_anything_is_none(story):
+    story.stopped(4711)
+    story.tell("end", pid=4711, code=-15)
+    assert rules(story) == set()
+
+
 def test_it_says_when_and_in_which_wave(story):
     story.wave(1, "status")
     story.agent_ended("a", 1)

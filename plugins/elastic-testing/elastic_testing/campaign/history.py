@@ -121,7 +121,8 @@ class History:
 
     @cached_property
     def workers(self) -> list[Worker]:
-        """All workers in start order. Two workers may have the same process id."""
+        """All workers in start order. Two workers may have the same process id. A worker that was asked to stop before it
+        could say that it had started is none."""
         in_order: list[Worker] = []
         found: dict[int, Worker] = {}
         for event in self.of("start", "signal", "end"):
@@ -130,6 +131,8 @@ class History:
                 told = {name: event[name] for name in ("node", "rank", "world", "restart")}
                 found[pid] = Worker(pid, **told, started=event["at"], says=event.get("says", True))
                 in_order.append(found[pid])
+            elif pid not in found:
+                continue
             elif event["what"] == "signal":
                 found[pid].signalled = event["at"]
             else:
